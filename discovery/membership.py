@@ -253,7 +253,7 @@ class Membership:
         self._advance(now)
 
     def member_left(self, broker_id: bytes, boot: int, now: float) -> None:
-        """Take the news at `now` (s), which came over a link, that the broker `broker_id` has left
+        """Note at `now` (s), as a link said, that the broker `broker_id` has left
         in its incarnation `boot`."""
         if not self.left:
             self._goodbye(broker_id, boot, now)
@@ -267,7 +267,7 @@ class Membership:
             self._advance(now)
 
     def dial_failed(self, address: Address, reason: str, now: float) -> None:
-        """Take the news at `now` (s) that a dial of `address` failed for `reason`."""
+        """Note at `now` (s) that a dial of `address` failed for `reason`."""
         target = self._table.dialler.targets.get(address)
         if self.left or target is None:
             return
@@ -283,7 +283,7 @@ class Membership:
         now: float,
         dialled: Address | None = None,
     ) -> None:
-        """Take the news at `now` (s) that a link to the broker `broker_id` stands, in its
+        """Note at `now` (s) that a link to the broker `broker_id` is up, in its
         incarnation `boot`. `address`: what it advertises; `dialled`: the address that this broker
         dialled, None if the other one did."""
         if self.left:
@@ -311,7 +311,7 @@ class Membership:
         self._advance(now)
 
     def link_down(self, broker_id: bytes, now: float, boot: int | None = None) -> None:
-        """Take the news at `now` (s) that no link to the broker `broker_id` stands any more. With
+        """Note at `now` (s) that no link to the broker `broker_id` is up any more. With
         `boot` this is ignored if a link to another incarnation stands meanwhile."""
         member = self._table.members.get(broker_id)
         if self.left or member is None or (boot is not None and boot != member.link_boot):
@@ -333,21 +333,21 @@ class Membership:
         self._advance(now)
 
     def reachable(self, broker_id: bytes, there: bool, now: float) -> None:
-        """Take the news at `now` (s) that the broker `broker_id` has come into this broker's tree
+        """Note at `now` (s) that the broker `broker_id` has come into this broker's tree
         (`there`), or has left it. A broker in the tree is alive, linked or not."""
         member = self._table.members.get(broker_id)
         if member is not None and not self.left:
             self._table.reached(member, there, now)
 
     def address_is_self(self, address: Address, now: float) -> None:
-        """Take the news that a dial reached this broker itself: the address is not dialled for some
+        """Note that a dial reached this broker itself: the address is not dialled for some
         minutes."""
         if not self.left:
             self._table.is_self(address, now)
             self._advance(now)
 
     def address_is_peer(self, address: Address, broker_id: bytes, now: float) -> None:
-        """Take the news at `now` (s) that a dial of `address` reached the broker `broker_id`, which
+        """Note at `now` (s) that a dial of `address` reached the broker `broker_id`, which
         is linked by another connection, or about to be.
 
         The address is remembered, and not dialled while a link to that broker stands; until

@@ -122,11 +122,11 @@ class Port:
         return (cost_us, -self.tenths, self.peer_key, self.peer.id)
 
     def accept(self, bpdu: Bpdu, now: float) -> None:
-        """Store a BPDU and compute how old its news of the root is: the age in it plus half a round
-        trip."""
+        """Store a BPDU and compute how old its claim about the root is: the age in it plus half a
+        round trip."""
         old = self.bpdu
         # A quarter of a second at most: a round trip that was measured too long must not make live
-        # news look dead.
+        # claims look dead.
         fresh_at = now - bpdu.age_ms / 1000 - min(self.rtt_ms or 0.0, 500.0) / 2000
         if old is not None and old.seq == bpdu.seq and same_root(old.root, bpdu.root):
             fresh_at = max(fresh_at, self.fresh_at)

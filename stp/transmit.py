@@ -13,7 +13,7 @@ __all__ = ["Transmission"]
 
 class Transmission:
     """The neighbours that have not been sent the newest state. A BPDU is made when it is sent, so
-    that much news is one BPDU."""
+    that many changes make one BPDU."""
 
     __slots__ = ("_config", "_dirty", "_held_until", "gap_s", "hold_until")
 
@@ -41,7 +41,7 @@ class Transmission:
 
     def due(self, now: float) -> list[Port]:
         """Return the neighbours that are due now, in order. A neighbour that was sent too many
-        BPDUs lately is due later, with all news in one."""
+        BPDUs lately is due later, with all changes in one."""
         if not self._dirty or now < self.hold_until:
             return []
         sent: list[Port] = []

@@ -8,7 +8,7 @@ Three mechanisms, each with one job:
   cannot close a loop; when no claim qualifies it asks the root for a newer sequence number, which
   makes every claim under it qualify;
 * **age**: a claim says how long ago its root was known to live; older than max_age it is dead
-  everywhere at the same time, so that news of a dead root cannot circulate.
+  everywhere at the same time, so that claims about a dead root cannot circulate.
 
 Everything is announced when it changes; the hello timer only refreshes. The caller hands in what
 happened with `now` (seconds, monotonic), then sends what `take_bpdus` returns and looks at
@@ -261,9 +261,9 @@ class Tree:
         """Bytes came in from a neighbour in the middle of a packet: it lives, though its BPDUs wait
         behind the packet.
 
-        Only the parent's news is kept alive by this (no other news is needed), and not for longer
+        Only the parent's claim is kept alive by this (no other claim is needed), and not for longer
         than feasibility distances are remembered: beyond that a broker may have forgotten what
-        protects it from old news.
+        protects it from old claims.
         """
         port = self.ports.get(peer_id)
         if port is None:
@@ -517,7 +517,7 @@ class Tree:
         self._announce_all(now)
 
     def _lost(self, root: RootVector) -> None:
-        """The root that we followed is out of reach for now: along with the news, ask all for a
+        """The root that we followed is out of reach for now: along with this change, ask all for a
         newer seq of it."""
         if self._claims.feasibility.stale(root):
             return

@@ -101,11 +101,11 @@ loop takes less."""
 
 
 class FederatedJournal(LogJournal, StartsJournal, Protocol):
-    """What keeps messages for other brokers, and where subscriptions begin."""
+    """The journal, which keeps messages for other brokers and the starts of subscriptions."""
 
 
 class FederatedBroker(DeliveringBroker, StartingBroker, Protocol):
-    """One broker that others may come to."""
+    """What the cluster asks of its broker."""
 
     forwarding: list[Link]
     """The live links. Another list each time a link becomes live or stops being so."""
@@ -116,7 +116,7 @@ class FederatedBroker(DeliveringBroker, StartingBroker, Protocol):
 
 
 class Cluster:
-    """Everything between this broker and the others."""
+    """This broker's part in its cluster: links, members, and messages between brokers."""
 
     def __init__(self, node: FederatedBroker, now: float, wall: float, rng: random.Random) -> None:
         """Build all modules; `attach` makes them ready.

@@ -135,7 +135,7 @@ EventOrder = Mapping[type[Event], Sequence[Callable[[Any], None]]]
 
 
 class ClusterEvents:
-    """Tells events to their subscribers."""
+    """Dispatches events to their subscribers."""
 
     __slots__ = ("order",)
 

@@ -215,8 +215,8 @@ class Client:
         self.conn.send(data)
 
     def note_refusal(self, action: str, topic: str, rule: Rule | None) -> None:
-        """Log what was refused and why, at the level info once for each connection: another refusal
-        is no news.
+        """Log what was refused and why, at the level info once for each connection: the next ones
+        at debug.
 
         `action`: "publish to" or "subscribe to"; `topic`: a topic name or filter; `rule`: the
         access rule that forbids it, None: no rule allows it.

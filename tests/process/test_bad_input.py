@@ -139,7 +139,7 @@ def test_garbage_on_the_client_port(three: Cluster, make: Make) -> None:
         assert len(answer) < 64, what
         counters = broker.view()["counters"]
         assert counters["malformed"] + counters["protocol_errors"] == counted + 1, what
-        # The same cause again is not news.
+        # The same cause is logged once.
         assert len(broker.lines("WARNING")) in (warned, warned + 1), what
     assert len(broker.lines("WARNING", "; closed")) > len(GARBAGE) // 2
     watch.check()

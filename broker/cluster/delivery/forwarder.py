@@ -69,7 +69,8 @@ ILLEGAL = frozenset(
 
 
 class Forwarder:
-    """Passes on what is published here and what links bring, and keeps the live links."""
+    """Forwards messages that are published here or arrive over links, and keeps the list of live
+    links."""
 
     def __init__(
         self,

@@ -78,7 +78,7 @@ pieces are dropped, and offered again."""
 
 
 class LateOffers:
-    """Offers the tail's messages to other brokers, and takes what they offer."""
+    """Offers messages of the log tail to other brokers, and takes messages that they offer."""
 
     __slots__ = (
         "_above",

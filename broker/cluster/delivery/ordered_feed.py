@@ -62,7 +62,7 @@ class HeldPackets:
 
 
 class Question:
-    """What an origin was asked for, and what has come of its answer."""
+    """What an origin was asked for, and which parts of its answer have arrived."""
 
     __slots__ = ("again", "asked", "at", "parts", "size")
 
@@ -91,7 +91,7 @@ class Window(Protocol):
 
 
 class FeedOwner(Protocol):
-    """Who finds out what is missing in feeds (`GapRecovery`)."""
+    """Finds out what is missing in feeds (`GapRecovery`)."""
 
     @property
     def node(self) -> LocalBroker:

@@ -33,7 +33,7 @@ messages, 4 bytes each."""
 
 
 class Orphans:
-    """Tells which origins are gone, and what is said of these to neighbours."""
+    """Knows which origins are gone, and makes the version vector for neighbours."""
 
     __slots__ = ("_directory", "_origins")
 

@@ -147,7 +147,7 @@ class AbsentBrokers(Protocol):
 
 
 class AbsentMembers(AbsentBrokers, Protocol):
-    """Brokers that were away, as the cluster sees them: it tells what happens."""
+    """Brokers that were away, as the cluster sees them: it reports events to them."""
 
     def __len__(self) -> int: ...
 

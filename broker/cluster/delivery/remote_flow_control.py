@@ -46,7 +46,7 @@ Filters = dict[bytes, int]
 
 
 class Wish:
-    """What one slow subscriber, link or plugin wants held: topics by origin (key of 16
+    """The topics that one slow subscriber, link or plugin wants held, by origin (key of 16
     characters)."""
 
     __slots__ = ("origins", "wide")
@@ -69,7 +69,8 @@ class PauseRequest:
 
 
 class Asked:
-    """What another broker wants held here; it stands for the reason why publishers are not read."""
+    """The topics that another broker wants held here; the reason for which publishers are not
+    read."""
 
     __slots__ = ("_known", "_most", "_wild", "filters", "ignored", "since", "timer", "until")
 

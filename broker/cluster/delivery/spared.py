@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class SparedEntries:
-    """Moving sessions, by what moves them, and the entries that are kept for them
-    (`ReplayLog.spared`)."""
+    """Log entries that are kept for sessions on their way to another broker (`ReplayLog.spared`),
+    by takeover or handover."""
 
     __slots__ = ("_log", "_moved", "_movers", "_node", "_strategy", "size")
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Admission:
-    """Decides over handshakes; whoever it turns away is closed when its methods return."""
+    """Accepts or refuses handshakes; a refused connection is closed when its methods return."""
 
     __slots__ = ("cluster",)
 

@@ -49,7 +49,7 @@ means something else: brokers of two versions do not link (docs/decisions/0017).
 
 
 class LinkHandshake:
-    """The exchange before a link is up. Each broker says who it is, and proves it; `Admission`
+    """The exchange before a link is up. Each broker sends its id and proves it; `Admission`
     decides."""
 
     __slots__ = (

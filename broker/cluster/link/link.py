@@ -53,7 +53,7 @@ be read."""
 
 
 class Handshake(Protocol):
-    """What comes before a link is up (`LinkHandshake`)."""
+    """The handshake before a link is up (`LinkHandshake`)."""
 
     @property
     def method(self) -> str | None:
@@ -114,21 +114,21 @@ class Forwarding(Receiver["Link"], Protocol):
 
 
 class Acknowledgements(Protocol):
-    """Who waits until neighbours have handled messages."""
+    """Takes notice that neighbours have handled messages (`LinkAcks`)."""
 
     def acknowledged(self, link: Link, number: int) -> None:
         """Take a neighbour's answer to a mark."""
 
 
 class RetainedComparison(Restorer["Link"], Protocol):
-    """Who compares retained messages with a neighbour's."""
+    """Compares retained messages with a neighbour's (`RetainedSync`)."""
 
     def marked(self, link: Link, number: int, now: float) -> None:
         """Take the answer of the neighbour at `link` to the mark `number`, at `now` (s)."""
 
 
 class Advance(Protocol):
-    """Who tells neighbours how far they have had all that is wanted."""
+    """Tells neighbours up to which number they have had all messages that they want."""
 
     def send_upto(self, link: Link) -> None:
         """Send the low watermarks over `link`, behind the messages that were sent on it."""
@@ -200,7 +200,7 @@ class LinkHost(Reporting, Protocol):
 
 
 class Link:
-    """One link. It parses and encodes; what follows from it is the federation's."""
+    """One link. It parses and encodes; the cluster decides what follows."""
 
     __slots__ = (
         "_budget",

@@ -101,7 +101,7 @@ BEHIND: tuple[State, ...] = (State.BLOCKED_BEHIND, State.FORWARDING_BEHIND)
 
 
 class Standing(NamedTuple):
-    """What a state means to those who send on the link."""
+    """What a state says of the link, for modules that send on it."""
 
     up: bool
     """Its handshake is complete."""

@@ -16,7 +16,7 @@ MAX_VERSION = 65_535
 
 @dataclass(slots=True, eq=False, repr=False)
 class Peer:
-    """What a broker says of itself when it connects."""
+    """A broker's description of itself in its CONNECT."""
 
     id: bytes
     boot: int

@@ -13,7 +13,7 @@ from discovery.membership import Membership
 
 
 class OtherWithOurId(Protocol):
-    """What is done about another broker that has the id of this one."""
+    """Handles another broker that has the id of this one."""
 
     @property
     def yields(self) -> bool:
@@ -28,7 +28,7 @@ class OtherWithOurId(Protocol):
 
 
 class Admitting(Protocol):
-    """Who decides which brokers may link."""
+    """Decides which brokers may link."""
 
     def acceptable(self, link: Link, now: float, *, proven: bool = True) -> bool:
         """Return whether the broker that introduced itself on `link` may have one at all; False: it
@@ -67,7 +67,7 @@ class HandshakeHost(LinkHost, Protocol):
 
     @property
     def admission(self) -> Admitting:
-        """Who decides which brokers may link."""
+        """Decides which brokers may link."""
 
     @property
     def id_conflict(self) -> OtherWithOurId:

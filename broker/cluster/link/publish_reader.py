@@ -34,7 +34,7 @@ L_contra = TypeVar("L_contra", contravariant=True)
 
 
 class Receiver(Protocol[L_contra]):
-    """What takes the messages that are read from a link."""
+    """Takes the messages that are read from a link."""
 
     def check(
         self, topic: bytes, first: int, sequence: int, count: int, often: bool = True
@@ -89,7 +89,7 @@ class Receiver(Protocol[L_contra]):
 
 
 class Restorer(Protocol[L_contra]):
-    """What takes retained messages that a comparison of two brokers brought."""
+    """Takes retained messages that a comparison of two brokers brought."""
 
     def restored(
         self, link: L_contra, message: Message, key: bytes, sequence: int, data: bytes, now: float

@@ -148,8 +148,8 @@ class Asking:
 
 
 class Catchup:
-    """Knows for which messages published here each group was known, and gives groups the others
-    late."""
+    """Knows which messages were published here while each group was known, and gives groups the
+    others later."""
 
     __slots__ = (
         "_alarm",
