@@ -137,7 +137,7 @@ def announce_from(host: str, data: bytes) -> None:
         sock.sendto(data, (GROUP, PORT))
 
 
-def test_an_announcement_said_again_from_another_address_brings_nobody_there(
+def test_an_announcement_replayed_from_another_address_draws_no_broker_there(
     tmp_path: Path,
 ) -> None:
     secret = secret_file(tmp_path, "secret", "correct horse battery")

@@ -90,7 +90,7 @@ def heard() -> Iterator[None]:
         "its terminal is gone",
     ],
 )
-def test_however_it_ends_it_is_told_and_nothing_stays(tmp_path: Path, what: str) -> None:
+def test_however_it_ends_it_is_reported_and_nothing_stays(tmp_path: Path, what: str) -> None:
     file, out = tmp_path / "tiny.yaml", tmp_path / "out"
     file.write_text(SCENARIO.replace("SECONDS", "60"))
     with subprocess.Popen(

@@ -211,7 +211,7 @@ def test_ports_and_folders_that_another_broker_has(tmp_path: Path) -> None:
         assert answer(admin) is not None
 
 
-def test_status_of_nobody() -> None:
+def test_status_of_no_broker() -> None:
     (port,) = free_ports(1)
     line = one_line(mqttree("status", "--admin", f"127.0.0.1:{port}"), code=1)
     assert line == f"mqttree: no broker answers at 127.0.0.1:{port}: Connection refused"
@@ -360,7 +360,7 @@ def test_closed_streams_do_not_matter() -> None:
         process.wait(PATIENCE)
 
 
-def test_a_broker_ends_with_its_parent_when_told_to() -> None:
+def test_a_broker_ends_with_its_parent_if_asked_to() -> None:
     port, admin = free_ports(2)
     with started(*running(port, admin, "--die-with-parent"), stdin=subprocess.PIPE) as process:
         wait_for(lambda: answer(admin), "the broker answers")

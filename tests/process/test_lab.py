@@ -230,7 +230,7 @@ PLAY = [sys.executable, "-m", "bench.cli", "lab", "--lab", "relays"]
 
 
 @pytest.mark.parametrize("given", ["a file", "nothing", "a closed input"])
-def test_whatever_a_lab_is_told_by(given: str, tmp_path: Path) -> None:
+def test_a_lab_from_each_kind_of_argument(given: str, tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text("brokers: 1")
     (tmp_path / "script").write_text("sleep 0\nsleep long\ntree")
     command = [*PLAY, str(tmp_path / "one.yaml")]

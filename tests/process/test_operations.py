@@ -275,7 +275,7 @@ def test_a_stop_lets_out_what_was_queued(cluster: Cluster) -> None:
     assert broker_end == [0]
 
 
-def test_a_stop_waits_for_nobody_who_does_not_read(cluster: Cluster) -> None:
+def test_a_stop_does_not_wait_for_clients_that_do_not_read(cluster: Cluster) -> None:
     broker = alone(cluster)
     with clients() as make:
         deaf = RawClient(broker.port, "deaf", keep_alive=60)
@@ -307,7 +307,7 @@ def test_unix_sockets_over_a_crash_and_a_stop(cluster: Cluster, tmp_path: Path) 
 # -------------------------------------------------------------------- many connections
 
 
-def test_half_open_connections_are_cheap_and_harm_nobody(cluster: Cluster) -> None:
+def test_half_open_connections_are_cheap_and_harmless(cluster: Cluster) -> None:
     broker = alone(cluster)
     assert broker.process is not None
     status = Path(f"/proc/{broker.process.pid}/statm")

@@ -399,7 +399,7 @@ async def test_two_brokers_in_one_loop_are_a_federation(tmp_path: Path) -> None:
                 assert await message(there) == ("kept", b"for good")
 
 
-async def test_it_meets_nobody_by_accident() -> None:
+async def test_it_meets_no_broker_by_accident() -> None:
     """A broker that was given neither cluster nor seeds nor discovery lets no broker in."""
     alone = Broker(listen=LOOPBACK)
     async with alone:

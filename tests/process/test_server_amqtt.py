@@ -697,7 +697,7 @@ async def test_what_comes_behind_a_connect_waits_for_its_answer() -> None:
         writer.close()
 
 
-async def test_without_authentication_plugins_nobody_comes_in() -> None:
+async def test_without_authentication_plugins_no_client_gets_in() -> None:
     async with running({own(Recorder): {}}) as broker:
         assert await codes(broker, (None, None), ("user", b"secret")) == [5, 4]
         with pytest.raises(ConnectError):
@@ -705,7 +705,7 @@ async def test_without_authentication_plugins_nobody_comes_in() -> None:
         assert broker._sessions == {}
 
 
-async def test_the_anonymous_plugin_asks_for_a_name_when_told_so() -> None:
+async def test_the_anonymous_plugin_asks_for_a_name_if_configured() -> None:
     async with running({ANONYMOUS: {"allow_anonymous": False}}) as broker:
         assert await codes(broker, (None, None), ("anybody", None)) == [5, 0]
     async with running({ANONYMOUS: {"allow_anonymous": True}}) as broker:
@@ -840,7 +840,7 @@ async def test_packets_that_amqtt_cannot_read_are_left_out() -> None:
         assert broker.node.counters.plugin_errors == 0
 
 
-async def test_an_event_plugin_that_raises_is_one_line_and_disturbs_nobody(
+async def test_an_event_plugin_that_raises_is_one_line_and_disturbs_no_client(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running({ANONYMOUS: {}, own(Faulty): {}, own(Recorder): {}}) as broker:
@@ -911,7 +911,7 @@ async def test_what_plugins_cost() -> None:
         logging.getLogger("amqtt").setLevel(logging.NOTSET)
 
 
-async def test_a_stand_in_for_the_plugin_manager_is_told_everything() -> None:
+async def test_a_stand_in_for_the_plugin_manager_gets_every_event() -> None:
     with patch("amqtt.broker.PluginManager") as made:
         manager = made.return_value
         manager.fire_event = AsyncMock()
@@ -1144,7 +1144,9 @@ async def test_multicast_that_cannot_be_used_is_one_warning(
 # -------------------------------------------------------------------- TLS
 
 
-async def test_a_plain_client_on_a_tls_port_disturbs_nobody(certificate: tuple[Path, Path]) -> None:
+async def test_a_plain_client_on_a_tls_port_disturbs_no_other_client(
+    certificate: tuple[Path, Path],
+) -> None:
     tls = listener(ssl=True, certfile=str(certificate[0]), keyfile=str(certificate[1]))
     async with running(listeners={"default": tls}) as broker:
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
@@ -1312,7 +1314,7 @@ async def test_runs_of_messages_for_who_is_away_are_cut_in_packets() -> None:
             writer.close()
 
 
-async def test_what_plugins_brought_back_is_not_told_to_them_again() -> None:
+async def test_what_plugins_brought_back_is_not_given_to_them_again() -> None:
     async with running({ANONYMOUS: {}, own(Restorer): {}, own(Recorder): {}}) as broker:
         async with raw(broker.ports["default"], "p") as publisher:
             publisher.send(Publish("a/new", b"2", 1, packet_id=1))

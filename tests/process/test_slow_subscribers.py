@@ -125,7 +125,7 @@ def test_what_was_acknowledged_reaches_a_slow_subscriber_elsewhere(
         one.close()
 
 
-def test_a_dead_reader_stops_nobody_elsewhere(pair: tuple[Broker, Broker]) -> None:
+def test_a_dead_reader_stops_no_publisher_elsewhere(pair: tuple[Broker, Broker]) -> None:
     """Who reads nothing at all: its publishers wait for it once, then they go on, and what it does
     not take is dropped."""
     here, there = pair

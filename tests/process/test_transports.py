@@ -156,7 +156,7 @@ async def test_mutual_tls_lets_in_who_has_a_certificate(
         )
 
 
-async def test_a_handshake_that_failed_is_told_and_counted(
+async def test_a_handshake_that_failed_is_logged_and_counted(
     server_files: dict[str, str],
     authority: Authority,
     sensor: tuple[Path, Path],
@@ -214,7 +214,7 @@ async def test_the_name_in_the_certificate_is_the_user(
         assert broker.node.sessions["c"].username == "sensor-7"
 
 
-async def test_tls_handshakes_that_never_end_harm_nobody(
+async def test_tls_handshakes_that_never_end_are_harmless(
     authority: Authority, server_files: dict[str, str]
 ) -> None:
     async with running(tls=secure(server_files)) as broker:
@@ -419,7 +419,7 @@ async def test_the_balancer_vouches_for_certificates() -> None:
         SIGNATURE + b"\x31",
     ],
 )
-async def test_without_a_header_nobody_is_let_in(data: bytes) -> None:
+async def test_without_a_header_no_connection_is_accepted(data: bytes) -> None:
     async with running(lb=PROXIED) as broker:
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["lb"])
         writer.write(data)
@@ -623,7 +623,7 @@ def test_where_brokers_dial(server_files: dict[str, str]) -> None:
     assert not exposed(config)
 
 
-async def test_mqtt_5_clients_are_told_that_the_broker_stops() -> None:
+async def test_mqtt_5_clients_get_a_disconnect_when_the_broker_stops() -> None:
     async with running() as broker:
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
         writer.write(encode_packet(Connect("MQTT", 5, True, 60, "five", None, None, None, None), 5))

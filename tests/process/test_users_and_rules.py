@@ -189,7 +189,7 @@ def test_who_gets_in_and_what_he_may(one: Guarded, make: Make) -> None:
     assert one.broker.lines("INFO", "bert", "may not subscribe to", "no rule allows it")
 
 
-def test_a_reload_changes_what_everybody_may_and_drops_nobody(one: Guarded, make: Make) -> None:
+def test_a_reload_changes_permissions_and_drops_no_client(one: Guarded, make: Make) -> None:
     port = one.broker.port
     anna, bert = make(port, user=("anna", "anna's")), make(port, user=("bert", "bert's"))
     anna.subscribe("#")
@@ -248,7 +248,7 @@ def test_a_reload_takes_new_certificates(one: Guarded) -> None:
         connection.close()
 
 
-def test_the_section_itself_is_read_anew(one: Guarded) -> None:
+def test_the_section_itself_is_read_again(one: Guarded) -> None:
     config = one.folder / "config.yaml"
     text = config.read_text()
     config.write_text(text.replace("{open: yes}", "{opne: yes}"))
@@ -306,7 +306,7 @@ def test_files_that_cannot_be_used_at_the_start(
     assert found.stderr == f"mqttree: {line.format(folder=tmp_path)}\n"
 
 
-def test_names_that_nobody_checks(tmp_path: Path) -> None:
+def test_names_that_are_not_checked(tmp_path: Path) -> None:
     (tmp_path / "rules").write_text("user anna\nallow all #\nanonymous\nallow subscribe #")
     with Cluster(tmp_path) as cluster:
         config = tmp_path / "config.yaml"

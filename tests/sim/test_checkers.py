@@ -267,7 +267,7 @@ def test_mutant_is_caught(name: str, monkeypatch: Patch) -> None:
         assert any(text in line for line in found), found[:3]
 
 
-def test_probe_that_nobody_asked_for_is_caught(monkeypatch: Patch) -> None:
+def test_probe_that_was_not_asked_for_is_caught(monkeypatch: Patch) -> None:
     """After the faults a broker begins to deliver to others, and each message twice."""
     scene = Small([])
     match = SubscriptionTrie.match
@@ -589,7 +589,7 @@ def test_what_is_published_again_is_kept_again() -> None:
     assert ["counts" in text for _, text in log_faults(world.hosts, ledger)] == [True]
 
 
-def test_clocks_excuse_only_what_nobody_can_know() -> None:
+def test_clocks_excuse_only_what_no_broker_can_know() -> None:
     """A session's place may be in doubt if the next broker has not heard of the last connection and
     its clock is behind it."""
     world = world_of(1, 2)
@@ -741,7 +741,7 @@ def test_who_has_gone_where_its_session_cannot_be_reached(
         (2.5, True, False, False),
     ],
 )
-def test_who_moves_on_before_the_news_of_it_has_gone_round(
+def test_a_client_that_moves_on_before_its_announcement_has_spread(
     began: float, slow: bool, heard: bool, strayed: bool
 ) -> None:
     world = World(1)
@@ -775,7 +775,7 @@ def test_order_of_what_an_older_session_brings(met: float | None, wrong: bool) -
 
 
 @pytest.mark.parametrize("kept", (False, True))
-def test_without_sessions_brokers_meet_anew(kept: bool) -> None:
+def test_without_sessions_brokers_meet_again(kept: bool) -> None:
     """A broker that is started again remembers the others if a session is there for what they
     published meanwhile."""
     world = world_of(1, 2)

@@ -127,7 +127,7 @@ def test_drain(name: str, seed: int, routing: str) -> None:
             )
 
 
-def test_a_broker_that_nobody_can_do_without() -> None:
+def test_a_broker_without_which_the_others_are_cut_off() -> None:
     """In a line of brokers the one in the middle has no way around it: it stops all the same, and
     nothing of its own is lost."""
     scene = Draining(4, 3, [(4.0, drain(1))])

@@ -610,7 +610,9 @@ def test_random_schedules(pool: Pool, block: int) -> None:
 
 @pytest.mark.parametrize("seed", (1, 2, 3))
 @pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
-def test_topology_changes_are_told_to_the_clients_of_every_broker(routing: str, seed: int) -> None:
+def test_topology_changes_are_published_to_the_clients_of_every_broker(
+    routing: str, seed: int
+) -> None:
     """`$TC` itself stays on its broker; the change's number goes round, and each broker tells its
     own clients, once."""
     told: dict[int, list[tuple[str, int]]] = {}

@@ -253,7 +253,7 @@ def test_what_a_client_cannot_take_is_not_kept(seed: int) -> None:
 
 @pytest.mark.parametrize("pause", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_giver_that_is_gone_keeps_nobody_waiting(seed: int, pause: bool) -> None:
+def test_a_giver_that_is_gone_keeps_no_member_waiting(seed: int, pause: bool) -> None:
     """What it gave waits aside, for as long as it may come back; what others give goes on."""
     scene = Scene(seed, version=5, receive_maximum=1)
     world, member = scene.world, scene.members[1]

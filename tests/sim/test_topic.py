@@ -87,7 +87,7 @@ def test_a_relay_dies(seed: int) -> None:
     assert result.messages and result.deliveries > result.messages
 
 
-def test_what_was_known_before_a_repair_is_not_news(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_known_before_a_repair_is_not_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers that the tree has lost for a moment announce their filters again; no message goes
     around the others for that."""
     learnt: list[float] = []

@@ -550,7 +550,7 @@ def test_start_of_a_mesh_is_quick() -> None:
         assert world.run(0.3 + world.config.hello_s, world.complete), f"seed {seed}"
 
 
-def test_news_of_a_dead_root_dies_with_its_age() -> None:
+def test_claims_about_a_dead_root_end_with_their_age() -> None:
     """The root vanishes and no link shows it: max_age and one path delay later no broker follows
     it, nor ever again."""
     for seed in seeds(60):

@@ -478,7 +478,7 @@ def test_a_will_needs_the_right_to_publish(allowed: bool) -> None:
     assert world.counters.publish_refused == (not allowed)
 
 
-def test_a_user_name_that_nobody_verified_counts_for_nothing() -> None:
+def test_a_user_name_that_was_not_verified_counts_for_nothing() -> None:
     world = world_of("user anna\nallow publish #\nanonymous\nallow publish open")
     client = world.connect("c", username="anna")
     client.publish("a", qos=1)
@@ -526,7 +526,7 @@ def test_anonymous_is_said_by_listener() -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_user_name_that_nobody_checks_is_anonymous(version: int) -> None:
+def test_a_user_name_that_is_not_checked_is_anonymous(version: int) -> None:
     world = world_of("allow all #", anonymous=False)
     client = world.open(version)
     client.send(connect_packet("c", version, username="anna", password=b"x"))
@@ -545,7 +545,7 @@ def test_a_user_name_that_nobody_checks_is_anonymous(version: int) -> None:
 # -------------------------------------------------------------------- while they are connected
 
 
-def test_others_rules_hold_from_the_next_packet_on_and_drop_nobody() -> None:
+def test_other_rules_hold_from_the_next_packet_on_and_drop_no_client() -> None:
     world = world_of("allow all #")
     subscriber, publisher = world.connect("s"), world.connect("p")
     subscriber.subscribe("a/#", "b/#")
@@ -569,7 +569,7 @@ def test_others_rules_hold_from_the_next_packet_on_and_drop_nobody() -> None:
     assert not subscriber.closed
 
 
-def test_what_waits_for_somebody_away_and_is_not_his_any_more_is_dropped() -> None:
+def test_queued_messages_that_an_absent_client_may_not_get_any_more_are_dropped() -> None:
     world = world_of("allow all #")
     for name in ("s", "t"):
         client = world.connect(name, 4, clean=False)

@@ -282,7 +282,7 @@ def test_any_split_gives_the_same(cuts: list[int], qos: int, count: int) -> None
             assert id_offset and len(data) == 100 * len(publish) + 2
 
 
-def test_mesh_tells_publishers_apart() -> None:
+def test_mesh_distinguishes_publishers() -> None:
     with wire(pattern="mesh", publishers=3) as line:
         first, second, third = (line.packets(index) for index in range(3))
         mixed = [packet for trio in zip(first, second, third, strict=True) for packet in trio]
@@ -502,7 +502,7 @@ def test_faults_are_reported(faults: dict[str, Any], reason: str, processes: int
         run_throughput(dataclasses.replace(QUICK, port=port, processes=processes))
 
 
-def test_nobody_listens() -> None:
+def test_no_broker_listens() -> None:
     spec = dataclasses.replace(QUICK, port=free_ports(1)[0])
     with pytest.raises(LoadError, match="cannot connect"):
         run_throughput(spec)

@@ -261,7 +261,7 @@ def test_a_repeated_set_agrees_where_its_intervals_meet() -> None:
     assert "1 of 2 ratios agree" in text
 
 
-def test_a_claim_that_is_not_met_and_one_that_nobody_measured() -> None:
+def test_a_claim_that_is_not_met_and_one_that_was_not_measured() -> None:
     cell = {"fault": "crash", "broker": "mqttree-flood"}
     slow = case("overlays-convergence", cell, [0.5, 0.7], "repair_s")
     none = case("overlays-convergence", cell | {"fault": "silence"}, [None], "repair_s")
@@ -360,7 +360,7 @@ def test_classes_of_a_mix_are_compared_with_themselves_alone() -> None:
     assert found.ours == pytest.approx(0.8)
 
 
-def test_a_page_escapes_what_it_is_told_and_names_what_is_incomplete() -> None:
+def test_a_page_escapes_its_input_and_names_what_is_incomplete() -> None:
     run = {
         "run": "r1",
         "scenario": "s",
@@ -449,7 +449,7 @@ def test_an_overview_has_a_line_for_each_case_and_says_what_is_missing() -> None
         ((dict.fromkeys("abcdef", 1), dict.fromkeys("abcdef", 2)), ("a", "b"), ["a", "b"]),
     ],
 )
-def test_cases_of_equal_factors_are_told_apart(
+def test_cases_of_equal_factors_are_distinguished(
     parameters: list[Any], places: list[str], variant: list[str]
 ) -> None:
     runs = [

@@ -69,7 +69,9 @@ def test_brokers_with_keys_link(secret: bytes | None) -> None:
 @SECRETS
 @pytest.mark.parametrize("liar", [0, 1], ids=["who dials", "who is called"])
 @pytest.mark.parametrize("how", ["the id alone", "the id and its public key", "no key"])
-def test_nobody_comes_in_under_the_id_of_another(secret: bytes | None, liar: int, how: str) -> None:
+def test_no_broker_gets_in_under_the_id_of_another(
+    secret: bytes | None, liar: int, how: str
+) -> None:
     key = {
         "the id alone": OTHER,
         "the id and its public key": BrokerKey(OTHER.seed, ONE.public),

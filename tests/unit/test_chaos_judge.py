@@ -135,7 +135,7 @@ def test_how_far_others_are(judge: Judge) -> None:
     assert judge.reach([here], {0: (0, 9)}) == {0: 0}
 
 
-def test_a_line_and_a_ring_and_how_long_they_are_apart() -> None:
+def test_a_line_and_a_ring_and_how_long_they_are_split() -> None:
     line, ring = World("line", 4), World("ring", 4)
     for world in (line, ring):
         world.set(10.0, down=[1], by=1)

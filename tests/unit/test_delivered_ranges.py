@@ -79,7 +79,7 @@ def members(some: Ranges) -> set[int]:
 
 
 @given(ranges, ranges)
-def test_what_is_fetched_for_one_is_for_nobody_else(lacked: Ranges, had: Ranges) -> None:
+def test_what_is_fetched_for_one_session_is_for_no_other(lacked: Ranges, had: Ranges) -> None:
     """All others count as having had it."""
     came, here = Session(), Session()
     place = Place(came, here)

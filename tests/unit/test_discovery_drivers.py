@@ -184,7 +184,7 @@ async def test_an_address_that_is_not_ours_is_said_once(
         )
 
 
-async def test_an_interface_made_anew_is_joined_anew(
+async def test_an_interface_made_again_is_joined_again(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with listening(port, rescan=0.01) as (driver, ear):
@@ -301,7 +301,7 @@ async def follow(names: Names, asked: int) -> list[object]:
     return events
 
 
-async def test_all_addresses_are_given_and_only_changes_are_told() -> None:
+async def test_all_addresses_are_given_and_only_changes_are_reported() -> None:
     names = Names(
         ["10.0.0.2", "::1", "10.0.0.10", "10.0.0.2"], ["::1", "10.0.0.10", "10.0.0.2"], ["10.0.0.3"]
     )
@@ -309,7 +309,7 @@ async def test_all_addresses_are_given_and_only_changes_are_told() -> None:
     assert await follow(names, 5) == [ordered, [Address("10.0.0.3", 1883)]]
 
 
-async def test_failures_are_told_once_each_change() -> None:
+async def test_failures_are_reported_once_each_change() -> None:
     gone, slow = (
         socket.gaierror(-2, "Name or service not known"),
         socket.gaierror(-3, "Temporary failure"),

@@ -166,7 +166,7 @@ def test_who_comes_is_sent_elsewhere(version: int) -> None:
     assert not [line for line in world.logged if "late" in line and "warning" in line]
 
 
-def test_with_nobody_else_there_they_are_told_that_it_stops() -> None:
+def test_without_other_brokers_clients_learn_that_it_stops() -> None:
     world = alone()
     client, old = world.connect("c"), world.connect("old", 4)
     Draining(world)
@@ -192,7 +192,7 @@ def test_wills_are_published_and_what_was_queued_still_goes_out() -> None:
     assert world.counters.wills == 1
 
 
-def test_sessions_that_nobody_takes_end_after_a_while() -> None:
+def test_sessions_that_no_broker_takes_end_after_a_while() -> None:
     world = lone()
     neighbour = Neighbour(world, 1)
     neighbour.child()
@@ -362,7 +362,7 @@ def test_what_is_waited_for_is_said_in_words() -> None:
 # ------------------------------------------------------------------ the tree
 
 
-def test_a_retired_broker_is_nobodys_choice() -> None:
+def test_a_retired_broker_is_never_chosen() -> None:
     rng = random.Random(1)
     own = Identity(bid(1), 1, ("10.0.0.1", 1883))
     tree = Tree(own, 9.0, TreeConfig(), 0.0, rng)

@@ -86,7 +86,7 @@ def test_nothing_waits_for_an_answer(effect: Effect) -> None:
     assert refused(World(), effect, None)
 
 
-def test_a_piece_of_the_tail_that_nobody_reads() -> None:
+def test_a_piece_of_the_tail_that_is_not_read() -> None:
     assert refused(World(), TailRead(1, 0, 10, 7), b"x")
 
 

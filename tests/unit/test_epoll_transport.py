@@ -408,7 +408,7 @@ def test_what_came_before_us_is_read_at_once(scene: Scene) -> None:
     assert scene.node.conns[-1].received == b"early"
 
 
-def test_what_the_kernel_does_not_take_waits_and_the_node_is_told_when_it_is_much(
+def test_what_the_kernel_does_not_take_waits_and_the_node_learns_when_it_is_much(
     scene: Scene,
 ) -> None:
     stream, conn, peer, data = scene.full(HIGH_WATER)
@@ -442,7 +442,7 @@ def test_small_pieces_go_out_together(scene: Scene, monkeypatch: pytest.MonkeyPa
     assert max(calls) == PIECES
 
 
-def test_more_is_written_while_the_node_is_told_that_there_is_room(scene: Scene) -> None:
+def test_more_is_written_while_the_node_learns_that_there_is_room(scene: Scene) -> None:
     stream, conn, peer, data = scene.full(HIGH_WATER + 100_000)
     more = b"m" * (HIGH_WATER + 5000)
     scene.node.on_writable = lambda conn: stream.write(more) if conn.resumed == 1 else None
@@ -496,7 +496,7 @@ def test_the_driver_goes_on_after_a_flush_that_failed(scene: Scene) -> None:
     assert take(peer) == b"2"
 
 
-def test_while_somebody_is_behind_every_read_is_flushed(scene: Scene) -> None:
+def test_while_a_client_is_behind_every_read_is_flushed(scene: Scene) -> None:
     """Else the node would hold the wrong publisher."""
     for _ in range(3):
         _, _, peer = scene.open()
@@ -701,7 +701,7 @@ def test_who_takes_his_time_to_read_why_is_waited_for(scene: Scene) -> None:
     assert len(conn.lost) == 1
 
 
-def test_a_write_that_fails_in_a_flush_harms_nobody_else(scene: Scene) -> None:
+def test_a_write_that_fails_in_a_flush_harms_no_other_connection(scene: Scene) -> None:
     stream, gone, peer = scene.open()
     _, here, other = scene.open()
     peer.close()
@@ -728,7 +728,7 @@ def test_a_peer_that_resets_while_we_write(scene: Scene, reading: bool) -> None:
 
 
 @pytest.mark.parametrize("tcp", [False, True])
-def test_who_leaves_while_he_is_not_read_wakes_nobody(scene: Scene, tcp: bool) -> None:
+def test_a_client_that_leaves_while_it_is_not_read_wakes_nothing(scene: Scene, tcp: bool) -> None:
     stream, conn, peer = scene.open(tcp=tcp)
     stream.pause_reading()
     peer.send(b"before")
@@ -741,7 +741,7 @@ def test_who_leaves_while_he_is_not_read_wakes_nobody(scene: Scene, tcp: bool) -
     assert conn.lost == ["closed by peer"]
 
 
-def test_a_reset_while_he_is_not_read_wakes_nobody(scene: Scene) -> None:
+def test_a_reset_of_a_client_that_is_not_read_wakes_nothing(scene: Scene) -> None:
     stream, conn, peer = scene.open(tcp=True)
     stream.pause_reading()
     reset(peer)
@@ -786,7 +786,7 @@ def test_who_is_closed_since_the_poll_is_sent_what_waits(scene: Scene) -> None:
     assert scene.drain(peer) == data
 
 
-def test_a_number_that_is_somebody_elses_since_the_poll(
+def test_a_number_that_another_connection_has_since_the_poll(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that is opened gets the lowest number that is free: that of one closed before."""
@@ -820,7 +820,7 @@ def test_a_number_that_is_somebody_elses_since_the_poll(
     peer.close()
 
 
-def test_a_closed_file_that_a_forked_process_has_wakes_nobody(scene: Scene) -> None:
+def test_a_closed_file_that_a_forked_process_has_wakes_nothing(scene: Scene) -> None:
     stream, conn, peer = scene.open()
     copy = os.dup(stream.number)  # what a fork leaves
     stream.abort()

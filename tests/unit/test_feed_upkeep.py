@@ -94,7 +94,9 @@ def test_what_an_answer_brought_slows_nothing_that_is_newer(world: World) -> Non
     assert seen == [3, 4, 5]
 
 
-def test_nobody_has_the_log_searched_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_neighbour_cannot_have_the_log_searched_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A question costs what it takes to answer it; who asks too often is answered later."""
     world = lone(routing="interest", link_timeout=1000.0, limits=Limits(link_requests=500.0))
     neighbour = Neighbour(world, 101)

@@ -84,7 +84,7 @@ def test_a_publisher_waits_for_all_who_are_behind() -> None:
 
 
 @pytest.mark.parametrize("source", [None, "slow", "closed"])
-def test_there_is_nobody_to_hold(source: str | None) -> None:
+def test_there_is_no_publisher_to_hold(source: str | None) -> None:
     """No publisher, one that is slow itself, one that is gone."""
     broker = Flow()
     flow, slow, gone = FlowControl(broker), conn(), conn()
@@ -96,7 +96,7 @@ def test_there_is_nobody_to_hold(source: str | None) -> None:
     assert broker.remote == []
 
 
-def test_who_makes_no_progress_holds_nobody_any_more() -> None:
+def test_a_subscriber_without_progress_holds_no_publisher_any_more() -> None:
     broker = Flow()
     flow, source, slow = FlowControl(broker), conn(), conn()
     flow.hold_publishers(slow, source)
@@ -126,7 +126,7 @@ def test_a_link_is_read_on() -> None:
     assert not link.read
 
 
-def test_nobody_waits_for_who_is_closed() -> None:
+def test_no_publisher_waits_for_a_closed_connection() -> None:
     broker = Flow()
     flow, source, slow, other = FlowControl(broker), conn(), conn(), conn()
     flow.hold_publishers(slow, source)

@@ -137,7 +137,7 @@ def test_a_patchy_history_is_asked_for_in_what_others_take() -> None:
     unharmed(world)
 
 
-def test_made_up_origins_take_nobodys_place_and_do_not_circulate() -> None:
+def test_made_up_origins_displace_none_and_do_not_circulate() -> None:
     world = lone()
     liar, honest, publisher = (Neighbour(world, n) for n in (1, 2, 3))
     relay = world.node.forwarder
@@ -199,7 +199,7 @@ def test_many_new_origins_at_once_are_made_known_in_one_piece() -> None:
     assert set(decode_vector(records[0], 0.0)) == set(keys)
 
 
-def test_a_full_table_can_be_told() -> None:
+def test_a_full_table_can_be_sent() -> None:
     """All origins with all their gaps fit into what a neighbour takes."""
     vector = {}
     for number in range(DEFAULTS.max_origins - 1):

@@ -480,7 +480,7 @@ def test_what_is_refused_costs_the_same_however_much_it_is() -> None:
     assert numbers_in(found.refused) >= set(range(1, 200_000, 2))
 
 
-def test_a_break_tells_that_somebody_leaves_numbers_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_break_says_that_a_broker_leaves_numbers_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who floods and has not heard of the others yet takes holes for what is to come, unless it
     hears of a break first."""
     asking = Asking()
@@ -590,7 +590,7 @@ def test_what_crosses_in_vain_is_caught(monkeypatch: pytest.MonkeyPatch) -> None
     assert kinds(SEED) == {"ways"}
 
 
-def test_a_break_that_nobody_minds_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_break_that_is_ignored_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the news of new ways, what was lost on the old ones is taken for unwanted."""
     monkeypatch.setattr(GapRecovery, "lose", lambda self, feed: None)
     assert "lost" in kinds(SEED)

@@ -408,7 +408,7 @@ def test_what_was_passed_on_is_for_the_group_alone() -> None:
     assert [payload for payload, _ in chosen(other)] == [b"x"]
 
 
-def test_nobody_gets_it_twice() -> None:
+def test_no_member_gets_it_twice() -> None:
     """Who had it is not asked again: it goes back to who gave it. What that one does not keep is
     counted."""
     world, (one, _) = cluster()

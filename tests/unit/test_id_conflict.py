@@ -169,7 +169,7 @@ def test_what_is_only_announced_makes_us_call_there_once_a_second() -> None:
 
 
 @SECRETS
-def test_who_has_not_the_key_makes_nobody_yield(secret: bytes | None) -> None:
+def test_a_broker_without_the_key_makes_no_other_yield(secret: bytes | None) -> None:
     world = keyed(1, ONE, secret, boot=5_000)
     for key in (OTHER, None):
         for boot in (1, 9_000):

@@ -669,7 +669,7 @@ def bystander(world: Durable) -> FakeClient:
     return client
 
 
-def test_the_end_of_a_connection_holds_nobody_else() -> None:
+def test_the_end_of_a_connection_holds_no_other() -> None:
     world = Durable()
     keeper(world, "l").subscribe("will", qos=1)
     dying = world.connect("dying", will=Will("will", b"gone", 1, False, None))
@@ -679,7 +679,7 @@ def test_the_end_of_a_connection_holds_nobody_else() -> None:
     assert client.conn.gate == 0
 
 
-def test_a_stop_holds_nobody_else() -> None:
+def test_a_stop_holds_no_other_connection() -> None:
     world = Durable(sync=True)
     keeper(world, "l").subscribe("will", qos=1)
     world.connect("dying", will=Will("will", b"gone", 1, False, None))
@@ -690,7 +690,7 @@ def test_a_stop_holds_nobody_else() -> None:
     assert client.take() == [Disconnect(0x8B)]
 
 
-def test_new_rules_hold_nobody() -> None:
+def test_new_rules_hold_no_connection() -> None:
     world = Durable()
     for name in ("one", "two"):
         keeper(world, name).subscribe("$share/g/a", qos=1)
@@ -714,7 +714,7 @@ def test_new_rules_hold_nobody() -> None:
     assert client.conn.gate == 0
 
 
-def test_what_a_plugin_publishes_holds_nobody() -> None:
+def test_what_a_plugin_publishes_holds_no_connection() -> None:
     world = Durable()
     keeper(world, "l").subscribe("a", qos=1)
     client = bystander(world)

@@ -206,7 +206,7 @@ def test_whatever_goes_wrong_the_thread_lives(
     assert 2 in JournalWriter(tmp_path, ID, sync=True, limits=Limits()).load().image.sessions
 
 
-def test_a_flush_that_fails_is_told_though_nothing_more_is_written(
+def test_a_flush_that_fails_is_reported_though_nothing_more_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush=0.001))
@@ -330,7 +330,7 @@ def test_nothing_goes_on_behind_an_end_that_may_be_lost(
     writer.disk.close()
 
 
-def test_nobody_waits_for_the_end_of_a_checkpoint(
+def test_no_output_waits_for_the_end_of_a_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it replaces is deleted when it is on the disk, beside what is written."""

@@ -138,7 +138,7 @@ def test_what_a_packet_has_waited_to_be_read_is_late(devices: Devices, time: Tim
     assert late.maximum == 8 * MS, "the last one may have been there since then, too"
 
 
-def test_what_did_not_go_through_is_told() -> None:
+def test_what_did_not_go_through_is_reported() -> None:
     counts = {"tap_broken": 0, "refused": 0, "unroutable": 0}
     assert lacking(counts) == []
     assert lacking(counts | {"refused": 1200}) == [

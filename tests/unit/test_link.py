@@ -276,7 +276,7 @@ def test_a_number_that_no_broker_reaches_is_not_believed(kind: int) -> None:
 
 @pytest.mark.parametrize("top", [0, 1, 999, 1_000, 1_001, LAST - 1])
 @pytest.mark.parametrize("kind", [SEEN, ORIGINS, WANT])
-def test_vectors_at_the_limits_are_taken_and_told_on(kind: int, top: int) -> None:
+def test_vectors_at_the_limits_are_taken_and_passed_on(kind: int, top: int) -> None:
     """What we tell others of what a neighbour told us is never what they refuse."""
     gaps = [(n, n) for n in range(1, min(2 * MAX_GAPS, top), 2)][:MAX_GAPS]
     world, other = lone(), lone(id=b"o" * 8, boot=1_000)
@@ -326,7 +326,7 @@ def test_late_messages() -> None:
 
 
 @pytest.mark.parametrize("kind", [ASK_SEEN, SEEN, WANT, MEMBERS, ORIGINS])
-def test_nobody_has_us_work_without_end(kind: int) -> None:
+def test_a_neighbour_cannot_have_us_work_without_end(kind: int) -> None:
     world = lone()
     client = world.connect("c")
     world.node.federated = True
@@ -348,7 +348,7 @@ def test_nobody_has_us_work_without_end(kind: int) -> None:
     unharmed(world)
 
 
-def test_nobody_has_the_log_replayed_without_end() -> None:
+def test_a_neighbour_cannot_have_the_log_replayed_without_end() -> None:
     world = lone(limits=Limits(max_replay=100_000, log_bytes=25_000))
     client = world.connect("c")
     for number in range(200):
@@ -406,7 +406,7 @@ def test_ten_thousand_members_that_are_not_there() -> None:
     assert honest.up
 
 
-def test_many_new_members_at_once_are_told_in_one_piece() -> None:
+def test_many_new_members_at_once_are_gossiped_in_one_piece() -> None:
     world = lone()
     honest, other = Neighbour(world, 1), Neighbour(world, 2)
     world.advance(0.2)
@@ -510,7 +510,7 @@ def test_pings_without_records_are_answered() -> None:
 # ------------------------------------------------------------------ who was silent, or not heard
 
 
-def test_a_silent_neighbour_is_not_forgiven_as_somebody_subscribes() -> None:
+def test_a_silent_neighbour_is_not_forgiven_as_a_client_subscribes() -> None:
     """What is posted after a while is told at once, and that is not late: this broker was not
     stopped meanwhile."""
     world = lone(routing="interest", link_timeout=2.0)
@@ -548,7 +548,7 @@ def test_a_hurried_tick_is_not_a_stop_and_not_many_ticks(
 
 
 @pytest.mark.parametrize("reads_first", [False, True])
-def test_a_broker_that_was_stopped_has_heard_nobody(*, reads_first: bool) -> None:
+def test_a_broker_that_was_stopped_has_heard_no_neighbour(*, reads_first: bool) -> None:
     """For 3 s: its links stay up, whether it reads the input of one of them ahead of its timers or
     not. One from which nothing comes after that is closed when it has been silent for as long as
     any other."""
@@ -568,7 +568,7 @@ def test_a_broker_that_was_stopped_has_heard_nobody(*, reads_first: bool) -> Non
     assert (silent.up, other.up) == (False, True)
 
 
-def test_a_broker_that_was_stopped_many_times_has_heard_nobody() -> None:
+def test_a_broker_that_was_stopped_many_times_has_heard_no_neighbour() -> None:
     """Each time it goes on it judges ahead of reading what came."""
     world = lone(link_timeout=2.0)
     peer = Neighbour(world, 101)

@@ -133,7 +133,7 @@ def test_no_mark_overtakes_what_it_acknowledges(world: World) -> None:
     assert world.node.forwarder.log.floor == world.node.forwarder.log.end
 
 
-def test_a_neighbour_that_is_gone_holds_nobody(world: World) -> None:
+def test_a_neighbour_that_is_gone_holds_no_publisher(world: World) -> None:
     neighbour, client = joined(world), world.connect("c")
     publish(client, 2 * LOG // SIZE)
     assert client.conn.held
@@ -253,7 +253,7 @@ def test_a_log_that_is_too_large_is_acknowledged_though_nothing_more_comes(world
 
 
 @pytest.mark.parametrize("limits", [SMALL.replace(log_large=10 * SIZE)])
-def test_room_for_large_messages_lets_nobody_publish_more(world: World) -> None:
+def test_room_for_large_messages_lets_no_client_publish_more(world: World) -> None:
     neighbour, client = joined(world), world.connect("c")
     log = world.node.forwarder.log
     for _ in range(2):

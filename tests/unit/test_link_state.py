@@ -261,7 +261,7 @@ def test_a_listing_has_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_nobody_has_us_keep_more_bytes_than_a_listing_may_have(
+def test_a_neighbour_cannot_have_us_keep_more_bytes_than_a_listing_may_have(
     monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
     monkeypatch.setattr("routing.link_state.MAX_BYTES", 1500)

@@ -11,7 +11,7 @@ from broker.cli.live import Child, Live
 
 
 @pytest.mark.parametrize("looks", range(4))
-def test_a_broker_that_does_not_start_is_told_whenever_it_ends(
+def test_a_broker_that_does_not_start_is_reported_whenever_it_ends(
     looks: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its exit code is seen after any number of looks, also between two of the same turn."""

@@ -238,7 +238,7 @@ def test_state_table(
         assert one.state is expected, start
 
 
-def test_a_newcomer_sets_td_anew_but_a_stream_of_them_cannot_hold_it_for_ever() -> None:
+def test_a_newcomer_restarts_td_but_many_of_them_cannot_hold_it_for_ever() -> None:
     one = Subject()
     one.until(0.2)
     one.hear(1, 0.2)
@@ -722,7 +722,7 @@ def test_the_second_copy_of_a_datagram_is_no_replay() -> None:
     assert one.counters["replayed"] == 1
 
 
-def test_without_a_secret_a_forged_counter_or_boot_silences_nobody_for_long() -> None:
+def test_without_a_secret_a_forged_counter_or_boot_silences_no_broker_for_long() -> None:
     one = Subject()
     one.hear(90, 1.0, counter=2**32 - 1)
     one.hear(90, 2.0, counter=5)

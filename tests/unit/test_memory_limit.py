@@ -318,7 +318,7 @@ def test_who_leaves_most_is_closed_at_last() -> None:
     assert world.node.memory.used < 1.1 * 4 * MIB
 
 
-def test_filters_of_other_brokers_and_those_told_to_them_count() -> None:
+def test_filters_of_other_brokers_and_those_posted_to_them_count() -> None:
     world = World(routing="interest")
     interest = world.node.cluster.strategy.table
     for other in (b"broker-1", b"broker-2"):
@@ -340,7 +340,7 @@ def test_filters_of_other_brokers_and_those_told_to_them_count() -> None:
     assert interest.memory == 0
 
 
-def test_filters_too_long_to_be_told_become_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filters_too_long_to_be_posted_become_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_state, "OWN_BYTES", 10_000)
     world = World(routing="interest")
     cluster = world.node.cluster

@@ -144,7 +144,7 @@ def withdrawn(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("happens", [ended, withdrawn])
-def test_nobody_wants_it_any_more(scene: Scene, happens: Callable[[Scene], None]) -> None:
+def test_no_client_wants_it_any_more(scene: Scene, happens: Callable[[Scene], None]) -> None:
     happens(scene)
     scene.end()
     scene.world.advance(2.0)

@@ -240,7 +240,7 @@ def test_the_next_on_the_ring_takes_the_place_of_a_dead_neighbour() -> None:
     assert 5001 in one.links, "it is tried on"
 
 
-def test_members_that_nobody_reaches_are_dialled_wherever_they_are() -> None:
+def test_members_that_no_broker_reaches_are_dialled_wherever_they_are() -> None:
     """As when two halves of the federation see each other but no neighbours on the ring can
     connect."""
     one = Subject()

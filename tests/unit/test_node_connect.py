@@ -223,7 +223,7 @@ def test_unknown_version(level: int) -> None:
         ("MQTT", 0x85, Connack(False, 0x84)),
     ],
 )
-def test_a_bridge_that_is_no_broker_of_ours_is_told_so(
+def test_a_bridge_that_is_no_broker_of_ours_learns_so(
     name: str, level: int, answer: Connack
 ) -> None:
     """MQTT-3.1.2-2: Mosquitto's bridges set the top bit of the protocol level, and try again

@@ -302,7 +302,7 @@ def test_publishers_wait_when_too_many_answers_are_missing() -> None:
     assert len(watcher.payloads()) == 10
 
 
-def test_events_are_told_only_when_somebody_listens() -> None:
+def test_events_are_sent_only_when_a_plugin_listens() -> None:
     quiet = World()
     quiet.connect("a").subscribe("t")
     assert quiet.effects == []

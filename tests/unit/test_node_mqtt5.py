@@ -173,7 +173,7 @@ def test_packets_at_qos_0_introduce_no_alias_for_they_may_be_dropped() -> None:
     assert [p.topic for p in subscriber.take_publishes()] == [TOPIC, TOPIC]
 
 
-def test_slow_readers_never_get_an_alias_that_they_were_not_told() -> None:
+def test_slow_readers_never_get_an_alias_that_they_do_not_know() -> None:
     world = World(limits=Limits(client_backlog_bytes=6000))
     subscriber = world.connect("s", properties=ALIASES)
     subscriber.subscribe("#", qos=1)
@@ -533,7 +533,7 @@ def test_who_uses_it_all_the_same_is_disconnected(
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_before_mqtt_5_nobody_was_told(version: int) -> None:
+def test_before_mqtt_5_no_client_gets_a_reason(version: int) -> None:
     world = World(retain_available=False, wildcard_subscriptions=False, shared_subscriptions=False)
     client = world.connect("c", version)
     assert client.subscribe("t", "a/+", "$share/g/t") == [0, 0x80, 0x80]

@@ -329,7 +329,7 @@ def test_each_message_goes_to_one_member_in_turn(qos: int) -> None:
     assert all(g == sorted(g, key=int) for g in got)
 
 
-def test_groups_are_apart_and_names_count() -> None:
+def test_groups_are_separate_and_names_count() -> None:
     world = World()
     a, b, c = (world.connect(n) for n in "abc")
     a.subscribe("$share/g/t/+")

@@ -451,7 +451,7 @@ def test_a_secret_of_another_user_is_refused(tmp_path: Path) -> None:
     assert "belongs to another user (uid 12345)" in refusal(tmp_path, secret_file=str(path))
 
 
-def test_brokers_are_told_a_key_and_not_the_secret() -> None:
+def test_brokers_are_given_a_key_and_not_the_secret() -> None:
     keys = {
         RunSettings(secret=secret, cluster=cluster)
         .federation(
@@ -596,7 +596,7 @@ def test_the_log_tail_reaches_the_node(tmp_path: Path, size: int) -> None:
         ("127.0.0.1:1884", ("10.0.0.1", 99), "10.0.0.1", None, ("127.0.0.1",)),
     ],
 )
-def test_what_others_are_told(
+def test_what_is_advertised_to_others(
     bind: str, advertise: Any, host: str, announced: str | None, interfaces: Any
 ) -> None:
     found = settled(bind, advertise=Address(*advertise) if advertise else None)

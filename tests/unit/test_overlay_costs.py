@@ -60,7 +60,7 @@ def test_what_a_link_costs(rtt_ms: float | None, cost: int) -> None:
         (0.2, 1.3, True),
     ],
 )
-def test_jitter_is_not_told(was: float, now: float, tells: bool) -> None:
+def test_jitter_is_not_posted(was: float, now: float, tells: bool) -> None:
     overlays, world, link = linked()
     overlays._post(A, round(was * 1000))
     link.rtt_ms = now
@@ -68,7 +68,7 @@ def test_jitter_is_not_told(was: float, now: float, tells: bool) -> None:
     assert told(world, A) == round((now if tells else was) * 1000)
 
 
-def test_the_first_measurement_is_told_at_once() -> None:
+def test_the_first_measurement_is_posted_at_once() -> None:
     overlays, world, link = linked()
     overlays._post(A, UNKNOWN)
     link.rtt_ms = 3.0
@@ -88,7 +88,7 @@ def test_a_link_that_closes_is_withdrawn() -> None:
     overlays.closed(link)  # once more is harmless
 
 
-def test_links_to_those_that_route_otherwise_are_not_told() -> None:
+def test_links_to_those_that_route_otherwise_are_not_posted() -> None:
     world = lone(routing="topic")
     Neighbour(world, 1, routing="interest")
     assert world.node.cluster.strategy.trees.open == {}
@@ -132,7 +132,7 @@ def test_entries_that_are_none(key: bytes, value: bytes | None) -> None:
     assert world.node.counters.link_costs_refused == 1
 
 
-def test_a_message_that_came_another_way_is_told_once() -> None:
+def test_a_message_that_came_another_way_is_announced_once() -> None:
     """Those behind us hear of it before they get it, and again only after an answer or a message of
     the parent."""
     overlays, _, _ = linked()

@@ -62,7 +62,7 @@ def active(**config: Any) -> tuple[World, Neighbour]:
     return world, neighbour
 
 
-def test_a_queue_that_overflowed_is_told_when_it_has_drained() -> None:
+def test_a_queue_that_overflowed_is_announced_when_it_has_drained() -> None:
     """However soon: what was dropped meanwhile is missing there, and looks as if no subscriber
     wanted it."""
     world, neighbour = active()

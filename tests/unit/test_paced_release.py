@@ -223,7 +223,7 @@ def test_what_an_earlier_incarnation_published_comes_first(world: World) -> None
     assert (late.source, late.behind) == (ONE, None)
 
 
-def test_an_incarnation_of_which_nobody_tells_is_waited_for_for_a_while(world: World) -> None:
+def test_an_unknown_incarnation_is_awaited_for_a_while(world: World) -> None:
     early, late = feed_of(world, 1_000), feed_of(world, 1_001)
     client = client_of(world)
     listing: Any = SimpleNamespace(

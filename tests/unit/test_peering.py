@@ -73,7 +73,7 @@ def test_who_stays_alone(settings: dict[str, Any], guarded: str, federates: bool
     assert given.node_config().discovery == ("multicast" if federates else "off")
 
 
-def test_who_was_told_to_look_for_others_does_not_start() -> None:
+def test_a_broker_that_is_to_look_for_others_does_not_start() -> None:
     for settings in (
         {"seeds": (("10.0.0.1", 1883),)},
         {"discovery": "static"},

@@ -173,7 +173,7 @@ def test_a_client_that_comes_again_meanwhile_takes_it_from_the_beginning() -> No
     assert subscribed(taking.world) == len(AMONG)
 
 
-def test_neighbours_are_told_of_a_session_ahead_of_its_connack() -> None:
+def test_a_session_is_announced_to_neighbours_ahead_of_its_connack() -> None:
     """Its client may go to one of them as soon as it has that. Of very many that come at once they
     are told a little later."""
     world = lone(routing="interest", link_timeout=1000.0)

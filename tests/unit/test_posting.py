@@ -113,7 +113,7 @@ def test_many_are_exchanged_in_pieces(world: World, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("limits", [Limits(max_interests=10)])
-def test_more_than_others_can_be_told(world: World) -> None:
+def test_more_than_can_be_posted(world: World) -> None:
     """Everything is asked for instead, and not any more once half as many are left."""
     neighbour = Neighbour(world, 101)
     neighbour.child()
@@ -148,7 +148,7 @@ def test_topics_that_cross_no_link_are_not_announced(world: World) -> None:
 
 
 @pytest.mark.parametrize("count", (3, 1201))
-def test_alone_nothing_is_told_and_then_all_of_it(count: int) -> None:
+def test_alone_nothing_is_posted_and_then_all_of_it(count: int) -> None:
     """The first other broker is told what is wanted: everything, while many filters are looked
     through."""
     world = lone(routing="topic", link_timeout=1000.0)

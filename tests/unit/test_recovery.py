@@ -130,7 +130,7 @@ def test_a_file_of_zeros_is_one_that_was_cut_off(size: int) -> None:
     assert decode_header(bytes(size), ID, 3) is False
 
 
-def test_what_sessions_miss_is_owed_when_somebody_begins_to_route_by_interest() -> None:
+def test_what_sessions_miss_is_owed_when_a_broker_begins_to_route_by_interest() -> None:
     """After a restart as a broker that floods, with holes in what had been here."""
     world = Durable()
     node = world.node
@@ -304,7 +304,7 @@ def test_what_waits_for_connections_that_are_gone_is_forgotten() -> None:
     assert (world.journal.frames.gate._size, world.journal.frames.gate._orphaned) == (0, 0)
 
 
-def test_what_nobody_wanted_has_been_here_for_a_session_that_begins() -> None:
+def test_unwanted_messages_have_been_here_for_a_session_that_begins() -> None:
     """Else a session that came from elsewhere, with a broker that is killed then, would get it once
     more."""
     world = Durable()
@@ -500,7 +500,7 @@ def test_nothing_comes_before_connack() -> None:
 # ---------------------------------------------------------------- what was not written in between
 
 
-def test_what_is_said_anew_counts_when_all_of_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_recorded_again_counts_when_all_of_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record about a session that is not said again yet goes on from what could not be written:
     it would change another one."""
     world = Durable(sync=True)

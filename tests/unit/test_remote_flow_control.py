@@ -129,7 +129,7 @@ def test_its_publishers_are_held_where_they_are(world: World, said: Said) -> Non
     assert not world.node.cluster.remote_flow_control._requests
 
 
-def test_one_that_takes_nothing_holds_nobody_for_long(world: World, said: Said) -> None:
+def test_one_that_takes_nothing_holds_no_publisher_for_long(world: World, said: Said) -> None:
     far, client = Far(world), slow(world)
     far.publish(*[b"fast"] * 15)
     assert said.take() == [{b"fast"}]
@@ -144,7 +144,7 @@ def test_one_that_takes_nothing_holds_nobody_for_long(world: World, said: Said) 
 
 
 @pytest.mark.parametrize("how", ["vanish", "disconnect"])
-def test_one_that_goes_holds_nobody(world: World, said: Said, how: str) -> None:
+def test_one_that_goes_holds_no_publisher(world: World, said: Said, how: str) -> None:
     far, client = Far(world), slow(world)
     far.publish(*[b"fast"] * 15)
     getattr(client, how)()
@@ -174,7 +174,7 @@ def test_many_topics_become_filters(world: World, said: Said) -> None:
     assert not world.node.cluster.remote_flow_control._wanted
 
 
-def test_a_broker_that_cannot_be_reached_is_told_when_it_can(world: World, said: Said) -> None:
+def test_a_broker_that_cannot_be_reached_gets_hold_when_it_can(world: World, said: Said) -> None:
     far, client = Far(world), slow(world)
     said.reachable = False
     far.publish(*[b"fast"] * 15)
@@ -400,7 +400,7 @@ def test_it_stops_in_the_midst_of_what_it_sent(world: World, publisher: FakeClie
 
 
 @pytest.mark.parametrize("how", ["time", "cut off"])
-def test_nobody_is_held_by_a_broker_that_is_gone(
+def test_no_publisher_is_held_by_a_broker_that_is_gone(
     world: World, publisher: FakeClient, how: str
 ) -> None:
     asks(world, b"a", life=0.5)
@@ -453,13 +453,15 @@ def test_a_broker_that_never_pauses_is_ignored(world: World, publisher: FakeClie
     assert publisher.conn.held, "it paused"
 
 
-def test_what_comes_from_nobody_is_ignored(world: World, publisher: FakeClient, said: Said) -> None:
+def test_what_comes_from_an_unknown_broker_is_ignored(
+    world: World, publisher: FakeClient, said: Said
+) -> None:
     said.reachable = False
     asks(world, b"a")
     assert not world.node.cluster.remote_flow_control.held
 
 
-def test_a_will_holds_nobody(world: World, publisher: FakeClient) -> None:
+def test_a_will_holds_no_publisher(world: World, publisher: FakeClient) -> None:
     other = world.connect("other", will=Will("a", b"gone", 1, False))
     asks(world, b"a")
     publisher.publish("b", qos=1)
@@ -494,7 +496,7 @@ def test_what_is_cut_off_or_too_much(body: bytes) -> None:
     assert life <= HOLD_LIFE
 
 
-def test_garbage_harms_nobody() -> None:
+def test_garbage_is_harmless() -> None:
     asked = Asked(0.0, 10)
     asked.take(frozenset((b"\xff/+", b"a/#/b", b"+x", b"")))
     assert [asked.wants(topic) for topic in (b"x", b"y/z", b"")] == [False, False, True]

@@ -77,7 +77,7 @@ def test_payloads(qos: int, properties: bytes) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_oldest_go_whether_anybody_is_told_of_each_or_not(seed: int) -> None:
+def test_the_oldest_go_whether_each_is_reported_or_not(seed: int) -> None:
     rng = random.Random(seed)
     quick, told = (
         ReplayLog(Counters(), 5000, limits=Limits()),
@@ -156,7 +156,7 @@ def test_a_large_message_pushes_nothing_out_for_a_while(roomy: ReplayLog) -> Non
     assert roomy.size <= 10_000
 
 
-def test_the_room_of_a_large_message_that_is_gone_is_nobodys(roomy: ReplayLog) -> None:
+def test_the_room_of_a_large_message_that_is_gone_is_free(roomy: ReplayLog) -> None:
     roomy.append(entry(KEYS[1], 1, size=5000), None)
     for number in range(150):
         roomy.append(entry(KEYS[0], 101 + number), None)

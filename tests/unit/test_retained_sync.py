@@ -516,7 +516,7 @@ def test_who_asks_for_everything_again_and_again() -> None:
     unharmed(world)
 
 
-def test_a_leaf_that_somebody_filled_is_sent_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leaf_with_too_many_topics_is_sent_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.cluster.retained_sync.LISTED", 3)
     assert LISTED * 43 < 65_536
     world, neighbour = pair()

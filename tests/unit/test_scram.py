@@ -97,7 +97,7 @@ def test_a_user_who_is_not_there_has_the_same_salt_each_time_and_not_another_one
     assert salt("user") == b"s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
 
 
-def test_a_proof_of_zeros_lets_nobody_in_who_is_not_there() -> None:
+def test_a_proof_of_zeros_lets_no_unknown_user_in() -> None:
     """What is made up for unknown users must not be guessable; and a proof of the right length is
     looked at to the end."""
     exchange = scram({})()
@@ -171,7 +171,7 @@ def test_wrong_last_messages(bend: object) -> None:
         max_size=4,
     )
 )
-def test_garbage_gets_nobody_in(steps: list[bytes]) -> None:
+def test_garbage_authenticates_no_user(steps: list[bytes]) -> None:
     exchange = scram()()
     try:
         for data in steps:

@@ -72,7 +72,7 @@ def test_another_user_is_refused(
     assert world.counters.log_lines_suppressed == 1  # one a minute
 
 
-def test_who_was_first_as_nobody_is_a_user_too() -> None:
+def test_who_was_first_without_a_name_is_a_user_too() -> None:
     world = users_of("plugins")
     nobody = enter(world, None)
     assert enter(world, "anna").connack.code == 0x85
@@ -80,7 +80,7 @@ def test_who_was_first_as_nobody_is_a_user_too() -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_where_nobody_checks_names_a_name_is_no_user(version: int) -> None:
+def test_where_names_are_not_checked_a_name_is_no_user(version: int) -> None:
     """All are anonymous there, and whoever has the client id has the session."""
     world = World()
     enter(world, "anna", version).vanish()

@@ -67,7 +67,7 @@ def test_the_tables_are_whole(module: ModuleType) -> None:
         assert state is over or any(table[key][1] is over for key in table if key[0] is state)
 
 
-def test_every_action_is_done_by_somebody() -> None:
+def test_every_action_has_a_handler() -> None:
     takeover = World().node.cluster.takeover
     assert takeover._actions.keys() == set(pending_takeover.Action)
     assert takeover.merging._actions.keys() == set(pending_merge.Action)
@@ -97,7 +97,7 @@ def test_what_a_state_does_not_expect_is_counted() -> None:
         max_size=6,
     )
 )
-def test_whatever_a_holder_answers_the_client_is_told(
+def test_whatever_a_holder_answers_the_client_gets_a_connack(
     answers: list[tuple[int, bytes, int]],
 ) -> None:
     """Let in, refused, or its connection is closed: no takeover is left behind."""

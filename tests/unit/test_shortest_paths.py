@@ -95,7 +95,7 @@ def test_no_way() -> None:
     assert found.tree(E).next == {}
 
 
-def test_nobody_is_its_own_neighbour() -> None:
+def test_no_broker_is_its_own_neighbour() -> None:
     found = graph(A, (A, A, 0), (A, B, 1))
     assert found.tree(A).next == {B: B}
 

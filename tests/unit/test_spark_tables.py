@@ -404,7 +404,7 @@ def test_what_the_undoing_of_a_fault_repaired_is_not_put_down_to_the_fault(made:
     assert "repair_service_s: 1 of 1 faults not repaired" in row["missing"]
 
 
-def test_a_process_that_was_started_anew_counts_from_zero(made: Any) -> None:
+def test_a_process_that_was_restarted_counts_from_zero(made: Any) -> None:
     row = of(made, "anew")
     assert row["broker_cpu"] == pytest.approx((0.25 + 0) / 2)
     assert (
@@ -637,7 +637,7 @@ def test_means_say_how_many_runs_they_lack_and_why(made: Any) -> None:
     assert (row["status"], row["delivered"], row["remarks"]) == ("failed", 0, "no trace; no lab")
 
 
-def test_flows_are_told_apart_and_a_shared_subscription_is_one_receiver(made: Any) -> None:
+def test_flows_are_separate_and_a_shared_subscription_is_one_receiver(made: Any) -> None:
     assert [of(made, "flows", flow)["published"] for flow in ("", "small", "large")] == [10, 8, 2]
     assert [of(made, "flows", flow)["expected"] for flow in ("", "small", "large")] == [10, 8, 2]
     assert of(made, "flows")["lost"] == of(made, "flows")["duplicates"] == 0
@@ -753,7 +753,7 @@ def test_a_client_that_another_broker_took_over_still_has_to_get_messages(made: 
     assert (row["expected"], row["lost"]) == (12, 7)
 
 
-def test_shared_subscriptions_are_told_apart_by_filter_and_from_a_clients_own(made: Any) -> None:
+def test_shared_subscriptions_are_distinguished_by_filter_and_from_a_clients_own(made: Any) -> None:
     row = of(made, "beside")
     assert (row["expected"], row["lost"], row["unknown"], row["duplicates"], row["unexpected"]) == (
         36,

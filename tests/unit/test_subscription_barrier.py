@@ -70,7 +70,7 @@ def confirmed(world: World) -> tuple[Neighbour, FakeClient]:
     return neighbour, client
 
 
-def test_an_answer_that_never_comes_delays_nobody_else(world: World) -> None:
+def test_an_answer_that_never_comes_delays_no_other_client(world: World) -> None:
     """Not even when no client waited for that one, so that it was not given up then."""
     neighbour = Neighbour(world, 101)
     neighbour.child()
@@ -118,7 +118,7 @@ def test_made_up_brokers_are_not_remembered(world: World) -> None:
     assert two.records(TOLD) == []
 
 
-def test_what_is_refused_is_not_told(world: World) -> None:
+def test_what_is_refused_is_not_announced(world: World) -> None:
     """A client that may not subscribe must not draw all messages of the federation here."""
     world.node.set_access(
         Access(None, parse_rules("rules", "everyone\nallow subscribe mine/#", limits=Limits())),
@@ -144,7 +144,7 @@ def test_changing_one_s_mind_costs_nothing_later(world: World) -> None:
     assert INTEREST + b"a" not in world.node.cluster.directory.database.own.entries
 
 
-def test_timers_do_not_add_up_while_somebody_hangs(world: World) -> None:
+def test_timers_do_not_add_up_while_a_broker_hangs(world: World) -> None:
     _, client = beside(world)
     before = len(world.node.timers)
     client.send(*(Subscribe(1 + n, [SubscriptionRequest(f"f/{n}", 0)]) for n in range(40)))
@@ -356,7 +356,7 @@ def test_a_session_may_be_elsewhere_until_a_broker_has_joined(routing: str) -> N
     assert world.connect("c9", clean=False).connack.code == 0
 
 
-def test_who_looks_for_nobody_waits_for_nobody() -> None:
+def test_a_lone_broker_waits_for_no_other() -> None:
     world = World()
     client = world.connect("c")
     subscribe(client, "a")

@@ -120,7 +120,7 @@ def met(limits: Limits = DEFAULTS) -> World:
     return world
 
 
-def test_nobody_else_no_start() -> None:
+def test_without_other_brokers_there_is_no_start() -> None:
     assert World().node.cluster.subscription_starts.begin() is None
 
 
@@ -177,7 +177,7 @@ def answered(node: Node, key: bytes, question: bytes, now: float) -> tuple[bytes
     ), rest
 
 
-def test_where_a_subscription_begins_is_told_with_the_piece_that_has_it() -> None:
+def test_where_a_subscription_begins_comes_with_the_piece_that_has_it() -> None:
     """Of an answer in pieces the first ones say nothing of what began behind them."""
     node = met().node
     ask, key = node.cluster.subscription_starts, origin_key(FAR, 1)

@@ -194,7 +194,7 @@ def test_bytes_of_publish_packets_are_what_is_left(data: st.DataObject) -> None:
     assert world.counters.publish_bytes_sent == went
 
 
-def test_shared_subscriptions_are_counted_apart(told: Told) -> None:
+def test_shared_subscriptions_are_counted_separately(told: Told) -> None:
     def counts() -> tuple[str, str]:
         found = told.topics.values(0.0)
         return found["subscriptions/count"], found["shared_subscriptions/count"]
@@ -229,7 +229,7 @@ def test_only_what_changed_is_published_and_at_qos_0(told: Told) -> None:
     assert not any(p.retain or p.qos for p in changed)
 
 
-def test_nobody_else_sees_them(told: Told) -> None:
+def test_no_other_client_sees_them(told: Told) -> None:
     world = told.world
     watcher = world.connect("w")
     watcher.subscribe("#", "+/broker/uptime")

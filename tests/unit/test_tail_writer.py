@@ -82,7 +82,7 @@ def test_errors_are_answers(tmp_path: Path) -> None:
         TailWriter(tmp_path / "file", ID)
 
 
-def test_nobody_away_costs_no_thread(tmp_path: Path) -> None:
+def test_without_absent_members_there_is_no_thread(tmp_path: Path) -> None:
     files = TailWriter(tmp_path, ID)
     files.start(lambda effect, answer: None)
     assert not [thread for thread in threading.enumerate() if thread.name == "tail"]

@@ -148,7 +148,7 @@ def test_names_that_cannot_be_in_a_path_are_refused(tmp_path: Path, name: str) -
         Writer(tmp_path, **NAMES | {"run": name})
 
 
-def test_a_disk_that_takes_nothing_is_told_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_disk_that_takes_nothing_is_reported_and_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "scenario=s").write_text("a file where a folder should be")
     writer = Writer(tmp_path, **NAMES, batch=1)
     with pytest.raises(TraceError, match="cannot be written"):

@@ -103,7 +103,7 @@ def test_alone() -> None:
     assert tree.capability == 5.0
 
 
-def test_a_new_port_is_told_at_once() -> None:
+def test_a_new_port_is_announced_at_once() -> None:
     hand = Hand()
     hand.up("a", rtt_ms=None)
     assert not hand.tree.agreed
@@ -645,7 +645,7 @@ def test_a_child_is_no_way_to_the_root() -> None:
     assert hand.tree.is_root
 
 
-def test_a_very_slow_link_does_not_make_live_news_look_dead() -> None:
+def test_a_very_slow_link_does_not_make_fresh_claims_look_dead() -> None:
     hand = Hand()
     hand.up("a", rtt_ms=900.0)
     for _ in range(40):

@@ -156,7 +156,7 @@ def test_decoder_follows_the_version_of_a_connect() -> None:
             assert decoder.version == version
 
 
-def test_decoder_allows_ping_payload_once_told() -> None:
+def test_decoder_allows_ping_payload_once_set() -> None:
     decoder = Decoder(V5)
     decoder.ping_payload = True
     assert decoder.receive(b"\xc0\x02hi") == [Pingreq(b"hi")]
