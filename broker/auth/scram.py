@@ -165,7 +165,7 @@ class Scram:
         """Return this side's half of an exchange's nonce."""
         return _base64(self.random_bytes(NONCE_SIZE))
 
-    def nobody(self, name: str) -> Verifier:
+    def made_up_verifier(self, name: str) -> Verifier:
         """Return a made-up verifier for an unknown name, the same each time: an exchange must not
         reveal which names exist."""
         salt = _hmac(self._secret, b"salt" + name.encode())[:SALT_SIZE]
@@ -216,7 +216,7 @@ class Exchange:
         found = self._scram.lookup(self.username)
         self._known = found is not None
         self._verifier = verifier = (
-            found if found is not None else self._scram.nobody(self.username)
+            found if found is not None else self._scram.made_up_verifier(self.username)
         )
         self._nonce = nonce + self._scram.nonce()
         self._gs2 = f"{flag},{authzid},".encode()

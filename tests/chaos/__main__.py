@@ -430,7 +430,7 @@ class Conductor:
             ANOTHER,
             "connections lost",
             "sessions roamed",
-            "sessions begun anew",
+            "sessions lost",
             crowd.LATE,
         )
         rows += [(key, f"{counts[key]:,}") for key in keys]

@@ -193,7 +193,7 @@ class Member:
         await connect(wire, self.crowd.plan.ports[self.broker])
         if not wire.present:
             if self.began:
-                judge.counts["sessions begun anew"] += 1
+                judge.counts["sessions lost"] += 1
                 ear.ordered = False  # what waited elsewhere comes behind what is newer
             wire.subscribe(self.listener.filter, 2)
             if await wire.subscribed != 2:

@@ -519,8 +519,8 @@ class Play:
                     )
                 else:
                     groups.add((group, inner))
-        check(len(node.dispatcher.trie) == subscriptions, "subscriptions of nobody")
-        check(len(node.dispatcher.shared) == len(groups), "shared subscriptions of nobody")
+        check(len(node.dispatcher.trie) == subscriptions, "subscriptions without a session")
+        check(len(node.dispatcher.shared) == len(groups), "shared subscriptions without a session")
         self.sound_groups(groups)
         check(len(node.retained) <= SMALL.max_retained, "too many retained messages")
         for conn in node.connections:

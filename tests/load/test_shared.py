@@ -118,4 +118,4 @@ def test_each_message_has_one_receiver(tmp_path: Path, qos: int, fault: str) -> 
         assert found.counts["compared"]
         assert not found.broken
         assert not found.missing
-        assert not found.counts["sessions begun anew"]
+        assert not found.counts["sessions lost"]

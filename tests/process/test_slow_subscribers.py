@@ -140,7 +140,7 @@ def test_a_dead_reader_stops_no_publisher_elsewhere(pair: tuple[Broker, Broker])
     witness.served()
     until(
         lambda: there.lines("reads too slowly; publishers are no longer paused for it"),
-        "nobody waits for it",
+        "no publisher waits for it",
     )
     held = here.counter("publishers_paused")
     fast.total += total

@@ -239,7 +239,7 @@ def tree_faults(world: World, group: list[Host]) -> list[tuple[str, str]]:
         for peer_id, port in tree.ports.items():
             other = by_id.get(peer_id)
             if other is None:
-                faults.append(("port", f"{host.name} has a port to nobody"))
+                faults.append(("port", f"{host.name} has a port to no broker"))
                 continue
             twin = other.running.cluster.tree.ports.get(host.id)
             link = cluster.links.get(peer_id)

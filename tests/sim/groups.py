@@ -221,7 +221,7 @@ def check_group(
             for at, index in begins
         ]
         if sent.acked is not None and sent.qos and sent.at > min(met) and not copies[sent.number]:
-            world.violation("lost", f"{told} came to nobody")
+            world.violation("lost", f"{told} came to no member")
         if sent.qos == 2 and copies[sent.number] > 1:
             who = {(c.name, got.qos) for c in members for got in c.got if got.number == sent.number}
             if all(qos == 2 for _, qos in who):

@@ -405,7 +405,7 @@ def no_link(world: World, patch: Patch) -> None:
     patch.delitem(node(world, 1).cluster.links, world.hosts[2].id)
 
 
-def port_to_nobody(world: World, patch: Patch) -> None:
+def port_to_no_broker(world: World, patch: Patch) -> None:
     patch.setitem(node(world, 1).cluster.tree.ports, b"12345678", port(world, 1, 2))
 
 
@@ -457,7 +457,7 @@ TREES: dict[str, tuple[Callable[[World, Patch], None], str, str]] = {
     "state": (still_forming, "state", "b3 is in state forming"),
     "member that is not known": (stranger, "membership", "does not know b2"),
     "no link": (no_link, "link", "b1 has no link to b2"),
-    "port to nobody": (port_to_nobody, "port", "to nobody"),
+    "port to no broker": (port_to_no_broker, "port", "to no broker"),
     "port without twin": (port_without_twin, "port", "b2 has a port to b1"),
     "port without link": (port_without_link, "port", "b1 has a port to b2"),
     "two root ports": (two_roots_ports, "roles", "ROOT, ROOT"),

@@ -580,7 +580,7 @@ ONCE_BAD = {
         "while answers took half a second and brought all of it again"
     ),
     180003761: (
-        "what a broker published since it lost its data waited anew for what was lost "
+        "what a broker published since it lost its data waited again for what was lost "
         "whenever its way changed"
     ),
 }

@@ -302,8 +302,8 @@ def everybody(patch: Mutant) -> None:
     )
 
 
-def nobody(patch: Mutant) -> None:
-    """Nobody is named."""
+def unnamed(patch: Mutant) -> None:
+    """No broker is named."""
     choose = SharedSubscriptions._choose
     patch.setattr(
         SharedSubscriptions, "_choose", lambda self, route: (choose(self, route)[0], None)
@@ -354,7 +354,7 @@ def loses(patch: Mutant) -> None:
 
 MUTANTS: dict[str, tuple[Callable[[Mutant], None], set[str]]] = {
     "everybody delivers": (everybody, {"group", "group twice"}),
-    "nobody is named": (nobody, {"group", "group lost"}),
+    "no broker is named": (unnamed, {"group", "group lost"}),
     "members at home come last": (never_here, {"group not here"}),
     "delivers twice": (twice, {"group", "group twice"}),
     "forgets some": (loses, {"group lost"}),

@@ -197,7 +197,7 @@ def trims_what_neighbours_lack(patch: Mutant) -> None:
     patch.setattr(ReplayLog, "trim", wrong)
 
 
-def holds_nobody_back(patch: Mutant) -> None:
+def holds_no_publisher(patch: Mutant) -> None:
     """All that is held is delivered at once, and no publisher waits for its subscribers."""
     patch.setattr(paced_release, "STEP", 1 << 30)
     patch.setattr(PacedRelease, "_behind", lambda self, *_: False)
@@ -257,7 +257,7 @@ MUTANTS: dict[str, tuple[Callable[[Mutant], None], Callable[[], Iterator[Found]]
     "drops for who is away uncounted": (counts_no_drops, strains("away", 0), "uncounted"),
     "drops for who is away beyond 5,000": (drops_early, strains("away", 0), "too few"),
     "delivers what is held at once": (
-        holds_nobody_back,
+        holds_no_publisher,
         strains("fast", 24, 35, *range(8)),
         "lost",
     ),

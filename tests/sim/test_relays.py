@@ -133,7 +133,7 @@ def left_over(group: list[Host]) -> list[str]:
         ):
             found.append(f"{host.name} knows of other filters than there are")
         if cluster.barrier._waiters:
-            found.append(f"{host.name}: somebody waits for SUBACK")
+            found.append(f"{host.name}: a client waits for SUBACK")
     return found
 
 

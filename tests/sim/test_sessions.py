@@ -191,7 +191,7 @@ ONCE_BAD = {
         "the checker's: a session had gone to a broker that died before its client was told"
     ),
     ("flood", 7701072): (
-        "the checker's: in MQTT 3.1 CONNACK tells of no session, "
+        "the checker's: in MQTT 3.1 CONNACK has no Session Present flag, "
         "and what is sent again is no new message"
     ),
     ("flood", 62024): (

@@ -197,7 +197,7 @@ def test_groups_that_are_looked_at_one_by_one(
 MUTANTS = {
     "keeps nothing": ((Assignments, "given", lambda self, *_: None), "lost"),
     "claims nothing": ((Custody, "claims", lambda self, key, qos: False), "twice"),
-    "catches nobody up": ((Catchup, "wanted", lambda self, group_id: False), "lost"),
+    "catches no group up": ((Catchup, "wanted", lambda self, group_id: False), "lost"),
 }
 
 

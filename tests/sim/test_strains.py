@@ -110,7 +110,7 @@ ROAMED = {
         "another one was asked for where it had been before"
     ),
     7710005: (
-        "a client began anew as its session came slowly, "
+        "a client began a new session as its own came slowly, "
         "and what came late over the same links was taken for new"
     ),
     7710146: (

@@ -217,7 +217,7 @@ def test_what_a_complete_run_lacks_is_remarked() -> None:
         "s topics=3 r1: no repair s: 1 of 2 faults not repaired; 3 messages were not published, "
         "as their publishers were not connected; 2 connections of clients were lost"
     ]
-    assert "repair" not in run_table.remarks([run], ["lost"])[0], "nobody asked for it"
+    assert "repair" not in run_table.remarks([run], ["lost"])[0], "it was not asked for"
 
 
 def test_a_measure_of_an_older_run_counts_under_its_new_name() -> None:

@@ -99,11 +99,11 @@ def test_what_brokers_use_is_the_mean_over_them() -> None:
     found = mean_use([one, other, unseen])
     assert found["broker_cpu"] is not None and math.isclose(found["broker_cpu"], (0.5 + 0.1) / 2)
     assert found["broker_cpu_max"] == 0.5 and found["broker_rss"] == 300
-    anew = Use()
+    restarted = Use()
     # The new process has used more than the one before it.
     for at, cpu, starts in ((0, 0.1, 1), (1, 0.1, 1), (4, 0.4, 2), (5, 0.5, 2)):
-        anew.add(at * S, cpu, 100, starts)
-    cores = mean_use([anew])["broker_cpu"]
+        restarted.add(at * S, cpu, 100, starts)
+    cores = mean_use([restarted])["broker_cpu"]
     assert cores is not None and math.isclose(cores, 0.1 / 2)
     assert mean_use([unseen]) == {"broker_cpu": None, "broker_cpu_max": None, "broker_rss": None}
 

@@ -424,7 +424,7 @@ def test_what_the_kernel_does_not_take_waits_and_the_node_learns_when_it_is_much
         scene.loop.turn()
     assert bytes(found) == 3 * data
     assert conn.resumed == 1
-    assert scene.quiet(), "nothing waits, nobody is woken"
+    assert scene.quiet(), "nothing waits, nothing is woken"
 
 
 def test_small_pieces_go_out_together(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -489,7 +489,7 @@ def test_the_driver_goes_on_after_a_flush_that_failed(scene: Scene) -> None:
     peer.send(b"1")
     with pytest.raises(ValueError):
         scene.loop.turn()
-    assert not scene.driver.flushing, "or nobody would ever flush again"
+    assert not scene.driver.flushing, "or nothing would ever be flushed again"
     conn.send(b"2")
     scene.driver.wake()
     scene.turns()

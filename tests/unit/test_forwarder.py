@@ -215,7 +215,7 @@ def test_a_full_table_can_be_sent() -> None:
     neighbour = Neighbour(world, 1)
     for _ in range(10):
         neighbour.send(ping((SEEN, body)))
-        assert neighbour.up, "no broker breaks with another one because somebody filled its table"
+        assert neighbour.up, "no broker closes a link because a neighbour filled its table"
         assert len(world.node.forwarder.vector) == DEFAULTS.max_quiet_origins + 1
 
 

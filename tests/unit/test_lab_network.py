@@ -291,7 +291,7 @@ def test_a_perfect_link_passes_bytes_on_at_once() -> None:
         assert target.data == [b"one"] and not due, "kept until it is healed"
         made.order({"do": "set", "pairs": [["b0", "b1"]], "heal": True})
         end.data_received(b"three")
-        assert target.data == [b"one"] and len(due) == 2, "behind what waits"
+        assert target.data == [b"one"] and len(due) == 2, "behind the queue"
         for _ in due:
             end._arrive()
         end.data_received(b"four")

@@ -169,5 +169,5 @@ def test_a_broker_that_is_lost_while_they_are_looked_at(monkeypatch: pytest.Monk
     known(world, one, 2, **{(CLIENT + name).decode(): entry(NEW) for name in NAMES})
     lost(world, one)
     world.advance(1.0)
-    assert not here.closed, "nobody has said so while the broker was there"
+    assert not here.closed, "no broker has said so while the broker was there"
     assert world.node.cluster.whereabouts.elsewhere("c1")

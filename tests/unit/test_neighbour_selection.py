@@ -179,7 +179,7 @@ def test_few_are_all_linked_and_stay_so() -> None:
     assert one.links == set(range(1, FEW + 1))
     assert one.surplus == []
     assert one.membership.next_deadline() is None or one.membership.next_deadline() > 200.0, (
-        "nobody looks at a ring"
+        "there is no ring to look at"
     )
 
 

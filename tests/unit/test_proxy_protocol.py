@@ -183,8 +183,8 @@ def test_the_name_is_found_where_tls_would_have_it() -> None:
     assert certificate.getpeercert(True) is None
     assert common_name(None) is None
 
-    class Nobody:
+    class Unnamed:
         def getpeercert(self) -> dict[str, object]:
             return {}
 
-    assert common_name(Nobody()) is None
+    assert common_name(Unnamed()) is None

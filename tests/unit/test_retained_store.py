@@ -133,15 +133,15 @@ def test_the_table_of_digests(steps: list[tuple[int, bool]]) -> None:
             digests.put(there[number])
         elif number in there:
             digests.remove(there.pop(number))
-    anew = RetainedIndex()
+    rebuilt = RetainedIndex()
     for version in there.values():
-        anew.put(version)
+        rebuilt.put(version)
     assert len(digests) == len(there)
-    assert digests.whole == anew.whole
+    assert digests.whole == rebuilt.whole
     for part in range(256):
         prefix = bytes((part,))
-        assert digests.digest(prefix) == anew.digest(prefix)
-        assert digests.count(prefix) == anew.count(prefix) == len(digests.versions(prefix))
+        assert digests.digest(prefix) == rebuilt.digest(prefix)
+        assert digests.count(prefix) == rebuilt.count(prefix) == len(digests.versions(prefix))
     for version in there.values():
         found = digests.get(version.place)
         assert found is not None

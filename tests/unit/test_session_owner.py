@@ -74,9 +74,9 @@ def test_another_user_is_refused(
 
 def test_who_was_first_without_a_name_is_a_user_too() -> None:
     world = users_of("plugins")
-    nobody = enter(world, None)
+    unnamed = enter(world, None)
     assert enter(world, "anna").connack.code == 0x85
-    assert not nobody.closed
+    assert not unnamed.closed
 
 
 @pytest.mark.parametrize("version", [4, 5])

@@ -174,14 +174,14 @@ def flows(run: str) -> Script:
     return found
 
 
-def anew() -> Script:
+def restarted() -> Script:
     """One whose b1 is killed and restarted between two samples, and has then used more than before;
     and a spoilt network."""
     found = with_faults(
         told(
-            "anew",
+            "restarted",
             1,
-            scenario="anew",
+            scenario="restarted",
             summary={"network": {"tap_broken": 2, "unroutable": 0, "refused": 1}},
         ),
         (11 * S, "kill", "b1"),
@@ -307,7 +307,7 @@ def told_runs() -> list[Script]:
                 ("fast", "f2", 100, 1001),
             )
         ),
-        anew(),
+        restarted(),
         alone("noted"),
         alone("said", on=["b0"]),
         with_faults(
@@ -405,7 +405,7 @@ def test_what_the_undoing_of_a_fault_repaired_is_not_put_down_to_the_fault(made:
 
 
 def test_a_process_that_was_restarted_counts_from_zero(made: Any) -> None:
-    row = of(made, "anew")
+    row = of(made, "restarted")
     assert row["broker_cpu"] == pytest.approx((0.25 + 0) / 2)
     assert (
         "2 packets between brokers were of streams that could no longer be read" in row["remarks"]
@@ -665,7 +665,7 @@ def test_tables_become_files_and_a_page(made: Any, spark: Any) -> None:
         "rate=10": [(1001, 1, 0), (2001, 1, 0)],
         "rate=100": [(1001, 1, 0)],
     }
-    assert {"anew", "gaps", "undone"} <= {row["scenario"] for row in results.faults} & {
+    assert {"restarted", "gaps", "undone"} <= {row["scenario"] for row in results.faults} & {
         row["scenario"] for row in results.timeline
     }
     text = page(results, "again")
