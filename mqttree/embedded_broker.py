@@ -17,8 +17,8 @@ from broker.config.options import read_keywords
 
 if TYPE_CHECKING:
     from broker.compat.assembly import Assembly
-    from broker.compat.broker import Broker as Running
     from broker.io.admin_http import Admin
+    from broker.io.broker_service import BrokerService
 
 READY_INTERVAL = 0.01
 """s between two checks whether a broker is ready."""
@@ -42,7 +42,7 @@ class Broker:
     """
 
     _assembly: Assembly | None
-    _broker: Running | None
+    _broker: BrokerService | None
     _admin: Admin | None
     _admin_port: int | None
 

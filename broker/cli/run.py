@@ -26,7 +26,7 @@ from broker.io import admin_http as admin_server
 
 if TYPE_CHECKING:
     from broker.compat.assembly import Assembly
-    from broker.compat.broker import Broker
+    from broker.io.broker_service import BrokerService
 
 SHUTDOWN_TIMEOUT = 10.0
 """s for a shutdown; docker stop and systemd kill after ten or more."""
@@ -67,7 +67,7 @@ class _Run:
         self.listener = listener
         self.die_with_parent = die_with_parent
         self.stopping: asyncio.Event | None = None
-        self.broker: Broker | None = None
+        self.broker: BrokerService | None = None
         self._reloading: asyncio.Task[None] | None = None
         self._reload_again = False
 
@@ -154,7 +154,7 @@ class _Run:
                 self._reload_files(self.broker)
             )
 
-    async def _reload_files(self, broker: Broker) -> None:
+    async def _reload_files(self, broker: BrokerService) -> None:
         while True:
             self._reload_again = False
             try:

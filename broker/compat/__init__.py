@@ -1,8 +1,10 @@
 """All that knows amqtt: its Broker, plugins, views and configuration, answered by our node.
 
-What it may know: everything below it, and amqtt; no other package knows amqtt. It puts a running
-broker together (`assembly`, `broker`), shows it to amqtt's plugins as theirs (`plugins`, `views`,
-`hooks`, `api`), opens listeners (`listener`) and reads amqtt's part of a configuration (`config`).
+What it may know: everything below it, and amqtt; no other package knows amqtt. `assembly` puts a
+running broker together: without a configuration file `broker.io.broker_service.BrokerService`, for
+which nothing of amqtt is loaded; with one `broker`, which extends that and amqtt's Broker. The rest
+is for the latter: it is shown to amqtt's plugins as theirs (`plugins`, `views`, `hooks`, `api`),
+has amqtt's listeners (`listener`) and amqtt's part of a configuration (`config`).
 
 Private members of amqtt that are used, because there is no public one:
 
@@ -13,7 +15,7 @@ Private members of amqtt that are used, because there is no public one:
 * `Broker._authenticate`, `_topic_filtering`: amqtt's rule how answers of several plugins add up.
 * `Broker._create_ssl_context`, `_split_bindaddr_port`: amqtt's meaning of a listener's certificate
   files, and of where it binds.
-* `Broker._servers`, `_loop`, `_sessions`, `_subscriptions`, `_retained_messages`: set by amqtt's
+* `Broker._servers`, `_sessions`, `_subscriptions`, `_retained_messages`: set by amqtt's
   constructor or read by its public properties (`sessions`, `subscriptions`, `retained_messages`),
   which plugins use; we put our views there.
 * `Broker._start_listeners`, `_client_connected`, `_broadcast_message`, `_cleanup_session`,

@@ -14,9 +14,14 @@ from typing import Any
 from broker.base.address import Address
 from broker.base.limits import Limits
 from broker.base.machine import default_memory_limit, files_for_clients
-from broker.compat.broker import Broker
-from broker.compat.config import explain, link_bind, read_config
 from broker.config.data_dir import BrokerIdentity, DataDir, fresh_identity
+from broker.config.listener_model import (
+    ALL_INTERFACES,
+    HasListeners,
+    OneListener,
+    TcpListener,
+    link_bind,
+)
 from broker.config.options import (
     AccessSettings,
     FederationSettings,
@@ -27,6 +32,7 @@ from broker.config.options import (
 from broker.config.yaml_file import ConfigError, ConfigFile
 from broker.io import admin_http
 from broker.io.auth_service import AuthService
+from broker.io.broker_service import BrokerService, start_error
 from broker.io.journal_writer import JournalWriter
 from stp import capability
 
@@ -34,17 +40,23 @@ log = logging.getLogger("mqttree")
 
 
 class Assembly:
-    """The parts of one broker: its settings, amqtt's part of the configuration, its data directory
-    (locked until `close`), its journal. `data` is amqtt's part as `Broker` takes it, `config` as
-    amqtt has read it."""
+    """The parts of one broker: its settings, the configuration of its listeners, its data directory
+    (locked until `close`), its journal. With a file, `data` is amqtt's part as amqtt's `Broker`
+    takes it, and `config` as amqtt has read it; without one, nothing of amqtt is loaded."""
 
     def __init__(self, settings: RunSettings, limits: Limits) -> None:
         """Lock the data directory, and begin an incarnation. `settings`: what the broker was told;
         `limits`: what it keeps to. Raises ConfigError if that fails; then nothing is locked."""
         self.settings = settings
         self.limits = limits
-        self.data: dict[str, Any]
-        self.data, self.config = read_config(settings.file, settings.listen)
+        self.data: dict[str, Any] = {}
+        self.config: HasListeners
+        if settings.file is None:
+            self.config = OneListener(TcpListener(settings.listen or ALL_INTERFACES))
+        else:
+            from broker.compat.config import read_config
+
+            self.data, self.config = read_config(settings.file, settings.listen)
         self.check_listeners(settings.access, settings.file)
         bind = self._link_bind()
         wall, rng = time.time(), random.SystemRandom()
@@ -90,32 +102,55 @@ class Assembly:
                 if name not in self.config.listeners:
                     file.fail(("access", "anonymous"), f"there is no listener {name!r}")
 
-    async def start(self) -> Broker:
+    async def start(self) -> BrokerService:
         """Make the broker and start it in the running event loop. Raises ConfigError with one line;
         then nothing of it runs."""
-        broker: Broker | None = None
+        broker: BrokerService | None = None
         try:
             gatekeeper = AuthService(self.settings.access, self.config.listeners, self.limits)
-            broker = Broker(
-                self.data,
-                asyncio.get_running_loop(),
+            broker = self._make(gatekeeper)
+            await broker.start()
+        except BaseException as error:
+            if broker is not None:
+                # If it was stopped during its last steps.
+                await broker.abandon()
+            if not isinstance(error, Exception):
+                raise
+            # Any error of a plugin or listener is one line.
+            log.debug("cannot start", exc_info=True)
+            raise self._explain(error) from None
+        return broker
+
+    def _make(self, gatekeeper: AuthService) -> BrokerService:
+        """Return the broker, not started: with a configuration file amqtt's, which has plugins."""
+        loop = asyncio.get_running_loop()
+        if self.settings.file is None:
+            return BrokerService(
+                loop,
+                self.config.listeners,
                 settings=self.federation,
                 gatekeeper=gatekeeper,
                 disk=self.disk,
                 limits=self.limits,
             )
-            await broker.start()
-        except BaseException as error:
-            if broker is not None:
-                # If it was stopped during its last steps.
-                await broker.shutdown()
-                await broker.close_plugins()
-            if not isinstance(error, Exception):
-                raise
-            # Any error of a plugin or listener is one line.
-            log.debug("cannot start", exc_info=True)
-            raise explain(error, self.settings.file) from None
-        return broker
+        from broker.compat.broker import Broker
+
+        return Broker(
+            self.data,
+            loop,
+            settings=self.federation,
+            gatekeeper=gatekeeper,
+            disk=self.disk,
+            limits=self.limits,
+        )
+
+    def _explain(self, error: Exception) -> ConfigError:
+        """Return one line for an exception at the start."""
+        if self.settings.file is None:
+            return start_error(error)
+        from broker.compat.config import explain
+
+        return explain(error, self.settings.file)
 
     def close(self) -> None:
         """Unlock the data directory; harmless when repeated."""

@@ -4,9 +4,8 @@ line and key."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
-from types import MappingProxyType
 from typing import Any
 
 from amqtt.contexts import BrokerConfig, ListenerConfig, ListenerType
@@ -14,18 +13,25 @@ from amqtt.errors import BrokerError, PluginError, PluginLoadError
 from dacite import DaciteError, WrongTypeError
 from dacite import from_dict as dataclass_from
 
-from broker.base.address import DEFAULT_PORT, Address, is_loopback
+from broker.config.listener_model import (
+    EXTERNAL,
+    PORTS,
+    describe_listeners,
+    exposed,
+    link_bind,
+    link_listener,
+)
 from broker.config.listener_options import (
     OPTIONS,
-    ListenerOptions,
     OptionError,
     check_options,
     split_options,
     unix_path,
 )
 from broker.config.mqtt_options import read_section
-from broker.config.options import TlsSettings, split_bind
+from broker.config.options import split_bind
 from broker.config.yaml_file import ConfigError, ConfigFile, KeyPath, kind_of
+from broker.io.broker_service import start_error
 
 __all__ = [
     "BrokerConfig",
@@ -39,8 +45,6 @@ __all__ = [
 
 SECONDS = ("session_expiry_interval", "sys_interval", "timeout_disconnect_delay")
 """Keys of the file that are times in s."""
-
-PORTS = {ListenerType.TCP: DEFAULT_PORT, ListenerType.WS: 8883}
 
 
 def read_config(
@@ -166,7 +170,7 @@ def _check_listener(file: ConfigFile, path: KeyPath, entry: dict[str, Any]) -> N
         )
     except (DaciteError, ValueError, OSError) as error:
         file.fail(path, str(error) or type(error).__name__)
-    if listener.bind is not None and listener.type is not ListenerType.EXTERNAL:
+    if listener.bind is not None and listener.type != EXTERNAL:
         try:
             if unix_path(listener.bind) is None:
                 split_bind(listener.bind, PORTS[listener.type])
@@ -174,81 +178,6 @@ def _check_listener(file: ConfigFile, path: KeyPath, entry: dict[str, Any]) -> N
             file.fail((*path, "bind"), str(error))
     if listener.ssl and listener.certfile is None and path[1] == "default":
         file.fail((*path, "ssl"), "a listener with ssl needs certfile and keyfile")
-
-
-def link_listener(
-    config: BrokerConfig, data: Mapping[str, Any] | None = None, tls: TlsSettings | None = None
-) -> str | None:
-    """Return the name of the listener that other brokers are to dial: the default one if it is
-    plain TCP, else the first that is.
-
-    `config`: amqtt's configuration. `data`: the content of the file, for our options of listeners.
-    `tls`: settings of links; if set, the listener must use TLS, and require a certificate if links
-    have one.
-    """
-    options = split_options((data or {}).get("listeners", {"default": {}}))[1]
-    name: str
-    for name in ["default", *(name for name in config.listeners if name != "default")]:
-        listener, ours = config.listeners[name], options.get(name, ListenerOptions())
-        if (
-            listener.type is not ListenerType.TCP
-            or listener.bind is None
-            or unix_path(listener.bind) is not None
-        ):
-            continue
-        required = tls is not None and tls.certfile is not None
-        if (
-            bool(listener.ssl) is (tls is not None)
-            and not ours.proxy_protocol
-            and ours.require_certificate >= required
-        ):
-            return name
-    return None
-
-
-def link_bind(
-    config: BrokerConfig, data: Mapping[str, Any] | None = None, tls: TlsSettings | None = None
-) -> Address | None:
-    """Return the address where `link_listener` binds; `config`, `data`, `tls` as there."""
-    name = link_listener(config, data, tls)
-    return None if name is None else split_bind(str(config.listeners[name].bind))
-
-
-def describe_listeners(
-    config: BrokerConfig, ports: Mapping[str, int] = MappingProxyType({})
-) -> str:
-    """Return the names of all listeners for the start line; `ports`: those that are open, by
-    listener."""
-    found = []
-    for name, listener in config.listeners.items():
-        if listener.type is ListenerType.EXTERNAL:
-            found.append("external")
-        elif listener.bind is not None:
-            secure = {ListenerType.TCP: "tls ", ListenerType.WS: "wss "}
-            plain = {ListenerType.TCP: "", ListenerType.WS: "ws "}
-            kind = (secure if listener.ssl else plain)[listener.type]
-            path = unix_path(listener.bind)
-            address = split_bind(listener.bind, PORTS[listener.type]) if path is None else None
-            where = (
-                f"unix:{path}"
-                if address is None
-                else Address(address.host or "0.0.0.0", ports.get(name, address.port))
-            )
-            found.append(f"{kind}{where}")
-    return ", ".join(found) or "nothing"
-
-
-def exposed(config: BrokerConfig, names: Container[str] | None = None) -> bool:
-    """Return whether other machines can reach any of the listeners `names`."""
-    listeners = [
-        listener for name, listener in config.listeners.items() if names is None or name in names
-    ]
-    binds = [listener.bind for listener in listeners if listener.type is not ListenerType.EXTERNAL]
-    return any(
-        not is_loopback(split_bind(bind).host)
-        for bind in binds
-        if bind is not None and unix_path(bind) is None
-    )
 
 
 def explain(error: Exception, file: ConfigFile | None) -> ConfigError:
@@ -270,9 +199,7 @@ def explain(error: Exception, file: ConfigFile | None) -> ConfigError:
         return ConfigError(f"plugins: {_one_line(reason)}")
     if isinstance(error, BrokerError):
         return ConfigError(_one_line(reason.removeprefix("Broker instance can't be started: ")))
-    if isinstance(error, OSError):
-        return ConfigError(_one_line(reason))
-    return ConfigError(f"cannot start: {_one_line(reason) or type(error).__name__}")
+    return start_error(error)
 
 
 def _names(plugins: object) -> list[str]:

@@ -15,7 +15,7 @@ from broker.core.effects import Event
 from broker.core.message import Message
 from broker.core.retained_store import RetainedStore
 from broker.core.session import Outgoing, Session
-from broker.node import Node
+from broker.io.broker_service import ServedNode
 from broker.wire.encode import encode_packet
 from broker.wire.strings import shorten
 from routing.sharded import ShardedDict
@@ -53,14 +53,12 @@ class Sources:
             self._parts = self._clients.parts()
 
 
-class HookedNode(Node):
+class HookedNode(ServedNode):
     """The node, and the state that amqtt keeps beside it."""
 
     accounts: Accounts
     sources: Sources
     """The publishers of retained messages."""
-    on_empty: Callable[[], None] | None = None
-    """Called when the last connection has ended."""
 
     def client_came(self, client: Client, now: float) -> None:
         """Handle a connected client, and tell amqtt's session and plugins."""
@@ -96,12 +94,6 @@ class HookedNode(Node):
         else:
             self.sources.forget(topic)
         super().retain(message)
-
-    def connection_lost(self, conn: Connection, reason: str, now: float) -> None:
-        """Note at `now` (s) that the connection `conn` is closed, for a `reason` (text)."""
-        super().connection_lost(conn, reason, now)
-        if self.on_empty is not None and not self.connections:
-            self.on_empty()
 
 
 class ShowingNode(HookedNode):

@@ -7,8 +7,8 @@ import logging
 
 from broker.cluster.link import peering
 from broker.compat.assembly import Assembly
-from broker.compat.broker import Broker
-from broker.compat.config import describe_listeners, exposed
+from broker.config.listener_model import describe_listeners, exposed
+from broker.io.broker_service import BrokerService
 
 log = logging.getLogger("mqttree")
 
@@ -16,7 +16,7 @@ log = logging.getLogger("mqttree")
 class StartReport:
     """The lines about one broker."""
 
-    def __init__(self, assembly: Assembly, broker: Broker) -> None:
+    def __init__(self, assembly: Assembly, broker: BrokerService) -> None:
         self._assembly = assembly
         self._broker = broker
         self._config = assembly.config
@@ -25,7 +25,7 @@ class StartReport:
         """Return the listeners where anybody may come in without a user name, unless a plugin says
         no."""
         access = self._broker.node.access
-        if self._broker.plugins.admits() is False:
+        if self._broker.admits() is False:
             return []
         named = self._broker.node.config.identity_listeners
         return [
@@ -37,7 +37,7 @@ class StartReport:
     def anonymous_access(self) -> str:
         """Say who may come in without proving who he is."""
         found = self._anonymous_listeners()
-        if found and self._broker.plugins.admits() is None:
+        if found and self._broker.admits() is None:
             return "plugins decide who comes in"
         if len(found) == len(self._config.listeners):
             return "anonymous access allowed"
@@ -92,7 +92,7 @@ class StartReport:
         """Say in one line who listens where; as a warning when anybody on the network may come
         in."""
         federation, disk = self._assembly.federation, self._assembly.disk
-        open_to = self._anonymous_listeners() if self._broker.plugins.admits() else []
+        open_to = self._anonymous_listeners() if self._broker.admits() else []
         if self._believes_names():
             open_to = list(self._config.listeners)
         listeners = describe_listeners(self._config, self._broker.ports)

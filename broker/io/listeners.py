@@ -113,9 +113,11 @@ async def resolve(host: str | None, port: int, *, passive: bool = False) -> list
         # Of larger ones getaddrinfo takes the remainder.
         raise OverflowError("port must be 0-65535")
     flags = socket.AI_PASSIVE if passive else 0
+    # For a text Python would load its tables of international names first (1 ms).
+    numeric = host.encode() if host is not None and host.isascii() else host
     try:
         return socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=flags | socket.AI_NUMERICHOST
+            numeric, port, type=socket.SOCK_STREAM, flags=flags | socket.AI_NUMERICHOST
         )
     except socket.gaierror:
         loop = asyncio.get_running_loop()
@@ -213,7 +215,7 @@ class Waiting(Protocol):
 
 
 class Places(Protocol):
-    """The places of a listener (`compat.listener.Listener`)."""
+    """The places of a listener (`listener.Listener`)."""
 
     def enter(self, protocol: Waiting) -> bool | None:
         """Take a place: True; None: none is free, `protocol.admitted` is called when one is; False:

@@ -26,13 +26,13 @@ import uvloop
 from broker.base.counters import Counters
 from broker.base.limits import DEFAULTS, Limits
 from broker.base.turns import Turns
-from broker.compat.listener import Listener
 from broker.config.node_config import NodeConfig
 from broker.core.effects import Dial
 from broker.io import epoll_transport, listeners
 from broker.io.discovery_driver import DiscoveryDriver
 from broker.io.driver import Driver
 from broker.io.epoll_transport import HIGH_WATER, PIECES, EpollStream
+from broker.io.listener import Listener
 from broker.io.listeners import ACCEPT_PAUSE, StreamServer, UnixSocket, bind_all
 from broker.io.listeners import dial as dial_address
 from broker.node import Node

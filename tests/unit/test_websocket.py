@@ -13,9 +13,9 @@ from typing import Any, cast
 import pytest
 
 from broker.base.limits import DEFAULTS, Limits
-from broker.compat.listener import Listener
 from broker.config.node_config import NodeConfig
 from broker.io.driver import Driver
+from broker.io.listener import Listener
 from broker.io.websocket import CLOSE_TIMEOUT, HANDSHAKE_TIMEOUT, WebSocketProtocol
 from broker.node import Node
 from broker.wire import encode_packet
