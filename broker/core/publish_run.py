@@ -10,12 +10,8 @@ found by comparing one prefix.
 from __future__ import annotations
 
 from broker.core.message import LINK_ID, Message
-from broker.wire.publish_header import PACKET_IDS, PUBLISH
+from broker.wire.publish_header import HIGH, LOW, PACKET_IDS, PUBLISH
 from broker.wire.varint import encode_varint
-
-HIGH = bytes(n >> 8 for n in range(65536))
-LOW = bytes(n & 0xFF for n in range(65536))
-"""The two bytes of consecutive packet identifiers."""
 
 MOST = 1024
 """packets of one batch at most: who holds publishers back, or replays a log, must not overshoot by

@@ -11,10 +11,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from broker.core.message import ORIGIN, Message
-from broker.core.publish_run import HIGH, LARGEST, LOW, MOST, PublishRun
+from broker.core.publish_run import LARGEST, MOST, PublishRun
 from broker.core.session import RELEASED, Session, SharedOutgoing
 from broker.wire.properties import forwardable_cached
 from broker.wire.publish_header import (
+    HIGH,
+    LOW,
     PACKET_IDS,
     PUBACK,
     PUBACK_HEAD,

@@ -4,12 +4,16 @@ nothing; what a driver must do, and in which order, is in docs/reference/driver-
 What it may know: the node and everything below it, asyncio, the operating system. Nothing below
 knows it: the node asks for effects (`core.effects`) and is given bytes, answers and the time.
 
+* `broker_service.BrokerService` is one broker in one event loop, joined of the others here.
 * `driver.Driver` runs one node in one event loop: a flush in each turn, a tick at the node's
-deadline. `driver.StreamProtocol` is a connection by the loop's own transports (TLS, macOS). *
-`epoll_transport` reads and writes plain TCP and Unix connections without the loop's transports. A
-connection is PARKED (no place yet), OPEN, CLOSING (the last bytes go out), LINGERING (closed for
-writing, incoming bytes are ignored) or GONE. * `websocket`, `proxy_protocol`, `tls`, `listeners`:
-what comes before MQTT on a connection. * `discovery_driver`: announcements, names of seeds, dials.
-* `journal_writer`, `tail_writer`: one thread each writes the journal and the log tail. *
-`auth_service`: users and rules as files, passwords checked in threads. * `admin_http`,
-`http_request`, `readiness`, `prometheus`, `metric_help`: the admin port."""
+  deadline. `driver.StreamProtocol` is a connection by the loop's own transports (TLS, macOS).
+* `epoll_transport` reads and writes plain TCP and Unix connections without the loop's transports. A
+  connection is PARKED (no place yet), OPEN, CLOSING (the last bytes go out), LINGERING (closed for
+  writing, incoming bytes are ignored) or GONE.
+* `websocket`, `proxy_protocol`, `tls`, `listener`, `listeners`: what comes before MQTT on a
+  connection.
+* `discovery_driver`: announcements, names of seeds, dials.
+* `journal_writer`, `tail_writer`: one thread each writes the journal and the log tail.
+* `auth_service`: users and rules as files, passwords checked in threads.
+* `admin_http`, `http_request`, `readiness`, `prometheus`, `metric_help`: the admin port.
+"""

