@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from broker.base.limits import Limits
 from broker.base.record import Record
 from routing.listing import (
     DOWN,
@@ -33,20 +34,11 @@ from routing.listing import (
     stamp_of,
 )
 
-OWN_LIMIT = 1_000_000
-"""entries of one listing; a broker's aggregated filters are far fewer."""
-
 MAX_BROKERS = 1024
 """listings of brokers that are reachable, or were; the number of members has the same limit."""
 
 SMALL = 100
-OWN_BYTES = 256 * 1024 * 1024
-MAX_BYTES = 512 * 1024 * 1024
-ALL_MEMORY = 1024 * 1024 * 1024
-"""bytes of key and value up to which an entry always finds room in our own listing; bytes of this
-with larger entries, so long filters and client ids, at most; bytes of another broker's, which may
-be made up. OWN_LIMIT small entries have 100 MB. Bytes of memory of all listings of the others,
-those that are coming included: who cannot be reached makes room, then what is new is not taken."""
+"""bytes of key and value up to which an entry always finds room in our own listing."""
 
 AT_ONCE = 2 * PART
 """bytes of listings that are sent to one neighbour at a time: some ms of work at each end."""
@@ -110,9 +102,10 @@ class _Neighbour:
 class LinkStateDatabase:
     """All listings, from one broker's place in the tree."""
 
-    def __init__(self, own_id: bytes, boot: int) -> None:
+    def __init__(self, own_id: bytes, boot: int, limits: Limits) -> None:
         """`own_id`: 8 bytes; `boot`: this broker's boot number, higher than that of earlier
-        incarnations."""
+        incarnations; `limits`: of the listings."""
+        self._limits = limits
         self.own = Listing(own_id, boot)
         # Of the other brokers.
         self.listings: dict[bytes, Listing] = {}
@@ -143,12 +136,12 @@ class LinkStateDatabase:
         if self.own.entries.get(key) == value:
             return
         if len(key) + len(value) > MAX_ENTRY or (
-            len(self.own.entries) >= OWN_LIMIT and key not in self.own.entries
+            len(self.own.entries) >= self._limits.listing_entries and key not in self.own.entries
         ):
             raise ValueError("entry beyond the limits of a listing")
         old = self.own.entries.get(key)
         size = len(value) + len(key) if old is None else len(value) - len(old)
-        if len(key) + len(value) > SMALL and self.own.size + size > OWN_BYTES:
+        if len(key) + len(value) > SMALL and self.own.size + size > self._limits.listing_own_bytes:
             raise ValueError("more bytes than a listing may have")
         self.own.size += size
         self.own.entries[key] = value
@@ -376,9 +369,11 @@ class LinkStateDatabase:
         loading.entries.update((key, value) for key, value in changes if value is not None)
         loading.size += sum(len(key) + len(value) for key, value in changes if value is not None)
         self._memory += loading.memory
-        if len(loading.entries) > OWN_LIMIT or loading.size > MAX_BYTES:
+        limits = self._limits
+        if len(loading.entries) > limits.listing_entries or loading.size > limits.listing_bytes:
             raise DirectoryError("more than a listing may have")
-        if self._memory > ALL_MEMORY and not self._shrink(self.listings.get(broker_id)):
+        full = self._memory > limits.listings_memory
+        if full and not self._shrink(self.listings.get(broker_id)):
             self._drop(neighbour, broker_id)
             neighbour.missing.pop(broker_id, None)
             self.refused += 1
@@ -407,11 +402,11 @@ class LinkStateDatabase:
             for listing in self.listings.values()
             if listing.via is None and listing is not but
         ]:
-            if self._memory <= ALL_MEMORY:
+            if self._memory <= self._limits.listings_memory:
                 break
             self._memory -= listing.memory
             del self.listings[listing.id]
-        return self._memory <= ALL_MEMORY
+        return self._memory <= self._limits.listings_memory
 
     def _replace(self, listing: Listing, new: dict[bytes, bytes], state: bytes) -> None:
         self._memory -= listing.memory
@@ -463,9 +458,9 @@ class LinkStateDatabase:
                 self._moved = True
         self._memory += listing.memory
         if (
-            len(entries) > OWN_LIMIT
-            or listing.size > MAX_BYTES
-            or (self._memory > ALL_MEMORY and not self._shrink(listing))
+            len(entries) > self._limits.listing_entries
+            or listing.size > self._limits.listing_bytes
+            or (self._memory > self._limits.listings_memory and not self._shrink(listing))
         ):
             raise DirectoryError("more than a listing, or all of them, may have")
         old, listing.version = listing.version, int.from_bytes(after, "big")

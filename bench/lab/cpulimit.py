@@ -10,6 +10,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from bench.lab.owner import CGROUPS, MARK, PREFIX, delete_cgroup, owner
@@ -33,9 +34,12 @@ def quota(share: float) -> tuple[int, int]:
 class CpuLimit:
     """A limit on one process, by the best way that this machine has; `way` says which."""
 
-    def __init__(self, name: str, pid: int, share: float) -> None:
+    def __init__(
+        self, name: str, pid: int, share: float, *, cgroups: Iterable[Path] = CGROUPS
+    ) -> None:
         """Limit the process `pid` to the part `share` of one core (above 0). The `name` has to be
-        unique within this process."""
+        unique within this process; `cgroups`: folders in which cgroups may be mounted."""
+        self._cgroups = cgroups
         self._pid, self._share = pid, share
         self._group: Path | None = None
         self._program: subprocess.Popen[bytes] | None = None
@@ -44,7 +48,7 @@ class CpuLimit:
         self.way = self._by_cgroup(name) or self._by_program() or self._by_turns()
 
     def _by_cgroup(self, name: str) -> str:
-        for root in CGROUPS:
+        for root in self._cgroups:
             group = root / f"{PREFIX}{owner()}-{name}"
             used, period = quota(self._share)
             try:

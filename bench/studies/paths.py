@@ -192,14 +192,16 @@ async def until(what: str, ready: Callable[[], Any]) -> None:
 class Network:
     """Brokers that run, and the tree that they have agreed on."""
 
-    def __init__(self, lab: Lab) -> None:
-        """`lab`: started."""
+    def __init__(self, lab: Lab, *, settled: float = SETTLED, still: float = STILL) -> None:
+        """`lab`: started; `settled`: s for which the tree has to stay as it is; `still`: s without
+        a message after which a link counts as closed."""
         self.lab = lab
+        self._settled, self._still = settled, still
         self.states: list[State] = []
         self.tree: dict[tuple[str, str], float] = {}
 
     async def settle(self) -> None:
-        """Wait for a tree of all brokers that stays as it is for SETTLED. Raises PathsError."""
+        """Wait for a tree of all brokers that stays as it is for `settled`. Raises PathsError."""
         end = time.monotonic() + PATIENCE
         since, reason = time.monotonic(), "no broker answers"
         while time.monotonic() < end:
@@ -219,7 +221,7 @@ class Network:
             ):
                 since = time.monotonic()
             self.states, self.tree = states, tree
-            if time.monotonic() - since > SETTLED:
+            if time.monotonic() - since > self._settled:
                 return
             await asyncio.sleep(0.05)
         raise PathsError(f"no agreement: {reason}")
@@ -343,7 +345,7 @@ class Network:
             await self._look(far, near, first, last)
             now = time.monotonic()
             if all(
-                now - polled[0][0] - last_change(polled, polled[0][0]) > STILL
+                now - polled[0][0] - last_change(polled, polled[0][0]) > self._still
                 for polled in (first, last)
             ):
                 return

@@ -252,6 +252,10 @@ class Limits(Record, kw_only=True):
     max_retained_bytes: int = 1024 * 1024 * 1024
     """bytes of retained messages; as above."""
 
+    retained_listed: int = 1000
+    """topics of a leaf of the hash tree that are listed for a neighbour; if there are more, all
+    their messages are sent. 15 are usual when there are a million."""
+
     max_tombstones: int = 100_000
     """deleted and expired retained topics whose time is remembered, some 300 bytes each. Of more
     the oldest are forgotten: a broker that was cut off meanwhile may bring their messages back
@@ -494,6 +498,9 @@ class Limits(Record, kw_only=True):
     log_old: int = 25_000
     """entries of the log that go in one turn, once a second, as they are old: 20 ms."""
 
+    log_piece: int = 1000
+    """entries of the log that are looked at, or handed out, at a time."""
+
     hold_log_bytes: int = 8 * 1024 * 1024
     """bytes beyond `log_bytes`, kept for neighbours that have not acknowledged them, from which on
     publishers are held back."""
@@ -593,6 +600,10 @@ class Limits(Record, kw_only=True):
     """bytes of answers of origins of which not all parts are here. One that goes beyond is dropped
     and asked for again [routed_dropped]: an honest one has some 256 KiB and a message more."""
 
+    release_step: int = 500
+    """messages of a feed that are delivered in one step, each counted once for every session that
+    gets it: about 5 ms of work if they come one by one, less in runs."""
+
     # -------------------------------- sessions that move between brokers
 
     move_time: float = 1.0
@@ -672,7 +683,65 @@ class Limits(Record, kw_only=True):
     max_assigned_taken: int = 50_000
     """entries, of up to 256 messages each, of what members here took at QoS 2, with a journal."""
 
+    groups_at_once: int = 500
+    """groups that a broker posts in one moment and that are handled at once; the others follow in
+    steps, and the withdrawn ones behind them: until then a message for one of them goes to other
+    members, or is given late."""
+
+    groups_step: int = 400
+    groups_pace: float = 0.005
+    """of these in one step, some 2 ms of work, and s between two steps."""
+
+    groups_noted: int = 500
+    """filters of a session that are looked at in one step when it connects or disconnects."""
+
     # -------------------------------- tables that other brokers fill
+
+    listing_entries: int = 1_000_000
+    """entries that a broker posts; its aggregated filters are far fewer. A neighbour that sends
+    more of one broker is closed [link_garbage], so all brokers of a cluster have the same."""
+
+    listing_reserved: int = 300_000
+    """of these, entries that sessions and shared subscriptions of clients cannot take: filters
+    (`max_interests`), links and the tree have to be posted, or no broker would find this one
+    [sessions_unannounced, groups_refused]."""
+
+    listing_own_bytes: int = 256 * 1024 * 1024
+    listing_bytes: int = 512 * 1024 * 1024
+    """bytes of what this broker posts, entries of up to 100 bytes aside, so long filters and client
+    ids; and of what another one posts, which may be made up: beyond it the link is closed
+    [link_garbage]. `listing_entries` small ones have 100 MB."""
+
+    listings_memory: int = 1024 * 1024 * 1024
+    """bytes of memory of all that other brokers post, what is coming included: who cannot be
+    reached makes room, then what is new is not taken [link_state_refused]."""
+
+    listing_changes: int = 5_000
+    listing_sessions: int = 1_000
+    """entries that a broker posts in one moment beyond which sessions, filters and groups are
+    handled in steps; sessions of one step, 2 ms of work."""
+
+    interest_step: int = 500
+    """steps of work (some 5 us each) at a time on posting filters, and filters of another broker
+    that are handled at a time: a filter may cover a hundred thousand others, and all brokers have
+    to hear of each. No message waits for that."""
+
+    interest_at_once: int = 1000
+    """filters that a broker posts in one moment and that are handled at once; the others follow in
+    steps, and the broker gets everything until then."""
+
+    interest_changes: int = 100_000
+    """posted filters that wait to be handled; if there are more, the oldest are handled at once."""
+
+    suback_wait: float = 5.0
+    """s for which a SUBACK waits at most until all brokers know of the subscription: longer than it
+    takes to find that a broker hangs (link_timeout) and to repair the tree
+    [subscriptions_unconfirmed]."""
+
+    suback_waves: float = 2000.0
+    """questions whether all brokers know, a second, that all brokers together send, about: each
+    crosses every link of the tree twice, and a link takes so many records besides all others
+    (`link_requests_per_second`)."""
 
     max_interests: int = 250_000
     """filters that clients of one broker want, with routing by interest. Every other broker keeps

@@ -38,10 +38,6 @@ if TYPE_CHECKING:
 ENTRY = PLACE + 31
 """bytes of a topic in a LIST: place, time, origin, expiry, whether it is a tombstone."""
 
-LISTED = 1000
-"""topics of a leaf that are listed; if there are more, all their messages are sent. 15 are usual
-when there are a million."""
-
 MAX_LIST = 65_536
 """bytes of a LIST that are accepted; this broker sends `retained_records` and one leaf at most."""
 
@@ -521,7 +517,7 @@ class RetainedSync:
             elif comparison.jobs:
                 kind, where = job = comparison.jobs.popleft()
                 comparison.queued.discard(job)
-                if kind == LIST and self.store.digests.count(where) > LISTED:
+                if kind == LIST and self.store.digests.count(where) > self._limits.retained_listed:
                     kind = 0
                 if kind:
                     section = self._section(kind, where, now)

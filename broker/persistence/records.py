@@ -93,14 +93,16 @@ BULK = frozenset((Kind.MESSAGE, Kind.RUN, Kind.RETAINED, Kind.LOGGED))
 # ---------------------------------------------------------------- files and frames
 
 
-def encode_header(broker_id: bytes, segment: int, *, full_snapshot: bool = False) -> bytes:
+def encode_header(
+    broker_id: bytes, segment: int, *, full_snapshot: bool = False, version: int = VERSION
+) -> bytes:
     """Return the beginning of a file.
 
     `broker_id`: 8 bytes. `segment`: the number of the segment. `full_snapshot`: it begins after a
-    failed write (`FULL_SNAPSHOT`).
+    failed write (`FULL_SNAPSHOT`). `version`: of the records that follow.
     """
     head = _HEADER.pack(
-        MAGIC, VERSION | FULL_SNAPSHOT if full_snapshot else VERSION, broker_id, segment
+        MAGIC, version | FULL_SNAPSHOT if full_snapshot else version, broker_id, segment
     )
     return head + crc32(head).to_bytes(4, "big")
 

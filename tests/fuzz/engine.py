@@ -93,7 +93,9 @@ WORDS: tuple[bytes, ...] = (
 class Coverage:
     """Which (previous line, line) of our packages a call goes through."""
 
-    def __init__(self) -> None:
+    def __init__(self, packages: tuple[str, ...]) -> None:
+        """`packages`: folders of what counts as ours."""
+        self._packages = packages
         self.seen: set[tuple[int, int]] = set()
         self._codes: dict[CodeType, int] = {}  # -> a number that its lines begin at; 0: not ours
         self._unseen: dict[CodeType, set[int]] = {}  # lines; none left: looked at in full runs only
@@ -102,7 +104,7 @@ class Coverage:
         """Run it and return its pairs; unless `full`, without functions of which every line was
         seen before (five times as fast)."""
         found: set[tuple[int, int]] = set()
-        codes, unseen = self._codes, self._unseen
+        codes, unseen, packages = self._codes, self._unseen, self._packages
         add = found.add
 
         def begin(frame: FrameType, event: str, _argument: Any) -> Any:
@@ -110,7 +112,7 @@ class Coverage:
             base = codes.get(code)
             if base is None:
                 base = codes[code] = (
-                    (len(codes) + 1) << 16 if code.co_filename.startswith(PACKAGES) else 0
+                    (len(codes) + 1) << 16 if code.co_filename.startswith(packages) else 0
                 )
                 lines = {number for _, _, number in code.co_lines() if number is not None} - {
                     code.co_firstlineno
@@ -223,10 +225,18 @@ def kept(name: str) -> list[bytes]:
 class Search:
     """One run on one target."""
 
-    def __init__(self, target: Target, seeds: Iterable[bytes], seed: int) -> None:
+    def __init__(
+        self,
+        target: Target,
+        seeds: Iterable[bytes],
+        seed: int,
+        packages: tuple[str, ...] = PACKAGES,
+    ) -> None:
+        """`target`: is given each input; `seeds`: the first inputs; `seed`: of the random numbers;
+        `packages`: folders of the code whose lines count."""
         self.target = target
         self.rng = random.Random(seed)
-        self.coverage = Coverage()
+        self.coverage = Coverage(packages)
         self.corpus: list[bytes] = []
         self.new: list[bytes] = []
         self.faults: dict[tuple[str, str, int], tuple[bytes, Exception]] = {}

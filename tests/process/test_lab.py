@@ -178,11 +178,10 @@ def test_a_killed_lab_leaves_nothing_behind(way: str, tmp_path: Path) -> None:
 
 
 def test_a_share_of_a_core_by_stopping_and_continuing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpulimit, "CGROUPS", ())
     monkeypatch.setattr(cpulimit.shutil, "which", lambda _: None)
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
         try:
-            limit = cpulimit.CpuLimit("busy", process.pid, 0.1)
+            limit = cpulimit.CpuLimit("busy", process.pid, 0.1, cgroups=())
             assert limit.way == "SIGSTOP and SIGCONT in turn"
             until(lambda: state(process.pid) == "T", "it is stopped")
             until(lambda: state(process.pid) != "T", "it is continued")

@@ -128,16 +128,14 @@ def test_bad_input(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> 
     assert "error" in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_way_opens_and_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_way_opens_and_closes() -> None:
     """Two brokers: what is published before UNSUBACK crosses the link, and some time after it
     nothing does."""
-    monkeypatch.setattr(paths, "SETTLED", 0.1)
-    # More than a filter is posted when no subscriber wants it any more.
-    monkeypatch.setattr(paths, "STILL", 0.7)
     samples: Samples = {}
     with Lab(paths.loopback_of(2), KINDS["mqttree-interest"], way="relays") as lab:
         lab.start()
-        network = Network(lab)
+        # `still`: more than a filter is posted when no subscriber wants it any more.
+        network = Network(lab, settled=0.1, still=0.7)
         uvloop.run(network.settle())
         assert paths.diameter(network.tree).hops == 1
         uvloop.run(network.open_and_close(1, samples))

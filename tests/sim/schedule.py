@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.base.limits import Limits
 from tests.sim.checkers import (
     Meetings,
     Messages,
@@ -307,7 +306,8 @@ class Schedule:
         """Play it, heal everything, wait for quiet, probe, check."""
         world = self.world
         if self.small:
-            world.limits = Limits(link_backlog_bytes=32 * 1024, link_kept_bytes=32 * 1024)
+            small = 32 * 1024
+            world.limits = world.limits.replace(link_backlog_bytes=small, link_kept_bytes=small)
         try:
             self.build()
             self.traffic()

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from broker.base.limits import Limits
-from broker.cluster.delivery import paced_release
 from broker.cluster.delivery.gap_recovery import GapRecovery
 from broker.cluster.delivery.paced_release import PacedRelease
 from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
@@ -199,7 +198,7 @@ def trims_what_neighbours_lack(patch: Mutant) -> None:
 
 def holds_no_publisher(patch: Mutant) -> None:
     """All that is held is delivered at once, and no publisher waits for its subscribers."""
-    patch.setattr(paced_release, "STEP", 1 << 30)
+    patch.setattr(World, "limits", Limits(release_step=1 << 30))
     patch.setattr(PacedRelease, "_behind", lambda self, *_: False)
     for name in ("note", "note_for", "hold_origin"):
         patch.setattr(RemoteFlowControl, name, lambda self, *_: None)

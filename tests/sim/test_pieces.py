@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import pytest
 
-from broker.cluster.strategy import directory
+from broker.base.limits import Limits
 from tests.sim.__main__ import play
+from tests.sim.world import World
 
 
 @pytest.fixture(autouse=True)
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if each broker told of thousands of sessions, filters and groups each time."""
-    monkeypatch.setattr(directory, "MANY", 0)
-    monkeypatch.setattr(directory, "LATER", 1)
+    monkeypatch.setattr(World, "limits", Limits(listing_changes=0, listing_sessions=1))
 
 
 @pytest.mark.parametrize("seed", range(193_001_000, 193_001_010))

@@ -12,8 +12,8 @@ import random
 
 import pytest
 
+from broker.base.limits import Limits
 from broker.cluster.drain import DrainOptions
-from broker.cluster.sharing import group_table
 from broker.cluster.sharing.assignments import Assignments
 from broker.cluster.sharing.catchup import Catchup
 from broker.cluster.sharing.custody import Custody
@@ -187,8 +187,8 @@ def test_groups_that_are_looked_at_one_by_one(
 ) -> None:
     """As those of a broker that announces very many are: brokers die, are cut off and come back
     meanwhile."""
-    for name, value in (("AT_ONCE", 0), ("PIECE", 1), ("PACE", pace)):
-        monkeypatch.setattr(group_table, name, value)
+    limits = Limits(groups_at_once=0, groups_step=1, groups_pace=pace)
+    monkeypatch.setattr(World, "limits", limits)
     assert not Play(seed).run()
 
 

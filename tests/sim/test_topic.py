@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.strategy import subscription_barrier
+from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.strategy.directory import Directory
 from broker.cluster.strategy.path_change import BREAK, CHANGED
 from broker.cluster.strategy.source_trees import SourceTrees
 from tests.sim.schedule import run_seed
 from tests.sim.signalling import measure
 from tests.sim.test_federation import Event, Scene, kill, start
-from tests.sim.world import Host
+from tests.sim.world import Host, World
 
 
 class Meshed(Scene):
@@ -128,7 +128,7 @@ class Unheard(Meshed):
 
 
 @pytest.mark.parametrize(
-    "wait", (0.3, subscription_barrier.WAIT), ids=("SUBACK at once", "SUBACK when all know")
+    "wait", (0.3, DEFAULTS.suback_wait), ids=("SUBACK at once", "SUBACK when all know")
 )
 @pytest.mark.parametrize(
     "events",
@@ -145,7 +145,7 @@ def test_a_relay_that_has_not_heard(
 ) -> None:
     """What is published after SUBACK arrives, also if the relay had not heard by then, drops it,
     and sends newer messages."""
-    monkeypatch.setattr(subscription_barrier, "WAIT", wait)
+    monkeypatch.setattr(World, "limits", Limits(suback_wait=wait))
     scene = Unheard(1, events)
     result = scene.run()
     assert result.violations == [], "\n".join(result.transcript)

@@ -11,12 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.base import costs
-from broker.base.limits import DEFAULTS
+from broker.base.limits import DEFAULTS, Limits
 from broker.base.turns import PAUSE
 from broker.cluster.events import RouteChanged
 from broker.cluster.link.control_records import ROUTED
-from broker.cluster.sharing import group_table as module
 from broker.cluster.sharing.catchup import ASK, ASKED, PATIENCE, RETRY, TIME_SIZE, Asking
+from broker.cluster.sharing.group_table import NOTE_WORK
 from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
 from broker.cluster.strategy.directory import GROUP, PACE, Changes
 from broker.core.wildcard_forms import filter_memory
@@ -52,10 +52,11 @@ step = st.one_of(
 class Others:
     """What other brokers have told, as they would say it themselves."""
 
-    def __init__(self, many: Iterable[bool] = (False,)) -> None:
-        """`many`: whether they announce their groups in one piece, in turn."""
+    def __init__(self, many: Iterable[bool] = (False,), limits: Limits = DEFAULTS) -> None:
+        """`many`: whether they announce their groups in one piece, in turn; `limits`: those of the
+        broker that hears it."""
         self.many = cycle(many)
-        self.world = lone(link_timeout=60_000.0)
+        self.world = lone(link_timeout=60_000.0, limits=limits)
         self.sharing: SharedSubscriptions = self.world.node.cluster.sharing
         self.publisher = self.world.connect("p")
         self.told: dict[int, dict[bytes, int]] = {}  # of those that can be reached
@@ -159,21 +160,18 @@ NONE: dict[bytes, int | None] = dict.fromkeys(NAMES[:2])
 def test_what_others_tell_in_pieces(steps: list[tuple[str, int, object]], many: list[bool]) -> None:
     """Brokers come, go, and tell other things, while what they told is still looked at: in the end
     all is as they say."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "AT_ONCE", 3)
-        patch.setattr(module, "PIECE", 2)
-        others = Others(many)
-        for name, broker, what in steps:
-            getattr(others, name)(broker, what)
-            others.check()
-        others.wait(0, 1.0)
+    others = Others(many, Limits(groups_at_once=3, groups_step=2))
+    for name, broker, what in steps:
+        getattr(others, name)(broker, what)
         others.check()
-        assert not any(announcer.busy for announcer in others.sharing.groups._announcers.values())
-        for broker in BROKERS:
-            others.went(broker, {})
-        others.wait(0, DEFAULTS.log_age + 2.0)
-        assert not others.sharing.groups._announcers
-        assert not others.sharing.groups.memory
+    others.wait(0, 1.0)
+    others.check()
+    assert not any(announcer.busy for announcer in others.sharing.groups._announcers.values())
+    for broker in BROKERS:
+        others.went(broker, {})
+    others.wait(0, DEFAULTS.log_age + 2.0)
+    assert not others.sharing.groups._announcers
+    assert not others.sharing.groups.memory
 
 
 def asked(neighbour: Neighbour) -> list[bytes]:
@@ -275,44 +273,41 @@ def test_members_that_come_and_go_while_their_groups_are_noted(
 ) -> None:
     """What other brokers are told of each group is right as soon as there is nothing more to be
     done."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "NOTED", 2)
-        patch.setattr(module, "NOTE_WORK", DEFAULTS.turn_work)
-        world = lone(link_timeout=60_000.0)
-        other = world.connect("other", version=5)
-        assert other.subscribe(FILTERS[0], qos=1) == [1]
-        client = world.connect("k", clean=False, properties=FOREVER)
-        for topic_filter in FILTERS:
-            client.subscribe(topic_filter, qos=1)
-        for step in steps:
-            session = world.node.sessions.get("k")
-            here = session is not None and session.conn is not None
-            if step == "turn":
-                turn(world)
-            elif step == "vanish" and here:
-                client.vanish()
-            elif step in ("come", "clean") and not here:
-                client = world.connect("k", clean=step == "clean", properties=FOREVER)
-            elif step == "end" and session is not None and not here:
-                world.node.end_session(session, None)
-            elif isinstance(step, tuple) and here:
-                (client.subscribe if step[0] == "subscribe" else client.unsubscribe)(step[1])
-        for _ in range(200):
-            turn(world)
-        sharing = world.node.cluster.sharing
-        assert not sharing.groups._noting
+    world = lone(link_timeout=60_000.0, limits=Limits(groups_noted=2, turn_work=NOTE_WORK))
+    other = world.connect("other", version=5)
+    assert other.subscribe(FILTERS[0], qos=1) == [1]
+    client = world.connect("k", clean=False, properties=FOREVER)
+    for topic_filter in FILTERS:
+        client.subscribe(topic_filter, qos=1)
+    for step in steps:
         session = world.node.sessions.get("k")
-        entries = world.node.cluster.directory.database.own.entries
-        for topic_filter in FILTERS:
-            name, inner = split_shared(topic_filter)
-            assert name is not None
-            members = [other.conn] if topic_filter == FILTERS[0] else []
-            if session is not None and topic_filter in session.subscriptions:
-                members.append(session.conn)
-            told = entries.get(GROUP + group_key(name, inner))
-            assert told == (
-                encode_standing(sum(conn is not None for conn in members)) if members else None
-            )
+        here = session is not None and session.conn is not None
+        if step == "turn":
+            turn(world)
+        elif step == "vanish" and here:
+            client.vanish()
+        elif step in ("come", "clean") and not here:
+            client = world.connect("k", clean=step == "clean", properties=FOREVER)
+        elif step == "end" and session is not None and not here:
+            world.node.end_session(session, None)
+        elif isinstance(step, tuple) and here:
+            (client.subscribe if step[0] == "subscribe" else client.unsubscribe)(step[1])
+    for _ in range(200):
+        turn(world)
+    sharing = world.node.cluster.sharing
+    assert not sharing.groups._noting
+    session = world.node.sessions.get("k")
+    entries = world.node.cluster.directory.database.own.entries
+    for topic_filter in FILTERS:
+        name, inner = split_shared(topic_filter)
+        assert name is not None
+        members = [other.conn] if topic_filter == FILTERS[0] else []
+        if session is not None and topic_filter in session.subscriptions:
+            members.append(session.conn)
+        told = entries.get(GROUP + group_key(name, inner))
+        assert told == (
+            encode_standing(sum(conn is not None for conn in members)) if members else None
+        )
 
 
 def turn(world: World) -> None:

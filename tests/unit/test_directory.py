@@ -12,11 +12,9 @@ from broker.cluster.link.control_records import DIRECTORY, ROUTED
 from broker.cluster.sessions.session_parts import WHERE
 from broker.cluster.sessions.takeover_messages import ANSWER as GIVEN
 from broker.cluster.sessions.takeover_messages import MOVED, PART, REQUEST, REST, TAKE, heard, say
-from broker.cluster.strategy import directory as module
 from broker.cluster.strategy.directory import CLIENT, GROUP, INTEREST
 from broker.cluster.strategy.path_change import BREAK, CHANGED
 from broker.wire import Property
-from routing import link_state
 from routing.link_state import LISTING
 from routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, ping
@@ -54,15 +52,11 @@ def test_garbage_from_afar_does_not_cost_the_neighbour_who_passed_it_on(
     assert world.counters.link_garbage == 0
 
 
-def test_a_full_listing_still_has_room_for_what_the_federation_needs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_full_listing_still_has_room_for_what_the_federation_needs() -> None:
     """Clients may come with as many sessions and groups as they like: links, filters and the tree
     go on."""
-    monkeypatch.setattr(link_state, "OWN_LIMIT", 60)
-    monkeypatch.setattr(module, "OWN_LIMIT", 60, raising=False)
-    monkeypatch.setattr(module, "RESERVED", 30, raising=False)
-    world = lone(routing="topic", link_timeout=1000.0)
+    limits = Limits(listing_entries=60, listing_reserved=30)
+    world = lone(routing="topic", link_timeout=1000.0, limits=limits)
     one = Neighbour(world, 101, routing="topic")
     one.child()
     known(world, one)

@@ -49,9 +49,8 @@ def picky(data: bytes) -> None:
         raise Wrong("found")
 
 
-def test_a_fault_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.fuzz.engine.PACKAGES", (str(Path(__file__).parent),))
-    search = Search(picky, [b"abcdefgh"], 1)
+def test_a_fault_is_found_and_shrunk() -> None:
+    search = Search(picky, [b"abcdefgh"], 1, (str(Path(__file__).parent),))
     while not search.faults:
         assert search.runs < 200_000
         search.run(0.1)

@@ -3,15 +3,15 @@ always gets what it wants."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import cycle
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from broker.base.limits import Limits
 from broker.cluster.events import RouteChanged
-from broker.cluster.strategy import interest_table as module
 from broker.cluster.strategy.directory import INTEREST, PACE
 from broker.cluster.strategy.source_trees import SourceTrees
 from routing.topic_filter import matches
@@ -35,22 +35,24 @@ steps = st.lists(
 )
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """None is looked at at once, and one in each piece."""
-    monkeypatch.setattr(module, "AT_ONCE", 0)
-    monkeypatch.setattr(module, "PIECE", 1)
-    yield
+SMALL = Limits(interest_at_once=0, interest_step=1)
+"""None is looked at at once, and one in each step."""
 
 
 class Told:
     """What a broker announces of itself, as the directory hands it over."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, many: Iterable[bool] = (False,)) -> None:
-        """`many`: whether it announces its filters in one piece, in turn."""
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        many: Iterable[bool] = (False,),
+        limits: Limits = SMALL,
+    ) -> None:
+        """`many`: whether it announces its filters in one piece, in turn; `limits`: those of the
+        broker that hears it."""
         self.many = cycle(many)
         monkeypatch.setattr(SourceTrees, "keeps", lambda overlays, broker_id, gone: self.away)
-        self.world = lone(routing="topic", link_timeout=1000.0)
+        self.world = lone(routing="topic", link_timeout=1000.0, limits=limits)
         self.interest = self.world.node.cluster.strategy.table
         self.filters: set[str] = set()
         self.kept: set[str] = set()  # messages still go there
@@ -140,8 +142,7 @@ def test_a_broker_gets_what_it_wants_at_any_time_and_in_the_end_nothing_else(
 def test_more_than_may_wait_is_looked_at_at_once(
     monkeypatch: pytest.MonkeyPatch, many: tuple[bool, ...]
 ) -> None:
-    monkeypatch.setattr(module, "MOST_CHANGES", 3)
-    told = Told(monkeypatch, many)
+    told = Told(monkeypatch, many, SMALL.replace(interest_changes=3))
     for _ in range(3):
         told.do("post", set(FILTERS) - {"#"})
         told.check()

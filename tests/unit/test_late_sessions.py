@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.base.limits import Limits
 from broker.cluster.link.control_records import DIRECTORY
-from broker.cluster.strategy import directory as module
 from broker.cluster.strategy.directory import CLIENT, PACE
 from broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from broker.wire import Property, Subscribe, SubscriptionRequest
@@ -48,7 +47,8 @@ class Other:
     """A broker with sessions, and what was said of them here in the end."""
 
     def __init__(self) -> None:
-        self.world = lone(routing="topic", link_timeout=10_000.0)
+        limits = Limits(listing_changes=0, listing_sessions=1)
+        self.world = lone(routing="topic", link_timeout=10_000.0, limits=limits)
         self.listings = self.world.node.cluster.directory
         self.seen: dict[bytes, bytes | None] = {}
         self.listings.watch(CLIENT, self._saw)
@@ -106,34 +106,30 @@ class Other:
 
 @given(steps)
 def test_in_the_end_all_is_known_as_it_is(steps: list[tuple[str, set[bytes]]]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "MANY", 0)
-        patch.setattr(module, "LATER", 1)
-        other = Other()
-        whereabouts = other.world.node.cluster.whereabouts
-        for what, some in steps:
-            before = set(other.sessions)
-            other.do(what, some)
-            for key in before - set(other.sessions) if other.there and what != "comes" else ():
-                assert whereabouts.elsewhere(key.decode()), (
-                    "it was elsewhere a moment ago, looked at or not"
-                )
-        other.world.advance(20 * PACE)
-        assert not other.listings._late
-        told = {key for key, value in other.seen.items() if value is not None}
-        if other.there:
-            assert told == set(other.sessions)
-            assert all(other.seen[key] == value for key, value in other.sessions.items())
-        else:
-            assert not told
+    other = Other()
+    whereabouts = other.world.node.cluster.whereabouts
+    for what, some in steps:
+        before = set(other.sessions)
+        other.do(what, some)
+        for key in before - set(other.sessions) if other.there and what != "comes" else ():
+            assert whereabouts.elsewhere(key.decode()), (
+                "it was elsewhere a moment ago, looked at or not"
+            )
+    other.world.advance(20 * PACE)
+    assert not other.listings._late
+    told = {key for key, value in other.seen.items() if value is not None}
+    if other.there:
+        assert told == set(other.sessions)
+        assert all(other.seen[key] == value for key, value in other.sessions.items())
+    else:
+        assert not told
 
 
-def test_what_comes_while_they_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_comes_while_they_are_looked_at() -> None:
     """A client whose session is told of, and has not been looked at, is found by its CONNECT; the
     others are seen later."""
-    monkeypatch.setattr(module, "MANY", 2)
-    monkeypatch.setattr(module, "LATER", 1)
-    world = lone(routing="topic", link_timeout=10_000.0)
+    limits = Limits(listing_changes=2, listing_sessions=1)
+    world = lone(routing="topic", link_timeout=10_000.0, limits=limits)
     one = Neighbour(world, 101)
     one.child()
     known(world, one)
@@ -159,10 +155,9 @@ def test_what_comes_while_they_are_looked_at(monkeypatch: pytest.MonkeyPatch) ->
     assert not world.node.cluster.directory._late
 
 
-def test_a_broker_that_is_lost_while_they_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MANY", 2)
-    monkeypatch.setattr(module, "LATER", 1)
-    world = lone(routing="topic", link_timeout=10_000.0)
+def test_a_broker_that_is_lost_while_they_are_looked_at() -> None:
+    limits = Limits(listing_changes=2, listing_sessions=1)
+    world = lone(routing="topic", link_timeout=10_000.0, limits=limits)
     one = Neighbour(world, 101)
     one.child()
     here = world.connect("c0", clean=False, properties=KEPT_LONG)

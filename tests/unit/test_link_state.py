@@ -5,6 +5,7 @@ from collections import deque
 
 import pytest
 
+from broker.base.limits import DEFAULTS, Limits
 from routing.link_state import ASK, CHANGES, LISTING, STAMPS, Came, LinkStateDatabase, Posted, Went
 from routing.listing import DirectoryError
 
@@ -17,7 +18,8 @@ class Net:
     """Directories joined by ordered, lossless links, as a tree; messages take their time in a
     random order between links."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, limits: Limits = DEFAULTS) -> None:
+        self.limits = limits
         self.random = random.Random(seed)
         self.brokers: dict[bytes, LinkStateDatabase] = {}
         self.boots: dict[bytes, int] = {}
@@ -27,7 +29,7 @@ class Net:
 
     def start(self, broker: bytes) -> LinkStateDatabase:
         self.boots[broker] = self.boots.get(broker, 0) + 1
-        self.brokers[broker] = LinkStateDatabase(broker, self.boots[broker])
+        self.brokers[broker] = LinkStateDatabase(broker, self.boots[broker], self.limits)
         self.heard[broker] = {}
         return self.brokers[broker]
 
@@ -235,20 +237,19 @@ def test_what_cannot_be_read_is_an_error(message: bytes) -> None:
 
 
 def test_too_much_is_refused() -> None:
-    directory = LinkStateDatabase(name(1), 1)
+    directory = LinkStateDatabase(name(1), 1, DEFAULTS)
     with pytest.raises(ValueError, match="limits"):
         directory.post(b"k", bytes(80_000))
 
 
 def test_a_stranger_changes_nothing() -> None:
-    directory = LinkStateDatabase(name(1), 1)
+    directory = LinkStateDatabase(name(1), 1, DEFAULTS)
     directory.received(name(9), bytes((STAMPS,)) + name(9) + bytes(12))
     assert directory.reachable() == []
 
 
-def test_a_listing_has_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("routing.link_state.OWN_BYTES", 1000)
-    one = LinkStateDatabase(name(1), 1)
+def test_a_listing_has_so_many_bytes() -> None:
+    one = LinkStateDatabase(name(1), 1, Limits(listing_own_bytes=1000))
     one.post(b"a" * 400, b"")
     one.post(b"b" * 400, b"12345678")
     with pytest.raises(ValueError, match="more bytes"):
@@ -261,11 +262,8 @@ def test_a_listing_has_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_neighbour_cannot_have_us_keep_more_bytes_than_a_listing_may_have(
-    monkeypatch: pytest.MonkeyPatch, late: bool
-) -> None:
-    monkeypatch.setattr("routing.link_state.MAX_BYTES", 1500)
-    net = Net()
+def test_a_neighbour_cannot_have_us_keep_more_bytes_than_a_listing_may_have(late: bool) -> None:
+    net = Net(limits=Limits(listing_bytes=1500))
     one, two = net.start(name(1)), net.start(name(2))
     if late:
         net.join(name(1), name(2))

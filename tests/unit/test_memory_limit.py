@@ -18,7 +18,6 @@ from broker.core.wildcard_forms import filter_memory
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Connack, Publish, Will
 from broker.wire.properties import Property
-from routing import link_state
 from tests.unit.node_harness import World, connect_packet
 
 MIB = 1 << 20
@@ -340,9 +339,8 @@ def test_filters_of_other_brokers_and_those_posted_to_them_count() -> None:
     assert interest.memory == 0
 
 
-def test_filters_too_long_to_be_posted_become_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_state, "OWN_BYTES", 10_000)
-    world = World(routing="interest")
+def test_filters_too_long_to_be_posted_become_everything() -> None:
+    world = World(routing="interest", limits=Limits(listing_own_bytes=10_000))
     cluster = world.node.cluster
     cluster.strategy.table.begin()
     client = world.connect("c")

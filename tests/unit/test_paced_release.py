@@ -14,7 +14,7 @@ from broker.base.sequence_set import LAST
 from broker.cluster.delivery.gap_recovery import EARLIER, PATIENCE, STRANGER
 from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.ordered_feed import OrderedFeed
-from broker.cluster.delivery.paced_release import SLOW_WAIT, STEP, batch_of
+from broker.cluster.delivery.paced_release import SLOW_WAIT, batch_of
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import encode_run_for_links, origin_key
 from broker.core.message import Message
@@ -23,6 +23,7 @@ from broker.wire import Property, Puback, Publish
 from tests.unit.link_harness import FAR, OWN, lone
 from tests.unit.node_harness import FakeClient, World
 
+STEP = DEFAULTS.release_step
 ONE: Any = SimpleNamespace(up=True, name="the link that leads there")
 
 

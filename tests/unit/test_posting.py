@@ -7,10 +7,8 @@ import pytest
 
 from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.link.control_records import DIRECTORY
-from broker.cluster.strategy import interest_table as module
 from broker.cluster.strategy.directory import INTEREST, PACE
 from broker.cluster.strategy.interest_table import LINGER
-from broker.cluster.strategy.subscription_barrier import WAIT
 from broker.wire import Suback, Subscribe, SubscriptionRequest
 from routing.link_state import CHANGES
 from routing.listing import decode_changes
@@ -37,7 +35,7 @@ def subscribe(client: FakeClient, *filters: str) -> None:
     """Subscribe, and let the time pass for which SUBACK waits for a neighbour who does not say that
     he knows."""
     client.send(Subscribe(7, [SubscriptionRequest(topic_filter, 0) for topic_filter in filters]))
-    client.world.advance(WAIT)
+    client.world.advance(DEFAULTS.suback_wait)
     assert [type(packet) for packet in client.take()] == [Suback]
 
 
@@ -83,9 +81,9 @@ def test_a_covered_filter_is_not_announced(world: World) -> None:
     assert after(LINGER + PACE) == [[("x", False)]]
 
 
-def test_many_are_exchanged_in_pieces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limits", [Limits(interest_step=10)])
+def test_many_are_exchanged_in_pieces(world: World) -> None:
     """No client waits for that; and what is wanted is posted at every moment."""
-    monkeypatch.setattr(module, "PIECE", 10)
     neighbour = Neighbour(world, 101)
     neighbour.child()
     filters = [f"site/{number}" for number in range(55)]

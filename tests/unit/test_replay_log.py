@@ -9,7 +9,6 @@ import pytest
 
 from broker.base.counters import Counters
 from broker.base.limits import DEFAULTS, Limits
-from broker.cluster.delivery import replay_log
 from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.replay_log import NEVER, LogEntry, ReplayLog, in_order, lacked_parts
 from broker.cluster.link.codec import encode_run_for_links, origin_key
@@ -28,9 +27,8 @@ def numbers(kept: ReplayLog) -> list[int]:
     return [e.sequence for piece in kept.pieces() for e in piece]
 
 
-def test_pieces_of_a_log_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_log, "PIECE", 10)
-    kept = ReplayLog(Counters(), 50 * 100, limits=Limits())
+def test_pieces_of_a_log_that_changes() -> None:
+    kept = ReplayLog(Counters(), 50 * 100, limits=Limits(log_piece=10))
     for number in range(30):
         kept.append(entry(KEYS[0], number + 1), None)
     pieces = kept.pieces()

@@ -17,7 +17,7 @@ from broker.base.sequence_set import LAST
 from broker.cluster.link.codec import MARK, SIZE, STAMP_MARK, STAMP_SIZE, encode_stamp, origin_key
 from broker.cluster.link.control_records import DIGEST, FETCH, LIST, ORIGINS, PARTS
 from broker.cluster.link.version_vector import OriginWindow, encode_vector
-from broker.cluster.retained_sync import LISTED, MISSED, decode_list, decode_parts
+from broker.cluster.retained_sync import MISSED, decode_list, decode_parts
 from broker.core.message import Message, Stamp
 from broker.core.retained_index import place_of
 from broker.wire import Publish, Subscribe, SubscriptionRequest
@@ -517,9 +517,8 @@ def test_who_asks_for_everything_again_and_again() -> None:
 
 
 def test_a_leaf_with_too_many_topics_is_sent_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.cluster.retained_sync.LISTED", 3)
-    assert LISTED * 43 < 65_536
-    world, neighbour = pair()
+    assert DEFAULTS.retained_listed * 43 < 65_536
+    world, neighbour = pair(limits=Limits(retained_listed=3))
     place = place_of(b"fill/0")
     monkeypatch.setattr(
         "broker.core.retained_store.place_of", lambda topic: place[:2] + place_of(topic)[2:]

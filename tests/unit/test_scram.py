@@ -7,13 +7,11 @@ import io
 import random
 from pathlib import Path
 
-import argon2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scram_client import ScramClient
 
-from broker.auth import users_file
 from broker.auth.enhanced_auth import AuthenticationFailed
 from broker.auth.scram import MAX_NONCE, MIN_ITERATIONS, Scram, Verifier, prepare, saslprep
 from broker.auth.users_file import Users, entries, replace_user
@@ -361,7 +359,6 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is typed at the terminal, in order."""
     answers: list[str] = []
     monkeypatch.setattr(passwd, "_password", lambda name: answers.pop(0))
-    monkeypatch.setattr(users_file, "HASHER", argon2.PasswordHasher(1, 8, 1))
     return answers
 
 
@@ -390,7 +387,6 @@ def test_passwd_makes_changes_and_deletes(tmp_path: Path, typed: list[str]) -> N
 def test_passwd_takes_a_line_of_the_standard_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(users_file, "HASHER", argon2.PasswordHasher(1, 8, 1))
     monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe\r\nnot this\n"))
     assert main(["passwd", str(tmp_path / "u"), "anna"]) == 0
     assert Users.read(str(tmp_path / "u")).verify("anna", b"from a pipe")

@@ -11,10 +11,9 @@ from broker.base import costs
 from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import HEARD, TOLD
-from broker.cluster.strategy import subscription_barrier
 from broker.cluster.strategy.directory import AT_ONCE, INTEREST, PACE
 from broker.cluster.strategy.interest_table import LINGER
-from broker.cluster.strategy.subscription_barrier import ADMITS, LOST, PAUSE_MOST, WAIT
+from broker.cluster.strategy.subscription_barrier import ADMITS, LOST, PAUSE_MOST
 from broker.wire import Connack, Pingreq, Pingresp, Property, Suback, Subscribe, SubscriptionRequest
 from routing.listing import Listing
 from tests.unit.journal_harness import Durable
@@ -92,7 +91,7 @@ def test_a_wave_does_not_overtake_what_it_tells_of(world: World) -> None:
     neighbour.child()
     one, two = world.connect("one"), world.connect("two")
     subscribe(one, "a")
-    world.advance(WAIT - PACE / 4)
+    world.advance(DEFAULTS.suback_wait - PACE / 4)
     neighbour.take()
     own = world.node.cluster.directory.database.own
     for number in range(AT_ONCE + 1):  # so that the next one has to wait for PACE
@@ -148,7 +147,7 @@ def test_timers_do_not_add_up_while_a_broker_hangs(world: World) -> None:
     _, client = beside(world)
     before = len(world.node.timers)
     client.send(*(Subscribe(1 + n, [SubscriptionRequest(f"f/{n}", 0)]) for n in range(40)))
-    world.advance(30 * WAIT)
+    world.advance(30 * DEFAULTS.suback_wait)
     assert len(world.node.timers) <= before + 5
 
 
@@ -176,9 +175,9 @@ def test_a_wave_does_not_go_round(world: World) -> None:
     assert [neighbour.records(TOLD) for neighbour in neighbours] == [[], [], []]
 
 
-def test_many_brokers_ask_less_often(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_brokers_ask_less_often() -> None:
     """All waves of all brokers cross each link: together they must stay below what a link takes."""
-    monkeypatch.setattr(subscription_barrier, "WAVES", 5.0)
+    world = lone(routing="interest", link_timeout=1000.0, limits=Limits(suback_waves=5.0))
     neighbour = Neighbour(world, 101)
     neighbour.child()
     clients = [world.connect(f"c{number}") for number in range(100)]
@@ -233,7 +232,7 @@ def test_whatever_happens_to_a_client_that_waits(how: str, disk: str) -> None:
         world.settle()
     elif how == "answered":
         answer(neighbour)
-    world.advance(2 * WAIT)
+    world.advance(2 * DEFAULTS.suback_wait)
     if disk != "none":
         assert isinstance(world, Durable)
         world.tell()
@@ -317,12 +316,12 @@ def test_who_has_just_started_looks_for_others_first(routing: str) -> None:
         seeds=(("10.0.0.101", 1883),),
         link_timeout=1000.0,
     )
-    world.node.cluster.barrier._begins_until = world.now + WAIT
+    world.node.cluster.barrier._begins_until = world.now + DEFAULTS.suback_wait
     client = world.connect("c")
     subscribe(client, "a")
     world.advance(0.1)
     assert not answered(client)
-    world.advance(WAIT)
+    world.advance(DEFAULTS.suback_wait)
     assert answered(client)  # there are no others
 
 
@@ -339,7 +338,7 @@ def test_a_session_may_be_elsewhere_until_a_broker_has_joined(routing: str) -> N
         link_timeout=1000.0,
     )
     world.node.cluster.barrier._admits_until = world.now + ADMITS
-    world.node.cluster.barrier._begins_until = world.now + WAIT
+    world.node.cluster.barrier._begins_until = world.now + DEFAULTS.suback_wait
     assert world.connect("new").connack.code == 0
     clients = [world.open(version) for version in (4, 5, 5)]
     for number, client in enumerate(clients):
@@ -351,7 +350,7 @@ def test_a_session_may_be_elsewhere_until_a_broker_has_joined(routing: str) -> N
     world.advance(ADMITS)
     assert isinstance(clients[1].take()[0], Connack)
     assert set(world.node.sessions) == {"new", "c0"}
-    world.advance(WAIT)
+    world.advance(DEFAULTS.suback_wait)
     assert answered(clients[1])
     assert world.connect("c9", clean=False).connack.code == 0
 
@@ -375,7 +374,7 @@ def test_many_sessions_that_may_be_elsewhere_go_on_in_several_turns() -> None:
         link_timeout=1000.0,
     )
     world.node.cluster.barrier._admits_until = world.now + ADMITS
-    world.node.cluster.barrier._begins_until = world.now + WAIT
+    world.node.cluster.barrier._begins_until = world.now + DEFAULTS.suback_wait
     clients = [world.open(4) for _ in range(MANY)]
     for number, client in enumerate(clients):
         client.send(connect_packet(f"c{number}", 4, clean=False))
@@ -413,7 +412,7 @@ def test_an_answer_says_where_a_subscription_begins(world: World, says: bool) ->
         neighbour.send(
             ping((HEARD, heard(told) + bid(101) + (1).to_bytes(4, "big") + (7).to_bytes(6, "big")))
         )
-    world.advance(0 if says else WAIT)
+    world.advance(0 if says else DEFAULTS.suback_wait)
     assert answered(client)
     start = world.session("c").subscriptions["a"].start
     assert start is not None
@@ -491,7 +490,7 @@ def test_a_broker_that_comes_before_all_have_gone_on_has_to_know(world: World) -
 def test_many_that_have_waited_in_vain_go_on_in_several_turns(world: World) -> None:
     _, clients = crowd(world)
     most = before = 0
-    until = world.now + WAIT + 1.0
+    until = world.now + DEFAULTS.suback_wait + 1.0
     while world.now < until:
         world.node.turns.work = 0
         turn(world)

@@ -13,8 +13,6 @@ from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import DIRECTORY
 from broker.cluster.link.version_vector import OriginWindow
 from broker.cluster.strategy.directory import GROUP, INTEREST
-from broker.cluster.strategy.interest_table import PIECE
-from routing import link_state
 from routing.group_selection import encode_standing, group_key
 from routing.link_state import ASK, AT_ONCE, CHANGES, LISTING, LinkStateDatabase
 from routing.listing import ENTRY_MEMORY, NEIGHBOUR, UP, encode_changes
@@ -100,7 +98,7 @@ def test_who_takes_nothing_is_sent_no_more_listings() -> None:
 def test_a_listing_in_parts_and_what_changes_meanwhile() -> None:
     """The neighbour ends up with what is posted, whatever was posted and withdrawn between two
     parts."""
-    here, other = LinkStateDatabase(OWN, 1), LinkStateDatabase(FAR, 1)
+    here, other = (LinkStateDatabase(broker, 1, DEFAULTS) for broker in (OWN, FAR))
 
     def exchange(rounds: int) -> None:
         for _ in range(rounds):
@@ -152,11 +150,8 @@ def memory(world: World) -> int:
 
 
 @pytest.mark.parametrize("flags", [1, 3])
-def test_listings_of_made_up_brokers_have_an_end(
-    monkeypatch: pytest.MonkeyPatch, flags: int
-) -> None:
-    monkeypatch.setattr(link_state, "ALL_MEMORY", 2_000_000)
-    world, liar = linked()
+def test_listings_of_made_up_brokers_have_an_end(flags: int) -> None:
+    world, liar = linked(limits=Limits(listings_memory=2_000_000))
     known = world.node.cluster.directory.database
     honest: Entries = [*there(1), (b"s", b"honest")]
     told(liar, 1, honest)
@@ -174,9 +169,8 @@ def test_listings_of_made_up_brokers_have_an_end(
     assert not any(neighbour.loading for neighbour in known._neighbours.values())
 
 
-def test_more_than_a_listing_may_have_costs_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_state, "OWN_LIMIT", 100)
-    world, liar = linked()
+def test_more_than_a_listing_may_have_costs_the_link() -> None:
+    world, liar = linked(limits=Limits(listing_entries=100))
     told(liar, 1, [(b"x%d" % n, b"") for n in range(101)])
     assert not liar.up
     assert world.counters.link_garbage == 1
@@ -197,7 +191,7 @@ def test_who_tells_of_too_many_filters_gets_everything() -> None:
     most = 4_000_000 + 100_000
     assert world.counters.interest_widened == 1
     assert interest.memory <= most
-    world.advance(PIECE * 0.005)
+    world.advance(DEFAULTS.interest_step * 0.005)
     assert interest.memory < 10_000, "its filters are gone, some at a time"
     client = world.connect("c")
     client.publish("quite/another", b"all of it", 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.base.limits import Limits
+from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.sessions.whereabouts import LATELY
 from routing.link_state import ASK_ALL, LinkStateDatabase
 from tests.unit.node_harness import World
@@ -35,7 +35,7 @@ def test_of_very_many_the_last_ones() -> None:
 
 def test_before_a_listing_has_come_anybody_may_have_been_elsewhere() -> None:
     """A neighbour has told of it, and sends it behind much else."""
-    there, here = LinkStateDatabase(OTHER, 1), World().node.cluster
+    there, here = LinkStateDatabase(OTHER, 1, DEFAULTS), World().node.cluster
     directory = here.directory.database
     there.post(b"cc", b"")
     there.flush()

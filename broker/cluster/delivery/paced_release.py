@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from broker.core.receiver_assignment import ReceiverAssignment
     from broker.core.session import Session
 
-STEP = 500
-"""messages of a step, each counted once for every session that gets it: about 5 ms of work if they
-come one by one, less in runs."""
-
 PACE = 0.001
 """s between two steps."""
 
@@ -187,7 +183,7 @@ class PacedRelease:
         if self._feeds.follows(feed):
             return False
         node.journal.origin_seen(feed.key)
-        left = STEP
+        left = step = self._limits.release_step
         ready: set[bytes] = set()
         while left > 0 and (held := feed.next_held()) is not None:
             if held.topic not in ready:
@@ -203,9 +199,9 @@ class PacedRelease:
             not feed.waiting or self.held_bytes < node.limits.hold_feeds_bytes // 2
         ):
             self._flow_control.released(feed)
-        if left < STEP:
+        if left < step:
             feed.slow_since = 0.0
-        return left < STEP
+        return left < step
 
     def _deliver(self, feed: OrderedFeed, held: HeldPackets, now: float) -> None:
         last = held.first + held.count - 1

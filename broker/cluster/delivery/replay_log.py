@@ -28,9 +28,6 @@ from broker.wire.publish_header import topic_of
 NEVER = 1 << 62
 """bytes, or a sequence number, that no log reaches."""
 
-PIECE = 1000
-"""entries of one piece of the log."""
-
 Numbers = dict[bytes, Ranges]
 """Some messages: origin -> ascending inclusive pairs of sequence numbers."""
 
@@ -352,12 +349,13 @@ class ReplayLog:
         that go before their turn are left out. One list of all would be a burden for the garbage
         collector, which looks through all that is new."""
         at, end = self._gone, self._gone + len(self._entries)
+        piece = self._limits.log_piece
         if self._entries and since > self._entries[0].at:
             at += bisect_left(self._entries, since, key=attrgetter("at"))
         while (at := max(at, self._gone)) < end:
             begin = at - self._gone
-            yield list(self._some(begin, begin + min(PIECE, end - at)))
-            at += PIECE
+            yield list(self._some(begin, begin + min(piece, end - at)))
+            at += piece
 
     def _some(self, begin: int, end: int) -> Iterable[LogEntry]:
         """Some entries, found from the nearer end: 10 ns for each that is passed."""
@@ -435,7 +433,7 @@ class ReplayLog:
         iterating."""
         entries = self._since(horizon)
         low, at = numbers[0][0], 0
-        while piece := list(islice(entries, PIECE)):
+        while piece := list(islice(entries, self._limits.log_piece)):
             looked.entries += len(piece)
             for entry in [e for e in piece if e.key == key and e.sequence + e.count > low]:
                 last = entry.sequence + entry.count - 1

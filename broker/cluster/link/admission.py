@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 class Admission:
     """Accepts or refuses handshakes; a refused connection is closed when its methods return."""
 
-    __slots__ = ("cluster",)
+    __slots__ = ("cluster", "protocol")
 
     def __init__(self, cluster: HandshakeHost) -> None:
         self.cluster = cluster
+        self.protocol = LINK_PROTOCOL
+        """The version of the link protocol that this broker speaks."""
 
     def make_room(self, now: float) -> None:
         """Give up the oldest handshake of a caller when there are too many: a broker needs two
@@ -50,8 +52,8 @@ class Admission:
             why = f"is of cluster {peer.cluster!r}, not {config.cluster!r}"
             link.handshake.refuse(ReasonCode.NOT_AUTHORIZED, why, "link_wrong_cluster")
             return False
-        if peer.protocol != LINK_PROTOCOL:
-            why = f"speaks link protocol {peer.protocol}, not {LINK_PROTOCOL}"
+        if peer.protocol != self.protocol:
+            why = f"speaks link protocol {peer.protocol}, not {self.protocol}"
             link.handshake.refuse(ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, why, "links_refused")
             return False
         if peer.id == cluster.own.id and (proven or self._is_self(peer)):

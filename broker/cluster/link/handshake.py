@@ -93,7 +93,7 @@ class LinkHandshake:
             Property.USER_PROPERTY: [
                 ("cluster", config.cluster),
                 ("routing", config.routing),
-                ("protocol", str(LINK_PROTOCOL)),
+                ("protocol", str(self.cluster.admission.protocol)),
                 ("boot", str(own.boot)),
                 ("address", f"{config.host}:{config.port}"),
                 ("name", config.name),

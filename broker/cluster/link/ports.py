@@ -30,6 +30,10 @@ class OtherWithOurId(Protocol):
 class Admitting(Protocol):
     """Decides which brokers may link."""
 
+    @property
+    def protocol(self) -> int:
+        """The version of the link protocol that this broker speaks."""
+
     def acceptable(self, link: Link, now: float, *, proven: bool = True) -> bool:
         """Return whether the broker that introduced itself on `link` may have one at all; False: it
         was turned away. `now`: s; `proven`: it is going to prove nothing more."""

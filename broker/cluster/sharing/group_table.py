@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from broker.base import costs
 from broker.cluster.events import RouteChanged
-from broker.cluster.strategy.directory import GROUP, PACE, Changes
+from broker.cluster.strategy.directory import GROUP, Changes
 from broker.core.wildcard_forms import filter_memory
 from routing.group_selection import (
     Announcer,
@@ -34,17 +34,8 @@ if TYPE_CHECKING:
     from broker.core.local_broker import LocalBroker
     from broker.core.session import Session, SharedGroup
 
-AT_ONCE = 500
-"""groups that a broker posts in one moment and that are handled at once; the others follow in steps
-of so many, and the withdrawn ones behind them: until then a message for one of them goes to other
-members, or is given late."""
-
-PIECE = 400
-"""of these in one step, some 2 ms of work, every PACE."""
-
-NOTED, NOTE_WORK = 500, 3
-"""filters of a session that are looked at in one step when it connects or disconnects; steps of
-work for a shared one."""
+NOTE_WORK = 3
+"""steps of work for a shared filter of a session that connects or disconnects."""
 
 
 class LateGroups(Protocol):
@@ -159,7 +150,7 @@ class GroupTable:
         these at a time."""
         if self._noting:
             self._noting.pop(session, None)
-        if len(session.subscriptions) <= NOTED:
+        if len(session.subscriptions) <= self._limits.groups_noted:
             self._note(session, session.subscriptions)
             return
         work = self._note_all(session, list(session.subscriptions))
@@ -170,10 +161,10 @@ class GroupTable:
         """Note a session in its groups, some at a time. Each is noted as the session is at that
         time, so all are right in the end. One that has ended leaves its groups by itself, and its
         client may have another session in them."""
-        for at in range(0, len(filters), NOTED):
+        for at in range(0, len(filters), self._limits.groups_noted):
             if self._node.sessions.get(session.client_id) is not session:
                 break
-            yield NOTE_WORK * self._note(session, filters[at : at + NOTED])
+            yield NOTE_WORK * self._note(session, filters[at : at + self._limits.groups_noted])
         self._noting.pop(session, None)
 
     def _note(self, session: Session, filters: Iterable[str]) -> int:
@@ -212,7 +203,7 @@ class GroupTable:
         moment = (broker_id, self._node.now)
         self._count = self._count + 1 if moment == self._counted else 1
         self._counted = moment
-        if not announcer.updates and self._count <= AT_ONCE:
+        if not announcer.updates and self._count <= self._limits.groups_at_once:
             self._learn(announcer, key, value)
         else:
             self._note_update(announcer, key, value)
@@ -268,12 +259,12 @@ class GroupTable:
     def _soon(self) -> None:
         if not self._planned:
             self._planned = True
-            self._node.schedule(self._node.now + PACE, self._go_on)
+            self._node.schedule(self._node.now + self._limits.groups_pace, self._go_on)
 
     def _go_on(self, now: float) -> None:
         """Handle some groups that brokers have posted, and forget some that they have withdrawn."""
         self._planned = False
-        left = PIECE
+        left = self._limits.groups_step
         for announcer in list(self._announcers.values()):
             while announcer.busy and left:
                 left -= 1
@@ -380,7 +371,7 @@ class GroupTable:
 
     def _forget(self, announcer: Announcer) -> None:
         """Forget the groups that a broker has withdrawn."""
-        if announcer.unhandled or len(announcer.stale) > AT_ONCE:
+        if announcer.unhandled or len(announcer.stale) > self._limits.groups_at_once:
             self._soon()
             return
         while announcer.stale:

@@ -31,7 +31,7 @@ from broker.cluster.link.control_records import DIRECTORY, ROUTED
 from broker.cluster.link.link import Handler, Link
 from broker.cluster.strategy.ports import Host, LinkedBroker, RoutedHops
 from broker.wire.errors import MalformedPacket, WireError
-from routing.link_state import LISTING, OWN_LIMIT, Came, LinkStateDatabase, Moved, Posted, Went
+from routing.link_state import LISTING, Came, LinkStateDatabase, Moved, Posted, Went
 from routing.listing import DirectoryError, Listing
 
 INTEREST, GROUP, CLIENT, STATE, LINK = b"f", b"g", b"c", b"s", b"l"
@@ -82,20 +82,8 @@ AT_ONCE = 20
 """messages that are sent without a pause after a quiet time: a client that connects to the next
 broker as soon as it has its CONNACK finds its session there."""
 
-RESERVED = 300_000
-"""entries of this broker's listing that sessions and shared subscriptions of clients cannot take:
-filters (`Limits.max_interests`), links and the tree have to be posted, or no broker would find
-this one."""
-
 CHECK = 5.0
 """s between digests of the directory on a link."""
-
-MANY = 5_000
-"""entries that a broker posts in one moment beyond which sessions, filters and groups are handled
-in steps."""
-
-LATER = 1_000
-"""sessions of those in one step, every PACE: 2 ms of work."""
 
 Changes = list[tuple[bytes, "bytes | None"]]
 """Entries, keys with their first byte, and values (None: they are gone)."""
@@ -156,7 +144,7 @@ class Directory:
         self._own_id = own.id
         self._events = events
         self._host = host
-        self.database = LinkStateDatabase(own.id, own.boot)
+        self.database = LinkStateDatabase(own.id, own.boot, node.limits)
         self._links: dict[bytes, Link] = {}
         self._watchers: dict[bytes, list[Watcher]] = {}
         self._many: dict[bytes, ManyWatcher] = {CLIENT: self._look_later}
@@ -182,7 +170,7 @@ class Directory:
 
     def watch(self, prefix: bytes, watcher: Watcher, many: ManyWatcher | None = None) -> None:
         """Tell `watcher` of all entries whose key begins with the byte `prefix`, and `many` of
-        those that come MANY in one moment."""
+        more than `Limits.listing_changes` of those in one moment."""
         self._watchers.setdefault(prefix, []).append(watcher)
         if many is not None:
             self._many[prefix] = many
@@ -210,7 +198,9 @@ class Directory:
             ValueError: it is beyond the listing's limits.
         """
         own = self.database.own.entries
-        if len(own) >= OWN_LIMIT - RESERVED and key[:1] in (CLIENT, GROUP) and key not in own:
+        limits = self._limits
+        room = limits.listing_entries - limits.listing_reserved
+        if len(own) >= room and key[:1] in (CLIENT, GROUP) and key not in own:
             raise ValueError("too many sessions and shared subscriptions for a listing")
         self.database.post(key, value)
         self._hurry()
@@ -420,7 +410,7 @@ class Directory:
         self._host.hurry(now)
 
     def _tell(self, broker_id: bytes, changes: Changes, *, gone: bool = False) -> None:
-        if len(changes) > MANY:
+        if len(changes) > self._limits.listing_changes:
             changes = self._tell_many(broker_id, changes, gone)
         watchers = self._watchers
         for key, value in changes:
@@ -449,7 +439,7 @@ class Directory:
         """Handle some sessions that a broker posted, or that are gone with it, as they are now."""
         late, listing = self._late[broker_id], self.database.listings.get(broker_id)
         entries = listing.entries if listing is not None and listing.via is not None else {}
-        for _ in range(min(LATER, len(late))):
+        for _ in range(min(self._limits.listing_sessions, len(late))):
             key, gone = late.popitem()
             for watcher in self._watchers.get(CLIENT, ()):
                 watcher(broker_id, key[1:], entries.get(key), gone)

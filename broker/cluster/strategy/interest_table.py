@@ -23,20 +23,9 @@ LINGER = 0.5
 """s for which a filter stays posted without subscribers: a client that comes back soon gets its
 messages at once."""
 
-PIECE = 500
-"""steps of work (some 5 us each) on posting filters, every PACE: a filter may cover a hundred
-thousand others, and all brokers have to hear of each. No message waits for that."""
-
 LOAD, LOAD_PACE = 500, 0.02
 """filters that are handled at a time when the first other broker comes, and s in between: some ms
 of work. As many filters without subscribers are withdrawn at a time, every PACE."""
-
-AT_ONCE = 1000
-"""filters that a broker posts in one moment and that are handled at once; the others follow in
-steps, and the broker gets everything until then."""
-
-MOST_CHANGES = 100_000
-"""posted filters that wait to be handled; if there are more, the oldest are handled at once."""
 
 FilterChange = tuple[bytes, bool, bool]
 """A filter, whether it is wanted, and if not, whether messages still go there
@@ -232,7 +221,7 @@ class InterestTable:
         elif self._crowded and len(self._cover) - 1 <= self._limits.max_interests // 2:
             self._crowded = False
             self._cover.remove("")
-        announced, withdrawn = self._cover.work(0 if self._working else PIECE)
+        announced, withdrawn = self._cover.work(0 if self._working else self._limits.interest_step)
         directory = self._directory
         for topic_filter in announced:
             try:
@@ -263,7 +252,12 @@ class InterestTable:
         self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool = False
     ) -> None:
         posted = self._unhandled.get(broker_id)
-        if posted is not None and posted.wide and value is not None and posted.count < MOST_CHANGES:
+        if (
+            posted is not None
+            and posted.wide
+            and value is not None
+            and posted.count < self._limits.interest_changes
+        ):
             posted.add((key, True, False))
             return
         keeps = value is None and self._lost.keeps(broker_id, gone=gone)
@@ -271,7 +265,7 @@ class InterestTable:
             moment = (broker_id, self._node.now)
             self._count = self._count + 1 if moment == self._counted else 1
             self._counted = moment
-            if self._count <= AT_ONCE:
+            if self._count <= self._limits.interest_at_once:
                 self._learn(broker_id, key, value is not None, keeps)
                 return
             posted = self._begin_steps(broker_id)
@@ -289,7 +283,7 @@ class InterestTable:
         posted.add_many(changes, self._lost.keeps(broker_id, gone=gone))
 
     def _look_at_once(self, broker_id: bytes, posted: PostedFilters) -> None:
-        while posted.count > MOST_CHANGES:
+        while posted.count > self._limits.interest_changes:
             self._look(broker_id, posted, posted.take())
 
     def _give_everything(self, broker_id: bytes, posted: PostedFilters) -> None:
@@ -308,7 +302,7 @@ class InterestTable:
     def _go_through(self, broker_id: bytes, now: float) -> None:
         """Handle some of the filters that a broker has posted."""
         posted = self._unhandled[broker_id]
-        for _ in range(min(PIECE, posted.count)):
+        for _ in range(min(self._limits.interest_step, posted.count)):
             self._look(broker_id, posted, posted.take())
         if posted.count:
             self._node.schedule(now + PACE, lambda at: self._go_through(broker_id, at))
@@ -405,7 +399,7 @@ class InterestTable:
 
     def _drop(self, broker_id: bytes, now: float) -> None:
         keys = self._dropped.get(broker_id, deque())
-        for _ in range(min(PIECE, len(keys))):
+        for _ in range(min(self._limits.interest_step, len(keys))):
             topic_filter = keys.popleft()[1:].decode(errors="replace")
             if topic_filter != EVERYTHING.decode():
                 self._forget(topic_filter, broker_id)
@@ -428,7 +422,7 @@ class InterestTable:
     def forget(self, broker_id: bytes) -> None:
         """Forget the filters of a broker that it has not posted again since the tree lost it."""
         posted = self._unhandled.get(broker_id)
-        if posted is None and len(self._kept.get(broker_id, ())) > AT_ONCE:
+        if posted is None and len(self._kept.get(broker_id, ())) > self._limits.interest_at_once:
             posted = self._begin_steps(broker_id)
         if posted is not None:
             posted.add((b"", False, False))

@@ -11,7 +11,7 @@ each link. A client waits until each broker from which messages may come has ans
     posted -wave-> sent -all have answered-> known: SUBACK
                     | some have not, as the tree is being repaired, or one hangs:
                     |     another wave after a pause
-                    | WAIT is over: SUBACK, and messages of all origins are asked for again
+                    | the wait is over: SUBACK, and messages of all origins are asked for again
                     |     (`GapRecovery.doubt`)
     gone: no link, and no path over links of others, leads there. Its messages are asked for when it
           is back (`gap_recovery`)
@@ -51,10 +51,6 @@ from broker.core.local_broker import LocalBroker
 from broker.wire.errors import MalformedPacket
 from routing.link_state import MAX_BROKERS
 
-WAIT = 5.0
-"""s for which a SUBACK waits at most: longer than it takes to find that a broker hangs
-(link_timeout) and to repair the tree."""
-
 ADMITS = 1.0
 """s for which a client that may have a session at another broker waits at most at a broker that has
 just started, and has not joined the others or does not know their sessions yet."""
@@ -74,9 +70,6 @@ PAUSE, PAUSE_MOST = 0.02, 0.5
 """s until another wave is sent to the brokers that the last one did not reach; twice as long each
 time."""
 
-WAVES = 2000.0
-"""a second that all brokers together send, about: each crosses every link of the tree twice, and a
-link takes so many records besides all others (`Limits.link_requests_per_second`)."""
 
 HEARS = 8 + 4 + 6
 """bytes of a broker in HEARD."""
@@ -171,7 +164,7 @@ class SubscriptionBarrier:
         self._delivery = delivery
         # A broker that has just started knows no other; one that is alone for so long is a lone
         # broker (s, 0.0: it has joined, or has none to look for).
-        self._begins_until = node.now + WAIT if searching is not None else 0.0
+        self._begins_until = node.now + node.limits.suback_wait if searching is not None else 0.0
         self._admits_until = node.now + ADMITS if searching is not None else 0.0
         # Clients that connected before this broker knew the sessions of others.
         self._visitors: deque[Then] = deque()
@@ -186,7 +179,7 @@ class SubscriptionBarrier:
         self._number = 0
         self._again_at = 0.0  # s; no wave goes to brokers that were not reached before that
         self._pause = PAUSE
-        self._rate = RateLimit(WAVES, node.now)
+        self._rate = RateLimit(self._limits.suback_waves, node.now)
         self._planned = False  # a wave is to be sent later
         self.known = False
         """Whether the client that waits last does so only because each broker is to say which
@@ -236,7 +229,7 @@ class SubscriptionBarrier:
                 return False
             # No new filter, but each broker is to say which messages it has published by now.
             self._posted += 1
-        self._waiters.append((now + WAIT, self._posted, then))
+        self._waiters.append((now + self._limits.suback_wait, self._posted, then))
         self._arm(now)
         if not self._directory.unsaid:  # neighbours have been told already, but not all brokers
             self._delivery.hurry(now)
@@ -332,7 +325,7 @@ class SubscriptionBarrier:
                 self._heard_at = {
                     origin_key(broker, known[0]): known[2:] for broker, known in self._known.items()
                 }
-            self._since = until - WAIT
+            self._since = until - self._limits.suback_wait
             then(now)
         self._heard_at = {}
 
@@ -445,7 +438,8 @@ class SubscriptionBarrier:
         links = self._links()
         if not links or self._planned:
             return  # the tree is being repaired: the wave goes to the brokers that are there then
-        self._rate.per_second = WAVES / max(1, len(self._directory.database.reachable()))
+        brokers = max(1, len(self._directory.database.reachable()))
+        self._rate.per_second = self._limits.suback_waves / brokers
         if not self._rate.take(now):
             self._planned = True
             self._node.schedule(now + 1 / self._rate.per_second, self._again)
