@@ -11,8 +11,8 @@ socket.
 * `sessions` moves a client's session to the broker to which the client connects, and merges two.
 * `topology` carries out what discovery and the spanning tree decide, `id_conflict` finds a second
   broker with the same id.
-* `retained_sync` keeps retained messages equal at all brokers, `drain` empties a broker that is
-  about to stop, `state_view` is the cluster as JSON.
+* `retained_sync` and `retained_comparison` keep retained messages equal at all brokers, `drain`
+  empties a broker that is about to stop, `state_view` is the cluster as JSON.
 * `ports` has the Protocols that several of these packages use.
 
 This package may use one broker (`broker.core`), the tree (`stp`), `discovery`, `routing` and what

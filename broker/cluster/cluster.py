@@ -55,6 +55,7 @@ from broker.cluster.link.admission import Admission, split_peer
 from broker.cluster.link.handshake import LinkHandshake
 from broker.cluster.link.link import Handler, Link
 from broker.cluster.link.link_states import Action, Input
+from broker.cluster.retained_comparison import RetainedComparison
 from broker.cluster.retained_sync import RetainedSync
 from broker.cluster.sessions.delivered_ranges import DeliveredRanges
 from broker.cluster.sessions.handover import Handover
@@ -155,15 +156,17 @@ class Cluster:
         self.clock: HybridClock = HybridClock(now, wall, node.limits)
         self._build_sharing(node)
         self._build_sessions(node)
+        self.retained_comparison: RetainedComparison = RetainedComparison(
+            node, self.own.id, clock=self.clock, forwarder=self.forwarder, now=now
+        )
         self.retained_sync: RetainedSync = RetainedSync(
             node,
-            self.own.id,
             clock=self.clock,
             forwarder=self.forwarder,
             gap_recovery=self.gap_recovery,
             delivered_ranges=self.delivered_ranges,
             history=self.session_history,
-            now=now,
+            comparison=self.retained_comparison,
         )
         self._build_links(node)
         self._next_sweep = now + 1.0
@@ -364,7 +367,7 @@ class Cluster:
             **self.resync.records,
             **self.history.records,
             **self.directory.records,
-            **self.retained_sync.records,
+            **self.retained_comparison.records,
             **self.gap_recovery.records,
             **self.barrier.records,
             **self.subscription_starts.records,
@@ -676,6 +679,7 @@ class Cluster:
         if now >= self._next_sweep:
             self._sweep(now)
         self.retained_sync.tick(now)
+        self.retained_comparison.tick(now)
         self.directory.tick(now)
         self.sharing.groups.tick(now)
         self.strategy.tick(now)

@@ -17,7 +17,7 @@ from broker.base.sequence_set import LAST
 from broker.cluster.link.codec import MARK, SIZE, STAMP_MARK, STAMP_SIZE, encode_stamp, origin_key
 from broker.cluster.link.control_records import DIGEST, FETCH, LIST, ORIGINS, PARTS
 from broker.cluster.link.version_vector import OriginWindow, encode_vector
-from broker.cluster.retained_sync import MISSED, decode_list, decode_parts
+from broker.cluster.retained_comparison import MISSED, decode_list, decode_parts
 from broker.core.message import Message, Stamp
 from broker.core.retained_index import place_of
 from broker.wire import Publish, Subscribe, SubscriptionRequest

@@ -512,7 +512,7 @@ class Forwarder:
         """Make a link live: its neighbour has had the older messages."""
         if not link.live and link.move(Input.REPLAYED) is Action.CHANGE:
             self._refresh()
-            self._above.retained_sync.entered(link)
+            self._above.retained_comparison.entered(link)
 
     def link_left(self, event: LinkDown | LinkBehind) -> None:
         """Stop sending on a link that is gone, or whose queue is too long."""
@@ -529,7 +529,7 @@ class Forwarder:
             link.move(Input.TAKEN_OUT)
         if link in self.node.forwarding:
             self._refresh()
-            self._above.retained_sync.left(link)
+            self._above.retained_comparison.left(link)
 
     def _refresh(self) -> None:
         self.node.forwarding = [link for link in self._links_by_id.values() if link.live]

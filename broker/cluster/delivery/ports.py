@@ -109,6 +109,10 @@ class RetainedMessages(Protocol):
         `now`: s; `source`: the link that it came on. Returns whether it is newer than the one
         here."""
 
+
+class Comparing(Protocol):
+    """Neighbours whose retained messages are compared with those here."""
+
     def entered(self, link: Link) -> None:
         """Note that a link is live."""
 
@@ -190,6 +194,10 @@ class Above(Protocol):
     @property
     def retained_sync(self) -> RetainedMessages:
         """Retained messages."""
+
+    @property
+    def retained_comparison(self) -> Comparing:
+        """Comparisons of these with neighbours."""
 
     @property
     def absent_members(self) -> AbsentBrokers:

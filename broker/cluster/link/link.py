@@ -120,8 +120,8 @@ class Acknowledgements(Protocol):
         """Take a neighbour's answer to a mark."""
 
 
-class RetainedComparison(Restorer["Link"], Protocol):
-    """Compares retained messages with a neighbour's (`RetainedSync`)."""
+class Comparing(Protocol):
+    """Compares retained messages with a neighbour's (`RetainedComparison`)."""
 
     def marked(self, link: Link, number: int, now: float) -> None:
         """Take the answer of the neighbour at `link` to the mark `number`, at `now` (s)."""
@@ -158,7 +158,11 @@ class LinkHost(Reporting, Protocol):
         """Who waits for acknowledgements."""
 
     @property
-    def retained_sync(self) -> RetainedComparison:
+    def retained_sync(self) -> Restorer[Link]:
+        """Who takes retained messages that a comparison brings."""
+
+    @property
+    def retained_comparison(self) -> Comparing:
         """Who compares retained messages."""
 
     @property
@@ -569,7 +573,7 @@ class Link:
             if number & ACK_MARK:
                 self.cluster.acks.acknowledged(self, number)
             else:
-                self.cluster.retained_sync.marked(self, number, now)
+                self.cluster.retained_comparison.marked(self, number, now)
             return
         sent = self._pings.pop(number, None)
         if sent is not None:

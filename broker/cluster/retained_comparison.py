@@ -1,0 +1,502 @@
+"""Neighbours compare their retained messages and send each other what is newer (anti-entropy).
+
+They compare hash trees (`retained_index`) when their link becomes live, and once a minute: DIGEST,
+and where it differs PARTS, LIST and FETCH. These are sent behind the messages, so that messages
+under way are not taken for missing. Then the retained messages follow, marked as restored; a broker
+that did not have one passes it on over the tree. So whole partitions merge, in steps small enough
+for clients not to notice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from broker.base.hybrid_clock import END, HybridClock
+from broker.cluster.link.codec import encode_link_publish, remaining
+from broker.cluster.link.control_records import DIGEST, FETCH, LIST, PARTS
+from broker.core.message import Stamp
+from broker.core.retained_index import PLACE, RetainedVersion
+from broker.wire.errors import MalformedPacket
+
+if TYPE_CHECKING:
+    from broker.cluster.delivery.forwarder import Forwarder
+    from broker.cluster.link.link import Handler, Link
+    from broker.core.local_broker import LocalBroker
+
+ENTRY = PLACE + 31
+"""bytes of a topic in a LIST: place, time, origin, expiry, whether it is a tombstone."""
+
+MAX_LIST = 65_536
+"""bytes of a LIST that are accepted; this broker sends `retained_records` and one leaf at most."""
+
+FULL = 0x80
+"""In the first byte of a section: its sender has no room for topics that it lacks."""
+
+BUSY = 0.05
+"""s until a link with queued messages is tried again: those go first."""
+
+MISSED = 1.0
+"""s until a comparison with a neighbour to which a message could not be passed on."""
+
+
+class Comparison:
+    """The comparison with one neighbour in the tree: what is to be sent to it."""
+
+    __slots__ = (
+        "again",
+        "armed",
+        "brings",
+        "jobs",
+        "link",
+        "number",
+        "places",
+        "queued",
+        "sent",
+        "since",
+        "taken",
+    )
+
+    def __init__(self, link: Link, now: float) -> None:
+        self.link = link
+        # (PARTS, LIST or FETCH to send, or 0: the messages; prefix).
+        self.jobs: deque[tuple[int, bytes]] = deque()
+        self.queued: set[tuple[int, bytes]] = set()  # the same
+        self.places: deque[bytes] = deque()  # of messages to send
+        self.armed = False
+        self.again = False  # a message was not passed on: compare again
+        self.sent = 0  # messages since
+        self.since = now
+        # Of the last step with messages, and of the last one that the neighbour has handled.
+        self.number = self.taken = 0
+        self.brings = float("-inf")  # s, when the neighbour sent a message last because it compared
+
+
+class RetainedComparison:
+    """The comparisons with all neighbours."""
+
+    def __init__(
+        self,
+        node: LocalBroker,
+        own_id: bytes,
+        *,
+        clock: HybridClock,
+        forwarder: Forwarder,
+        now: float,
+    ) -> None:
+        """`node`: this broker, with the id `own_id`; `clock`: of the stamps of writes; `forwarder`:
+        knows the live links; `now`: s."""
+        self._node = node
+        self._limits = node.limits
+        self._store = node.retained
+        self._clock = clock
+        self._own = own_id
+        self._forwarder = forwarder
+        self.records: dict[int, Handler] = {
+            DIGEST: self.digest_received,
+            PARTS: self.parts_received,
+            LIST: self.list_received,
+            FETCH: self.fetch_received,
+        }
+        """What takes each record."""
+        self._comparisons: dict[Link, Comparison] = {}
+        self._restored = float("-inf")  # s, when something was taken last
+        self._check_at = now + node.limits.retained_check
+
+    def entered(self, link: Link) -> None:
+        """Begin a comparison on a link that has become live: the neighbour has had all
+        messages that the log has.
+
+        Links outside of the tree need no comparison: the brokers behind them are reached over the
+        tree, too.
+        """
+        if self._node.config.retain_available:
+            self._tell(self._comparison(link, self._node.now))
+
+    def left(self, link: Link) -> None:
+        """Stop the comparison on a link that is not live any more."""
+        self._comparisons.pop(link, None)
+
+    def tick(self, now: float) -> None:
+        """Begin a comparison with each neighbour once a minute; `now`: s."""
+        if self._check_at <= now:
+            self._check_at = now + self._limits.retained_check
+            for link in self._forwarder.live_links:
+                comparison = self._comparison(link, now)
+                if (
+                    not (comparison.jobs or comparison.places or link.conn.backlog)
+                    and self._node.config.retain_available
+                ):
+                    self._tell(comparison)
+
+    def brought(self, link: Link, now: float) -> None:
+        """Note at `now` (s) that a neighbour sends messages because it compares, too."""
+        if (comparison := self._comparisons.get(link)) is not None:
+            comparison.brings = now
+
+    def taken(self, now: float) -> None:
+        """Note at `now` (s) that a message was missing here: more may come."""
+        self._restored = now
+
+    def pass_on(self, source: Link | None, data: bytes, now: float) -> None:
+        """Pass on a message, as the bytes `data`, that was missing here: neighbours may lack it,
+        too. A neighbour with a long queue, or one that is sending the same messages, is compared
+        with later instead. `source`: the link that it came on, None: it was written here; `now`:
+        s."""
+        for link in self._forwarder.live_links:
+            if link is source:
+                continue
+            known = self._comparisons.get(link)
+            if (
+                link.conn.backlog
+                or link.conn.paused
+                or (known is not None and known.brings + MISSED > now)
+            ):
+                comparison = self._comparison(link, now)
+                comparison.again = True
+                self._arm(comparison, now + MISSED)
+            else:
+                self._send(link, data)
+
+    def _send(self, link: Link, data: bytes) -> None:
+        link.conn.send(data)
+        self._node.counters.retained_sent += 1
+        self._node.counters.link_bytes_data += len(data)
+
+    def _comparison(self, link: Link, now: float) -> Comparison:
+        comparison = self._comparisons.get(link)
+        if comparison is None:
+            comparison = self._comparisons[link] = Comparison(link, now)
+        return comparison
+
+    def _tell(self, comparison: Comparison) -> None:
+        comparison.link.send_behind(DIGEST, self._store.digests.whole.to_bytes(8, "big"))
+
+    # ---------------------------------------------------------------- records
+
+    def _comparing(self, link: Link, now: float) -> Comparison | None:
+        return (
+            self._comparison(link, now)
+            if link.live and self._node.config.retain_available
+            else None
+        )
+
+    def digest_received(self, link: Link, body: bytes, now: float) -> None:
+        """Take DIGEST (`body`), the digest of a neighbour's whole table, which came over `link`;
+        `now`: s. If it differs from the one here, the broker with the lower id begins to
+        compare."""
+        comparison = self._comparing(link, now)
+        if comparison is None or int.from_bytes(body, "big") == self._store.digests.whole:
+            return  # the link is not live here yet; the neighbour gets the digest when it is
+        assert link.peer is not None
+        if self._own < link.peer.id:
+            if comparison.jobs or comparison.places:
+                comparison.again = True
+            else:
+                self._plan(comparison, PARTS, b"")
+            self._arm(comparison, now)
+        else:
+            self._tell(comparison)
+
+    def parts_received(self, link: Link, body: bytes, now: float) -> None:
+        """Take PARTS (`body`), digests of parts of a neighbour's table, which came over `link`, and
+        go on with those that differ; `now`: s.
+
+        Raises:
+            MalformedPacket: it is invalid.
+        """
+        parts = decode_parts(body)
+        comparison = self._comparing(link, now)
+        if comparison is None:
+            return
+        digests = self._store.digests
+        for full, prefix, theirs in parts:
+            for index in range(256):
+                where = prefix + bytes((index,))
+                mine, other = digests.digest(where), theirs.get(index, 0)
+                if mine and other and mine != other:
+                    self._plan(comparison, LIST if prefix else PARTS, where)
+                elif mine and not other and not full:
+                    self._plan(comparison, 0, where)
+                elif other and not mine and not self._full(now):
+                    self._plan(comparison, FETCH, where)
+        self._arm(comparison, now)
+
+    def list_received(self, link: Link, body: bytes, now: float) -> None:
+        """Take LIST (`body`), leaves of a neighbour's table, which came over `link`: send the
+        messages that are newer here, ask for those that are newer there. `now`: s.
+
+        Raises:
+            MalformedPacket: it is invalid.
+        """
+        leaves = decode_list(body)
+        comparison = self._comparing(link, now)
+        if comparison is None:
+            return
+        wall = self._clock.physical(now)
+        for full, prefix, theirs in leaves:
+            for version in self._store.digests.versions(prefix):
+                other = theirs.get(version.place)
+                full_there = full and (other is None or (other.tombstone and not version.tombstone))
+                if not full_there and (other is None or other.before(version.time, version.key)):
+                    comparison.places.append(version.place)
+            for place, other in theirs.items():
+                known = self._store.digests.get(place)
+                if known is None:
+                    wanted = (
+                        self._store.remembers(other.expires_at_ms, wall)
+                        if other.tombstone
+                        else not self._full(now)
+                    )
+                else:
+                    wanted = known.before(other.time, other.key) and not (
+                        known.tombstone and not other.tombstone and self._full(now)
+                    )
+                if wanted:
+                    self._plan(comparison, FETCH, place)
+        self._arm(comparison, now)
+
+    def fetch_received(self, link: Link, body: bytes, now: float) -> None:
+        """Take FETCH (`body`), a neighbour's request over `link` for messages at places, or for all
+        in parts or leaves. `now`: s.
+
+        Raises:
+            MalformedPacket: it is invalid.
+        """
+        comparison = self._comparing(link, now)
+        at = 0
+        while at < len(body):
+            size = body[at]
+            where = body[at + 1 : at + 1 + size]
+            at += 1 + size
+            if size not in (1, 2, PLACE) or len(where) != size:
+                raise MalformedPacket("FETCH record is truncated, or with an invalid size")
+            if comparison is not None:
+                if size == PLACE:
+                    comparison.places.append(where)
+                else:
+                    self._plan(comparison, 0, where)
+        if comparison is not None:
+            self._arm(comparison, now)
+
+    def _full(self, now: float) -> bool:
+        return now < self._store.refused_at + self._limits.retained_again
+
+    # ---------------------------------------------------------------- step by step
+
+    def _plan(self, comparison: Comparison, kind: int, where: bytes) -> None:
+        job = (kind, where)
+        if job in comparison.queued:
+            return
+        if len(comparison.queued) >= self._limits.retained_jobs:
+            self._node.counters.retained_dropped += 1
+            return
+        comparison.queued.add(job)
+        comparison.jobs.append(job)
+
+    def _arm(self, comparison: Comparison, when: float) -> None:
+        if not comparison.armed:
+            comparison.armed = True
+            self._node.schedule(when, lambda now: self._step(comparison, now))
+
+    def _step(self, comparison: Comparison, now: float) -> None:
+        """Send a little of what is planned; go on a little later."""
+        comparison.armed = False
+        link = comparison.link
+        if self._comparisons.get(link) is not comparison:
+            return
+        if comparison.since + self._limits.retained_check <= now:
+            comparison.since = now
+            comparison.sent = 0
+        if (
+            len(comparison.places) > self._limits.max_retained
+            or comparison.sent > 2 * len(self._store.digests) + 1000
+        ):
+            self._node.counters.retained_dropped += 1  # the neighbour asks for the same repeatedly
+            comparison.places.clear()
+            comparison.jobs.clear()
+            comparison.queued.clear()
+            return
+        if comparison.number - comparison.taken >= self._limits.retained_steps:
+            return  # `marked` goes on
+        if link.conn.backlog or link.conn.paused:
+            self._arm(comparison, now + BUSY)
+            return
+        sent = comparison.sent
+        items, size = self._limits.retained_items, self._limits.retained_bytes
+        bodies = {PARTS: bytearray(), LIST: bytearray(), FETCH: bytearray()}
+        records = 0
+        while items > 0 and size > 0 and records < self._limits.retained_records:
+            if comparison.places:
+                items -= 1
+                size -= self._send_place(comparison, comparison.places.popleft(), now)
+            elif comparison.jobs:
+                kind, where = job = comparison.jobs.popleft()
+                comparison.queued.discard(job)
+                if kind == LIST and self._store.digests.count(where) > self._limits.retained_listed:
+                    kind = 0
+                if kind:
+                    section = self._section(kind, where, now)
+                    bodies[kind] += section
+                    records += len(section)
+                else:
+                    comparison.places.extend(self._store.digests.places(where))
+            else:
+                break
+        for kind, body in bodies.items():
+            if body:
+                link.send_behind(kind, bytes(body))
+        if comparison.sent > sent:
+            comparison.number += 1
+            link.send_mark(comparison.number)
+        if comparison.jobs or comparison.places:
+            self._arm(
+                comparison, now + self._limits.retained_pace * (2 if any(bodies.values()) else 1)
+            )
+        elif comparison.again and self._restored + MISSED > now:
+            self._arm(comparison, now + MISSED)
+        elif comparison.again:
+            comparison.again = False
+            self._tell(comparison)
+
+    def marked(self, link: Link, number: int, now: float) -> None:
+        """Note that the neighbour at the end of `link` has handled all messages up to the step
+        `number`; `now`: s."""
+        comparison = self._comparisons.get(link)
+        if comparison is not None and comparison.taken < number <= comparison.number:
+            comparison.taken = number
+            if comparison.jobs or comparison.places:
+                self._arm(comparison, now)
+
+    def _send_place(self, comparison: Comparison, place: bytes, now: float) -> int:
+        """Send the message at a place, or its tombstone; returns its size in bytes."""
+        comparison.sent += 1
+        version = self._store.digests.get(place)
+        if version is None:
+            return 0
+        data = self.encode(version, now)
+        self._send(comparison.link, data)
+        return len(data)
+
+    def encode(self, version: RetainedVersion, now: float) -> bytes:
+        """Encode a version as a restored message."""
+        message = self._store.message_of(version, now)
+        stamp = Stamp(version.time, version.expires_at_ms, True)
+        if message is None:
+            return encode_link_publish(
+                version.topic,
+                b"",
+                version.qos,
+                True,
+                b"",
+                None,
+                version.key,
+                version.sequence,
+                stamp,
+            )
+        return encode_link_publish(
+            version.topic,
+            message.payload,
+            message.qos,
+            True,
+            message.properties,
+            remaining(message, now),
+            version.key,
+            version.sequence,
+            stamp,
+        )
+
+    def _section(self, kind: int, where: bytes, now: float) -> bytes:
+        """Encode one job as a part of a record."""
+        digests = self._store.digests
+        if kind == FETCH:
+            return bytes((len(where),)) + where
+        head = bytes((len(where) | (FULL if self._full(now) else 0),)) + where
+        if kind == LIST:
+            versions = digests.versions(where)
+            return (
+                head
+                + len(versions).to_bytes(2, "big")
+                + b"".join(encode_entry(version) for version in versions)
+            )
+        found = [(index, digests.digest(where + bytes((index,)))) for index in range(256)]
+        there = sum(1 << index for index, digest in found if digest)
+        return (
+            head
+            + there.to_bytes(32, "big")
+            + b"".join(digest.to_bytes(8, "big") for _, digest in found if digest)
+        )
+
+
+def encode_entry(version: RetainedVersion) -> bytes:
+    """Encode a topic for a LIST."""
+    return b"".join(
+        (
+            version.place,
+            version.time.to_bytes(8, "big"),
+            version.key,
+            version.expires_at_ms.to_bytes(6, "big"),
+            bytes((version.tombstone,)),
+        )
+    )
+
+
+def decode_parts(data: bytes) -> list[tuple[bool, bytes, dict[int, int]]]:
+    """Decode PARTS: (whether its sender is full, prefix, index -> digest) of each.
+
+    Raises:
+        MalformedPacket: truncated, or the prefix has no parts.
+    """
+    found = []
+    at = 0
+    while at < len(data):
+        size = data[at] & ~FULL
+        begin = at + 1 + size
+        if size > 1 or begin + 32 > len(data):
+            raise MalformedPacket("PARTS record is truncated, or with an invalid prefix")
+        there = int.from_bytes(data[begin : begin + 32], "big")
+        end = begin + 32 + 8 * there.bit_count()
+        if end > len(data):
+            raise MalformedPacket("PARTS record is truncated")
+        digests = {}
+        value = begin + 32
+        for index in range(256):
+            if there >> index & 1:
+                digests[index] = int.from_bytes(data[value : value + 8], "big")
+                value += 8
+        found.append((bool(data[at] & FULL), data[at + 1 : begin], digests))
+        at = end
+    return found
+
+
+def decode_list(data: bytes) -> list[tuple[bool, bytes, dict[bytes, RetainedVersion]]]:
+    """Decode a LIST: (whether its sender is full, prefix, place -> version without a topic) of each
+    leaf.
+
+    Raises:
+        MalformedPacket: truncated, too large, or a topic that is not in its leaf.
+    """
+    if len(data) > MAX_LIST:
+        raise MalformedPacket("LIST record is too large")
+    found: dict[bytes, tuple[bool, bytes, dict[bytes, RetainedVersion]]] = {}
+    at = 0
+    while at < len(data):
+        prefix = data[at + 1 : at + 3]
+        begin = at + 5
+        end = begin + ENTRY * int.from_bytes(data[at + 3 : begin], "big")
+        if data[at] & ~FULL != 2 or begin > len(data) or end > len(data) or prefix in found:
+            raise MalformedPacket("LIST record is truncated, or with an invalid prefix")
+        versions = {}
+        for entry in range(begin, end, ENTRY):
+            place = data[entry : entry + PLACE]
+            time = int.from_bytes(data[entry + PLACE : entry + PLACE + 8], "big")
+            if place[:2] != prefix or time >= END:
+                raise MalformedPacket("LIST record with a place or a time out of range")
+            expires_at_ms = int.from_bytes(data[entry + PLACE + 24 : entry + PLACE + 30], "big")
+            version = versions[place] = RetainedVersion(
+                b"", place, time, data[entry + PLACE + 8 : entry + PLACE + 24], 0, expires_at_ms, 0
+            )
+            version.tombstone = bool(data[entry + ENTRY - 1])
+        found[prefix] = (bool(data[at] & FULL), prefix, versions)
+        at = end
+    return list(found.values())
