@@ -59,8 +59,11 @@ from broker.cluster.retained_comparison import RetainedComparison
 from broker.cluster.retained_sync import RetainedSync
 from broker.cluster.sessions.delivered_ranges import DeliveredRanges
 from broker.cluster.sessions.handover import Handover
+from broker.cluster.sessions.merge import SessionMerge
+from broker.cluster.sessions.queue_merge import QueueMerge
 from broker.cluster.sessions.session_history import SessionHistory
 from broker.cluster.sessions.takeover import Takeover
+from broker.cluster.sessions.tombstones import Tombstones
 from broker.cluster.sessions.whereabouts import Whereabouts
 from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
 from broker.cluster.strategy.directory import CLIENTS_AT, STATE, Directory
@@ -328,6 +331,27 @@ class Cluster:
             whereabouts=self.whereabouts,
             history=self.session_history,
         )
+        tombstones = Tombstones(node, self.directory)
+        queues = QueueMerge(
+            node,
+            origins=self.origins,
+            log=self.replay_log,
+            gap_recovery=self.gap_recovery,
+            subscription_starts=self.subscription_starts,
+            delivered_ranges=self.delivered_ranges,
+            history=self.session_history,
+            reporting=self,
+        )
+        merging = SessionMerge(
+            node,
+            self.own.id,
+            directory=self.directory,
+            gap_recovery=self.gap_recovery,
+            queues=queues,
+            handover=handover,
+            tombstones=tombstones,
+            reporting=self,
+        )
         self.takeover: Takeover = Takeover(
             node,
             self.own.id,
@@ -344,6 +368,9 @@ class Cluster:
             delivered_ranges=self.delivered_ranges,
             history=self.session_history,
             handover=handover,
+            merging=merging,
+            queues=queues,
+            tombstones=tombstones,
             reporting=self,
             neighbours=self,
         )

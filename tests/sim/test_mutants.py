@@ -19,7 +19,7 @@ from broker.cluster.delivery.paced_release import PacedRelease
 from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
 from broker.cluster.delivery.replay_log import NEVER, ReplayLog
 from broker.cluster.sessions.delivered_ranges import DeliveredRanges
-from broker.cluster.sessions.merge import SessionMerge
+from broker.cluster.sessions.queue_merge import QueueMerge
 from broker.cluster.sessions.session_history import SessionHistory
 from broker.cluster.sessions.takeover import Takeover
 from broker.cluster.sessions.whereabouts import Whereabouts
@@ -108,12 +108,12 @@ def delivers_again(patch: Mutant) -> None:
 
 def forgets_what_was_left_behind(patch: Mutant) -> None:
     """The queue of an older session of a client is thrown away."""
-    patch.setattr(SessionMerge, "absorb", lambda *_: None)
+    patch.setattr(QueueMerge, "absorb", lambda *_: None)
 
 
 def merges_everything(patch: Mutant) -> None:
     """The queue of an older session is added, whether the newer one has had it or not."""
-    patch.setattr(SessionMerge, "_both", lambda *_: (set(), Counter()))
+    patch.setattr(QueueMerge, "_both", lambda *_: (set(), Counter()))
     patch.setattr(SessionHistory, "had_elsewhere", lambda *_: False)
     patch.setattr(
         SessionHistory,

@@ -35,14 +35,14 @@ def test_what_a_session_had_where_it_came_from(before: int) -> None:
     came = SessionState(
         seen={KEY: OriginWindow(10, 0.0)}, before={KEY: OriginWindow(before, 0.0)} if before else {}
     )
-    merging = world.node.takeover.merging
+    queues = world.node.takeover.queues
     world.node.cluster.session_history.inherit(session, came)
     old = SessionState(
         created=1,
         items=[Item(WAITING, 0, 2, False, b"", message(number)) for number in range(1, 15)],
     )
     old.origins = [(KEY, number) for number in range(1, 15)]
-    merging.absorb(session, old, world.now, Absorbed(old.seen))
+    queues.absorb(session, old, world.now, Absorbed(old.seen))
     expected = [number for number in range(1, 15) if number <= before or number > 10]
     assert [int(waiting.message.payload) for waiting in session.queue] == expected
 

@@ -14,6 +14,7 @@ Protocols of `broker.cluster.ports` alone.
 * `handover` drives the holder: it encodes a session, and keeps it until the taker has it. Its
   states are a table in `pending_handover`.
 * `merge` adds older sessions to newer ones. Its states are a table in `pending_merge`.
+* `queue_merge` decides what of the queues of older sessions is added.
 * `takeover_messages` has what two brokers say, `session_codec` a session as bytes, `session_parts`
   how these are sent in parts.
 * `session_history` knows which messages a session had besides those before the start of its

@@ -43,7 +43,6 @@ from broker.cluster.events import RouteChanged
 from broker.cluster.link.codec import read_link_messages
 from broker.cluster.link.version_vector import decode_vector, encode_vector
 from broker.cluster.sessions.handover import LATE, Handover
-from broker.cluster.sessions.merge import SessionMerge
 from broker.cluster.sessions.message_vectors import (
     behind,
     lacking,
@@ -97,6 +96,8 @@ if TYPE_CHECKING:
     from broker.cluster.link.link import Link
     from broker.cluster.ports import Neighbours, Reporting
     from broker.cluster.sessions.delivered_ranges import DeliveredRanges
+    from broker.cluster.sessions.merge import SessionMerge
+    from broker.cluster.sessions.queue_merge import QueueMerge
     from broker.cluster.strategy.directory import Directory
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
     from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
@@ -154,6 +155,7 @@ class Takeover:
         "_strategy",
         "active",
         "merging",
+        "queues",
         "spared",
         "tombstones",
     )
@@ -176,14 +178,18 @@ class Takeover:
         delivered_ranges: DeliveredRanges,
         history: SessionHistory,
         handover: Handover,
+        merging: SessionMerge,
+        queues: QueueMerge,
+        tombstones: Tombstones,
         reporting: Reporting,
         neighbours: Neighbours,
     ) -> None:
         """`node`: this broker, with the id `own_id`; `clock`: makes all stamps; `links`: by the
         neighbour's id; `barrier`: tells when all brokers know of subscriptions; `spared`: keeps log
-        entries for sessions that move; `handover`: the holder's side; `reporting`: counts and logs;
-        `neighbours`: get what is posted; the modules that know what a session was offered:
-        `directory`, `strategy`, `origins`, `log`, `gap_recovery`, `subscription_starts`,
+        entries for sessions that move; `handover`: the holder's side; `merging`: of older sessions,
+        `queues`: of what they have queued; `tombstones`: of sessions that have ended; `reporting`:
+        counts and logs; `neighbours`: get what is posted; the modules that know what a session was
+        offered: `directory`, `strategy`, `origins`, `log`, `gap_recovery`, `subscription_starts`,
         `delivered_ranges`, `history`."""
         self._node = node
         self._limits = node.limits
@@ -205,21 +211,9 @@ class Takeover:
         self._handover = handover
         self._pending: dict[str, PendingTakeover] = {}
         self._actions = self._action_table()
-        self.tombstones = Tombstones(node, directory)
-        self.merging = SessionMerge(
-            node,
-            own_id,
-            directory,
-            origins,
-            log,
-            gap_recovery,
-            subscription_starts,
-            delivered_ranges,
-            history,
-            self._handover,
-            self.tombstones,
-            reporting,
-        )
+        self.tombstones = tombstones
+        self.merging = merging
+        self.queues = queues
         self.active = False
         """Whether another broker has ever been reached: then entries are posted."""
         directory.watch(CLIENT, self._posted)
@@ -521,7 +515,7 @@ class Takeover:
             session.stamp = 0  # it never belonged to this broker
             end_quietly(self._node, session, len(session.queue))
             if pending.left is not None:
-                self._post(self.merging.put_back(pending.client_id, *pending.left), True)
+                self._post(self.queues.put_back(pending.client_id, *pending.left), True)
                 pending.left = None
 
     def _refuse(self, pending: PendingTakeover, now: float) -> None:
@@ -679,7 +673,7 @@ class Takeover:
         pending.seen = state.seen
         self._history.inherit(session, state)
         if left is not None and absorbed is not None:
-            self.merging.absorb(session, left, now, absorbed, state.seen)
+            self.queues.absorb(session, left, now, absorbed, state.seen)
             pending.seen = seen_by_both(state, left)
         pending.waiting = len(session.queue)
         here = offered(self._origins.vector)

@@ -1,0 +1,305 @@
+"""The queue of an older session is added to the newer session of the same client.
+
+Of each message one of the two sessions is sure to have it: the old one has the messages up to the
+start of the newer one's subscriptions (see `subscription_start`), the newer one those behind it.
+Messages that both had are found by number: those of the newer session are in its broker's log. A
+message in a session does not say its origin and number. So the old broker looks in its own log for
+the same topic and payload, and the newer one does for those that are not found there. QoS 2
+messages that were sent and not acknowledged are not sent again: the client may have had them. The
+subscriptions of the newer session hold; all queued messages are delivered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import TYPE_CHECKING
+
+from broker.base.sequence_set import Ranges, intersect, subtract
+from broker.base.sequence_set import merge as joined
+from broker.cluster.link.version_vector import Vector
+from broker.cluster.sessions.message_vectors import (
+    lacking,
+    offered,
+    only,
+    ranges_of,
+)
+from broker.cluster.sessions.session_codec import (
+    IN_FLIGHT,
+    REPEATED,
+    WAITING,
+    Item,
+    SessionState,
+    restore,
+)
+from broker.cluster.sessions.session_history import (
+    Absorbed,
+    SessionHistory,
+    delivered_numbers,
+    had,
+    ordinary_starts,
+)
+from broker.core.message import size_of
+from broker.core.route import Delivery
+from broker.core.session import Outgoing, Repeat, Session
+from broker.wire.strings import shorten
+from routing.topic_filter import SHARE_PREFIX
+
+if TYPE_CHECKING:
+    from broker.auth.authorization import Permissions
+    from broker.cluster.delivery.gap_recovery import GapRecovery
+    from broker.cluster.delivery.origins import Origins
+    from broker.cluster.delivery.replay_log import ReplayLog
+    from broker.cluster.delivery.subscription_start import SubscriptionStarts
+    from broker.cluster.ports import Reporting
+    from broker.cluster.sessions.delivered_ranges import DeliveredRanges
+    from broker.core.local_broker import LocalBroker
+    from broker.core.start_point import SubscriptionStart
+
+Content = tuple[bytes, bytes]
+"""Topic and payload."""
+
+Known = tuple[bytes, int]
+"""Origin and number of a message."""
+
+
+class QueueMerge:
+    """Adds queues of older sessions to newer ones."""
+
+    __slots__ = (
+        "_delivered_ranges",
+        "_gap_recovery",
+        "_history",
+        "_limits",
+        "_log",
+        "_node",
+        "_origins",
+        "_reporting",
+        "_starts",
+    )
+
+    def __init__(
+        self,
+        node: LocalBroker,
+        *,
+        origins: Origins,
+        log: ReplayLog,
+        gap_recovery: GapRecovery,
+        subscription_starts: SubscriptionStarts,
+        delivered_ranges: DeliveredRanges,
+        history: SessionHistory,
+        reporting: Reporting,
+    ) -> None:
+        """`node`: this broker; `reporting`: logs; the modules that know what a session was offered:
+        `origins`, `log`, `gap_recovery`, `subscription_starts`, `delivered_ranges`, `history`."""
+        self._node = node
+        self._limits = node.limits
+        self._origins = origins
+        self._log = log
+        self._gap_recovery = gap_recovery
+        self._starts = subscription_starts
+        self._delivered_ranges = delivered_ranges
+        self._history = history
+        self._reporting = reporting
+
+    def absorb(
+        self,
+        session: Session,
+        old: SessionState,
+        now: float,
+        absorbed: Absorbed,
+        there: Vector | None = None,
+    ) -> None:
+        """Add the queue of an older session `old` to the newer `session` of the same client.
+        `absorbed`: what the older one has had, by its subscriptions; `there`: what the newer one
+        was offered at another broker, if it has just come from there; `now`: s."""
+        node, history = self._node, self._history
+        here = offered(self._origins.vector)
+        waiting: list[tuple[Item, Known | None]] = []
+        for item, known in zip(old.items, old.origins or [None] * len(old.items), strict=True):
+            if item.place == WAITING or (item.place in (IN_FLIGHT, REPEATED) and item.qos == 1):
+                waiting.append((item, known))
+            else:
+                node.counters.merged_uncertain += item.place in (IN_FLIGHT, REPEATED)
+        seen = here if there is None else there
+        numbers, both = self._both(session, old, seen, waiting, now)
+        # Then the log may lack messages that were delivered: at another broker, or long ago.
+        elsewhere = any(
+            s.start is not None and s.start.adopted for s in session.subscriptions.values()
+        )
+        # Two brokers have taken one session: both have its queue.
+        twin = old.created == session.created
+        trimmed = node.counters.replay_log_trimmed > 0 or elsewhere or twin
+        offered_here = history.numbers_of(session)
+        kept: deque[Item] = deque()
+        left_out = in_both(waiting, both)
+        for index, (item, known) in reversed(list(enumerate(waiting))):
+            topic = item.message.topic
+            if known is not None:
+                mine = (
+                    known in numbers
+                    or known in offered_here
+                    or history.had_elsewhere(session, *known, topic)
+                )
+                mine = mine or (trimmed and had(session, seen, *known, topic))
+                if not mine and not history.absorbed_had(session, *known, topic):
+                    history.offers(session, *known)
+                    kept.appendleft(item)
+            elif not twin and index not in left_out:
+                kept.appendleft(item)
+        self._delivered_ranges.add(session, only(old.seen, here))
+        self._delivered_ranges.add(session, lacking(old.given, here))
+        self._history.inherit_given(session, old.given)
+        self._history.absorbed(session, absorbed)
+        node.counters.sessions_merged += 1
+        node.counters.merged_messages += len(kept)
+        self._put(session, kept)
+        self._stand_for(session, old, here, now)
+        if kept:
+            client = shorten(session.client_id)
+            self._reporting.log(
+                "info",
+                f"client {client}: {len(kept)} messages of its older session are added",
+            )
+
+    def _stand_for(self, session: Session, old: SessionState, here: Vector, now: float) -> None:
+        """Have a session get from now on the messages that the older one would have got: those that
+        were published after the older one subscribed, at brokers that could not be reached when it
+        was encoded. They arrive later, although they are older than the newer subscriptions."""
+        starts: dict[SubscriptionStart, SubscriptionStart] = {}
+        owed: dict[bytes, Ranges] = {}
+        seen = ranges_of(old.seen)
+        for s in session.subscriptions.values():
+            if s.start is None or s.filter.startswith(SHARE_PREFIX):
+                continue
+            if s.start not in starts:
+                tops = dict(s.start.tops)
+                for key in old.seen.keys() & tops.keys():
+                    top, before = tops[key], old.before.get(key)
+                    tops[key] = low = min(top, 0 if before is None else before.top)
+                    has = [*seen.get(key, ()), *s.start.early.get(key, ())]
+                    owed[key] = joined(
+                        [
+                            *owed.get(key, ()),
+                            *subtract([(low + 1, top)] if low < top else [], joined(has)),
+                        ]
+                    )
+                start = starts[s.start] = self._starts.adopt(tops) or s.start
+                start.at = s.start.at
+            s.start = starts[s.start]
+        if session.recorder is not None:
+            session.recorder.record_starts()
+        # The older session's broker waited for them in vain, and no local subscriber wanted them.
+        for key, pairs in owed.items():
+            if pairs:
+                self._gap_recovery.fetch(session, key, pairs)
+        ranges = {
+            key: found
+            for key, pairs in owed.items()
+            if (found := intersect(pairs, ranges_of(here).get(key, [])))
+        }
+        for entry in self._log.those(ranges, now - self._limits.log_age) if ranges else ():
+            for number, message in enumerate(entry.messages(), entry.sequence):
+                self._history.offer(session, entry.key, number, message)
+
+    def put_back(
+        self, client_id: str, stamp: int, permissions: Permissions | None, old: SessionState
+    ) -> Session:
+        """Restore an older session that was added to a newer one, as the takeover of the newer one
+        has failed. It gets the messages that have arrived for it since, which no other session of
+        the client has. `client_id`, `stamp`, `permissions`: of the session; `old`: what it was."""
+        node = self._node
+        session = node.sessions[client_id] = Session(node, client_id)
+        session.permissions = permissions
+        restore(old, session, node.dispatcher, self._starts)
+        session.stamp = stamp
+        self._history.inherit(session, old)
+        self._delivered_ranges.add(session, only(old.seen, offered(self._origins.vector)))
+        for key, number, message in self._history.since(old.seen, node.now - node.limits.log_age):
+            here = self._origins.vector[key].for_local_subscribers(number)
+            if here and (key not in old.before or number > old.before[key].top):
+                self._history.offer(session, key, number, message)
+        node.expire_later(session)
+        return session
+
+    def _both(
+        self,
+        session: Session,
+        old: SessionState,
+        here: Vector,
+        waiting: list[tuple[Item, Known | None]],
+        now: float,
+    ) -> tuple[set[Known], Counter[Content]]:
+        """Find the messages that both sessions had: those with numbers, and the contents of those
+        for which the old one has no numbers."""
+        numbers: set[Known] = set()
+        both: Counter[Content] = Counter()
+        topics = {item.message.topic for item, _ in waiting}
+        numbered = {known for _, known in waiting if known is not None}
+        if not topics or not (starts := ordinary_starts(session)):
+            return numbers, both
+        unknown = [
+            (item.message.topic, item.message.payload) for item, known in waiting if known is None
+        ]
+        contents = {hash(content): content for content in unknown}
+        for _, key, number, _, content in self._history.brought_to(session):
+            numbers.add((key, number))
+            if content in contents:
+                both[contents[content]] += (key, number) not in numbered
+        theirs = {
+            key: subtract([(1, window.top)], window.gaps)
+            for key, window in old.seen.items()
+            if window.top
+        }
+        for key, number in numbered:
+            theirs.setdefault(key, []).append((number, number))
+        ranges = {
+            key: intersect(joined(pairs), delivered_numbers(starts, here, key))
+            for key, pairs in theirs.items()
+        }
+        for entry in self._log.those(ranges, now - self._limits.log_age):
+            if (topic := entry.topic) not in topics:
+                continue
+            for number, message in enumerate(entry.messages(), entry.sequence):
+                if had(session, here, entry.key, number, topic, logged=True):
+                    numbers.add((entry.key, number))
+                    both[topic, message.payload] += (entry.key, number) not in numbered
+        return numbers, both
+
+    def _put(self, session: Session, items: deque[Item]) -> None:
+        """Put messages into a queue, ahead of those that are there: they are older."""
+        node = self._node
+        if not items:
+            return
+        added = []
+        for item in items:
+            name = item.message.topic.decode()
+            if session.permissions is not None and not session.permissions.may_receive(name):
+                continue
+            wanted = list(session.wanting(name))
+            ids = Delivery(session, wanted).ids if wanted else b""
+            added.append(
+                Outgoing(item.message, min(item.qos, node.config.max_qos), item.retain, ids)
+            )
+        sent = [
+            session.queue.popleft()
+            for _ in range(sum(isinstance(outgoing, Repeat) for outgoing in session.queue))
+        ]
+        session.queue.extendleft(reversed([*sent, *added]))
+        session.queued_bytes += sum(size_of(outgoing.message) for outgoing in added)
+        if session.recorder is not None:
+            session.recorder.record_all()
+        if session.conn is not None:
+            session.pump()
+
+
+def in_both(waiting: list[tuple[Item, Known | None]], both: Counter[Content]) -> set[int]:
+    """Return the indices of the messages without numbers in the queue of an old session that the
+    newer one had: as many of each content as `both` says, the newest first; retained copies last,
+    as the newer session had the messages themselves."""
+    found = set()
+    for index in sorted(range(len(waiting)), key=lambda at: (waiting[at][0].retain, -at)):
+        item, known = waiting[index]
+        if known is None and both[content := (item.message.topic, item.message.payload)] > 0:
+            both[content] -= 1
+            found.add(index)
+    return found
