@@ -11,15 +11,15 @@ from broker.auth.enhanced_auth import Authentication, AuthenticationFailed
 from broker.core.client import Client, MemoryRoom
 from broker.core.client import Host as ClientHost
 from broker.core.client_packets import ClientPackets
+from broker.core.connack import accepting, keep_alive, refusing
 from broker.core.connection import Connection
 from broker.core.effects import Authenticate
-from broker.core.memory_limit import will_memory
-from broker.core.reason_string import explain, well_formed
-from broker.core.session import NEVER, QueueMemory, Session
-from broker.core.session import Host as SessionHost
+from broker.core.reason_string import well_formed
+from broker.core.session import QueueMemory
+from broker.core.session_opening import Host as OpeningHost
+from broker.core.session_opening import open_session
 from broker.core.session_owner import Host as Verifier
 from broker.core.session_owner import abandoned, belongs, owner_of
-from broker.core.topic_alias import TopicAliases
 from broker.wire.constants import BRIDGE_BIT, MAX_PACKET_SIZE, PacketType, ReasonCode
 from broker.wire.decode import decode_connect, decode_packet
 from broker.wire.encode import encode_packet, return_code
@@ -30,7 +30,7 @@ from broker.wire.strings import shorten
 from broker.wire.varint import read_length
 
 if TYPE_CHECKING:
-    from broker.auth.authorization import Access, Permissions
+    from broker.auth.authorization import Access
     from broker.base.rate_limit import RateLimit
     from broker.core.effects import Hooks
     from broker.core.ports import Cluster, Draining
@@ -45,7 +45,7 @@ class Memory(QueueMemory, MemoryRoom, Protocol):
     """Counts what sessions have queued, and says how much memory is left."""
 
 
-class Host(ClientHost, SessionHost, Verifier, Protocol):
+class Host(ClientHost, OpeningHost, Verifier, Protocol):
     """What a CONNECT asks of the broker."""
 
     checking: int
@@ -97,21 +97,6 @@ class Host(ClientHost, SessionHost, Verifier, Protocol):
 
     def client_refused(self, client: Client, /) -> None:
         """A client is refused for which a session was already found."""
-
-    def permissions(
-        self, username: str | None, client_id: str, listener: str, /
-    ) -> Permissions | None:
-        """Return what the client `client_id` of the user `username` may do that came by `listener`;
-        None: everything."""
-
-    def revoke(self, session: Session, /) -> None:
-        """Drop what is queued for a session that may not receive it any more."""
-
-    def take_over(self, session: Session, /) -> None:
-        """Disconnect a client that has connected once more."""
-
-    def end_session(self, session: Session, source: Connection | None, /) -> None:
-        """Forget a session. `source`: the connection that is answered once that is durable."""
 
 
 class ConnectHandshake:
@@ -220,7 +205,11 @@ class ConnectHandshake:
         if self.version != 5 and isinstance(error, UnsupportedVersion):
             last = b"\x20\x02\x00\x01"
         elif self.version == 5:
-            last = self._refusal(Connack(False, error.reason), error.message)
+            last = refusing(
+                Connack(False, error.reason),
+                error.message,
+                None if self.connect is None else self.connect.properties,
+            )
         self.conn.linger = True
         self.conn.close(last)
         node.forget(self.conn)
@@ -487,7 +476,11 @@ class ConnectHandshake:
         self.conn.linger = True
         if connect.version == 5:
             self.conn.close(
-                self._refusal(Connack(False, reason, properties), told or f"this client {why}")
+                refusing(
+                    Connack(False, reason, properties),
+                    told or f"this client {why}",
+                    connect.properties,
+                )
             )
         else:
             self.conn.close(encode_packet(Connack(False, return_code(reason)), 4))
@@ -502,14 +495,6 @@ class ConnectHandshake:
             why,
             told="this client id belongs to another user",
         )
-
-    def _refusal(self, connack: Connack, why: str) -> bytes:
-        asked = self.connect.properties if self.connect is not None else None
-        maximum = (asked or {}).get(Property.MAXIMUM_PACKET_SIZE, MAX_PACKET_SIZE)
-        data = explain(connack, why, maximum)
-        if len(data) > maximum:
-            data = encode_packet(Connack(False, connack.code), 5)
-        return data if len(data) <= maximum else b""
 
     def go_on(self, now: float) -> None:
         """Go on: what the client sent on its older connection is handled."""
@@ -563,14 +548,13 @@ class ConnectHandshake:
             return  # waits for its session, or is refused
         if connect.client_id not in node.sessions and not self._begins(connect):
             return
-        session, present = self._session(connect, stamp)
-        self._configure(session, connect, answer)
+        session, present = open_session(node, conn, connect, self.owner, stamp, answer)
         node.cluster.session_came(session, present)
         client = ClientPackets(node, conn, session, connect)
         client.authentication = self.authentication
-        client.keep_alive = self._keep_alive(connect, answer) * 1.5
+        client.keep_alive = keep_alive(connect, answer, node.config.max_keep_alive) * 1.5
         session.conn = conn
-        connack = self._connack(connect, present, answer)
+        connack = accepting(connect, present, answer, node.config)
         if len(connack) > session.maximum_packet_size:
             self._give_up(client)
             return
@@ -587,32 +571,6 @@ class ConnectHandshake:
         node.journal.session_connected(session, present=present)
         if present:
             session.redeliver()
-
-    def _session(self, connect: Connect, stamp: int) -> tuple[Session, bool]:
-        """Return the client's session, and whether it was there before. An older connection of the
-        client is closed, and Clean Start ends the session that it had. `stamp`: when this
-        connection began (hybrid clock)."""
-        node = self.node
-        client_id = connect.client_id
-        old = node.sessions.get(client_id)
-        if old is not None and old.conn is not None:
-            node.take_over(old)
-            # It is gone when it was to end with its connection.
-            old = node.sessions.get(client_id)
-        if old is not None and connect.clean_start:
-            node.end_session(old, self.conn)
-            old = None
-        session = old if old is not None else Session(node, client_id)
-        session.will = None  # a delayed one of the last connection is not sent (MQTT-3.1.3-9)
-        session.stop_timers()
-        node.sessions[client_id] = session
-        session.stamp = stamp
-        if old is None:
-            session.created = stamp
-            session.floor = node.cluster.session_floor(client_id, self.owner)
-        if connect.clean_start:
-            session.floor = stamp
-        return session, old is not None
 
     def _begins(self, connect: Connect) -> bool:
         """Return whether a new session begins; a client that gets none is turned away."""
@@ -641,92 +599,6 @@ class ConnectHandshake:
             ReasonCode.PACKET_TOO_LARGE, "has a Maximum Packet Size that its CONNACK exceeds"
         )
         self.node.client_refused(client)
-
-    def _configure(self, session: Session, connect: Connect, answer: Properties) -> None:
-        node = self.node
-        properties = connect.properties
-        maximum = MAX_PACKET_SIZE
-        aliases = 0
-        if properties:
-            maximum = properties.get(Property.MAXIMUM_PACKET_SIZE, maximum)
-            aliases = min(
-                properties.get(Property.TOPIC_ALIAS_MAXIMUM, 0), node.config.topic_aliases_out
-            )
-        changed = session.version != connect.version or session.maximum_packet_size != maximum
-        session.version = connect.version
-        session.clean = connect.clean_start
-        session.username = connect.username
-        session.owner = self.owner
-        if node.access is not None or session.permissions is not None:
-            permissions = node.permissions(connect.username, connect.client_id, self.conn.listener)
-            changed = changed or permissions is None or not permissions.same(session.permissions)
-            session.permissions = permissions
-            node.revoke(session)
-        session.will = connect.will
-        session.will_memory = will_memory(connect.will)
-        session.maximum_packet_size = maximum
-        session.limited = maximum < MAX_PACKET_SIZE
-        session.aliases = TopicAliases(aliases) if aliases else None
-        session.checked = session.limited or session.aliases is not None
-        most = node.config.max_inflight_messages
-        if connect.version == 5:
-            properties = properties or {}
-            asked = properties.get(Property.SESSION_EXPIRY_INTERVAL, 0)
-            session.expire_after(asked)
-            if session.expiry not in (NEVER, asked):
-                answer[Property.SESSION_EXPIRY_INTERVAL] = int(session.expiry)
-            session.receive_maximum = min(properties.get(Property.RECEIVE_MAXIMUM, 65535), most)
-        else:
-            session.expire_after(0 if connect.clean_start else 0xFFFFFFFF)
-            session.receive_maximum = min(node.limits.max_inflight, most)
-        if changed:
-            node.dispatcher.session_changed(session)
-
-    def _keep_alive(self, connect: Connect, answer: Properties) -> int:
-        maximum = self.node.config.max_keep_alive
-        if (
-            maximum
-            and connect.version == 5
-            and (connect.keep_alive == 0 or connect.keep_alive > maximum)
-        ):
-            answer[Property.SERVER_KEEP_ALIVE] = maximum
-            return maximum
-        return connect.keep_alive
-
-    def _connack(self, connect: Connect, present: bool, answer: Properties) -> bytes:
-        if connect.version == 5:
-            self._announce(connect, answer)
-        elif connect.version == 4:
-            return b"\x20\x02\x01\x00" if present else b"\x20\x02\x00\x00"
-        return encode_packet(
-            Connack(present and connect.version > 3, 0, answer or None), connect.version
-        )
-
-    def _announce(self, connect: Connect, answer: Properties) -> None:
-        """Put what this broker is not, or not as usual, into a CONNACK (MQTT 5, 3.2.2.3)."""
-        config = self.node.config
-        if config.topic_alias_maximum:
-            answer[Property.TOPIC_ALIAS_MAXIMUM] = config.topic_alias_maximum
-        if config.max_qos < 2:
-            answer[Property.MAXIMUM_QOS] = config.max_qos
-        if config.max_packet_size < MAX_PACKET_SIZE:
-            answer[Property.MAXIMUM_PACKET_SIZE] = config.max_packet_size
-        if config.receive_maximum < 65_535:
-            answer[Property.RECEIVE_MAXIMUM] = config.receive_maximum
-        for available, name in (
-            (config.retain_available, Property.RETAIN_AVAILABLE),
-            (config.wildcard_subscriptions, Property.WILDCARD_SUBSCRIPTION_AVAILABLE),
-            (config.subscription_identifiers, Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE),
-            (config.shared_subscriptions, Property.SHARED_SUBSCRIPTION_AVAILABLE),
-        ):
-            if not available:
-                answer[name] = 0
-        if config.response_information and (connect.properties or {}).get(
-            Property.REQUEST_RESPONSE_INFORMATION
-        ):
-            answer[Property.RESPONSE_INFORMATION] = config.response_information.replace(
-                "%c", connect.client_id
-            )
 
     # ---------------------------------------------------------------- end
 

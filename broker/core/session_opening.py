@@ -1,0 +1,138 @@
+"""The session of a client that is let in: its older one, or a new one, with what CONNECT says
+(MQTT-3.1.2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from broker.core.memory_limit import will_memory
+from broker.core.session import NEVER, OtherBrokers, Session
+from broker.core.session import Host as SessionHost
+from broker.core.topic_alias import TopicAliases
+from broker.wire.constants import MAX_PACKET_SIZE
+from broker.wire.properties import Properties, Property
+
+if TYPE_CHECKING:
+    from broker.auth.authorization import Permissions
+    from broker.core.connection import Connection
+    from broker.core.dispatcher import Dispatcher
+    from broker.wire.packets import Connect
+
+
+class SessionsElsewhere(OtherBrokers, Protocol):
+    """What opening a session asks of the cluster."""
+
+    def session_floor(self, client_id: str, owner: str | None, /) -> int:
+        """Return when the last session of a client ended (hybrid clock), 0: not known."""
+
+
+class Host(SessionHost, Protocol):
+    """What opening a session asks of its broker."""
+
+    @property
+    def cluster(self) -> SessionsElsewhere:
+        """The other brokers."""
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """Subscriptions of all sessions, and the way of every message to them."""
+
+    @property
+    def sessions(self) -> dict[str, Session]:
+        """By client id."""
+
+    def permissions(
+        self, username: str | None, client_id: str, listener: str, /
+    ) -> Permissions | None:
+        """Return what the client `client_id` of the user `username` may do that came by `listener`;
+        None: everything."""
+
+    def revoke(self, session: Session, /) -> None:
+        """Drop what is queued for a session that may not receive it any more."""
+
+    def take_over(self, session: Session, /) -> None:
+        """Disconnect a client that has connected once more."""
+
+    def end_session(self, session: Session, source: Connection | None, /) -> None:
+        """Forget a session. `source`: the connection that is answered once that is durable."""
+
+
+def open_session(
+    node: Host,
+    conn: Connection,
+    connect: Connect,
+    owner: str | None,
+    stamp: int,
+    answer: Properties,
+) -> tuple[Session, bool]:
+    """Return the session of a client that is let in, and whether it was there before. An older
+    connection of the client is closed, and Clean Start ends the session that it had.
+
+    `node`: this broker; `conn`, `connect`: the client's connection and its CONNECT; `owner`: its
+    user; `stamp`: when the connection began (hybrid clock); `answer`: properties of its CONNACK, to
+    which the expiry is added that it gets if that is not the one that it asked for.
+    """
+    client_id = connect.client_id
+    old = node.sessions.get(client_id)
+    if old is not None and old.conn is not None:
+        node.take_over(old)
+        # It is gone when it was to end with its connection.
+        old = node.sessions.get(client_id)
+    if old is not None and connect.clean_start:
+        node.end_session(old, conn)
+        old = None
+    session = old if old is not None else Session(node, client_id)
+    session.will = None  # a delayed one of the last connection is not sent (MQTT-3.1.3-9)
+    session.stop_timers()
+    node.sessions[client_id] = session
+    session.stamp = stamp
+    if old is None:
+        session.created = stamp
+        session.floor = node.cluster.session_floor(client_id, owner)
+    if connect.clean_start:
+        session.floor = stamp
+    session.owner = owner
+    _configure(node, session, connect, conn.listener, answer)
+    return session, old is not None
+
+
+def _configure(
+    node: Host, session: Session, connect: Connect, listener: str, answer: Properties
+) -> None:
+    """Give a session what its client's CONNECT says."""
+    properties = connect.properties
+    maximum = MAX_PACKET_SIZE
+    aliases = 0
+    if properties:
+        maximum = properties.get(Property.MAXIMUM_PACKET_SIZE, maximum)
+        aliases = min(
+            properties.get(Property.TOPIC_ALIAS_MAXIMUM, 0), node.config.topic_aliases_out
+        )
+    changed = session.version != connect.version or session.maximum_packet_size != maximum
+    session.version = connect.version
+    session.clean = connect.clean_start
+    session.username = connect.username
+    if node.access is not None or session.permissions is not None:
+        permissions = node.permissions(connect.username, connect.client_id, listener)
+        changed = changed or permissions is None or not permissions.same(session.permissions)
+        session.permissions = permissions
+        node.revoke(session)
+    session.will = connect.will
+    session.will_memory = will_memory(connect.will)
+    session.maximum_packet_size = maximum
+    session.limited = maximum < MAX_PACKET_SIZE
+    session.aliases = TopicAliases(aliases) if aliases else None
+    session.checked = session.limited or session.aliases is not None
+    most = node.config.max_inflight_messages
+    if connect.version == 5:
+        properties = properties or {}
+        asked = properties.get(Property.SESSION_EXPIRY_INTERVAL, 0)
+        session.expire_after(asked)
+        if session.expiry not in (NEVER, asked):
+            answer[Property.SESSION_EXPIRY_INTERVAL] = int(session.expiry)
+        session.receive_maximum = min(properties.get(Property.RECEIVE_MAXIMUM, 65535), most)
+    else:
+        session.expire_after(0 if connect.clean_start else 0xFFFFFFFF)
+        session.receive_maximum = min(node.limits.max_inflight, most)
+    if changed:
+        node.dispatcher.session_changed(session)
