@@ -20,6 +20,7 @@ from broker.cluster.delivery.gap_recovery import GapRecovery
 from broker.cluster.delivery.history import HistoryRequests
 from broker.cluster.delivery.late import LateOffers
 from broker.cluster.delivery.link_acks import LinkAcks
+from broker.cluster.delivery.low_watermarks import LowWatermarks
 from broker.cluster.delivery.origins import Origins
 from broker.cluster.delivery.orphans import Orphans
 from broker.cluster.delivery.ports import DeliveringBroker, LogJournal
@@ -156,6 +157,7 @@ class Cluster:
         self._build_routing(node)
         self._build_delivery(node, now)
         self._build_recovery(node)
+        self._build_forwarding(node)
         self.clock: HybridClock = HybridClock(now, wall, node.limits)
         self._build_sharing(node)
         self._build_sessions(node)
@@ -220,8 +222,7 @@ class Cluster:
         )
 
     def _build_recovery(self, node: FederatedBroker) -> None:
-        """Build what brings messages that a link lost, or that a broker missed while it was
-        away."""
+        """Build what finds out which messages are missing here, and asks for them."""
         self.subscription_starts: SubscriptionStarts = SubscriptionStarts(
             node, self.origins, self.directory, self.barrier, self.behind, enabled=self.enabled
         )
@@ -244,6 +245,10 @@ class Cluster:
             report=self,
             alarm=self,
         )
+        self.low_watermarks: LowWatermarks = LowWatermarks(self.origins, self.strategy)
+
+    def _build_forwarding(self, node: FederatedBroker) -> None:
+        """Build what passes messages on, and what sends those again that another broker lacks."""
         self.forwarder: Forwarder = Forwarder(
             node,
             origins=self.origins,
@@ -395,7 +400,7 @@ class Cluster:
             **self.history.records,
             **self.directory.records,
             **self.retained_comparison.records,
-            **self.gap_recovery.records,
+            **self.low_watermarks.records,
             **self.barrier.records,
             **self.subscription_starts.records,
         }

@@ -342,7 +342,7 @@ class Drain:
                 and self._asked.get(link, -math.inf) + self._limits.drain_ask <= now
             ):
                 self._asked[link] = now
-                self._cluster.gap_recovery.send_upto(link)
+                self._cluster.low_watermarks.send(link)
                 link.send_behind(ASK_SEEN, b"")
 
     def seen(self, link: Link, seen: Vector, now: float) -> None:

@@ -14,7 +14,7 @@ import pytest
 from broker.auth.acl_file import parse_rules
 from broker.auth.authorization import Access
 from broker.base.limits import DEFAULTS, Limits
-from broker.cluster.delivery.answers import ASK
+from broker.cluster.delivery.answer_part import ASK
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import encode_for_links, origin_key
 from broker.cluster.link.control_records import DIRECTORY, ROUTED, SEEN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.base.limits import Limits
-from broker.cluster.delivery.answers import ANSWER, ASK, PIECE
+from broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE
 from broker.cluster.delivery.remote_flow_control import HOLD
 from broker.cluster.delivery.replay_log import NEVER
 from broker.cluster.link.control_records import DIRECTORY, ROUTED

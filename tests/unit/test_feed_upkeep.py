@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from broker.base.limits import Limits
-from broker.cluster.delivery.answers import ANSWER, ASK, LOOKS, PIECE
+from broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE
+from broker.cluster.delivery.answers import LOOKS
 from broker.cluster.delivery.gap_recovery import CHANGED
 from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.replay_log import LogEntry, Looked, ReplayLog

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.base.sequence_set import LAST
-from broker.cluster.delivery.gap_recovery import ANSWER, ASK, PIECE, ROUTING
+from broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE
 from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import (
     AGES,
@@ -24,6 +24,7 @@ from broker.cluster.link.control_records import (
 )
 from broker.cluster.link.version_vector import OriginWindow, encode_vector
 from broker.cluster.sharing.assignment_ledger import encode_refs
+from broker.cluster.strategy.directory import ROUTING
 from broker.cluster.strategy.path_change import BREAK, CHANGED
 from broker.wire import Subscribe, SubscriptionRequest
 from routing.link_state import LISTING

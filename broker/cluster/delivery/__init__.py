@@ -13,7 +13,8 @@ retained messages and the log's tail on the disk are above it: it reaches them b
 * `resync` replays to a neighbour what it lacks before its link is live; `history`
   asks neighbours for what is not in the log here; `orphans` says which origins are gone.
 * `ordered_feed` is one origin as local subscribers get it; `gap_recovery` asks the origin for what
-  is missing, `answers` answers such questions, `paced_release` delivers what a feed held back.
+  is missing, `answers` answers such questions (`answer_part` as bytes), `paced_release` delivers
+  what a feed held back; `low_watermarks` says up to where nothing is missing.
 * `late` offers the log's tail to a broker that is back.
 * `subscription_start` says behind which sequence number of each origin a subscription begins.
 * `remote_flow_control` carries backpressure from a slow subscriber to its publishers elsewhere.

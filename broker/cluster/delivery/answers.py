@@ -21,10 +21,10 @@ from broker.base.sequence_set import (
     merge,
     subtract,
 )
+from broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE, AnswerPart
 from broker.cluster.delivery.replay_log import LogEntry, Looked
 from broker.cluster.delivery.subscription_start import answer_of, numbers_at, times_of
 from broker.cluster.link.codec import origin_key, with_expiry
-from broker.cluster.strategy.directory import BEHIND, KNOWN, LIVE
 from broker.core.receiver_assignment import ID
 from broker.wire.errors import MalformedPacket
 
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from broker.cluster.strategy.directory import Directory
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
     from broker.core.local_broker import LocalBroker
-
-ASK, ANSWER, PIECE = 5, BEHIND | LIVE | KNOWN | 6, BEHIND | 8
-"""Kinds of messages to one broker."""
 
 PART = 60_000
 """bytes of an answer in one record."""
@@ -253,18 +250,17 @@ class Answers:
         self._acks.asked(asked.sender, more)
         count = max(1, -(-len(data) // PART))
         for index in range(count):
-            flags = (index == count - 1) | more << 1 | (4 if gone else 0)
-            head = (
-                asked.state
-                + asked.number
-                + index.to_bytes(4, "big")
-                + bytes((flags,))
-                + top.to_bytes(6, "big")
+            part = AnswerPart(
+                number=int.from_bytes(asked.number, "big"),
+                position=index,
+                last=index == count - 1,
+                more=more,
+                top=top,
+                gone=gone,
+                data=data[index * PART : (index + 1) * PART],
             )
-            if gone:
-                head += gone.to_bytes(6, "big")
             kind = PIECE if more else ANSWER
-            self._directory.send(asked.sender, kind, head + data[index * PART : (index + 1) * PART])
+            self._directory.send(asked.sender, kind, part.encode(asked.state))
 
 
 def named(entry: LogEntry, broker_id: bytes) -> bool:

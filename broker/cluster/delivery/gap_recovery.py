@@ -17,20 +17,16 @@ origin has sent what is missing:
 A broker on the path passes an ANSWER on over a live link only, and only while it
 knows all filters that the asking broker had posted when it asked. So what is published behind the
 answer takes the same path, or a BREAK precedes it.
-
-    record UPTO  (id, boot, u48 number)...: all that is wanted behind this link, up to here, has
-                 been sent over it
 """
 
 from __future__ import annotations
 
-from binascii import a2b_base64, b2a_base64
+from binascii import a2b_base64
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from broker.base import costs
 from broker.base.sequence_set import (
-    LAST,
     MAX_SKIPS,
     Ranges,
     encode_pairs,
@@ -39,7 +35,7 @@ from broker.base.sequence_set import (
     merge,
     subtract,
 )
-from broker.cluster.delivery.answers import ANSWER, ASK, PIECE
+from broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE, AnswerPart, decode_answer
 from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.ordered_feed import (
     RETRY,
@@ -52,7 +48,6 @@ from broker.cluster.delivery.orphans import EARLIER
 from broker.cluster.delivery.paced_release import PacedRelease
 from broker.cluster.events import ClusterEvents, LinkDown, LinkUp, OriginLost, RouteChanged
 from broker.cluster.link.codec import read_link_packets, split_key
-from broker.cluster.link.control_records import UPTO
 from broker.cluster.strategy.directory import ROUTING
 from broker.cluster.strategy.flood import leaves_out
 from broker.cluster.strategy.path_change import (
@@ -74,7 +69,7 @@ if TYPE_CHECKING:
     from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
     from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from broker.cluster.delivery.subscription_start import SubscriptionStarts
-    from broker.cluster.link.link import Handler, Link
+    from broker.cluster.link.link import Link
     from broker.cluster.ports import Alarm, Reporting
     from broker.cluster.strategy.directory import Directory
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
@@ -105,53 +100,6 @@ answer is too busy to publish."""
 STRANGER = 1.0
 """s; longest wait for an origin that the directory does not know: it learns of it soon, or
 never."""
-
-STEP = 12 + 6
-
-
-class AnswerPart(NamedTuple):
-    """A part of an answer (ANSWER)."""
-
-    number: int
-    """Of the question."""
-    position: int
-    """Which part of the answer it is, from 0."""
-    last: bool
-    more: bool
-    """There are messages behind `top`, for the next question."""
-    top: int
-    """The number up to which the answer has all that is wanted."""
-    gone: int
-    """The messages up to this number have left the origin's log and may be under way."""
-    data: bytes
-
-
-def decode_answer(body: bytes) -> AnswerPart:
-    """Decode a part of an answer.
-
-    Raises:
-        MalformedPacket: it is truncated, or has a sequence number out of range.
-    """
-    if len(body) < 27:
-        raise MalformedPacket("ANSWER is truncated")
-    flags = body[20]
-    top = int.from_bytes(body[21:27], "big")
-    if top >= LAST:
-        raise MalformedPacket("ANSWER with a sequence number out of range")
-    gone, begin = 0, 27
-    if flags & 4:
-        if len(body) < 33:
-            raise MalformedPacket("ANSWER is truncated")
-        gone, begin = int.from_bytes(body[27:33], "big"), 33
-    return AnswerPart(
-        int.from_bytes(body[12:16], "big"),
-        int.from_bytes(body[16:20], "big"),
-        flags & 1 != 0,
-        flags & 2 != 0,
-        top,
-        gone,
-        body[begin:],
-    )
 
 
 class GapRecovery:
@@ -209,7 +157,6 @@ class GapRecovery:
         directory.receive_over(PIECE, self._answer_received, pieces=12)
         directory.receive_over(BREAK, self._break_received)
         directory.receive(CHANGED, self._changed_received)
-        self.records: dict[int, Handler] = {UPTO: self.upto_received}
 
     @property
     def active(self) -> bool:
@@ -760,55 +707,3 @@ class GapRecovery:
             self._log.keep(feed.key, sequence, message, choice, now)
             if message.retain:
                 self._above.retained_sync.received(message, feed.key, sequence, now, None)
-
-    # ---------------------------------------------------------------- what is not wanted
-
-    def send_upto(self, link: Link) -> None:
-        """Tell a neighbour up to which number of each origin it was sent all that is wanted behind
-        the link (UPTO). Not while messages are queued for it: some may be dropped."""
-        if (
-            not (self.active and self._strategy.carries(link))
-            or link.conn.backlog
-            or link.conn.paused
-        ):
-            return
-        news = []
-        for key, window in self._vector.items():
-            feed = window.feed
-            if window is self._origins.own:
-                done = window.top
-            elif feed is None or feed.source is None or feed.source is link:
-                continue
-            else:
-                done = feed.done
-            if link.upto.get(key) != done and link in self._strategy.everywhere(key):
-                link.upto[key] = done
-                news.append(a2b_base64(key) + done.to_bytes(6, "big"))
-        if news:
-            link.send_behind(UPTO, b"".join(news))
-
-    def upto_received(self, link: Link, body: bytes, now: float) -> None:
-        """Take an UPTO record of a neighbour: numbers up to there that did not arrive were not
-        wanted here. `link`: over which it came; `body`: the record without its type; `now`: s.
-
-        Raises:
-            MalformedPacket: it is truncated, or has a sequence number out of range.
-        """
-        if len(body) % STEP:
-            raise MalformedPacket("UPTO record is truncated")
-        for at in range(0, len(body), STEP):
-            key = b2a_base64(body[at : at + 12], newline=False)
-            done = int.from_bytes(body[at + 12 : at + STEP], "big")
-            if done >= LAST:
-                raise MalformedPacket("UPTO record with a sequence number out of range")
-            window = self._vector.get(key)
-            feed = None if window is None else window.feed
-            if window is None or feed is None or link not in (feed.source, feed.behind):
-                continue
-            if done > max(feed.done, feed.settled):
-                if done > window.top:
-                    window.skip(window.top + 1, done)
-                    window.top = done
-                feed.settled = done
-                if feed.source is link:
-                    feed.done = done

@@ -130,7 +130,7 @@ class Comparing(Protocol):
 class Advance(Protocol):
     """Tells neighbours up to which number they have had all messages that they want."""
 
-    def send_upto(self, link: Link) -> None:
+    def send(self, link: Link) -> None:
         """Send the low watermarks over `link`, behind the messages that were sent on it."""
 
 
@@ -166,7 +166,7 @@ class LinkHost(Reporting, Protocol):
         """Who compares retained messages."""
 
     @property
-    def gap_recovery(self) -> Advance:
+    def low_watermarks(self) -> Advance:
         """Who tells how far neighbours have all."""
 
     def link_up(self, link: Link, now: float) -> None:
@@ -393,7 +393,7 @@ class Link:
             if len(self._pings) > 16:
                 self._pings.clear()
             self._pings[self._ping] = now
-        self.cluster.gap_recovery.send_upto(self)
+        self.cluster.low_watermarks.send(self)
         payload = encode_record(PING, self._ping.to_bytes(4, "big")) + b"".join(self._records)
         self._records.clear()
         self._send_control(b"\xc0" + encode_varint(len(payload)) + payload)
