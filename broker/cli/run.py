@@ -130,7 +130,7 @@ class _Run:
         if node.drain is None:
             Drain(node, options, now, self.stopping.set)
         else:
-            node.drain.hurry(now, "a second signal")
+            node.drain.hurry(now, "asked again to finish")
         self.broker.driver.wake()
         assert node.drain is not None
         return {"draining": True, "drain": node.drain.as_dict()}

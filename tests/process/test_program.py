@@ -433,7 +433,7 @@ def test_the_module_is_the_command() -> None:
 
 
 def test_what_is_public() -> None:
-    assert mqttree.__all__ == ["Broker", "ConfigError"]
+    assert mqttree.__all__ == ["Broker", "ConfigError", "Limits"]
     assert all(getattr(mqttree, name) is not None for name in mqttree.__all__)
     assert issubclass(ConfigError, ValueError)
 
