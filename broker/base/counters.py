@@ -231,7 +231,7 @@ class Counters(metaclass=Slotted, kw_only=True):
         return self.dropped_slow_consumer + self.dropped_queue_full + self.dropped_too_large
 
     def as_dict(self) -> dict[str, int]:
-        """Return name -> value, sums instead of what is counted apart only because that is
+        """Return name -> value, sums instead of what is counted separately only because that is
         cheaper."""
         found = {name: getattr(self, name) for name in type(self).FIELDS if name not in _PARTS}
         sums = {

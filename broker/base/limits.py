@@ -26,9 +26,9 @@ class Limits(Record, kw_only=True):
     """s; from our decision to close until a peer that does not read its last packets is cut off."""
 
     linger: float = 1.0
-    """s; from our last packet after an error until the connection is closed for good. A peer that
+    """s; from our last packet after an error until the connection is fully closed. A peer that
     is still sending would lose that packet to the reset with which the kernel answers bytes that
-    nobody reads."""
+    are not read."""
 
     client_backlog_bytes: int = 64 * 1024 * 1024
     """bytes; waiting for a client that reads too slowly, beyond what the transport holds. QoS 0
@@ -70,8 +70,8 @@ class Limits(Record, kw_only=True):
 
     max_filters_memory: int = 256 * 1024 * 1024
     """bytes of memory of all filters of one session: `max_subscriptions` of 40 characters with
-    wildcards and six levels. As many of 60 KB, or with 200 levels that nobody else has, would take
-    gigabytes; as above [subscriptions_refused]."""
+    wildcards and six levels. As many of 60 KB, or with 200 levels that no other filter has, would
+    take gigabytes; as above [subscriptions_refused]."""
 
     max_forms: int = 128
     """placements of wildcards, as `a/+/#` is one with all filters that differ in words alone, among
@@ -97,8 +97,8 @@ class Limits(Record, kw_only=True):
 
     max_ended: int = 1_000
     """clients that have gone while a plugin is asked about what they sent, which still counts. Of
-    more at a time, what waits is dropped with the connection: slow plugins and clients that come
-    and go must not fill the memory."""
+    more at a time, the rest of their packets is dropped with the connection: slow plugins and
+    clients that come and go must not fill the memory."""
 
     plugin_calls: int = 5_000
     """calls of plugins' event methods under way; beyond it the clients that cause more are not read
@@ -142,7 +142,7 @@ class Limits(Record, kw_only=True):
     """s; from accept to the end of the PROXY header, which balancers send at once. Later: closed
     [proxy_garbage]."""
 
-    # -------------------------------- sessions and what waits for them
+    # -------------------------------- sessions and their queues
 
     max_sessions: int = 1_000_000
     """sessions kept for clients that are away; more are refused with 0x97 (3 in 3.1.1)
@@ -157,15 +157,15 @@ class Limits(Record, kw_only=True):
 
     max_missed: int = 1_000
     """QoS 0 messages kept for one client that is away. Those after them are dropped, as all are for
-    every absent client elsewhere: nobody may rely on them, and a fast publisher must not fill the
-    memory. Not counted."""
+    every absent client elsewhere: no client may rely on them, and a fast publisher must not fill
+    the memory. Not counted."""
 
     max_missed_bytes: int = 1024 * 1024
     """bytes of these."""
 
     held_queue_bytes: int = 128 * 1024 * 1024
-    """bytes of memory of what waits for one session while publishers elsewhere are held for it,
-    instead of `max_queued` and `max_queued_bytes`: what was on its way when they were told must fit
+    """bytes of memory of the queue of one session while publishers elsewhere are held for it,
+    instead of `max_queued` and `max_queued_bytes`: what was on its way when they got HOLD must fit
     (queues of links, sockets, a read of each publisher), 170,000 messages of 64 bytes. Those beyond
     are dropped [dropped_queue_full]."""
 
@@ -186,8 +186,8 @@ class Limits(Record, kw_only=True):
 
     hold_time: float = 0.5
     """s; longest time without progress for which one slow subscriber may hold back its publishers;
-    after it the subscriber is `stalled` and holds back nobody until it has caught up (others must
-    not suffer)."""
+    after it the subscriber is `stalled` and holds back no publisher until it has caught up (others
+    must not suffer)."""
 
     hold_look: float = 0.02
     """s after which a subscriber without progress is looked at once more: this broker may have been
@@ -206,8 +206,8 @@ class Limits(Record, kw_only=True):
 
     hold_repeat: float = 0.2
     """s after which they are repeated; valid for two and a half times as long, so that a broker
-    that hangs holds nobody for longer than a slow client would (`hold_time`). Each is the longer
-    the more brokers are told."""
+    that hangs holds no publisher for longer than a slow client would (`hold_time`). Each is the
+    longer the more brokers get HOLD."""
 
     holds_per_second: float = 250.0
     """that one broker sends, about; links on the way take thousands a second
@@ -215,7 +215,7 @@ class Limits(Record, kw_only=True):
 
     hold_known: int = 4096
     """topics of which a broker that is asked remembers whether they match; then they are matched
-    anew."""
+    again."""
 
     hold_longest: float = 300.0
     """s for which a broker may hold publishers elsewhere without a pause [pause_requests_ignored].
@@ -267,7 +267,7 @@ class Limits(Record, kw_only=True):
 
     clock_ahead: float = 300.0
     """s; times of a neighbour that are further ahead of our time of day decide about their topics,
-    but our clock stays [retained_clock_ahead]. Clocks that nobody sets run away by less in a
+    but our clock stays [retained_clock_ahead]. Clocks that are not set drift by less in a
     year."""
 
     retained_check: float = 60.0
@@ -333,7 +333,7 @@ class Limits(Record, kw_only=True):
     `collect` counts as a round, ten a second."""
 
     collect: float = 0.1
-    """s between two times that the collector is told to look through what is new; some ms. By
+    """s between two times that the garbage collector looks through new objects; some ms. By
     itself it comes when 30,000 objects more were made than went; where messages in the log, and
     routes, make room for as many new ones that is not before it has 300,000 to look through: 170
     ms."""
@@ -350,7 +350,7 @@ class Limits(Record, kw_only=True):
     minute."""
 
     clock_period: float = 60.0
-    """s; after which the node is told the time of day again, as clocks are set, and drift from the
+    """s; after which the node is given the time of day again, as clocks are set, and drift from the
     monotonic one; and what this machine has available."""
 
     # -------------------------------- lines of the log file
@@ -360,12 +360,12 @@ class Limits(Record, kw_only=True):
     counted [log_lines_suppressed]."""
 
     log_sources: int = 1024
-    """pairs of cause and host that the log's limit tells apart, 300 bytes each; further hosts count
-    as one for each cause."""
+    """pairs of cause and host that the log's limit distinguishes, 300 bytes each; further hosts
+    count as one for each cause."""
 
     log_causes: int = 20
-    """causes of one host that the log's limit tells apart: what is wrong with a packet is one each,
-    and a peer can make many up."""
+    """causes of one host that the log's limit distinguishes: what is wrong with a packet is one
+    each, and a peer can make many up."""
 
     log_links: int = 20
     """lines about links that come up or go down, for each host and `log_pause`: some tens of
@@ -424,7 +424,7 @@ class Limits(Record, kw_only=True):
     max_handshakes: int = 256
     """callers that have not proven yet that they are brokers; the oldest makes room
     [links_refused]. A broker is done in two round trips: a federation of hundreds that starts at
-    once gets through, and so it does past somebody who calls and says no more."""
+    once gets through, and so it does past callers that send nothing."""
 
     link_backlog_bytes: int = 32 * 1024 * 1024
     """bytes; waiting for a link. QoS 0 messages beyond it are dropped [dropped_link]."""
@@ -441,7 +441,7 @@ class Limits(Record, kw_only=True):
     worth of 128 Mbit/s, so that a fast link never runs empty."""
 
     pieces_backlog: int = 1024 * 1024
-    """bytes waiting for a link beyond which it takes no more old messages that somebody has asked
+    """bytes waiting for a link beyond which it takes no more old messages that a broker has asked
     an origin for [routed_dropped]: they are asked for again, and many who ask at once must not fill
     the memory, or keep what is new waiting for long."""
 
@@ -467,16 +467,17 @@ class Limits(Record, kw_only=True):
     """bytes of the log between two marks on one link at least, which the neighbour acknowledges."""
 
     gossip_pause: float = 0.05
-    """s between two lists of members to one neighbour: newcomers are told at once, a flood of them
+    """s between two lists of members to one neighbour: newcomers are sent at once, a flood of them
     in one piece."""
 
     seen_pause: float = 0.05
     """s between two reports to one neighbour of what has been here: one is enough for a repair, and
-    somebody who shakes the tree must not have all of us do nothing but report."""
+    a broker that makes the tree change all the time must not have all others do nothing but
+    report."""
 
     topology_changes: int = 10
-    """publications of $TC a second; beyond it only the newest, a little later: nobody can draw more
-    from them."""
+    """publications of $TC a second; beyond it only the newest, a little later: no subscriber can
+    use more."""
 
     # -------------------------------- the replay log and its tail
 
@@ -526,9 +527,9 @@ class Limits(Record, kw_only=True):
     asking."""
 
     away_logs: int = 4
-    """logs of messages that are kept for that time for brokers that nobody reaches any more, while
-    no publisher is held for them: a link that breaks is there again after half a second, and what
-    was on its way may be more than a log. Of more the oldest go [replay_log_trimmed]."""
+    """logs of messages that are kept for that time for brokers that cannot be reached any more,
+    while no publisher is held for them: a link that breaks is there again after half a second, and
+    what was on its way may be more than a log. Of more the oldest go [replay_log_trimmed]."""
 
     repair_time: float = 30.0
     """s; for a neighbour to say what it has before the log keeps nothing for it: a repair takes
@@ -544,9 +545,9 @@ class Limits(Record, kw_only=True):
     absent_time: float = 3600.0
     absent_back: float = 5.0
     """brokers that are away and for which it is counted what they lose; filters of one, more count
-    as everything; ranges of numbers that are told apart, so that what it has got elsewhere does not
-    count; s after which it is taken to stay away, and for which one that is back may say what it
-    lacks."""
+    as everything; ranges of numbers that are distinguished, so that what it has got elsewhere does
+    not count; s after which it is taken to stay away, and for which one that is back may say what
+    it lacks."""
 
     tail_back: float = 60.0
     """s; the same for one for which there is something in the log's tail, from its last question
@@ -585,8 +586,8 @@ class Limits(Record, kw_only=True):
 
     hold_feed: int = 10_000
     """messages of one broker that wait for what is missing before them, from which on their
-    publishers are held at that broker: a repair of a tenth of a second at 100,000 a second holds
-    nobody."""
+    publishers are held at that broker: a repair of a tenth of a second at 100,000 a second holds no
+    publisher."""
 
     hold_feeds_bytes: int = 8 * 1024 * 1024
     """bytes of these, of all brokers together; as much as of a link (`hold_link_bytes`)."""
@@ -607,9 +608,9 @@ class Limits(Record, kw_only=True):
     # -------------------------------- sessions that move between brokers
 
     move_time: float = 1.0
-    """s without a sign of the broker that has a client's session, until the client begins anew
-    [session_takeovers_timed_out]: longer than a repair of the tree, much shorter than clients wait
-    for CONNACK."""
+    """s without a sign of the broker that has a client's session, until the client gets a new
+    session [session_takeovers_timed_out]: longer than a repair of the tree, much shorter than
+    clients wait for CONNACK."""
 
     move_longest: float = 10.0
     """s that a client waits for its session at most, if it is on its way, behind much else: most
@@ -628,7 +629,7 @@ class Limits(Record, kw_only=True):
     a connection that waits."""
 
     max_export_bytes: int = 256 * 1024 * 1024
-    """bytes of encoded sessions kept for those that take them; beyond it those that nobody asked
+    """bytes of encoded sessions kept for those that take them; beyond it those that were not asked
     for lately are encoded again."""
 
     max_session_tombstones: int = 10_000
@@ -745,24 +746,24 @@ class Limits(Record, kw_only=True):
 
     max_interests: int = 250_000
     """filters that clients of one broker want, with routing by interest. Every other broker keeps
-    each, some 600 bytes; of more it is told `#` instead [interest_widened], until half as many are
+    each, some 600 bytes; of more it gets `#` instead [interest_widened], until half as many are
     left."""
 
     told_filters_memory: int = 256 * 1024 * 1024
     all_filters_memory: int = 1024 * 1024 * 1024
     told_groups_memory: int = 256 * 1024 * 1024
-    """bytes of memory of the filters that another broker tells of, and that all others do:
-    `max_interests` usual ones are 150 MiB. Who tells of more gets everything, as if it had asked
-    for `#`, until it has been away [interest_widened]. And of shared subscriptions that others tell
-    of, 200,000 or so; of more, members get what is published at their own broker alone
+    """bytes of memory of the filters that another broker posts, and that all others do:
+    `max_interests` usual ones are 150 MiB. A broker that posts more gets everything, as if it had
+    asked for `#`, until it has been away [interest_widened]. And of shared subscriptions that
+    others post, 200,000 or so; of more, members get what is published at their own broker alone
     [groups_refused]."""
 
     max_overlay_brokers: int = 256
     max_overlay_links: int = 8192
-    """other brokers, and links between all of them, with which messages take the shortest ways with
-    routing by topic; with more they keep to the spanning tree. To find the ways of all origins anew
-    takes time with the square of the brokers, a third of a second with 200 of them; and brokers and
-    links are what others tell: they may be made up."""
+    """other brokers, and links between all of them, with which messages take the shortest paths
+    with routing by topic; with more they keep to the spanning tree. To find the paths of all
+    origins again takes time with the square of the brokers, a third of a second with 200 of them;
+    and brokers and links are what others post: they may be made up."""
 
     # -------------------------------- a drain
 
@@ -771,11 +772,11 @@ class Limits(Record, kw_only=True):
     stop."""
 
     drain_rate: float = 100.0
-    """clients that are told to go a second, at least: others take ten times as many without being
+    """clients that are disconnected a second, at least: others take ten times as many without being
     noticed."""
 
     drain_sessions: float = 5.0
-    """s from when the last client was told to go until sessions that no broker has fetched end:
+    """s from when the last client was disconnected until sessions that no broker has fetched end:
     most clients come back within two."""
 
     drain_tree: float = 4.0

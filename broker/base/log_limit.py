@@ -16,10 +16,10 @@ from broker.base.limits import Limits
 from broker.base.timers import Scheduler
 
 MANY = "several hosts"
-"""Replaces hosts that are too many to be told apart."""
+"""Replaces hosts that are too many to be distinguished."""
 
 OTHER = "other causes"
-"""Replaces causes of one host that are too many to be told apart."""
+"""Replaces causes of one host that are too many to be distinguished."""
 
 
 class Logging(Scheduler, Protocol):

@@ -15,7 +15,7 @@ from pathlib import Path
 MEMINFO = Path("/proc/meminfo")
 CPUINFO = Path("/proc/cpuinfo")
 STATM = Path("/proc/self/statm")
-"""What Linux tells of memory, of processors, and of this process."""
+"""What Linux reports of memory, of processors, and of this process."""
 
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 """The limit of a container's memory (cgroup version 2)."""

@@ -57,7 +57,7 @@ class Host(ClientHost, OpeningHost, Verifier, Protocol):
 
     @property
     def hooks(self) -> Hooks:
-        """What plugins want to be asked and told."""
+        """The hooks that plugins implement."""
 
     @property
     def cluster(self) -> Cluster:
@@ -583,7 +583,7 @@ class ConnectHandshake:
         elif not node.memory.takes_more:
             self.turn_away(ReasonCode.SERVER_BUSY, "connects while memory is short")
         elif conn.says_goodbye and connect.will is None:
-            # It has gone, and cannot be told that its session is a new one: at its next CONNECT it
+            # It has gone, and cannot learn that its session is a new one: at its next CONNECT it
             # would take that for the one that it had.
             conn.close()
             node.forget(conn)
