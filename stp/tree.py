@@ -630,8 +630,8 @@ class Tree:
     def _wake(self, now: float) -> None:
         """Every event passes here first: notice that this process itself was stopped.
 
-        Then the parent's claim gets a respite to be renewed from the sockets, while its true age is
-        the BPDUs to the neighbours, so that they do not believe what we slept over.
+        Then the parent's claim gets a respite to be renewed from the sockets, while BPDUs carry its
+        true age to the neighbours, so that they do not believe what we slept over.
         """
         if now - self._deadline > self.config.stall_s and not self._forgiven:
             self._forgiven = True

@@ -97,7 +97,7 @@ class Users:
             text = None
         if user.argon2 is None and user.scram is not None:
             return text is not None and user.scram.matches(text)
-        stored = user.argon2 or _nobody()
+        stored = user.argon2 or _no_password()
         try:
             HASHER.verify(stored, password if text is None else text.encode())
         except (argon2.exceptions.VerificationError, argon2.exceptions.InvalidHashError):
@@ -184,7 +184,7 @@ def _take(user: User, secret: str) -> None:
 
 
 @cache
-def _nobody() -> str:
+def _no_password() -> str:
     """A hash that matches no password: a check of an unknown name takes as long as of a known
     one."""
     return HASHER.hash("nobody")

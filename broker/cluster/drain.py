@@ -1,7 +1,7 @@
 """Draining: a broker is stopped without any client missing a message (`mqttree drain`;
 docs/decisions/0017).
 
-    CLIENTS   new clients are sent to other brokers, connected ones are told to go, at a set rate
+    CLIENTS   new clients are sent to other brokers, connected ones are disconnected, at a set rate
     SESSIONS  sessions that outlive their connection are fetched by the brokers to which their
               clients connect; those that stay end, or are kept in the journal
     TREE      the neighbours choose other paths: this broker becomes a leaf, and still forwards
@@ -54,7 +54,7 @@ class DrainOptions(Record):
     """The options of a drain."""
 
     rate: float | None = None
-    """Clients told to go a second; None: so many that all are gone in half of the time."""
+    """Clients disconnected a second; None: so many that all are gone in half of the time."""
     to: str = ""
     """The broker to which they are sent; "": to the other brokers, in turn."""
     within: float | None = None
@@ -170,7 +170,7 @@ class Drain:
         self._done = done
         self._began = now
         self._since = now  # in this state
-        self._turned = 0  # clients told to go
+        self._turned = 0  # clients disconnected
         self._turn = 0
         # Sessions that ended with the broker, and the messages in their queues.
         self._ended = 0

@@ -45,8 +45,8 @@ class Assembly:
     takes it, and `config` as amqtt has read it; without one, nothing of amqtt is loaded."""
 
     def __init__(self, settings: RunSettings, limits: Limits) -> None:
-        """Lock the data directory, and begin an incarnation. `settings`: what the broker was told;
-        `limits`: what it keeps to. Raises ConfigError if that fails; then nothing is locked."""
+        """Lock the data directory, and begin an incarnation. `settings`: of the broker; `limits`:
+        what it keeps to. Raises ConfigError if that fails; then nothing is locked."""
         self.settings = settings
         self.limits = limits
         self.data: dict[str, Any] = {}

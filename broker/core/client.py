@@ -295,7 +295,7 @@ class Client:
         self.node.client_gone(self)
 
     def control_first(self) -> bytes:
-        """Nothing overtakes for clients."""
+        """Packets to clients keep their order."""
         return b""
 
     def drained(self, now: float) -> None:

@@ -244,7 +244,7 @@ class ConnectHandshake:
             self._admit(connect, now)
 
     def _will(self, connect: Connect, will: Will) -> bool:
-        """Turn away who has a will that could not be published."""
+        """Refuse a client with a will that could not be published."""
         config = self.node.config
         if will.qos > config.max_qos:  # MQTT-3.2.2-12
             self.turn_away(ReasonCode.QOS_NOT_SUPPORTED, "has a will above the Maximum QoS")
@@ -262,7 +262,7 @@ class ConnectHandshake:
         return False
 
     def _room(self, connect: Connect, now: float) -> bool:
-        """Turn away who is to go elsewhere, or is one too many."""
+        """Refuse a client that is to go to another broker, or is one too many."""
         node = self.node
         config = node.config
         if config.server_reference:
@@ -284,8 +284,8 @@ class ConnectHandshake:
         return False
 
     def _place(self, connect: Connect) -> bool:
-        """Turn away who is one too many, at CONNECT and again when others may have come while it
-        was being authenticated."""
+        """Refuse a client that is one too many, at CONNECT and again when others may have come
+        while it was being authenticated."""
         node = self.node
         if node.drain is not None or node.stopping:
             self._elsewhere("" if node.drain is None else node.drain.reference())
@@ -305,7 +305,7 @@ class ConnectHandshake:
         return True
 
     def _elsewhere(self, where: str) -> None:
-        """Turn away who comes while this broker drains; `where`: another one, "" when there is
+        """Refuse clients while this broker drains; `where`: another broker, "" when there is
         none."""
         if where:
             self.node.counters.redirected += 1
@@ -334,7 +334,7 @@ class ConnectHandshake:
             self._accept(connect, now)
 
     def _admitted(self, access: Access, connect: Connect) -> bool:
-        """Turn away a client that needs a user name and has none, or one that is not checked; else
+        """Refuse a client that needs a user name and has none, or one that is not checked; else
         find out whether its password must be checked."""
         node = self.node
         listener = self.conn.listener
@@ -603,15 +603,15 @@ class ConnectHandshake:
     # ---------------------------------------------------------------- end
 
     def lost(self, reason: str, now: float) -> None:
-        """Nothing had begun: nothing to end."""
+        """Do nothing: no session or link had begun."""
         self.node.handshake_over(self)
 
     def control_first(self) -> bytes:
-        """Nothing overtakes here."""
+        """Control packets overtake nothing here."""
         return b""
 
     def drained(self, now: float) -> None:
-        """Nothing waits here."""
+        """Do nothing: there is no queue here."""
 
 
 def calls_as_broker(connect: Connect) -> bool:

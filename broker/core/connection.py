@@ -61,7 +61,7 @@ class Nowhere:
         """Drop it: there is no peer any more."""
 
     def close(self) -> None:
-        """Be gone in a moment: the caller may be in the middle of handling a packet."""
+        """Close a moment later: the caller may be in the middle of handling a packet."""
         conn = self._conn
         conn.node.schedule(
             conn.node.now, lambda now: conn.node.connection_gone(conn, conn.ended, now)
@@ -71,17 +71,17 @@ class Nowhere:
         """`Connection.abort` does what there is to do."""
 
     def pause_reading(self) -> None:
-        """Nothing comes."""
+        """Do nothing: there is no input."""
 
     def resume_reading(self) -> None:
-        """Nothing comes."""
+        """Do nothing: there is no input."""
 
     def unread(self) -> bool:
-        """Nothing comes."""
+        """Do nothing: there is no input."""
         return False
 
     def unsent(self) -> int:
-        """There is no peer to take anything."""
+        """Return 0: there is no peer."""
         return 0
 
 

@@ -33,7 +33,7 @@ class RemotePublishers(Protocol):
         """Let the publishers go that are held for `reason`; harmless when there are none."""
 
     def session_away(self, session: Session, /) -> None:
-        """The client of a session takes nothing."""
+        """The client of a session is away."""
 
 
 class Flow(Scheduler, Protocol):

@@ -391,8 +391,7 @@ class Session:
             self.expiry = min(self.expiry, float(longest))
 
     def stop_timers(self) -> None:
-        """The client is back, or the session ends: nothing is due any more for a client that is
-        away."""
+        """The client is back, or the session ends: stop the timers of a client that is away."""
         for timer in (self.will_timer, self.expiry_timer):
             if timer is not None:
                 self.node.cancel(timer)

@@ -63,7 +63,7 @@ def receive_large(client: Client, first: int, body: bytes) -> None:
 def _receiving(
     client: Client, first: int, body: bytes
 ) -> Generator[int, None, Subscribe | Unsubscribe]:
-    """A filter is a step of work to decode, and another one to check."""
+    """Decode and check a SUBSCRIBE or UNSUBSCRIBE; yields steps of work: two for each filter."""
     reading = reading_subscribe if first >> 4 == PacketType.SUBSCRIBE else reading_unsubscribe
     packet: Subscribe | Unsubscribe = yield from reading(first, body, client.version)
     yield from _checking(client, packet)

@@ -204,7 +204,7 @@ class StreamProtocol(asyncio.Protocol):
             self.resume_reading()
 
     def eof_received(self) -> bool:
-        """Half-closed is closed."""
+        """Close the connection: a half-closed one is not kept."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -369,7 +369,7 @@ class EpollStream:
             self.poller.admit_parked(self)
 
     def watched(self) -> None:
-        """Be woken for what is wanted now, and for nothing else."""
+        """Watch for the events that are wanted now, and for no others."""
         mask = (IN | LEFT if self.reading else 0) | (OUT if self._out else 0)
         if mask != self.mask:
             self._watch(mask)
@@ -472,8 +472,8 @@ class EpollStream:
             self._end("closed")
 
     def ended(self, *, told: bool = True) -> None:
-        """The peer sends no more, which is closed; what was written still goes out, if it takes
-        that. `told`: the node is told at once."""
+        """Close the connection, as the peer sends no more; what was written still goes out, if the
+        peer takes it. `told`: the node hears of it at once."""
         if self._out:
             self.state = CLOSING
             self.reading = False

@@ -190,7 +190,7 @@ class WebSocketProtocol(asyncio.Protocol):
                 self.transport.abort()
 
     def eof_received(self) -> bool:
-        """Half-closed is closed."""
+        """Close the connection: a half-closed one is not kept."""
         self._frames.receive_eof()
         self._send()
         self._hang_up()

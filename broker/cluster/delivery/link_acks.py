@@ -266,8 +266,9 @@ class LinkAcks:
                 self._node.counters.replay_log_lost += entry.count
 
     def tick(self, now: float) -> None:
-        """Once a second: keep the log no longer for brokers that did not ask, close links that take
-        nothing, log which messages were lost. `now`: s."""
+        """Once a second: stop keeping the log for brokers that did not ask, close links without
+        progress, log which messages were lost.
+        `now`: s."""
         for broker_id in [b for b, (_, until, _) in self._parted.items() if until < now]:
             self.parted(broker_id)
         timeout = self._timeout

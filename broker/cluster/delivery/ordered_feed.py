@@ -98,7 +98,7 @@ class FeedOwner(Protocol):
         """This broker."""
 
     def lose(self, feed: OrderedFeed) -> None:
-        """What comes of an origin may not be all any more."""
+        """Take the source from a feed: messages of its origin may be missing."""
 
     def arm(self, feed: OrderedFeed) -> None:
         """Plan what is to be done next for a feed without a source."""

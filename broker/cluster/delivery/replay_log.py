@@ -227,7 +227,7 @@ class ReplayLog:
         """Bytes of the entry that is being appended: who logs a message sends it after that."""
         self.pressed: Callable[[], None] = _nothing
         self.full: Callable[[Connection | None], None] = _no_hold
-        self.lost: Callable[[LogEntry, int], None] = _nobody
+        self.lost: Callable[[LogEntry, int], None] = _no_need
         self.dropped: list[Callable[[LogEntry, int, Connection | None], None]] = []
         """Called with each entry that goes, its position, and whose message pushed it out."""
         self.spared: deque[LogEntry] = deque()
@@ -516,5 +516,5 @@ def _no_hold(source: Connection | None) -> None:
     """No publisher has to wait."""
 
 
-def _nobody(entry: LogEntry, position: int) -> None:
+def _no_need(entry: LogEntry, position: int) -> None:
     """No neighbour lacks the entry."""

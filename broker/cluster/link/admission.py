@@ -75,7 +75,7 @@ class Admission:
         )
 
     def _own_id(self, link: Link, now: float) -> None:
-        """Turn away a broker with this one's id: this process itself, or another broker that has a
+        """Refuse a broker with this one's id: this process itself, or another broker that has a
         copy of the data directory."""
         cluster = self.cluster
         peer = link.peer

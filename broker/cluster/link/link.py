@@ -85,7 +85,7 @@ class Handshake(Protocol):
         """Take the dialler's CONNACK, where brokers prove nothing."""
 
     def refuse(self, reason: int, why: str, counter: str, other: str = "") -> None:
-        """Turn the other broker away with a `reason` code and with `why` as text; `counter`: its
+        """Refuse the other broker with a `reason` code and with `why` as text; `counter`: its
         counter's name; `other`: where the broker is that has its id."""
 
 

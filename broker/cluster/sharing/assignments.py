@@ -455,8 +455,8 @@ class Assignments:
     # ---------------------------------------------------------------- the end, and the beginning
 
     def leave(self) -> None:
-        """Grant everything, as this broker stops: brokers that have its messages need not claim
-        them."""
+        """Grant all assignments, as this broker stops: brokers that have its messages need not
+        claim them."""
         while self._returned:
             self._give_again(self._node.now)
         for who, those in self.ledger.by_who.items():

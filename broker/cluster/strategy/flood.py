@@ -62,7 +62,7 @@ class Flood(OverSpanningTree):
     # ---------------------------------------------------------------- what is wanted
 
     def filter_changed(self, topic_filter: str, *, wanted: bool) -> None:
-        """Everything is wanted here."""
+        """Do nothing: all messages are wanted here."""
 
     def on_posted(self, call: Callable[[], None]) -> None:
         """Ignore `call`: no filter is ever posted."""
@@ -82,7 +82,7 @@ class Flood(OverSpanningTree):
     # ---------------------------------------------------------------- links
 
     def route_changed(self, event: RouteChanged) -> None:
-        """All links are taken, wherever they lead."""
+        """Do nothing: messages take all links."""
 
     def link_up(self, event: LinkUp) -> None:
         """Do nothing: every neighbour gets everything."""

@@ -155,5 +155,5 @@ class Interest(OverSpanningTree):
         self.table.begin()
 
     def live_changed(self) -> None:
-        """Links that were looked up may be others now."""
+        """Forget the links that were looked up."""
         self.table.paths_changed()

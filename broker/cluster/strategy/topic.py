@@ -171,15 +171,15 @@ class Topic(Interest):
         self.trees.measured(link)
 
     def link_overflowed(self, event: LinkBehind) -> None:
-        """No tree takes it any more."""
+        """Stop using the link in trees."""
         self.trees.link_closed(event)
 
     def link_drained(self, event: LinkDrained) -> None:
-        """Trees may take it again."""
+        """Let trees use the link again."""
         self.trees.link_opened(event)
 
     def link_lost(self, event: LinkDown) -> None:
-        """No tree takes it any more."""
+        """Stop using the link in trees."""
         self.trees.link_closed(event)
 
     # ---------------------------------------------------------------- paths
