@@ -1,5 +1,5 @@
-"""Programs as processes: started, paused, continued, killed and asked to end. What a broker is told
-is its command; of our environment it gets nothing that would configure it."""
+"""Programs as processes: started, paused, continued, killed and asked to end. A broker is
+configured by its command alone; of our environment it gets nothing that would configure it."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ Each broker advertises a port of this process; which broker dials there is read 
 (mqttree's say their names). For bridges and clients, which do not, every (host, broker) has a port
 of its own. As TCP would look: what is lost comes a retransmission later (with all that its
 connection sends after it, and nothing else), what the queue has no room for is not read yet, a cut
-or deaf direction keeps what is sent until it heals or is given up, and nothing is told to the
-other.
+or deaf direction keeps what is sent until it heals or is given up, and the other end learns
+nothing.
 """
 
 from __future__ import annotations

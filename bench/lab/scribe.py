@@ -1,5 +1,5 @@
-"""Keeps the trace of a process that must not be held up, in a process of its own: what is told is
-passed on in packs."""
+"""Writes the trace of a process that must not be held up, in a process of its own: events are
+passed on in batches."""
 
 from __future__ import annotations
 

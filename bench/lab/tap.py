@@ -1,4 +1,4 @@
-"""Reads along what brokers say to each other: TCP segments put in order, MQTT packets told apart.
+"""Reads the traffic between brokers: it puts TCP segments in order and finds the MQTT packets.
 Pure.
 
 The same measure for every kind of broker: a PUBLISH of an application is data, everything else is
@@ -170,7 +170,7 @@ class Tap:
     """All connections between brokers, from their IP packets."""
 
     def __init__(self, on_seen: OnSeen, ports: frozenset[int]) -> None:
-        """`on_seen` is told of every MQTT packet; `ports`: where brokers listen."""
+        """`on_seen` is called for every MQTT packet; `ports`: where brokers listen."""
         self._on_seen = on_seen
         self._ports = ports
         self._flows: dict[bytes, Flow] = {}

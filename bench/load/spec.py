@@ -7,7 +7,7 @@ from typing import Literal
 
 from bench.load.histogram import Histogram
 
-MESH_LIMIT = 256  # a mesh tells its publishers apart by one payload byte
+MESH_LIMIT = 256  # a mesh identifies its publishers by one payload byte
 HEADER_BYTES = 8  # publisher (2 bytes) and sequence number (6 bytes) at the start of every payload
 STAMP_BYTES = 8  # latency runs: when the message should have been sent (ns, monotonic)
 

@@ -255,7 +255,7 @@ def _ratio(claim: Claim, case: Case, cases: Sequence[Case]) -> Comparison:
     own network and places."""
     assert claim.per is not None
     cell = {**case.cell, claim.per: claim.base}
-    # Alone, a class is all of the traffic, and then it is not told apart.
+    # Alone, a class is all of the traffic, and then it has no figure of its own.
     bases = [
         each
         for each in cases

@@ -127,7 +127,7 @@ class Plot:
         parts = []
         for number, each in enumerate(self.series):
             colour = COLOURS[each.colour % len(COLOURS)]
-            # So that intervals at one place can be told apart.
+            # So that intervals at one place can be distinguished.
             shift = (number - (len(self.series) - 1) / 2) * 2.5
             places = [
                 (self._x(p.x) + shift, scale.place(p.y), p)

@@ -31,9 +31,9 @@ class Striker:
     def __init__(
         self, lab: Lab, observer: Observer, trace: Writer, seed: int, cpu: float = 0.0
     ) -> None:
-        """Strike the brokers and links of `lab`: `observer` is told, `trace` notes it, `seed` is of
-        what is drawn. `cpu` is the share of a core that each broker has, also when it is back (0:
-        no limit)."""
+        """Make faults of brokers and links of `lab`: `observer` learns of them, `trace` notes them,
+        `seed` is of what is drawn. `cpu` is the share of a core that each broker has, also when it
+        is back (0: no limit)."""
         self._lab, self._observer, self._trace = lab, observer, trace
         self._random = random.Random(f"{seed}/faults")
         self._last = ""

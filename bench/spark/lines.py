@@ -123,7 +123,7 @@ def lines(
 def losses(found: Messages) -> DataFrame:
     """Return (no, flow, ...): what should have come, what of it did not, and what came unasked.
 
-    What a process that did not end may not have told is unknown, not lost.
+    What a process that did not end may not have recorded is unknown, not lost.
     """
     keys = ["no", "flow", "receiver", "topic", "accepted"]
     got = (

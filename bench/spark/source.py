@@ -73,7 +73,7 @@ class Run:
 
     def silence(self, role: str) -> str:
         """Return why nothing follows from what the processes of a role (of ROLES) did not note;
-        empty: they told everything.
+        empty: they recorded everything.
 
         Where no process is named after the role, any of those that are named after none may have
         it.

@@ -42,7 +42,7 @@ def intervals(events: Events) -> DataFrame:
 
     receiver: the client, or a shared subscription ($share/GROUP/FILTER), all of whose members are
     one. A client that another broker takes over has two that overlap. clean: the process that notes
-    its deliveries told everything.
+    its deliveries recorded everything.
     """
     said = events.of("subscribed", "unsubscribed").select(
         "no", "process", "kind", "client", "broker", "topic", "t"

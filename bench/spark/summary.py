@@ -146,8 +146,8 @@ def _setting(run: Run) -> dict[str, str]:
 
 
 def _apart(alike: Mapping[str, Sequence[Run]]) -> list[str]:
-    """Return what tells groups of runs apart, by fingerprint: parameters that differ, else folders,
-    else the fingerprint."""
+    """Return what distinguishes groups of runs, by fingerprint: parameters that differ, else
+    folders, else the fingerprint."""
     if len(alike) == 1:
         return [""]
     first = [members[0] for members in alike.values()]
@@ -193,7 +193,7 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _folders(runs: Sequence[Run]) -> list[str]:
-    """Return the parts of the runs' paths, from where they differ, that tell them apart."""
+    """Return the parts of the runs' paths, from where they differ, that distinguish them."""
     parts = [run.place.split("/")[:-1] for run in runs]
     length = max(map(len, parts))
     first = next(

@@ -97,7 +97,7 @@ def compare(
     say: Callable[[str], None] = lambda _: None,
 ) -> Table:
     """Return what each of the `targets` does with each of the `works`, measured `rounds` times in
-    turn for so many `seconds` each; `say` is told each figure as it comes.
+    turn for so many `seconds` each; `say` gets each figure as it comes.
 
     A target that fails a work is noted in its cell and tried again in the next round.
     """

@@ -74,7 +74,7 @@ class Costs:
     messages: int = 0
     # Of all sendings of a draw, the busiest broker's.
     shares: list[float] = field(default_factory=list)
-    told: list[int] = field(default_factory=list)  # trees that have to be kept, for each draw
+    told: list[int] = field(default_factory=list)  # trees that have to be stored, for each draw
     unreached: int = 0
 
 

@@ -42,7 +42,7 @@ POLL = 0.01
 SETTLED = 1.0
 """s for which a tree has to stay as it is."""
 SPREAD = 0.8
-"""s after which all brokers know what is wanted, or is not any more (which they are told half a
+"""s after which all brokers know what is wanted, or is not any more (which is announced half a
 second late)."""
 STILL = 1.0
 """s without a message over a link: it is closed."""

@@ -62,12 +62,12 @@ LONG = 5.0
 TWO = 0.25
 """How often two come at once."""
 RATE = 10.0
-"""messages a second of each publisher, where no rate is told."""
+"""messages a second of each publisher, where no rate is given."""
 PATIENCE = 90.0
 """s until brokers that do not become one are a broken promise."""
 ALLOWED = 0.1
-"""s that local traffic may pause (the figure is told, it fails nothing: a shared machine pauses by
-itself)."""
+"""s that local traffic may pause (the figure is printed, it fails nothing: a shared machine pauses
+by itself)."""
 
 
 class Conductor:

@@ -78,7 +78,7 @@ class Crowds:
 
     def check(self) -> Found:
         """Everything that was sent before this is acknowledged and where it has to be, or is
-        told."""
+        reported."""
         marks: dict[int, int] = {}
         voids: dict[int, list[Range]] = {}
         doubts: dict[int, Range] = {}

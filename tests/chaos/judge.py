@@ -292,7 +292,7 @@ class Judge:
         }
 
     def settle(self, ears: list[Ear], marks: dict[int, int]) -> None:
-        """Close the books on what was compared; what is broken from here on is told again."""
+        """Close the books on what was compared; what is broken from here on is reported again."""
         self._told.clear()
         self.disorder.clear()
         self.broken.clear()

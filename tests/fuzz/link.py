@@ -1,5 +1,5 @@
 """A node with three neighbours: one that says what the tape says, an honest one, and behind it a
-node that must understand everything that it is told on."""
+node that must understand everything that is passed on to it."""
 
 from __future__ import annotations
 

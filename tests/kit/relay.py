@@ -1,5 +1,5 @@
-"""The network between brokers that run as processes: the relays of the lab, told by what is wrong
-with a pair of brokers.
+"""The network between brokers that run as processes: the relays of the lab, controlled by what is
+wrong with a pair of brokers.
 
 Brokers advertise ports of this process. Who dials is read in the CONNECT of the link, so that each
 pair of brokers is a cable of its own.

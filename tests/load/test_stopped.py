@@ -33,7 +33,7 @@ class Feed(threading.Thread):
         self.held = threading.Lock()
 
     def run(self) -> None:
-        """Publish until told that it is over."""
+        """Publish until the end of the test."""
         mids = []
         while not self.over.wait(1 / RATE):
             with self.held:

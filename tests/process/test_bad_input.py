@@ -462,8 +462,8 @@ def test_two_brokers_with_one_id(tmp_path: Path, make: Make) -> None:
         try:
             double.start().up()
             assert double.view()["id"] == original.view()["id"]
-            # Both say so; each hears of the other's announcements or is told by those that refuse
-            # its links.
+            # Both say so; each hears the other's announcements or gets a refusal from those that it
+            # dials.
             until(lambda: original.counter("discovery_duplicate_id") >= 2, "the original counts")
             until(
                 lambda: double.counter("links_refused") + double.counter("discovery_duplicate_id"),

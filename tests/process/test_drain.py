@@ -150,7 +150,7 @@ def test_a_signal_stops_a_broker_that_drains(cluster: Cluster) -> None:
 
 
 class Stream:
-    """A client that publishes until it is told not to, or is sent away: QoS 1 and 2 in turn, each
+    """A client that publishes until it is stopped or disconnected: QoS 1 and 2 in turn, each
     message once."""
 
     def __init__(self, client: Client, name: str) -> None:
@@ -251,8 +251,8 @@ def all_arrived(watchers: list[Client], faithful: Faithful, streams: dict[Broker
 
 @pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
 def test_rolling_restart(cluster: Cluster, routing: str) -> None:
-    """Each of three brokers is drained and started again; who is connected elsewhere gets all that
-    anybody was told is safe."""
+    """Each of three brokers is drained and started again; clients of the others get all that was
+    acknowledged."""
     brokers = [cluster.add("--routing", routing) for _ in range(3)]
     for broker in brokers:
         broker.up()

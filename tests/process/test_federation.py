@@ -586,7 +586,7 @@ def refused_and_counted(cluster: Cluster, a: Broker, outside: dict[str, Broker])
         )
         assert 1 <= len(outside[what].lines("WARNING")) <= cluster.minutes()
     for what in ("wrong secret, seed", "no secret, seed", "other cluster, seed"):
-        # the broker that dials is told why, too
+        # the broker that dials learns why, too
         until(lambda w=what: outside[w].lines("WARNING", a.address), f"{what}: a line")
     # However often they try, one line for each kind of fault and host a minute; none for other
     # clusters' datagrams.

@@ -51,7 +51,7 @@ EXPECTED = [f"{number}".encode() for number in range(MESSAGES)]
 
 
 def costs(brokers: list[Broker]) -> dict[tuple[str, str], float]:
-    """What each end of each link has told that it costs (ms)."""
+    """The cost that each end of each link has posted (ms)."""
     views = [broker.view() for broker in brokers]
     return {
         (view["id"], peer): cost
@@ -63,7 +63,7 @@ def costs(brokers: list[Broker]) -> dict[tuple[str, str], float]:
 def past(star: list[Broker], told: dict[tuple[str, str], float]) -> bool:
     """Whether the link of the two leaves is the shortest way between them. Links cost what their
     round trips were measured to take: on a busy machine that may be anything, and what differs by
-    less than 1 ms is not told again."""
+    less than 1 ms is not posted again."""
     root, *leaves = (broker.view()["id"] for broker in star)
 
     def cost(one: str, other: str) -> float:

@@ -184,7 +184,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 class Recorder(BasePlugin[BrokerContext]):
-    """Writes down what it is told."""
+    """Notes the events that it gets."""
 
     def __init__(self, context: BrokerContext) -> None:
         super().__init__(context)

@@ -20,7 +20,7 @@ STRAINED = 0.25
 
 
 def play(seed: int, kind: str = "", brokers: int | None = None, verbose: int = 0) -> Result:
-    """Run the schedule of a seed, of the kind that it draws or that is told."""
+    """Run the schedule of a seed, of the kind that it draws or that is given."""
     strained = kind == "strained" or (
         not kind and brokers is None and random.Random(f"{seed} kind").random() < STRAINED
     )

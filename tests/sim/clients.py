@@ -104,7 +104,7 @@ class Ledger:
 
 
 class SimClient:
-    """One client. It stays with a host until it is told to move, and comes back when its broker
+    """One client. It stays with a host until it is moved, and comes back when its broker
     does."""
 
     def __init__(
@@ -286,7 +286,7 @@ class SimClient:
             self.hop(host)
 
     def disconnect(self, move_to: Host | None = None) -> None:
-        """Leave politely, and come back only where we are told to."""
+        """Send DISCONNECT, and come back only where the test says."""
         if self._end is not None:
             self._send(Disconnect())
             self._end.close()

@@ -19,7 +19,7 @@ from tests.sim.world import Host, World
 LIMIT = 60.0
 """Virtual s for any of it to come about."""
 REST = 1.0
-"""Virtual s for what is left to be told, before signalling is measured."""
+"""Virtual s for what is left to be announced, before signalling is measured."""
 QUIET = 5.0
 """Virtual s over which signalling is measured."""
 LASTING = 0.5

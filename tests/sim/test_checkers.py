@@ -822,9 +822,9 @@ def test_brokers_meet_when_bytes_pass() -> None:
 
 @pytest.mark.parametrize("kept", (False, True))
 def test_a_client_that_gives_up_before_it_reads_connack(kept: bool) -> None:
-    """It comes again, and is told of a session, be it the one that it had or one that began with
-    the CONNACK that it has not read (`kept`: the former). It has its subscription in either case,
-    and what is published comes once."""
+    """It comes again, and CONNACK says Session Present, be it the one that it had or one that began
+    with the CONNACK that it has not read (`kept`: the former). It has its subscription in either
+    case, and what is published comes once."""
     world = world_of(1, 1)
     host = world.hosts[0]
     ledger = Ledger()

@@ -163,7 +163,7 @@ def test_it_waits_for_neighbours_that_lack_something(index: int, routing: str) -
 
 
 def test_time_is_up() -> None:
-    """Clients that are told to go at a hundredth a second are not gone in two seconds."""
+    """Clients that are disconnected at a hundredth a second are not gone in two seconds."""
     scene = Draining(5, 3, [(3.0, drain(0, within=2.0, rate=0.01))])
     scene.strict = False
     result = scene.run()

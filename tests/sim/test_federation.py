@@ -32,7 +32,7 @@ Event = tuple[float, Callable[["Scene"], None]]
 
 
 class Scene(Schedule):
-    """A schedule that is told: b0 has the most capability, so it is the root while it lives."""
+    """A schedule that is given: b0 has the most capability, so it is the root while it lives."""
 
     def __init__(self, seed: int, brokers: int, events: list[Event], **config: Any) -> None:
         super().__init__(seed, brokers)
@@ -321,7 +321,7 @@ def live(world: World, hosts: list[Host]) -> list[tuple[str, str]]:
 def test_stranger_changes_nothing(
     strange: dict[str, Any], seeds: tuple[tuple[str, int], ...]
 ) -> None:
-    """A broker that does not belong is told so in one line, and the others do not notice it
+    """A broker that does not belong learns so in one line, and the others do not notice it
     otherwise."""
     world = world_of(5, 2, secret=b"secret", seeds=seeds)
     world.add(

@@ -240,7 +240,7 @@ def test_a_client_that_comes_as_its_broker_has_started(routing: str, after: floa
 
 
 def test_a_new_session_counts_its_packets_elsewhere() -> None:
-    """Before both are one, its client may be told of the older one: what it has of one must not be
+    """Before both are one, its client may get the older one: what it has of one must not be
     taken for the other's."""
     row, first, feed = parted(Row(3, routing="topic", meshed=True))
     second = row.connect(2)

@@ -12,7 +12,7 @@ from tests.sim.world import World
 
 @pytest.fixture(autouse=True)
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if each broker told of thousands of sessions, filters and groups each time."""
+    """As if each broker announced thousands of sessions, filters and groups each time."""
     monkeypatch.setattr(World, "limits", Limits(listing_changes=0, listing_sessions=1))
 
 

@@ -60,8 +60,8 @@ def judge(first: Client, second: Client, feed: Feed, since: float) -> None:
     assert not feed.since(since) - set(got), "lost"
 
 
-# A cut of 1.5 s breaks no link: no broker notices, and what is late then is told from what is new
-# by the numbers at SUBACK.
+# A cut of 1.5 s breaks no link: no broker notices, and what is late then is distinguished from what
+# is new by the numbers at SUBACK.
 CUTS = [
     ("flood", 4.5),
     ("interest", 1.5),

@@ -19,7 +19,7 @@ from tests.sim.world import Host, World
 
 
 class Meshed(Scene):
-    """Brokers that are all linked, with delays that are told (ms); every client wants its own topic
+    """Brokers that are all linked, with given delays (ms); every client wants its own topic
     besides those of all."""
 
     def __init__(

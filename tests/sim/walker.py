@@ -10,7 +10,7 @@ from tests.sim.clients import SimClient
 
 
 class Roamer(SimClient):
-    """A client that goes where a broker sends it that drains; if it is told nothing, it waits for
+    """A client that goes where a draining broker sends it; without a Server Reference it waits for
     its broker."""
 
     def _packet(self, packet: Packet) -> None:

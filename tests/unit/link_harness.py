@@ -1,4 +1,4 @@
-"""A node, and neighbours that say what they are told."""
+"""A node, and neighbours that send what a test says."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def message(
 
 
 class Neighbour:
-    """A broker that calls the node and says what it is told."""
+    """A broker that calls the node and sends what a test says."""
 
     def __init__(
         self, world: World, number: int, *, boot: int = 1, link: bool = True, **values: Any

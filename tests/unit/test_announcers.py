@@ -50,7 +50,7 @@ step = st.one_of(
 
 
 class Others:
-    """What other brokers have told, as they would say it themselves."""
+    """What other brokers have announced, as they would say it themselves."""
 
     def __init__(self, many: Iterable[bool] = (False,), limits: Limits = DEFAULTS) -> None:
         """`many`: whether they announce their groups in one piece, in turn; `limits`: those of the
@@ -130,8 +130,8 @@ class Others:
                 assert not self.told[broker]
                 continue
             assert not seen.cut
-            # What has not been looked at is told; all else is as it was told, or is going to be
-            # forgotten.
+            # What has not been handled is queued; all else is as it was announced, or is going to
+            # be forgotten.
             news = {key[1:]: value for key, value in seen.earlier} | seen.updates
             for key, weight in self.told[broker].items():
                 if key in news:
@@ -158,8 +158,8 @@ NONE: dict[bytes, int | None] = dict.fromkeys(NAMES[:2])
 @example([("came", 101, TWO), ("post", 101, NONE), ("came", 101, TWO)], [False, True])
 @given(st.lists(step, max_size=20), st.lists(st.booleans(), min_size=1, max_size=4))
 def test_what_others_tell_in_pieces(steps: list[tuple[str, int, object]], many: list[bool]) -> None:
-    """Brokers come, go, and tell other things, while what they told is still looked at: in the end
-    all is as they say."""
+    """Brokers come, go, and announce changes, while earlier announcements are still handled: in the
+    end all is as they say."""
     others = Others(many, Limits(groups_at_once=3, groups_step=2))
     for name, broker, what in steps:
         getattr(others, name)(broker, what)
@@ -231,7 +231,7 @@ def silent(world: World, seconds: float) -> None:
 )
 def test_each_group_is_asked_for_until_it_is_answered(steps: list[tuple[str, str]]) -> None:
     """Within RETRY of the last question for it there is another one, and after PATIENCE it is late,
-    once. To be told to ask for what is asked for already changes nothing."""
+    once. To ask for what is asked for already changes nothing."""
     asking, now = Asking(), 0.0
     begun: dict[bytes, float] = {}
     last: dict[bytes, float] = {}
@@ -271,8 +271,7 @@ happens = st.one_of(
 def test_members_that_come_and_go_while_their_groups_are_noted(
     steps: list[str | tuple[str, str]],
 ) -> None:
-    """What other brokers are told of each group is right as soon as there is nothing more to be
-    done."""
+    """What is announced of each group is right as soon as there is nothing more to be done."""
     world = lone(link_timeout=60_000.0, limits=Limits(groups_noted=2, turn_work=NOTE_WORK))
     other = world.connect("other", version=5)
     assert other.subscribe(FILTERS[0], qos=1) == [1]

@@ -1,4 +1,4 @@
-"""One set of defaults: what a broker is given, what is worked out of it, and what its node is told
+"""One set of defaults: what a broker is given, what is worked out of it, and what its node is given
 cannot differ."""
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def test_who_asks_for_the_rest_of_what_is_not_encoded_any_more_starts_again() ->
 
 
 def test_messages_to_one_broker_do_not_fill_the_memory() -> None:
-    """However short: who is behind a link that takes nothing is told once it does."""
+    """However short: brokers behind a link that takes nothing get them once it does."""
     limits = Limits(link_kept_bytes=50_000, pieces_backlog=10_000)
     world = lone(routing="interest", link_timeout=1000.0, limits=limits)
     slow, fast = Neighbour(world, 101), Neighbour(world, 102)

@@ -12,7 +12,7 @@ from broker.io.discovery_driver import DiscoveryDriver
 
 
 class Told:
-    """A driver whose node is only told the time of day."""
+    """A driver whose node is only given the time of day."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop

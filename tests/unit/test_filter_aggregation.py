@@ -44,7 +44,7 @@ class Announced:
         self.known: set[str] = set()
 
     def work(self, steps: int = ALL) -> tuple[list[str], list[str]]:
-        """Go on, and check that nothing is told twice or in vain."""
+        """Go on, and check that nothing is announced twice or in vain."""
         announced, withdrawn = self.cover.work(steps)
         assert len(set(announced)) == len(announced)
         assert not self.known & set(announced)

@@ -77,7 +77,7 @@ def numbers_in(some: Ranges) -> set[int]:
 
 @given(ranges)
 def test_roughly_covers_with_few(some: Ranges) -> None:
-    """Not more ranges than may be told, nothing left out, and the largest holes are still holes."""
+    """Not more ranges than may be sent, nothing left out, and the largest holes are still holes."""
     found = roughly(some, 5)
     assert len(found) <= 5
     assert found == merge(found)

@@ -73,7 +73,7 @@ def test_what_ends_a_handover_ends_it_in_every_state(state: State) -> None:
 
 @pytest.mark.parametrize("state", list(State))
 def test_a_request_is_answered_in_every_state(state: State) -> None:
-    """What a broker that asks may be told is in the table for every state that it can meet."""
+    """The answers to a broker that asks are in the table for every state that it can meet."""
     met = {happens for known_state, happens in TRANSITIONS if known_state is state}
     here = {Input.CONNECTED, Input.FOREIGN, Input.OUTDATED, Input.ELSEWHERE, Input.DONE}
     expected = {

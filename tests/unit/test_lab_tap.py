@@ -1,4 +1,4 @@
-"""The tap: MQTT packets told apart in TCP segments, however these are cut, repeated or shuffled."""
+"""The tap: MQTT packets found in TCP segments, however these are cut, repeated or shuffled."""
 
 from __future__ import annotations
 

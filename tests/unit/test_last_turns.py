@@ -114,7 +114,7 @@ def test_a_stop_with_very_many_clients() -> None:
     assert closed(clients) == AT_ONCE
     assert len(last.payloads()) == AT_ONCE
     assert neighbour.up
-    world.node.stop(world.now, lambda: ended.append(-1.0))  # it is told once more
+    world.node.stop(world.now, lambda: ended.append(-1.0))  # a second call
     late.send(connect_packet("late"))
     assert late.take() == [Connack(False, ReasonCode.SERVER_UNAVAILABLE)]
     waits, leaves, other = [client for client in clients if not client.transport.closing][:3]

@@ -126,7 +126,7 @@ def test_in_the_end_all_is_known_as_it_is(steps: list[tuple[str, set[bytes]]]) -
 
 
 def test_what_comes_while_they_are_looked_at() -> None:
-    """A client whose session is told of, and has not been looked at, is found by its CONNECT; the
+    """A client whose session is announced, and has not been handled, is found by its CONNECT; the
     others are seen later."""
     limits = Limits(listing_changes=2, listing_sessions=1)
     world = lone(routing="topic", link_timeout=10_000.0, limits=limits)

@@ -1,4 +1,4 @@
-"""Links with neighbours that err or lie: a node, and a broker that says what it is told."""
+"""Links with neighbours that err or lie: a node, and a broker that sends what a test says."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def test_a_bad_vector_ends_its_link_alone(name: str, kind: int) -> None:
 
 @pytest.mark.parametrize("kind", [SEEN, ORIGINS])
 def test_a_number_that_no_broker_reaches_is_not_believed(kind: int) -> None:
-    """Behind it no other could be told any more."""
+    """Behind it no other could be sent any more."""
     world = lone()
     liar = Neighbour(world, 1)
     liar.send(ping((kind, vector_of(LAST))))
@@ -277,7 +277,7 @@ def test_a_number_that_no_broker_reaches_is_not_believed(kind: int) -> None:
 @pytest.mark.parametrize("top", [0, 1, 999, 1_000, 1_001, LAST - 1])
 @pytest.mark.parametrize("kind", [SEEN, ORIGINS, WANT])
 def test_vectors_at_the_limits_are_taken_and_passed_on(kind: int, top: int) -> None:
-    """What we tell others of what a neighbour told us is never what they refuse."""
+    """What we pass on of a neighbour's is never what others refuse."""
     gaps = [(n, n) for n in range(1, min(2 * MAX_GAPS, top), 2)][:MAX_GAPS]
     world, other = lone(), lone(id=b"o" * 8, boot=1_000)
     liar, honest = Neighbour(world, 1), Neighbour(world, 2)
@@ -511,7 +511,7 @@ def test_pings_without_records_are_answered() -> None:
 
 
 def test_a_silent_neighbour_is_not_forgiven_as_a_client_subscribes() -> None:
-    """What is posted after a while is told at once, and that is not late: this broker was not
+    """What is posted after a while is sent at once, and that is not late: this broker was not
     stopped meanwhile."""
     world = lone(routing="interest", link_timeout=2.0)
     Neighbour(world, 101).child()

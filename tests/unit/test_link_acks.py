@@ -25,7 +25,7 @@ SIZE = 1_000
 
 
 class Answering(Neighbour):
-    """A neighbour that acknowledges marks when it is told to."""
+    """A neighbour that acknowledges marks when a test says."""
 
     def marks(self) -> list[bytes]:
         """Numbers of the marks that came, each behind the messages that it is for."""

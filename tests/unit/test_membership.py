@@ -82,7 +82,7 @@ class Subject:
         return self.log[start:]
 
     def hear(self, number: int, now: float, **fields: Any) -> list[Effect]:
-        """Receive an announcement of broker `number`, at its own place unless told otherwise."""
+        """Receive an announcement of broker `number`, at its own place unless given another."""
         secret = fields.pop("secret", self.secret)
         origin = fields.pop("source", source(number))
         values: dict[str, Any] = {

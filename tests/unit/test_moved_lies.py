@@ -183,7 +183,7 @@ def test_a_user_name_that_no_client_has() -> None:
 
 
 def test_an_origin_that_is_none() -> None:
-    """What came with it would be told to the next broker that takes the session."""
+    """What came with it would be sent to the next broker that takes the session."""
     holder = Holder(state(), message(topic=b"a", key=b"!" * 15 + b"x"), routing="interest")
     assert isinstance(holder.client.take()[0], Connack)
     assert not holder.world.node.cluster.delivered_ranges.highest
@@ -191,7 +191,7 @@ def test_an_origin_that_is_none() -> None:
 
 
 def test_a_session_of_another_user() -> None:
-    """Its entry says that it is this user's: it is not taken all the same, nor is its holder told
+    """Its entry says that it is this user's: it is not taken all the same, nor is its holder asked
     to forget it."""
     whose = SessionState(
         None, 1e9, 0, {}, set(), [("a", 1, False, False, 0)], owner="anna", created=1

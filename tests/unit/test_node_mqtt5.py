@@ -46,7 +46,7 @@ ALIASES = {Property.TOPIC_ALIAS_MAXIMUM: 3}
 
 
 class Reader:
-    """Resolves topic aliases as a client does, and knows what it was told."""
+    """Resolves topic aliases as a client does, and remembers them."""
 
     def __init__(self, maximum: int) -> None:
         self.maximum = maximum

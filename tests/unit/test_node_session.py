@@ -351,7 +351,7 @@ def test_exactly_once_and_in_order_whatever_breaks(
 
 
 class Receiver:
-    """A client that keeps its session state as it should, and answers only when it is told to."""
+    """A client that keeps its session state as it should, and answers only when a test says."""
 
     def __init__(self, world: World, version: int, receive_maximum: int) -> None:
         self.world = world

@@ -1,4 +1,4 @@
-"""What a broker is told: precedence, and one clear line for everything that cannot be."""
+"""A broker's settings: precedence, and one clear line for everything that cannot be."""
 
 from __future__ import annotations
 

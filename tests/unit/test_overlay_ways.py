@@ -1,4 +1,4 @@
-"""Ways that change: who is told, and when (source_trees.py; docs/decisions/0020)."""
+"""Paths that change: which brokers hear of it, and when (source_trees.py; docs/decisions/0020)."""
 
 from __future__ import annotations
 

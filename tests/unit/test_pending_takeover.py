@@ -175,7 +175,7 @@ def test_a_client_that_comes_again_meanwhile_takes_it_from_the_beginning() -> No
 
 def test_a_session_is_announced_to_neighbours_ahead_of_its_connack() -> None:
     """Its client may go to one of them as soon as it has that. Of very many that come at once they
-    are told a little later."""
+    hear a little later."""
     world = lone(routing="interest", link_timeout=1000.0)
     neighbour = Neighbour(world, 101)
     neighbour.child()

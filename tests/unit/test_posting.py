@@ -147,7 +147,7 @@ def test_topics_that_cross_no_link_are_not_announced(world: World) -> None:
 
 @pytest.mark.parametrize("count", (3, 1201))
 def test_alone_nothing_is_posted_and_then_all_of_it(count: int) -> None:
-    """The first other broker is told what is wanted: everything, while many filters are looked
+    """The first other broker gets what is wanted: everything, while many filters are looked
     through."""
     world = lone(routing="topic", link_timeout=1000.0)
     client = world.connect("early")

@@ -54,7 +54,7 @@ def world(limits: Limits) -> World:
 
 @pytest.fixture
 def said(world: World, monkeypatch: pytest.MonkeyPatch) -> Said:
-    """All brokers can be reached, and what they are told is kept."""
+    """All brokers can be reached, and what is sent to them is kept."""
     found = Said(world)
 
     def send(self: Directory, broker_id: bytes, kind: int, body: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Retained messages between a node and neighbours that say what they are told: comparing, bounds,
+"""Retained messages between a node and neighbours that send what a test says: comparing, bounds,
 lies."""
 
 from __future__ import annotations
@@ -427,7 +427,7 @@ def test_a_restored_update_that_does_not_fit() -> None:
     assert client.payloads() == other.messages() == []
     neighbour.send(ping((LIST, leaf(b"t", entry(b"t", 1)))))
     steps(world)
-    # Who has the old one is told.
+    # A broker that has the old one learns that this one has it, too.
     assert [(p.payload, p.topic) for p in publishes(neighbour)] == [(b"", "t")]
 
 

@@ -86,7 +86,7 @@ def test_an_answer_that_never_comes_delays_no_other_client(world: World) -> None
 
 
 def test_a_wave_does_not_overtake_what_it_tells_of(world: World) -> None:
-    """When the last one was given up, too: what was posted since is told first."""
+    """When the last one was given up, too: what was posted since is sent first."""
     neighbour = Neighbour(world, 101)
     neighbour.child()
     one, two = world.connect("one"), world.connect("two")

@@ -68,7 +68,7 @@ def test_the_newest_number_at_each_time(
 
 @given(st.lists(st.integers(0, 3), max_size=60), st.floats(0.0, 20.0))
 def test_numbers_of_the_past(published: list[int], at: float) -> None:
-    """What is told had been published then, and lacks no more than what was published since the
+    """What is returned had been published then, and lacks no more than what was published since the
     look before."""
     past = PastNumbers()
     top, known = 0, [0]
@@ -207,7 +207,7 @@ def test_a_question_and_its_answer() -> None:
     assert start is not None
     start.open.add(key)
     first = ask.question(key, 4, here.now)
-    # Nothing can be told in a clock that is not known: the answer shows it, and is of no use
+    # There is no time in a clock that is not known: the answer shows it, and is of no use
     # otherwise.
     assert first == b"\0"
     assert ask.answered(key, 4, answered(there, key, first, here.now)[0], 100, more=False) == (
@@ -344,7 +344,7 @@ def test_what_was_replayed_here_is_as_old_for_others_as_it_was_for_us() -> None:
 
 
 def test_few_points_are_kept_of_what_is_older() -> None:
-    """Of those left out nothing is told that is too old: who subscribed before a message must get
+    """No message between the points looks too old: a client that subscribed before it must get
     it."""
     world = met()
     key = origin_key(FAR, 1)

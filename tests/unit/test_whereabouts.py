@@ -34,7 +34,7 @@ def test_of_very_many_the_last_ones() -> None:
 
 
 def test_before_a_listing_has_come_anybody_may_have_been_elsewhere() -> None:
-    """A neighbour has told of it, and sends it behind much else."""
+    """A neighbour has named it, and sends it behind much else."""
     there, here = LinkStateDatabase(OTHER, 1, DEFAULTS), World().node.cluster
     directory = here.directory.database
     there.post(b"cc", b"")
