@@ -427,7 +427,7 @@ def test_a_restored_update_that_does_not_fit() -> None:
     assert client.payloads() == other.messages() == []
     neighbour.send(ping((LIST, leaf(b"t", entry(b"t", 1)))))
     steps(world)
-    # A broker that has the old one learns that this one has it, too.
+    # A broker that has the old one gets the deletion.
     assert [(p.payload, p.topic) for p in publishes(neighbour)] == [(b"", "t")]
 
 
