@@ -20,8 +20,8 @@ from bench.lab.cpulimit import CpuLimit
 from bench.lab.namespaces import Namespace, unsupported
 from bench.lab.owner import PREFIX, Reaper, owner, remove
 from bench.lab.ports import free_ports
-from bench.lab.scribe import Scribe
 from bench.lab.topology import Topology, Wire, wire_from
+from bench.lab.trace_process import TraceProcess
 
 READY_SECONDS = 30.0
 ORDER_SECONDS = 10.0
@@ -241,7 +241,9 @@ class Lab:
         def child() -> None:
             self._reaper.let_go()
             kept.close()
-            target(*arguments, theirs, None if make is None else lambda: Scribe(make), self.seed)
+            target(
+                *arguments, theirs, None if make is None else lambda: TraceProcess(make), self.seed
+            )
 
         sys.stdout.flush()
         self._network = _fork.Process(target=child, name="network")

@@ -123,7 +123,7 @@ class Observer:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    def struck(self, at: int) -> None:
+    def injected(self, at: int) -> None:
         """Something was done at a time (ns): what was seen before it counts no more."""
         self._since = at
         self._settle(False)

@@ -21,8 +21,8 @@ from bench.lab.lab import Lab, LabError
 from bench.lab.network import lacking
 from bench.load import packets
 from bench.runner import crowd, run_folder
+from bench.runner.fault_injector import FaultInjector
 from bench.runner.observer import Observer, mean_use
-from bench.runner.striker import Striker
 from bench.scenarios.scenario import Cell
 from bench.scenarios.workload import clients
 from bench.trace import TraceError, Writer
@@ -223,8 +223,8 @@ class Run:
             summary["convergence_s"] = (observer.agreements[0] - self._boot) / 1e9
         elif self.kind.many:
             await asyncio.to_thread(wait_bridged, lab)
-        striker = Striker(lab, observer, trace, record["seed"], self.flow.cpu)
-        faults = striker.resolve(cell.faults)
+        injector = FaultInjector(lab, observer, trace, record["seed"], self.flow.cpu)
+        faults = injector.resolve(cell.faults)
         spared = sorted({fault.broker for fault in faults if fault.do in ("kill", "pause")})
         if len(spared) == len(lab.brokers):
             spared = []
@@ -246,18 +246,18 @@ class Run:
         ]
         run_folder.write(self.folder, record)
         try:
-            await self._load(lab, trace, observer, striker, faults, generator, spared)
+            await self._load(lab, trace, observer, injector, faults, generator, spared)
         finally:
             if failure := await asyncio.to_thread(generator.end):
                 record["failures"].append(failure)
-        self._judge(observer, striker)
+        self._judge(observer, injector)
 
     async def _load(
         self,
         lab: Lab,
         trace: Writer,
         observer: Observer,
-        striker: Striker,
+        injector: FaultInjector,
         faults: Any,
         generator: Generator,
         spared: list[str],
@@ -282,7 +282,7 @@ class Run:
         start = time.monotonic() + 0.05
         self.stage("load")
         generator.say(start)
-        striking = asyncio.create_task(striker.carry_out(faults, start))
+        injecting = asyncio.create_task(injector.carry_out(faults, start))
         phases = asyncio.create_task(self._phases(lab, trace, start, before))
         try:
             await generator.hear("published", cell.duration() + 60)
@@ -292,10 +292,10 @@ class Run:
             record["measure_to_ns"] = time.monotonic_ns()
             self.stage("drain")
             done = await generator.hear("done", 120 + 3 * cell.drain)
-            await asyncio.wait_for(striking, cell.duration() + 60)
+            await asyncio.wait_for(injecting, cell.duration() + 60)
             await phases
         finally:
-            for task in (striking, phases):
+            for task in (injecting, phases):
                 if not task.done():
                     task.cancel()
         if faults and observer.asks and not await observer.agreed(AGREE_SECONDS):
@@ -348,12 +348,12 @@ class Run:
             phases.append({"name": name, "seconds": until - since, **_difference(last, now)})
             last, since = now, until
 
-    def _judge(self, observer: Observer, striker: Striker) -> None:
+    def _judge(self, observer: Observer, injector: FaultInjector) -> None:
         """Repair times, and promises of the broker under test that were broken: findings, while the
         run itself went well."""
         summary, record = self.record["summary"], self.record
         if observer.asks:
-            summary["repairs"] = repairs(striker.struck, observer.agreements)
+            summary["repairs"] = repairs(injector.injected, observer.agreements)
             summary["repair_s"], why = repair(summary["repairs"])
             if why and summary["repairs"]:
                 summary["missing"] = {"repair_s": why}

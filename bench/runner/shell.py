@@ -20,8 +20,8 @@ from bench.lab.agreement import View
 from bench.lab.brokers import KINDS
 from bench.lab.lab import Lab, LabError
 from bench.lab.topology import WIRE_FIELDS, Topology, Wire, wire_from
+from bench.runner.fault_injector import FaultInjector
 from bench.runner.observer import Observer
-from bench.runner.striker import Striker
 from bench.scenarios.scenario import DEEDS, LONGEST, ON_BROKERS, SELECTORS, Fault, wrong_groups
 
 HELP = f"""\
@@ -177,7 +177,7 @@ async def _play(lab: Lab, say: Say) -> None:
     """Obey lines until they end. Raises LabError when the network has died."""
     silent: Any = Silent()
     observer = Observer(lab, silent)
-    striker = Striker(lab, observer, silent, time.time_ns())
+    injector = FaultInjector(lab, observer, silent, time.time_ns())
     observer.start()
     loop = asyncio.get_running_loop()
     lines: asyncio.Queue[str] = asyncio.Queue()
@@ -216,10 +216,10 @@ async def _play(lab: Lab, say: Say) -> None:
                     for text in _shown(wanted, lab, observer):
                         say(text)
                     continue
-                (fault,) = striker.resolve((wanted,))
+                (fault,) = injector.resolve((wanted,))
                 began = time.monotonic_ns()
-                striker.strike(fault)
-                say(f"{fault.do} {striker.struck[-1][2]}")
+                injector.inject(fault)
+                say(f"{fault.do} {injector.injected[-1][2]}")
                 if (
                     observer.asks
                     and fault.do not in ("slow", "lossy")

@@ -23,12 +23,12 @@ from bench.lab.cpulimit import quota
 from bench.lab.lab import Lab, LabError, resolved
 from bench.lab.network import Network, obey
 from bench.lab.pipe import Pipe as Direction
-from bench.lab.scribe import PACK, Scribe
 from bench.lab.topology import Topology
+from bench.lab.trace_process import PACK, TraceProcess
 from bench.runner import clients, crowd, observer, run, run_folder
 from bench.runner.book import Book
+from bench.runner.fault_injector import FaultInjector
 from bench.runner.observer import Observer, Use, mean_use
-from bench.runner.striker import Striker
 from bench.scenarios import scenario
 from bench.scenarios.scenario import Cell, Fault, Parameters
 from bench.scenarios.workload import ClientSpec
@@ -67,20 +67,20 @@ def finished(job: run.Job, asked: argparse.Namespace, **changes: Any) -> None:
 
 
 def test_the_mean_over_repairs_and_none_without_one() -> None:
-    struck = [
+    injected = [
         (1 * S, "kill", "b0"),
         (4 * S, "restart", "b0"),
         (6 * S, "partition", "partition"),
         (9 * S, "heal", "partition"),
     ]
-    found = repairs(struck, [0, 2 * S, 5 * S, 9 * S + 1])
+    found = repairs(injected, [0, 2 * S, 5 * S, 9 * S + 1])
     # The partition was healed.
     assert [(each["kind"], each["seconds"]) for each in found] == [
         ("kill", 1.0),
         ("partition", None),
     ]
     assert repair(found) == (None, "1 of 2 faults not repaired")
-    assert repair(repairs(struck, [4 * S - 1, 8 * S])) == ((3 - 1e-9 + 2) / 2, "")
+    assert repair(repairs(injected, [4 * S - 1, 8 * S])) == ((3 - 1e-9 + 2) / 2, "")
     slowed = [(1 * S, "cut", "b0-b1"), (2 * S, "slow", "all")]
     assert (
         repairs(slowed, [2 * S])[0]["seconds"] is None
@@ -265,28 +265,28 @@ def test_an_order_about_a_link_that_is_not_there() -> None:
     assert network._order() and lab.recv() == {"refused order": "there is no link from a to a"}
 
 
-def striker(seed: int = 1, **brokers: Any) -> Striker:
+def injector(seed: int = 1, **brokers: Any) -> FaultInjector:
     lab: Any = SimpleNamespace(
         topology=Topology("two", ("a", "b")), brokers=brokers or {"a": None, "b": None}
     )
     observer: Any = SimpleNamespace(
-        root=lambda: "a", leaf=lambda: "b", struck=lambda _: None, cut=set()
+        root=lambda: "a", leaf=lambda: "b", injected=lambda _: None, cut=set()
     )
-    return Striker(cast(Lab, lab), cast(Observer, observer), cast(Writer, None), seed)
+    return FaultInjector(cast(Lab, lab), cast(Observer, observer), cast(Writer, None), seed)
 
 
 def test_a_fault_that_comes_to_nothing_is_refused() -> None:
-    (fault,) = striker().resolve((Fault(0.0, "cut", links=(("root", "a"),)),))
+    (fault,) = injector().resolve((Fault(0.0, "cut", links=(("root", "a"),)),))
     with pytest.raises(LabError, match=r"^cut: there is no link between a and a$"):
-        striker().strike(fault)
+        injector().inject(fault)
     with pytest.raises(LabError, match=r"^kill: there is no broker at b$"):
-        striker(a=None).strike(Fault(0.0, "kill", broker="b"))
+        injector(a=None).inject(Fault(0.0, "kill", broker="b"))
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_random_link_has_two_ends(seed: int) -> None:
     for ends in (("random", "random"), ("random", "a"), ("b", "random"), ("random", "root")):
-        (fault,) = striker(seed).resolve((Fault(0.0, "cut", links=(ends,)),))
+        (fault,) = injector(seed).resolve((Fault(0.0, "cut", links=(ends,)),))
         assert sorted(fault.links[0]) == ["a", "b"]
 
 
@@ -295,11 +295,11 @@ def test_a_trace_that_cannot_be_written_ends_no_network(capfd: pytest.CaptureFix
         def __getattr__(self, _name: str) -> Any:
             raise OSError("No space left on device")
 
-    scribe = Scribe(cast(Any, Full))
+    recorder = TraceProcess(cast(Any, Full))
     for number in range(20 * PACK):
-        scribe.control(number, "a", "b", "connect", 9)
-    scribe.tick()
-    scribe.close()
+        recorder.control(number, "a", "b", "connect", 9)
+    recorder.tick()
+    recorder.close()
     assert capfd.readouterr().err == "the network's trace ends: No space left on device\n"
 
 
@@ -432,7 +432,7 @@ def test_small_shares_of_a_core() -> None:
 
 
 class Process:
-    """A broker to be struck."""
+    """A broker that gets faults."""
 
     def __init__(self) -> None:
         self.running, self.paused = True, False
@@ -450,8 +450,8 @@ class Process:
         self.paused = False
 
 
-class Struck:
-    """A striker whose lab has two brokers only."""
+class Injected:
+    """A fault injector whose lab has two brokers only."""
 
     def __init__(self, cpu: float = 0.0) -> None:
         self.said: list[str] = []
@@ -460,19 +460,21 @@ class Struck:
         lab: Any = SimpleNamespace(
             topology=Topology("two", ("a", "b")), brokers=self.brokers, limit_cpu=self.limit
         )
-        observer: Any = SimpleNamespace(root=lambda: "a", struck=lambda _: None, allowed_dead=set())
+        observer: Any = SimpleNamespace(
+            root=lambda: "a", injected=lambda _: None, allowed_dead=set()
+        )
         trace: Any = SimpleNamespace(
             fault=lambda _at, kind, target, _detail: self.said.append(f"{kind} {target}")
         )
-        self.striker = Striker(lab, observer, trace, 1, cpu)
+        self.injector = FaultInjector(lab, observer, trace, 1, cpu)
 
     def limit(self, name: str, share: float) -> None:
         self.limits.append(
             (name, share, self.brokers[name].running and not self.brokers[name].paused)
         )
 
-    def strike(self, deed: str, number: int = 0, undoing: bool = False) -> None:
-        self.striker.strike(Fault(0.0, deed, broker="a"), number, undoing)
+    def inject(self, deed: str, number: int = 0, undoing: bool = False) -> None:
+        self.injector.inject(Fault(0.0, deed, broker="a"), number, undoing)
 
 
 def test_what_changes_nothing_about_a_broker_is_refused() -> None:
@@ -485,39 +487,39 @@ def test_what_changes_nothing_about_a_broker_is_refused() -> None:
         ([], "restart", "runs"),
         ([], "resume", "runs"),
     ):
-        struck = Struck()
+        injected = Injected()
         for each in before:
-            struck.strike(each)
+            injected.inject(each)
         with pytest.raises(LabError, match=f"^{deed}: a {how}$"):
-            struck.strike(deed)
-        assert len(struck.said) == len(struck.striker.struck) == len(before)
+            injected.inject(deed)
+        assert len(injected.said) == len(injected.injector.injected) == len(before)
 
 
 def test_a_fault_of_a_broker_that_is_over_ends_no_other() -> None:
-    struck = Struck()
+    injected = Injected()
     for deed, number, undoing in (
         ("kill", 1, False),
         ("restart", 2, False),
         ("kill", 3, False),
         ("restart", 1, True),
     ):
-        struck.strike(deed, number, undoing)
-    assert not struck.brokers["a"].running and struck.said == ["kill a", "restart a", "kill a"]
-    struck.strike("restart", 3, True)
-    assert struck.brokers["a"].running and struck.said[-1] == "restart a"
+        injected.inject(deed, number, undoing)
+    assert not injected.brokers["a"].running and injected.said == ["kill a", "restart a", "kill a"]
+    injected.inject("restart", 3, True)
+    assert injected.brokers["a"].running and injected.said[-1] == "restart a"
 
 
 def test_who_has_a_share_of_a_core_has_it_again() -> None:
-    struck = Struck(cpu=0.1)
+    injected = Injected(cpu=0.1)
     for deed in ("kill", "restart", "pause", "resume"):
-        struck.strike(deed)
-    assert struck.limits == [("a", 0, True), ("a", 0.1, True)] * 2, "lifted before, given after"
+        injected.inject(deed)
+    assert injected.limits == [("a", 0, True), ("a", 0.1, True)] * 2, "lifted before, given after"
 
 
 def test_random_stops_another_each_time() -> None:
     for seed in range(8):
         plan = tuple(Fault(at, "kill", broker="random") for at in (1.0, 2.0))
-        assert {fault.broker for fault in striker(seed).resolve(plan)} == {"a", "b"}
+        assert {fault.broker for fault in injector(seed).resolve(plan)} == {"a", "b"}
 
 
 def test_an_observer_without_a_socket_has_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,8 @@ from bench.lab.relays import RETRANSMISSION, SEGMENT, Caller, End, Fine, Relays
 from bench.lab.tap import Talk
 from bench.lab.topology import MAX_BROKERS, Topology, Wire
 from bench.load import packets
+from bench.runner.fault_injector import FaultInjector
 from bench.runner.observer import Observer
-from bench.runner.striker import Striker
 from bench.scenarios.scenario import Fault
 from bench.trace import Writer
 
@@ -320,15 +320,15 @@ def test_connections_of_a_refused_pair_are_reset() -> None:
 
 
 class Faults:
-    """A striker whose lab has links only."""
+    """A fault injector whose lab has links only."""
 
     def __init__(self, place: Topology) -> None:
         pairs = [pair for each in place.pairs() for pair in (each, each[::-1])]
         self.pipes = {pair: Direction(place.wire(*pair)) for pair in pairs}
         lab: Any = SimpleNamespace(topology=place, set_links=self.set_links, brokers={})
-        self.observer: Any = SimpleNamespace(cut=set(), struck=lambda _: None)
+        self.observer: Any = SimpleNamespace(cut=set(), injected=lambda _: None)
         trace: Any = SimpleNamespace(fault=lambda *_: None)
-        self.striker = Striker(
+        self.injector = FaultInjector(
             cast(Lab, lab), cast(Observer, self.observer), cast(Writer, trace), 1
         )
 
@@ -353,28 +353,28 @@ def test_a_fault_that_is_over_ends_no_other(time: Time) -> None:
         Fault(0.0, "cut", links=ALL, duration=1),
         Fault(0.0, "half-open", links=(("b1", "b2"),), duration=2),
     ]
-    strike = faults.striker.strike
+    inject = faults.injector.inject
     with pytest.raises(LabError, match=r"^half-open: nothing passes there already$"):
         for number, fault in enumerate(plan, 1):
-            strike(fault, number)
+            inject(fault, number)
     assert faults.open() == ""
-    strike(Fault(1.0, "heal", links=ALL), 3, True)
+    inject(Fault(1.0, "heal", links=ALL), 3, True)
     assert faults.open() == "b1b2 b2b1" and faults.observer.cut == {
         frozenset(("b0", "b1")),
         frozenset(("b0", "b2")),
     }
-    strike(plan[3], 4)
+    inject(plan[3], 4)
     assert faults.open() == "b2b1" and len(faults.observer.cut) == 3
-    strike(Fault(9.0, "heal", groups=plan[1].groups), 2, True)
+    inject(Fault(9.0, "heal", groups=plan[1].groups), 2, True)
     assert (
         faults.open() == "b0b1 b0b2 b1b0 b2b0 b2b1"
         and faults.pipes["b0", "b1"].wire.delay_ms == 200
     )
-    strike(Fault(9.0, "heal", links=ALL))  # by hand: everything
+    inject(Fault(9.0, "heal", links=ALL))  # by hand: everything
     assert len(faults.open().split()) == 6 and not faults.observer.cut
     assert {pipe.wire.delay_ms for pipe in faults.pipes.values()} == {10}
-    strike(plan[2])
-    strike(Fault(9.0, "heal", links=(("b0", "b1"),)))
+    inject(plan[2])
+    inject(Fault(9.0, "heal", links=(("b0", "b1"),)))
     assert faults.open() == "b0b1 b1b0"
 
 
@@ -382,18 +382,18 @@ def test_a_plan_undoes_each_of_its_faults() -> None:
     faults = Faults(Topology("two", ("b0", "b1"), default=Wire(delay_ms=10)))
     both = (("b0", "b1"),)
     said: list[tuple[str, str, float]] = []
-    strike = faults.striker.strike
+    inject = faults.injector.inject
 
     def seen(fault: Fault, *how: Any) -> None:
-        strike(fault, *how)
+        inject(fault, *how)
         said.append((fault.do, faults.open(), faults.pipes["b0", "b1"].wire.delay_ms))
 
-    cast(Any, faults.striker).strike = seen
+    cast(Any, faults.injector).inject = seen
     plan = [
         Fault(0.0, "cut", links=both, duration=0.02),
         Fault(0.01, "slow", links=both, wire={"delay_ms": 90}, duration=0.02),
     ]
-    asyncio.run(faults.striker.carry_out(plan, 0.0))
+    asyncio.run(faults.injector.carry_out(plan, 0.0))
     both_ways = "b0b1 b1b0"
     assert said == [
         ("cut", "", 10),
@@ -406,11 +406,11 @@ def test_a_plan_undoes_each_of_its_faults() -> None:
 def test_where_there_is_no_link_there_is_none_after_a_fault() -> None:
     faults = Faults(LINE)
     for deed in ("cut", "heal"):
-        faults.striker.strike(Fault(0.0, deed, links=ALL))
+        faults.injector.inject(Fault(0.0, deed, links=ALL))
     assert faults.open() == "b0b1 b1b0 b1b2 b2b1"
     for deed in ("cut", "heal"):
         with pytest.raises(LabError, match=f"^{deed}: there is no link between b0 and b2$"):
-            faults.striker.strike(Fault(0.0, deed, links=(("b0", "b2"),)))
+            faults.injector.inject(Fault(0.0, deed, links=(("b0", "b2"),)))
 
 
 def test_ports_for_the_largest_lab() -> None:

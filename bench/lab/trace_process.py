@@ -18,14 +18,14 @@ PACK = 128
 _fork = multiprocessing.get_context("fork")
 
 
-class Scribe(Recorder):
+class TraceProcess(Recorder):
     """A `Recorder` whose work is done elsewhere. To be made before the process has threads or a
     higher priority."""
 
     def __init__(self, make: Callable[[], Recorder]) -> None:
         """`make` is called in the new process."""
         self._conn, theirs = _fork.Pipe()
-        self._process = _fork.Process(target=_write, args=(make, theirs, self._conn), name="scribe")
+        self._process = _fork.Process(target=_write, args=(make, theirs, self._conn), name="trace")
         self._process.start()
         theirs.close()
         self._pack: list[tuple[str, tuple[Any, ...]]] = []

@@ -25,7 +25,7 @@ POSSIBLE = {
 """How a broker has to be for what is done to it to change anything."""
 
 
-class Striker:
+class FaultInjector:
     """Who does it."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Striker:
         self._stopped: dict[str, int] = {}  # which fault has stopped a broker, by its number
         # Directions that nothing passes in, by the number of the fault.
         self._shut: dict[int, set[tuple[str, str]]] = {}
-        self.struck: list[tuple[int, str, str]] = []
+        self.injected: list[tuple[int, str, str]] = []
         """(ns, kind, target) of what has been done."""
 
     def resolve(self, faults: tuple[Fault, ...]) -> list[Fault]:
@@ -96,9 +96,9 @@ class Striker:
         while plan:
             at, number, undoing, fault = heapq.heappop(plan)
             await asyncio.sleep(max(0.0, start + at - time.monotonic()))
-            self.strike(fault, number, undoing)
+            self.inject(fault, number, undoing)
 
-    def strike(self, fault: Fault, number: int = 0, undoing: bool = False) -> None:
+    def inject(self, fault: Fault, number: int = 0, undoing: bool = False) -> None:
         """Do one `fault`, now. Raises LabError where the lab cannot, or where it comes to nothing.
 
         `number` is that by which it is undone alone (0: a new one). `undoing`: the fault with this
@@ -130,9 +130,9 @@ class Striker:
             )
             self._on_links(fault, pairs, number, undoing)
         self._trace.fault(at, fault.do, target, detail)
-        self.struck.append((at, fault.do, target))
+        self.injected.append((at, fault.do, target))
         if fault.do not in ("slow", "lossy"):
-            self._observer.struck(at)
+            self._observer.injected(at)
 
     def _on_broker(self, fault: Fault, number: int) -> None:
         broker = self._lab.brokers.get(fault.broker)
