@@ -1,4 +1,4 @@
-"""What origins offer, with flooding, to brokers that were away: bent messages cost nothing."""
+"""What origins offer, with flooding, to brokers that were away: malformed messages are harmless."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A proven neighbour that tells as much as it can: every table that it fills has its end, and what
+"""A proven neighbour that posts as much as it can: every table that it fills has a limit, and what
 is beyond is counted."""
 
 from __future__ import annotations

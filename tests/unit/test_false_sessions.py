@@ -1,4 +1,4 @@
-"""A broker that gives a session away and lies: its word gets no further than a client's
+"""A broker that hands over a session with false contents: they do no more than a client could
 (takeover.py)."""
 
 from __future__ import annotations
