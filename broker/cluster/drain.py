@@ -191,8 +191,8 @@ class Drain:
         self._lacking: dict[Link, int] = {}  # how often a neighbour has said that it lacks some
         node.drain = self
         self._cluster.resync.watcher = self
-        told = f"{counted(here, 'client')} to be told to go, {self.rate:g} a second"
-        node.log("info", f"draining: {told}; this broker stops in {within:g} s at most")
+        plan = f"{counted(here, 'client')} to disconnect, {self.rate:g} a second"
+        node.log("info", f"draining: {plan}; this broker stops in {within:g} s at most")
         self._cluster.directory.post(DRAINING, b"1")
         node.schedule(now, self._step)
         node.schedule(self.until, self._late)

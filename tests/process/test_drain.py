@@ -119,7 +119,7 @@ def test_state_access_and_the_second_time(cluster: Cluster) -> None:
         assert done.returncode == 0 and done.stdout.startswith("clients: ")
         view = until(
             lambda: (v := broker.view())["drain"]["clients_left"] == 2 and v,
-            "the first one is told to go",
+            "the first one is disconnected",
         )
         assert view["draining"] is True and view["drain"]["state"] == "clients"
         status = subprocess.run(
