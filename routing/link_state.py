@@ -166,7 +166,7 @@ class LinkStateDatabase:
             self.own.version += 1
             self._flood(self.own, before, changes, None)
 
-    # ---------------------------------------------------------------- who is there
+    # ---------------------------------------------------------------- reachable brokers
 
     def reachable(self) -> list[Listing]:
         """Return the listings of the other brokers that can be reached."""

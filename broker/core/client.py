@@ -277,7 +277,7 @@ class Client:
         if self.conn.closed or self.conn.closing:
             return None
         due = self.conn.last_heard + self.keep_alive
-        if self.conn.held or self.conn.waiting:  # we are the one who does not read
+        if self.conn.held or self.conn.waiting:  # it is this broker that does not read
             return now + self.keep_alive
         if now < due:
             return due

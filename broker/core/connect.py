@@ -321,7 +321,7 @@ class ConnectHandshake:
             )
 
     def _admit(self, connect: Connect, now: float) -> None:
-        """Go on with a client whose CONNECT is all right, and who has proven itself if it was to do
+        """Go on with a client whose CONNECT is valid, and which has proven itself if it was to do
         so by AUTH."""
         if self.node.access is not None and not self._admitted(self.node.access, connect):
             return

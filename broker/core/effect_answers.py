@@ -62,7 +62,7 @@ class EffectAnswers:
         self._takers[kind] = take
 
     def answer(self, effect: object, result: Any, now: float) -> None:
-        """Hand an answer to who takes it.
+        """Hand an answer to its handler.
 
         `effect`: what was carried out; `result`: what came of it (see `effects`); `now`: s.
         """

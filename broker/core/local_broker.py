@@ -36,7 +36,7 @@ class LocalBroker(Scheduler, Protocol):
     """One broker, as far as its own clients are concerned."""
 
     now: float
-    """The time of this turn (s, monotonic). Who is called by a timer sets it first."""
+    """The time of this turn (s, monotonic). A function that a timer calls sets it first."""
 
     federated: bool
     """Another broker was there: what is published is numbered and logged for it."""
@@ -194,7 +194,7 @@ class LocalBroker(Scheduler, Protocol):
 
     @property
     def feeds(self) -> RetainedFeeds:
-        """Sends retained messages to who has subscribed."""
+        """Sends retained messages to new subscribers."""
 
     @property
     def fast(self) -> bool:

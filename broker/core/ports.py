@@ -233,7 +233,7 @@ class Cluster(Protocol):
 
     @property
     def barrier(self) -> Barrier:
-        """Who subscribes waits for the other brokers there."""
+        """A client that subscribes waits for the other brokers there."""
 
     def filter_changed(self, topic_filter: str, /, *, wanted: bool) -> None:
         """The first subscription to a filter has come, or the last one is gone."""

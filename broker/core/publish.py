@@ -1,5 +1,5 @@
-"""PUBLISH of a client, one packet at a time (MQTT-3.3): what is checked, who is asked, what is
-answered.
+"""PUBLISH of a client, one packet at a time (MQTT-3.3): what is checked, which plugins are asked,
+what is answered.
 
 The common case does not come here: `ClientPackets.packets` and `qos_fast_path` handle runs of plain
 packets.

@@ -172,7 +172,7 @@ class SubscribeRequest:
     )
 
     def __init__(self, client: Client, packet: Subscribe, allowed: list[bool]) -> None:
-        """`client`: who subscribes; `packet`: its SUBSCRIBE; `allowed`: what plugins say of each
+        """`client`: the subscriber; `packet`: its SUBSCRIBE; `allowed`: what plugins say of each
         filter."""
         self._client = client
         self._packet = packet

@@ -266,7 +266,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._hang_up()
 
     def _hang_up(self) -> None:
-        """Close the stream, and cut off who does not take what was sent."""
+        """Close the stream, and abort it if the peer does not take what was sent."""
         self._closing = True
         self.transport.close()
         self._later(self.driver.node.limits.close_time, self.transport.abort)

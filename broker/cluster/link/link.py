@@ -151,11 +151,11 @@ class LinkHost(Reporting, Protocol):
 
     @property
     def forwarder(self) -> Forwarding:
-        """Who takes messages."""
+        """Takes the messages of links."""
 
     @property
     def acks(self) -> Acknowledgements:
-        """Who waits for acknowledgements."""
+        """Takes acknowledgements of neighbours."""
 
     @property
     def retained_sync(self) -> Restorer[Link]:

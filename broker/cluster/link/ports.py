@@ -59,7 +59,7 @@ class HandshakeHost(LinkHost, Protocol):
 
     @property
     def membership(self) -> Membership:
-        """Who is there."""
+        """The members of the cluster."""
 
     @property
     def links(self) -> dict[bytes, Link]:

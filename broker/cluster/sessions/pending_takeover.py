@@ -175,7 +175,7 @@ class PendingTakeover:
         self.client_id = client_id
         self.stamp = stamp
         self.holder = holder
-        self.hops = 0  # brokers that said who has it instead
+        self.hops = 0  # brokers that named another holder
         self.state = State.ASKING
         # s: when the takeover began; when this state did; when the holder spoke last.
         self.began = self.since = self.heard = now
