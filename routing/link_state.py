@@ -1,11 +1,11 @@
 """What every broker of the federation says of itself, known to all: listings, numbered by their
 broker (Overlays 4.1: SRT, PRT).
 
-A broker posts entries (key -> value) in its own listing; who its neighbours in the tree are is part
-of it. Listings and their changes are flooded over the tree and each version is taken once, so that
-nothing can circulate, as with the link states of OSPF (RFC 2328, 13). From the neighbours that all
-of them name, each broker computes who can be reached and via whom. Pure: messages to neighbours and
-events are data that the owner takes.
+A broker posts entries (key -> value) in its own listing; the list of its neighbours in the tree is
+part of it. Listings and their changes are flooded over the tree and each version is taken once, so
+that nothing can circulate, as with the link states of OSPF (RFC 2328, 13). From the neighbours that
+all of them name, each broker computes which brokers can be reached and via which neighbours. Pure:
+messages to neighbours and events are data that the owner takes.
 
     ask for all -> stamps (what there is, in which version) -> ask (from which version on)
                 -> changes, or a listing (in parts)

@@ -1,4 +1,4 @@
-"""Priority vectors: who is the better root, and which claims about a root may be believed.
+"""Priority vectors: which root is better, and which claims about a root may be believed.
 
 A *claim* is what a neighbour's BPDU says: "my root is R (boot b), its newest sequence number that
 reached me is s, my path to it costs c". Roots are ordered by capability (Overlays 4.2.1) and then

@@ -49,7 +49,7 @@ class Limits(Record, kw_only=True):
 
     max_filters_size: int = 1280 * 1024
     """bytes of a SUBSCRIBE or UNSUBSCRIBE, 40,000 filters of 30 characters, or all that one session
-    may have of 10. Larger: 0x95 and close [protocol_errors]; who wants more filters sends
+    may have of 10. Larger: 0x95 and close [protocol_errors]; a client that wants more filters sends
     several."""
 
     decoded_at_once: int = 20 * 1024
@@ -119,8 +119,8 @@ class Limits(Record, kw_only=True):
     closed then [authentication_failed]."""
 
     password_checks: int = 1000
-    """clients whose password waits to be checked, at 20 ms each: who comes then would wait longer
-    than clients do, and is refused as busy (0x89) [connects_refused]."""
+    """clients whose password waits to be checked, at 20 ms each: a client that comes then would
+    wait longer than clients do, and is refused as busy (0x89) [connects_refused]."""
 
     passwords_known: int = 10_000
     """user names and passwords (as a keyed digest) that were right lately, so that thousands of
@@ -220,7 +220,7 @@ class Limits(Record, kw_only=True):
     hold_longest: float = 300.0
     """s for which a broker may hold publishers elsewhere without a pause [pause_requests_ignored].
     Its subscribers have taken what waited by then, unless they take less than some tens of messages
-    a second; who lies must not stop others for ever."""
+    a second; a lying broker must not stop others for ever."""
 
     # -------------------------------- routes
 
@@ -294,8 +294,8 @@ class Limits(Record, kw_only=True):
     what is left."""
 
     retained_again: float = 600.0
-    """s; who had no room for a retained message of a neighbour asks for nothing more for so long:
-    it would be refused again."""
+    """s; a broker that had no room for a retained message of a neighbour asks for nothing more for
+    so long: it would be refused again."""
 
     # -------------------------------- turns of the event loop, memory, the process
 
@@ -436,7 +436,7 @@ class Limits(Record, kw_only=True):
     brokers that do not hold theirs."""
 
     hold_link_bytes: int = 8 * 1024 * 1024
-    """bytes waiting for a link from which on who publishes at QoS 1 or 2 is held back until all of
+    """bytes waiting for a link from which on publishers at QoS 1 or 2 are held back until all of
     them have gone out, as long as the link lives. What is on its way comes on top. Half a second's
     worth of 128 Mbit/s, so that a fast link never runs empty."""
 
@@ -551,7 +551,7 @@ class Limits(Record, kw_only=True):
 
     tail_back: float = 60.0
     """s; the same for one for which there is something in the log's tail, from its last question
-    on: who asks for a piece lets its subscribers have it first, and these may be slow."""
+    on: a broker that asks for a piece lets its subscribers have it first, and these may be slow."""
 
     tail_segment_bytes: int = 16 * 1024 * 1024
     """bytes of one file of it, about; an eighth of the tail at most."""
@@ -646,7 +646,7 @@ class Limits(Record, kw_only=True):
 
     max_left: int = 10_000
     """clients that left other brokers in the last seconds, 200 bytes each; of more, the oldest are
-    forgotten: who of them comes here may get again what is on its way."""
+    forgotten: a client of these that comes here may get again what is on its way."""
 
     max_repeats: int = 1000
     """sessions that came from elsewhere and have had newer messages of an origin than this broker;

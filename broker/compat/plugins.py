@@ -288,7 +288,7 @@ class Plugins:
                     "client_id": None,
                     "retained_message": retained(self._broker, given["message"]),
                 }
-            # For who is away and gets it later.
+            # For sessions that are away and get it later.
             kept = kept_for(self._broker, given["message"], given["qos"])
             return {"client_id": session.client_id, "retained_message": kept}
         client: Client = given["client"]

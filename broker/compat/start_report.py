@@ -1,4 +1,4 @@
-"""What a broker says of itself once it runs: who listens where, who may come in, and what makes
+"""The log lines of a broker once it runs: its listeners, which clients it accepts, and what makes
 that weaker than whoever wrote the configuration may think."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class StartReport:
         ]
 
     def anonymous_access(self) -> str:
-        """Say who may come in without proving who he is."""
+        """Return which clients may connect without authentication."""
         found = self._anonymous_listeners()
         if found and self._broker.admits() is None:
             return "plugins decide who comes in"
@@ -89,7 +89,7 @@ class StartReport:
             )
 
     def announce(self, admin: str) -> None:
-        """Say in one line who listens where; as a warning when anybody on the network may come
+        """Log the listeners in one line; as a warning when anybody on the network may come
         in."""
         federation, disk = self._assembly.federation, self._assembly.disk
         open_to = self._anonymous_listeners() if self._broker.admits() else []

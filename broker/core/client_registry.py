@@ -168,8 +168,8 @@ class ClientRegistry:
         before MQTT 5 it is only closed. Its will is sent, or waits, as at any end that is not the
         client's own.
 
-        `client`: who is sent; `reference`: "HOST:PORT", several with spaces between; `permanent`:
-        whether it is not to come back here.
+        `client`: the one to redirect; `reference`: "HOST:PORT", several with spaces between;
+        `permanent`: whether it is not to come back here.
         """
         self._broker.counters.redirected += 1
         reason = ReasonCode.SERVER_MOVED if permanent else ReasonCode.USE_ANOTHER_SERVER

@@ -437,7 +437,7 @@ class ConnectHandshake:
     # ---------------------------------------------------------------- answers
 
     def answered(self, allowed: bool, now: float) -> None:
-        """Go on after the answer of who checks passwords and of the authentication plugins."""
+        """Go on after the answer of the password check and of the authentication plugins."""
         conn = self.conn
         conn.answered()
         if self.checking:
@@ -487,7 +487,7 @@ class ConnectHandshake:
         self.node.forget(self.conn)
 
     def foreign(self) -> None:
-        """Refuse who connects with the client id of another user's session."""
+        """Refuse a client with the client id of another user's session."""
         self.node.counters.sessions_wrong_user += 1
         why = "connects with the client id of another user's session"
         self.turn_away(

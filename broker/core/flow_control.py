@@ -27,7 +27,7 @@ class RemotePublishers(Protocol):
 
     def hold_remote(self, reason: object, arrival: Arrival | None, /) -> None:
         """Have the publisher of the message that a link has just brought (`arrival`) held where it
-        is, until `release_remote`. `reason`: who is behind."""
+        is, until `release_remote`. `reason`: what is behind."""
 
     def release_remote(self, reason: object, /) -> None:
         """Let the publishers go that are held for `reason`; harmless when there are none."""

@@ -33,8 +33,8 @@ class Journal(Protocol):
 
     @property
     def recording(self) -> bool:
-        """Whether it keeps anything. One that does not may be called all the same; who
-        handles very many messages asks first, and spares the call."""
+        """Whether it keeps anything. One that does not may be called all the same; callers with
+        very many messages ask first, and spare the call."""
 
     @property
     def lsn(self) -> int:
@@ -348,7 +348,7 @@ class Cluster(Protocol):
 
     def hold_remote(self, reason: object, arrival: Arrival | None, /) -> None:
         """Have the publisher of the message that a link has just brought (`arrival`) held where it
-        is, until `release_remote`. `reason`: who is behind."""
+        is, until `release_remote`. `reason`: what is behind."""
 
     def release_remote(self, reason: object, /) -> None:
         """Release the publishers that are held for `reason`; harmless when there are none."""

@@ -1,4 +1,5 @@
-"""Whose a session is: it belongs to the user who began it, at every broker (docs/decisions/0016).
+"""The owner of a session: it belongs to the user who began it, at every broker
+(docs/decisions/0016).
 
 Each broker posts its sessions in the directory with a digest of their owner, so that every other
 one refuses a CONNECT with that client id by another user. An owner is a user name that was
@@ -77,8 +78,8 @@ def digest(owner: str | None) -> bytes:
 def owner_of(node: Host, username: str | None, listener: str, *, proven: bool) -> str | None:
     """Return the user that a client is, None: its name has not been checked.
 
-    `node`: says who checks names; `username`: as it says; `listener`: where it came in; `proven`:
-    it has proven the name by enhanced authentication.
+    `node`: knows whether names are checked; `username`: as it says; `listener`: where it came in;
+    `proven`: it has proven the name by enhanced authentication.
     """
     verified = proven or node.hooks.verified
     certified = listener in node.config.identity_listeners
@@ -89,7 +90,7 @@ def owner_of(node: Host, username: str | None, listener: str, *, proven: bool) -
 
 def belongs(node: Host, session: Session, owner: str | None) -> bool:
     """Return whether a `session` is of the user `owner`. So is a session under the same name that
-    began before users were asked for. `node`: says who checks names."""
+    began before users were asked for. `node`: knows whether names are checked."""
     return session.owner == owner or (
         session.owner is None and session.username == owner and not _comes(node, None)
     )

@@ -19,8 +19,8 @@ def renew(context: ssl.SSLContext, listener: Any) -> None:
 
 
 def dial_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Make the context of links that we dial: who answers must have a certificate of the cluster's
-    authority.
+    """Make the context of links that we dial: the other end must have a certificate of the
+    cluster's authority.
 
     Whether it is for the address that was dialled is checked only when that was asked for: brokers
     find each other by address, and the cluster's own authority signs certificates of brokers only.

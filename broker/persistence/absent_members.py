@@ -328,7 +328,7 @@ class AbsentMembers:
     def oldest_piece(self, broker_id: bytes, key: bytes, lacks: Ranges) -> TailPiece | None:
         """Return the oldest messages of an origin in the tail that a broker lacks.
 
-        `broker_id`: who lacks them; `key`: of the origin; `lacks`: the numbers.
+        `broker_id`: which lacks them; `key`: of the origin; `lacks`: the numbers.
         """
         frame = self.tail.first(broker_id, key, lacks)
         if frame is None:

@@ -358,7 +358,7 @@ class LogTail:
         """Return the first frame with something of an origin that a broker lacks; None: there is
         none.
 
-        `broker_id`: who lacks it; `key`: of the origin; `lacks`: its numbers.
+        `broker_id`: which lacks it; `key`: of the origin; `lacks`: its numbers.
         """
         where = (broker_id, key)
         frames = self._index.get(where)

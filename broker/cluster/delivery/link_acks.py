@@ -86,7 +86,7 @@ class LinkAcks:
         self._away: set[bytes] = set()  # of the parted ones those that the tree has lost
         self._holding = False
 
-    # ---------------------------------------------------------------- who needs what
+    # ---------------------------------------------------------------- what links need
 
     def keep(self, link: Link, position: int) -> None:
         """Keep the log from `position` on until the neighbour at `link` has it, or messages no

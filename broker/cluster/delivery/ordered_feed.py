@@ -31,7 +31,7 @@ RETRY, RETRY_MOST = 0.1, 2.0
 its last answer took: what is sent again meanwhile only makes the next one slower."""
 
 Found = tuple["Message", "ReceiverAssignment | None"]
-"""A message that an answer brought, and who of shared subscriptions gets it."""
+"""A message that an answer brought, and its receiver assignment."""
 
 
 class HeldPackets:

@@ -14,7 +14,7 @@ Nothing overtakes and nothing is left out: a link in repair gets messages from i
 log is in the order in which messages came, so what comes between two steps stands behind all that
 was scanned before; and the log keeps what a link in repair may lack (`link_acks`). Who wants a
 topic is asked when an entry is taken: that is after the entry was logged, as is all that those
-subscribed to who may expect it.
+subscribed to by clients that may expect it.
 """
 
 from __future__ import annotations

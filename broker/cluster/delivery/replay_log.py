@@ -217,14 +217,13 @@ class ReplayLog:
         self.begin = 0
         """Position of the oldest entry."""
         self.chosen = 0
-        """Position behind the newest entry of this broker's that says who of shared subscriptions
-        gets it."""
+        """Position behind the newest entry of this broker's with a receiver assignment."""
         self.floor = NEVER
         """Position from which on neighbours may lack entries,"""
         self.warn = NEVER
         """and from which on they are asked for acknowledgements when it is dropped."""
         self.unsent = 0
-        """Bytes of the entry that is being appended: who logs a message sends it after that."""
+        """Bytes of the entry that is being appended: a message is logged first, and then sent."""
         self.pressed: Callable[[], None] = _nothing
         self.full: Callable[[Connection | None], None] = _no_hold
         self.lost: Callable[[LogEntry, int], None] = _no_need
@@ -281,7 +280,7 @@ class ReplayLog:
         now: float,
     ) -> None:
         """Keep a `message` that came to this broker alone, at `now` (s): number `sequence` of the
-        origin `key`. `choice`: who of shared subscriptions gets it."""
+        origin `key`. `choice`: its receiver assignment."""
         assigned = b"" if choice is None else choice.encode()
         data = encode_for_links(message, key, sequence, now, assigned)
         self.append(LogEntry(key, sequence, data, message, now), None)

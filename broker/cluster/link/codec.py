@@ -99,7 +99,7 @@ def encode_link_publish(
 
     `topic`, `payload`, `qos`, `retain`: of the message; `properties`: those that go to receivers,
     encoded, without their length; `expiry`: s left, or None; `key`, `sequence`: its origin, and its
-    number there; `stamp`: of a retained message; `choice`: who of shared subscriptions gets it,
+    number there; `stamp`: of a retained message; `choice`: its receiver assignment,
     encoded.
     """
     section = encode_origin(key, sequence, choice)
@@ -256,7 +256,7 @@ def origin_end(packet: bytes, at: int) -> int:
 
 
 def choice_of(packet: bytes) -> ReceiverAssignment | None:
-    """Return who of shared subscriptions gets a PUBLISH for links, None when it does not say."""
+    """Return the receiver assignment of a PUBLISH for links, None when there is none."""
     at = _properties_at(packet)[1]
     if not packet.startswith(ORIGIN, at):
         return None
@@ -366,8 +366,8 @@ def _is_topic_name(topic: bytes) -> bool:
 def read_link_packets(
     data: bytes, at: float
 ) -> Iterator[tuple[bytes, int, Message, ReceiverAssignment | None, bool]]:
-    """Read PUBLISH packets as links carry them: origin, sequence number, message, who of shared
-    subscriptions gets it, whether that is all who get it. `at`: s, from when on they expire.
+    """Read PUBLISH packets as links carry them: origin, sequence number, message, receiver
+    assignment, whether only assigned members get it. `at`: s, from when on they expire.
 
     Raises:
         MalformedPacket, ProtocolViolation: not such packets.

@@ -1,4 +1,4 @@
-"""How two brokers come to a link: who each says that it is, and the proof of the cluster secret
+"""How two brokers set up a link: each sends its id, and the proof of the cluster secret
 (MQTT-ST II-C).
 
     dialler                          called broker
@@ -250,7 +250,7 @@ class LinkHandshake:
             self._agree(now)
 
     def _agree(self, now: float) -> None:
-        """Have the link come up, now that it is known who the other broker is, unless another link
+        """Have the link come up, now that the other broker is known, unless another link
         to it stays."""
         link = self.link
         if self.cluster.admission.admit(link, now):
@@ -279,7 +279,7 @@ class LinkHandshake:
 
     def agreed(self, now: float) -> None:
         """Take the dialler's CONNACK, where brokers prove nothing."""
-        # Only now is it known who calls: links that stand may not be touched before.
+        # Only now is the caller known: existing links may not be touched before.
         self._agree(now)
 
     def refuse(self, reason: int, why: str, counter: str, other: str = "") -> None:

@@ -33,7 +33,7 @@ class Peer:
 
 
 def peer_of(connect: Connect) -> Peer:
-    """Read who connects.
+    """Read which broker connects.
 
     Raises:
         MalformedPacket: a bridge CONNECT that does not say it.

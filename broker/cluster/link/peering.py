@@ -19,7 +19,7 @@ REMEDY = (
 def guard(
     access: Access | None, listeners: Iterable[str], *, plugins: bool, certificates: Iterable[str]
 ) -> str:
-    """Return what makes clients prove who they are, or restricts them, as a log line says it; ""
+    """Return what authenticates clients, or restricts them, as a log line says it; ""
     when nothing does.
 
     `access`: the users and rules that the configuration names; `listeners`: the names of all

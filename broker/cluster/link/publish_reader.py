@@ -63,8 +63,8 @@ class Receiver(Protocol[L_contra]):
         choice: ReceiverAssignment | None = None,
     ) -> None:
         """Deliver here, and pass on, the `message` that came over `link` at `now` (s): number
-        `sequence` of the origin `key`. `data`: the PUBLISH as it came; `choice`: who of shared
-        subscriptions gets it."""
+        `sequence` of the origin `key`. `data`: the PUBLISH as it came; `choice`: its receiver
+        assignment."""
 
     def batch_received(
         self, link: L_contra, batch: PublishRun, key: bytes, sequence: int, data: bytes, now: float
