@@ -12,9 +12,9 @@ walk is done, and a link may become live.
 
 Nothing overtakes and nothing is left out: a link in repair gets messages from its walk alone; the
 log is in the order in which messages came, so what comes between two steps stands behind all that
-was scanned before; and the log keeps what a link in repair may lack (`link_acks`). Who wants a
-topic is asked when an entry is taken: that is after the entry was logged, as is all that those
-subscribed to by clients that may expect it.
+was scanned before; and the log keeps what a link in repair may lack (`link_acks`). Whether a topic
+is wanted is checked when an entry is taken: that is after it was logged, so all subscriptions that
+may expect it are known.
 """
 
 from __future__ import annotations
