@@ -22,7 +22,6 @@ from broker.base.timers import Timer, Timers
 from broker.base.turns import Turns
 from broker.cluster.cluster import Cluster
 from broker.cluster.link.link import Link
-from broker.cluster.retained_sync import kept
 from broker.config.node_config import NodeConfig
 from broker.core.access_control import AccessControl
 from broker.core.client import Client
@@ -235,7 +234,7 @@ class Node:
         """Note that a retained message has become its topic's (empty: that it was deleted;
         MQTT-3.3.1-5 to -8)."""
         if self.hooks.events:
-            self.event("broker_retained_message", message=kept(message))
+            self.event("broker_retained_message", message=message.as_retained())
 
     def event(self, name: str, **arguments: Any) -> None:
         """Tell plugins, if one listens to this."""

@@ -69,7 +69,7 @@ class RetainedSync:
         if message.topic[:1] == b"$":
             if (
                 node.config.retain_available
-                and self.store.store(message.topic.decode(), kept(message))
+                and self.store.store(message.topic.decode(), message.as_retained())
                 and tell
             ):
                 node.retain(message)
@@ -136,7 +136,7 @@ class RetainedSync:
         version = RetainedVersion(
             topic, place_of(topic), stamp.time, key, sequence, stamp.expires_at_ms, message.qos
         )
-        change = self.store.write(kept(message), version, now, self.clock.physical(now))
+        change = self.store.write(message.as_retained(), version, now, self.clock.physical(now))
         if change >= Change.DROPPED:
             node.journal.retained_changed(version)
             node.journal.require(source)
@@ -238,16 +238,3 @@ class RetainedSync:
         if self._sweeping:
             self.node.turns.work += self._limits.turn_work // 2
             self.node.turns.later(self._sweep)
-
-
-def kept(message: Message) -> Message:
-    """Return a message as the store keeps it."""
-    return Message(
-        message.topic,
-        message.payload,
-        message.qos,
-        True,
-        message.properties,
-        message.expires_at,
-        None,
-    )

@@ -133,6 +133,13 @@ class Message:
             head = bytes((head[0] | DUP,)) + head[1:]
         return head + PACKET_IDS[packet_id] + tail if qos else head + tail
 
+    def as_retained(self) -> Message:
+        """Return the message with RETAIN and without its sender: as it is kept for later
+        subscribers."""
+        return Message(
+            self.topic, self.payload, self.qos, True, self.properties, self.expires_at, None
+        )
+
     def expired(self, now: float) -> bool:
         """Tell whether the message must not be delivered any more (MQTT-3.3.2-5)."""
         return self.expires_at is not None and now >= self.expires_at

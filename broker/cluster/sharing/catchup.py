@@ -303,18 +303,20 @@ class Catchup:
 
     # ---------------------------------------------------------------- groups that others post
 
+    def _top(self, key: bytes) -> int:
+        """Return the last number of an incarnation of this broker, 0: none."""
+        forwarder = self._forwarder
+        if key == forwarder.key:
+            return forwarder.own.top
+        window = forwarder.vector.get(key)
+        return 0 if window is None else window.top
+
     def wanted(self, group_id: bytes) -> bool:
         """Whether the log may have messages for a group that another broker posts only now."""
         forwarder = self._forwarder
         covered = self._covered.get(group_id, {})
         for key in forwarder.ours:
-            top = (
-                forwarder.own.top
-                if key == forwarder.key
-                else forwarder.vector[key].top
-                if key in forwarder.vector
-                else 0
-            )
+            top = self._top(key)
             if top and subtract([(1, top)], covered.get(key, [])):
                 return len(forwarder.log) > 0
         return False
@@ -513,14 +515,9 @@ class Catchup:
         for group_id, since in job.group_ids.items():
             self._since[group_id] = min(self._since.get(group_id, self._node.now), since)
             for key in forwarder.ours:
-                top = (
-                    forwarder.own.top
-                    if key == forwarder.key
-                    else forwarder.vector[key].top
-                    if key in forwarder.vector
-                    else 0
+                self._cover(
+                    group_id, key, min(job.first.get((group_id, key), LAST), self._top(key) + 1)
                 )
-                self._cover(group_id, key, min(job.first.get((group_id, key), LAST), top + 1))
             self._groups.caught_up(job.broker, group_id)
 
 

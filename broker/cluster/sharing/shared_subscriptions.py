@@ -191,15 +191,7 @@ class SharedSubscriptions:
         group_ids = {group_id for who, group_id in choice.entries if who == self._who}
         if group_ids:
             if choice.retain:
-                message = Message(
-                    message.topic,
-                    message.payload,
-                    message.qos,
-                    True,
-                    message.properties,
-                    message.expires_at,
-                    None,
-                )
+                message = message.as_retained()
                 message.choice = choice
             if choice.key and self.custody.claims(choice.key, message.qos):
                 for group_id in group_ids:
