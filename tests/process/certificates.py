@@ -80,5 +80,29 @@ class Authority:
         return context
 
 
+def self_signed(folder: Path, name: str = "localhost") -> Path:
+    """Make a key (key.pem) and a certificate (cert.pem) for `name`, localhost and 127.0.0.1 in this
+    folder; returns the certificate."""
+    certificate = folder / "cert.pem"
+    _openssl(
+        "req",
+        "-x509",
+        "-newkey",
+        *_KEY,
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        f"/CN={name}",
+        "-addext",
+        "subjectAltName=DNS:localhost,IP:127.0.0.1",
+        "-keyout",
+        folder / "key.pem",
+        "-out",
+        certificate,
+    )
+    return certificate
+
+
 def _openssl(*words: object) -> None:
     subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, timeout=60)

@@ -22,6 +22,7 @@ from bench.lab.ports import free_ports
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client, Mosquitto, clients, mosquitto_pub
 from tests.kit.waiting import PATIENCE
+from tests.process.certificates import self_signed
 
 Make = Callable[..., Client]
 
@@ -59,41 +60,10 @@ class Served:
         self.ca = ca
 
 
-def certificate(folder: Path) -> Path:
-    """Make a key and a self-signed certificate for 127.0.0.1 and localhost."""
-    ca = folder / "cert.pem"
-    subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=localhost",
-            "-addext",
-            "subjectAltName=DNS:localhost,IP:127.0.0.1",
-            "-keyout",
-            folder / "key.pem",
-            "-out",
-            ca,
-        ],
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
-    return ca
-
-
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Cluster]]:
     folder = tmp_path_factory.mktemp("one")
-    ca = certificate(folder)
+    ca = self_signed(folder)
     with Cluster(folder) as cluster:
         config = folder / "config.yaml"
         broker = cluster.add(

@@ -28,7 +28,8 @@ from broker.wire.properties import Property
 from tests.kit.brokers import Cluster
 from tests.kit.clients import Client, clients
 from tests.kit.waiting import PATIENCE, until
-from tests.process.test_clients import CONFIG, Served, certificate
+from tests.process.certificates import self_signed
+from tests.process.test_clients import CONFIG, Served
 
 TRANSPORTS = ("tcp", "unix", "tls", "ws", "wss")
 ROUNDS = 5
@@ -125,7 +126,7 @@ class Page:
 @pytest.fixture(scope="module")
 def ways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ways]:
     folder = tmp_path_factory.mktemp("reconnect")
-    ca = certificate(folder)
+    ca = self_signed(folder)
     with Cluster(folder) as cluster:
         config = folder / "config.yaml"
         broker = cluster.add(

@@ -21,6 +21,7 @@ from broker.wire import Connack, Connect, Decoder, encode_packet
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client, clients
 from tests.kit.waiting import PATIENCE, until
+from tests.process.certificates import self_signed
 
 CONFIG = """
 listeners:
@@ -60,7 +61,7 @@ class Guarded:
         self.open, self.tls = free_ports(2)
         self.users("anna", "bert")
         self.rules(RULES)
-        certificate(folder, "first")
+        self_signed(folder, "first")
         (folder / "config.yaml").write_text(
             CONFIG.format(port=broker.port, open=self.open, tls=self.tls, folder=folder)
         )
@@ -78,32 +79,6 @@ class Guarded:
         assert self.broker.process is not None
         self.broker.process.send_signal(signal.SIGHUP)
         return str(until(lambda: self.broker.lines(*words)[before:], f"{words} in the log")[0])
-
-
-def certificate(folder: Path, name: str) -> None:
-    subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            f"/CN={name}",
-            "-keyout",
-            folder / "key.pem",
-            "-out",
-            folder / "cert.pem",
-        ],
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
 
 
 def handshake(port: int) -> tuple[ssl.SSLSocket, bytes]:
@@ -230,7 +205,7 @@ def test_a_reload_changes_permissions_and_drops_no_client(one: Guarded, make: Ma
 
 def test_a_reload_takes_new_certificates(one: Guarded) -> None:
     old, first = handshake(one.tls)
-    certificate(one.folder, "second")
+    self_signed(one.folder, "second")
     (one.folder / "key.pem").rename(one.folder / "kept")
     (one.folder / "key.pem").write_text("no key")
     assert "listener 'secure': cannot use" in one.reload("ERROR", "cannot reload")
