@@ -15,7 +15,7 @@ from signal import Signals
 END_SECONDS = 5.0
 """s until a program that was killed has ended."""
 LINE = 300
-"""characters of a line that is told."""
+"""characters of a line that is shown."""
 
 
 def mqttree(*flags: str) -> list[str]:

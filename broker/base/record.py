@@ -73,7 +73,7 @@ class Slotted(type):
         **options: bool,
     ) -> Slotted:
         """Return the class; `name`, `bases`, `namespace`: as of `type`; `options`: what type
-        checkers are told (`frozen`, `kw_only`), of no effect here."""
+        checkers use (`frozen`, `kw_only`), of no effect here."""
         base = next((base for base in bases if isinstance(base, Slotted)), None)
         inherited = () if base is None else base.FIELDS
         defaults = {} if base is None else dict(base.DEFAULTS)

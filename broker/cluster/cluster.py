@@ -503,7 +503,7 @@ class Cluster:
                 self.topology.neighbour_up,
                 # From now on a neighbour may miss messages.
                 self._begin_log,
-                # SUBACK waits for this neighbour, too, before it is told which filters are wanted,
+                # SUBACK waits for this neighbour, too, before it is sent the wanted filters,
                 # and messages may take the link.
                 self.barrier.links_changed,
                 self.strategy.link_up,
@@ -511,7 +511,7 @@ class Cluster:
             LinkForwards: (
                 # The brokers behind the link count as reachable,
                 self.directory.link_forwards,
-                # before it is told what has been here, or gets a replay.
+                # before it is sent the version vector, or gets a replay.
                 self.resync.link_forwards,
             ),
             # No subscription waits for an answer over it.
@@ -556,7 +556,7 @@ class Cluster:
     def _member_event_order(self) -> EventOrder:
         """Return the subscribers of what happens to the tree and to other brokers."""
         return {
-            # Clients that subscribe to it are told ($TC).
+            # It is published to clients that subscribe to $TC.
             TopologyChanged: (self.topology.topology_changed,),
             # Neighbours may have other messages of the origin.
             OriginLost: (self.resync.origin_lost,),
@@ -581,7 +581,7 @@ class Cluster:
                 # Sessions of a broker are asked for once messages find their path to it.
                 self.takeover.route_changed,
                 self.unlogged.route_changed,
-                # The broker is told of the new path (BREAK) ahead of the messages that take it,
+                # A BREAK tells the broker of the new path ahead of the messages that take it,
                 self.gap_recovery.route_changed,
                 # then messages of origins that are gone are exchanged,
                 self.resync.route_changed,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from broker.core.wills import Wills
 
 CLOSED_WORK = 2 * costs.PACKET_WORK
-"""steps for a client that is told why it is closed: its will is sent, its session may end."""
+"""steps for a client that gets DISCONNECT: its will is sent, its session may end."""
 
 
 class Host(Scheduler, Protocol):

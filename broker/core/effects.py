@@ -167,7 +167,7 @@ class TailWrite:
     """Bytes from the beginning of the segment."""
     data: bytes
     request: int
-    """Tells the answers to requests apart, here and below."""
+    """Distinguishes the answers to requests, here and below."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -295,7 +295,7 @@ class BrokerService:
         return Listener(name, None, places, self.listener_options.get(name), limits=self.limits)
 
     def _take_free_port(self) -> None:
-        """Make the node anew with the port that the system chose, if it was to choose one."""
+        """Make the node again with the port that the system chose, if it was to choose one."""
         if self.settings is not None and self.settings.port == 0:
             self.driver.stop()
             port = self.ports.get(self._link_listener() or "", next(iter(self.ports.values()), 0))
@@ -434,7 +434,7 @@ class BrokerService:
     async def _read_access(
         self, settings: AccessSettings
     ) -> tuple[Users | None, Access | None] | None:
-        """Return users and rules as their files say by now, None if nobody keeps them. Raises
+        """Return users and rules as their files say by now, None if the broker has none. Raises
         ConfigError."""
         gatekeeper = self.gatekeeper
         if gatekeeper is None:

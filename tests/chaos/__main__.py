@@ -58,7 +58,7 @@ KINDS = (
 MORE = ("wipe", "slow", "join")
 """Drawn, too, where the run has them."""
 LONG = 5.0
-"""s that two brokers have to be apart before what was missing may come behind what is newer."""
+"""s that two brokers have to be split before what was missing may come behind what is newer."""
 TWO = 0.25
 """How often two come at once."""
 RATE = 10.0

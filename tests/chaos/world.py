@@ -1,4 +1,4 @@
-"""Network and brokers as they are: who can reach whom, and how long two brokers were apart. No
+"""Network and brokers as they are: who can reach whom, and how long two brokers were split. No
 clock: it is told the time.
 
 What is promised of order ends with splits of five seconds; whether there was one is for the world
@@ -34,7 +34,7 @@ class World:
         self.shape = cables(shape, count)
         self.cut: dict[Pair, int] = {}  # how many faults have cut it
         self.down: dict[int, int] = {}
-        self._since: dict[Pair, float] = {}  # pairs that are apart
+        self._since: dict[Pair, float] = {}  # pairs that are split
         self._longest: dict[Pair, float] = {}
 
     def set(
@@ -48,7 +48,7 @@ class World:
         self.look(now)
 
     def look(self, now: float) -> None:
-        """See who is apart."""
+        """Note which brokers are split."""
         part: dict[int, int] = {}
         for start in range(self.count):
             if self.down.get(start, 0) <= 0 and start not in part:
@@ -74,7 +74,7 @@ class World:
                 self._since.setdefault(pair, now)
 
     def apart(self, one: int, other: int, now: float) -> float:
-        """Return the longest time in s that these were apart since `forget`."""
+        """Return the longest time in s that these were split since `forget`."""
         pair = frozenset((one, other))
         return max(self._longest.get(pair, 0.0), now - self._since.get(pair, now))
 

@@ -67,7 +67,7 @@ def watch_crossings(world: World) -> None:
 
 
 class Splits:
-    """Which brokers the world kept apart, and for how long: by cuts, stops and deaths, whatever
+    """Which brokers the world split, and for how long: by cuts, stops and deaths, whatever
     brokers say of it."""
 
     def __init__(self, world: World) -> None:
@@ -86,7 +86,8 @@ class Splits:
         self.world.after(LOOK, self._look)
 
     def longer_than(self, seconds: float, a: Life, b: Life) -> float | None:
-        """When (s) two lives had been apart without a pause for so long; None: they never were."""
+        """When (s) two incarnations had been split without a pause for so long; None: they never
+        were."""
         a, b = self.world.who(a), self.world.who(b)
         if a == b:
             return None
@@ -432,16 +433,16 @@ class Messages:
         return False
 
     def _held_up(self) -> float:
-        """Return how long (virtual s) the largest message takes on the slowest link: the news of
-        where a client is waits behind it (README)."""
+        """Return how long (virtual s) the largest message takes on the slowest link: the
+        announcement of where a client is waits behind it (README)."""
         sizes = [len(sent.packet.payload) for sent in self.ledger.sent if sent.packet is not None]
         rates = [line.rate for line in self.world.lines.values()]
         large = max(sizes, default=0)
         return large / min(rates) if rates and large >= LARGE else 0.0
 
     def _crowded(self) -> bool:
-        """Whether links are slow for what is published, so that the news of where a client is may
-        take a moment (README)."""
+        """Whether links are slow for what is published, so that the announcement of where a client
+        is may take a moment (README)."""
         large = (
             sent.packet is not None and len(sent.packet.payload) >= LARGE
             for sent in self.ledger.sent

@@ -144,7 +144,7 @@ class SimClient:
         self.begun: dict[int, float] = {}
         self._unsubscribed = False
         self.holders: set[tuple[int, int]] = set()  # brokers that this session was at
-        # It hops faster than the brokers' clocks tell times apart: they may take the last for the
+        # It moves faster than the brokers' clocks distinguish times: they may take the last for the
         # older.
         self.hasty = False
         self.forked = False  # there are cuts, after which it may have several sessions for a moment

@@ -715,7 +715,7 @@ A, B = (0, 1), (1, 1)
 def test_who_has_gone_where_its_session_cannot_be_reached(
     began: float, up: float, strayed: bool
 ) -> None:
-    """Such a client may get a QoS 2 message twice, and no other. The brokers are apart from 10
+    """Such a client may get a QoS 2 message twice, and no other. The brokers are split from 10
     to 12 s, and from 20 to 25."""
     world = World(1)
     world.skew = 0.0

@@ -136,7 +136,7 @@ def test_a_broker_without_which_the_others_are_cut_off() -> None:
     scene.world.block(0, 2)
     scene.length = 12.0
     result = scene.run()
-    # Those on both sides are apart for a moment: what one of them publishes then is kept, and
+    # Those on both sides are split for a moment: what one of them publishes then is kept, and
     # replayed when they are one again.
     assert result.violations == [], "\n".join(result.transcript)
     assert "left are" not in scene.drained(1)

@@ -224,9 +224,9 @@ def test_a_broker_without_its_data_while_the_publisher_is_down(routing: str) -> 
 
 
 def test_a_broker_that_has_not_heard_who_is_where() -> None:
-    """It has lost its data, and is in the tree again; what is replayed to it keeps the news of the
-    others' clients waiting. One of these comes, and what its broker of before has brought it is
-    still on its way. With interest or topic news come first."""
+    """It has lost its data, and is in the tree again; what is replayed to it delays the
+    announcements of the others' clients. One of these comes, and what its broker of before has
+    brought it is still on its way. With interest or topic the announcements come first."""
     row = Row(2, routing="flood")
     first, _ = subscribed(row, 1)
     large = [bytes(60_000)] * 10

@@ -505,7 +505,7 @@ def test_schedules_end_in_one_spanning_tree(first: int) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_capabilities_that_change_end_in_one_tree_under_the_best(seed: int) -> None:
-    """Memory that is available comes and goes; old news of what a root could do must not live
+    """Memory that is available comes and goes; old claims of what a root could do must not live
     on."""
     world = schedule(seed)
     rng = random.Random(seed)

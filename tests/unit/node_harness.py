@@ -290,7 +290,7 @@ class FakeClient:
         return found
 
     def _heard(self, packet: Packet) -> Packet:
-        """Keep Reason Strings apart: they are for people, and tests compare packets."""
+        """Keep Reason Strings separate: they are for people, and tests compare packets."""
         properties: Properties | None = getattr(packet, "properties", None)
         if properties is not None and Property.REASON_STRING in properties:
             self.said.append(properties.pop(Property.REASON_STRING))

@@ -1,5 +1,5 @@
 """The judge of tests.chaos sees what is lost, late and twice, and what may be missing; its world
-says who was apart."""
+says which brokers were split."""
 
 from __future__ import annotations
 

@@ -591,6 +591,6 @@ def test_what_crosses_in_vain_is_caught(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_break_that_is_ignored_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the news of new ways, what was lost on the old ones is taken for unwanted."""
+    """Without path changes, what was lost on the old ones is taken for unwanted."""
     monkeypatch.setattr(GapRecovery, "lose", lambda self, feed: None)
     assert "lost" in kinds(SEED)

@@ -57,7 +57,7 @@ def test_what_is_old_goes_some_at_a_time() -> None:
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("properties", [b"", b"\x26\0\1a\0\1b"])
 def test_payloads(qos: int, properties: bytes) -> None:
-    """Of one message, also as it was published here, and of a run, which is not taken apart for
+    """Of one message, also as it was published here, and of a run, which is not split for
     that."""
     whole = Message(b"t", b"hello" * 50, qos, False, properties, None, None)
     one = LogEntry(KEYS[0], 7, b"", whole, 0.0)

@@ -215,7 +215,7 @@ def test_deletions_and_what_expired(sequence: int) -> None:
     client.subscribe("#", qos=1)
     client.take()
     world.advance(1.0)
-    # A deletion is news where there was something to delete; that time has passed is none.
+    # A deletion is delivered where there was something to delete; an expiry is not.
     neighbour.send(
         restored(b"gone", b"", 900, sequence=sequence),
         restored(b"never", b"", 900, sequence=sequence),

@@ -185,7 +185,7 @@ def _receivers(
     spells: list[Spell], topics: set[str]
 ) -> tuple[dict[tuple[str, str], list[str]], set[tuple[str, str]]]:
     """By client and topic, for whom messages come: the client itself first; and receivers and
-    topics that nothing tells apart."""
+    topics that cannot be distinguished."""
     found: dict[tuple[str, str], set[str]] = defaultdict(set)
     for spell in spells:
         who, plain = _receiver(spell)

@@ -111,7 +111,7 @@ class RetainedMessages(Protocol):
 
 
 class Comparing(Protocol):
-    """Neighbours whose retained messages are compared with those here."""
+    """Neighbours whose retained messages are compared with local ones."""
 
     def entered(self, link: Link) -> None:
         """Note that a link is live."""

@@ -231,7 +231,7 @@ class SubscriptionBarrier:
             self._posted += 1
         self._waiters.append((now + self._limits.suback_wait, self._posted, then))
         self._arm(now)
-        if not self._directory.unsaid:  # neighbours have been told already, but not all brokers
+        if not self._directory.unsaid:  # neighbours have got it already, but not all brokers
             self._delivery.hurry(now)
         return True
 
