@@ -196,9 +196,7 @@ class Node:
         """Take the time of day `wall` (s since the epoch) at `now` (s): clocks are set while a
         broker runs."""
         self.now = now
-        self.cluster.membership.set_wall(wall, now)
-        step = self.cluster.clock.set_wall(wall, now)
-        self.journal.clock_set(step)
+        self.journal.clock_set(self.cluster.set_wall(wall, now))
 
     def answer(self, effect: Effect, result: Any, now: float) -> None:
         """Take the driver's answer `result` to an `effect` (`core.effects` says what each expects)
@@ -260,6 +258,11 @@ class Node:
     def connected(self) -> int:
         """How many clients are connected."""
         return self.clients.connected
+
+    @property
+    def subscriptions(self) -> int:
+        """How many ordinary subscriptions there are."""
+        return self.dispatcher.subscriptions
 
     def client_came(self, client: Client, now: float) -> None:
         """A client is connected."""

@@ -103,6 +103,11 @@ class Standing:
         # Its members get older messages first.
         self.pending = False
 
+    @property
+    def cut(self) -> bool:
+        """Whether its broker cannot be reached."""
+        return self.announcer.cut
+
 
 class Pool:
     """The brokers that have members of one shared subscription: of the group named `group` with the

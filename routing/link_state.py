@@ -128,6 +128,19 @@ class LinkStateDatabase:
         """Estimated bytes of memory of the listings of other brokers."""
         return self._memory
 
+    @property
+    def own_entries(self) -> int:
+        """How many entries the own listing has."""
+        return len(self.own.entries)
+
+    def own_entry(self, key: bytes) -> bytes | None:
+        """Return the value of an entry of the own listing, None if it is not there."""
+        return self.own.entries.get(key)
+
+    def own_stamp(self) -> bytes:
+        """Return which version of the own listing this is: id, boot and version."""
+        return self.own.stamp()
+
     def post(self, key: bytes, value: bytes) -> None:
         """Post an entry in the own listing; `flush` tells the neighbours.
 

@@ -112,12 +112,11 @@ def measure(size: int) -> Growth:
                 sessions[number % len(sessions)], topic_filter, *split_shared(topic_filter)
             )
     some = [_name(number) for number in random.Random(3).choices(numbers[: size // 2], k=_MANY)]
-    if any(len(fanout.trie.match(name)) != 2 for name in some):
+    trie = fanout.trie
+    if any(len(trie.match(name)) != 2 for name in some):
         raise RuntimeError("a topic is not matched by its two filters")
     few = some[:_FEW] * (_MANY // _FEW)
-    return Growth(
-        size, insert, _match(fanout.trie.match, few), _match(fanout.trie.match, some), memory
-    )
+    return Growth(size, insert, _match(trie.match, few), _match(trie.match, some), memory)
 
 
 def _match(match: Callable[[str], object], names: list[str]) -> float:

@@ -310,7 +310,8 @@ def _rules(count: int) -> str:
 
 def _feed(node: Node, conn: Connection, data: bytes) -> None:
     """Have bytes come in and go as a driver does: what costs much goes on in further turns."""
-    node.turns.work = 0
+    turns = node.turns
+    turns.work = 0
     conn.receive(data, node.now)
     node.flush()
     while conn.held:

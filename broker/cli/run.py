@@ -89,7 +89,8 @@ class _Run:
             wanted = self.settings.admin or split_bind(DEFAULT_ADMIN)
             where = str(Address(wanted.host, self.listener.getsockname()[1]))
         _spare_the_collector()
-        broker.driver.collect_at = 0.0
+        driver = broker.driver
+        driver.collect_at = 0.0
         self.report.announce(where)
         self.report.warn()
         await self.stopping.wait()
@@ -125,15 +126,16 @@ class _Run:
         options = read_drain(values)
         assert self.broker is not None
         assert self.stopping is not None
-        node, now = self.broker.node, self.broker.driver.time()
+        node, driver = self.broker.node, self.broker.driver
+        now = driver.time()
         check_elsewhere(options, node.config)
-        if node.drain is None:
-            Drain(node, options, now, self.stopping.set)
+        drain = node.drain
+        if drain is None:
+            drain = Drain(node, options, now, self.stopping.set)
         else:
-            node.drain.hurry(now, "asked again to finish")
-        self.broker.driver.wake()
-        assert node.drain is not None
-        return {"draining": True, "drain": node.drain.as_dict()}
+            drain.hurry(now, "asked again to finish")
+        driver.wake()
+        return {"draining": True, "drain": drain.as_dict()}
 
     def _read_stdin(self, loop: asyncio.AbstractEventLoop) -> None:
         try:

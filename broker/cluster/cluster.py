@@ -57,10 +57,11 @@ from broker.cluster.link.handshake import LinkHandshake
 from broker.cluster.link.link import Handler, Link
 from broker.cluster.link.link_states import Action, Input
 from broker.cluster.retained_comparison import RetainedComparison
-from broker.cluster.retained_sync import RetainedSync
+from broker.cluster.retained_sync import RetainedSync, RetainingBroker
 from broker.cluster.sessions.delivered_ranges import DeliveredRanges
 from broker.cluster.sessions.handover import Handover
 from broker.cluster.sessions.merge import SessionMerge
+from broker.cluster.sessions.ports import SessionBroker
 from broker.cluster.sessions.queue_merge import QueueMerge
 from broker.cluster.sessions.session_history import SessionHistory
 from broker.cluster.sessions.takeover import Takeover
@@ -71,7 +72,7 @@ from broker.cluster.strategy.directory import CLIENTS_AT, STATE, Directory
 from broker.cluster.strategy.routing_strategy import RoutingStrategy
 from broker.cluster.strategy.selection import strategy_for
 from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
-from broker.cluster.topology import Topology
+from broker.cluster.topology import AnnouncingBroker, Topology
 from broker.config.node_config import NodeConfig
 from broker.core.connection import Connection
 from broker.core.effects import Dial
@@ -86,7 +87,7 @@ from stp.tree import Tree
 if TYPE_CHECKING:
     from broker.cluster.delivery.ports import AbsentMembers
     from broker.core.message import Message
-    from broker.core.ports import Claimant
+    from broker.core.ports import Claimant, Draining
     from broker.core.publish_run import PublishRun
     from broker.core.route import Route
     from broker.core.session import Session, SharedGroup, SharedOutgoing
@@ -109,7 +110,9 @@ class FederatedJournal(LogJournal, StartsJournal, Protocol):
     """The journal, which keeps messages for other brokers and the starts of subscriptions."""
 
 
-class FederatedBroker(DeliveringBroker, StartingBroker, Protocol):
+class FederatedBroker(
+    DeliveringBroker, StartingBroker, SessionBroker, AnnouncingBroker, RetainingBroker, Protocol
+):
     """What the cluster asks of its broker."""
 
     forwarding: list[Link]
@@ -118,6 +121,14 @@ class FederatedBroker(DeliveringBroker, StartingBroker, Protocol):
     @property
     def journal(self) -> FederatedJournal:
         """What keeps its state."""
+
+    @property
+    def connected(self) -> int:
+        """How many clients are connected."""
+
+    @property
+    def drain(self) -> Draining | None:
+        """What sends clients to other brokers, while it does."""
 
 
 class Cluster:
@@ -432,6 +443,7 @@ class Cluster:
         self.retained_written: Callable[[Message, Connection | None], None] = (
             self.retained_sync.written
         )
+        self.put_retained: Callable[[Message], None] = self.retained_sync.put
         self.subscription_start: Callable[[], SubscriptionStart | None] = (
             self.subscription_starts.begin
         )
@@ -483,6 +495,16 @@ class Cluster:
     def yields(self) -> bool:
         """Whether another broker has the id of this one, and is the one that serves clients."""
         return self.id_conflict.yields
+
+    @property
+    def bytes_over(self) -> int:
+        """Bytes that are queued for local clients beyond their limits."""
+        return self.remote_flow_control.over
+
+    @property
+    def in_reach(self) -> int:
+        """How many other brokers can be reached."""
+        return len(self.directory.reachable())
 
     @property
     def log_size(self) -> int:
@@ -655,6 +677,12 @@ class Cluster:
             self.membership.dial_failed(Address(dial.host, dial.port), str(error), now)
             self._settle(now)
         return True
+
+    def set_wall(self, wall: float, now: float) -> int:
+        """Take the time of day `wall` (s since the epoch) at `now` (s). Returns by how much the
+        clock was set (ms)."""
+        self.membership.set_wall(wall, now)
+        return self.clock.set_wall(wall, now)
 
     def seed_resolved(self, seed: str, addresses: Iterable[tuple[str, int]], now: float) -> None:
         """Take the `addresses` (host, port) that the name of the configured `seed` resolved to;

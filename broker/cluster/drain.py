@@ -262,14 +262,15 @@ class Drain:
         targets = self.targets() if due >= 1 and self._clients else []
         while due >= 1 and self._clients:
             conn = self._clients.popleft().conn
-            if conn is None or not isinstance(conn.owner, Client):
+            client = None if conn is None else conn.owner
+            if not isinstance(client, Client):
                 continue
             self._turned += 1
             due -= 1
             if targets:
-                node.redirect(conn.owner, self._next(targets), False)
+                node.redirect(client, self._next(targets), False)
             else:
-                conn.owner.shut(ReasonCode.SERVER_SHUTTING_DOWN)
+                client.shut(ReasonCode.SERVER_SHUTTING_DOWN)
         if not node.connected:
             self._enter("sessions", now)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from broker.base.address import Address
-from broker.core.client import Client
+from broker.core.client import disconnect
 from broker.core.effects import Dial
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
@@ -92,8 +92,7 @@ class IdConflict:
             "this one accepts no clients until that one is gone",
         )
         for session in list(self._node.sessions.values()):
-            if session.conn is not None and isinstance(session.conn.owner, Client):
-                session.conn.owner.shut(ReasonCode.SERVER_BUSY)
+            disconnect(session, ReasonCode.SERVER_BUSY)
         for link in list(self._links.values()):
             link.conn.close(
                 encode_packet(Disconnect(ReasonCode.NORMAL_DISCONNECTION), 5) if link.up else b""

@@ -89,6 +89,7 @@ class RetainedComparison:
         self._node = node
         self._limits = node.limits
         self._store = node.retained
+        self._digests = self._store.digests
         self._clock = clock
         self._own = own_id
         self._forwarder = forwarder
@@ -170,7 +171,7 @@ class RetainedComparison:
         return comparison
 
     def _tell(self, comparison: Comparison) -> None:
-        comparison.link.send_behind(DIGEST, self._store.digests.whole.to_bytes(8, "big"))
+        comparison.link.send_behind(DIGEST, self._digests.whole.to_bytes(8, "big"))
 
     # ---------------------------------------------------------------- records
 
@@ -186,7 +187,7 @@ class RetainedComparison:
         `now`: s. If it differs from the one here, the broker with the lower id begins to
         compare."""
         comparison = self._comparing(link, now)
-        if comparison is None or int.from_bytes(body, "big") == self._store.digests.whole:
+        if comparison is None or int.from_bytes(body, "big") == self._digests.whole:
             return  # the link is not live here yet; the neighbour gets the digest when it is
         assert link.peer is not None
         if self._own < link.peer.id:
@@ -209,7 +210,7 @@ class RetainedComparison:
         comparison = self._comparing(link, now)
         if comparison is None:
             return
-        digests = self._store.digests
+        digests = self._digests
         for full, prefix, theirs in parts:
             for index in range(256):
                 where = prefix + bytes((index,))
@@ -235,13 +236,13 @@ class RetainedComparison:
             return
         wall = self._clock.physical(now)
         for full, prefix, theirs in leaves:
-            for version in self._store.digests.versions(prefix):
+            for version in self._digests.versions(prefix):
                 other = theirs.get(version.place)
                 full_there = full and (other is None or (other.tombstone and not version.tombstone))
                 if not full_there and (other is None or other.before(version.time, version.key)):
                     comparison.places.append(version.place)
             for place, other in theirs.items():
-                known = self._store.digests.get(place)
+                known = self._digests.get(place)
                 if known is None:
                     wanted = (
                         self._store.remembers(other.expires_at_ms, wall)
@@ -310,7 +311,7 @@ class RetainedComparison:
             comparison.sent = 0
         if (
             len(comparison.places) > self._limits.max_retained
-            or comparison.sent > 2 * len(self._store.digests) + 1000
+            or comparison.sent > 2 * len(self._digests) + 1000
         ):
             self._node.counters.retained_dropped += 1  # the neighbour asks for the same repeatedly
             comparison.places.clear()
@@ -333,14 +334,14 @@ class RetainedComparison:
             elif comparison.jobs:
                 kind, where = job = comparison.jobs.popleft()
                 comparison.queued.discard(job)
-                if kind == LIST and self._store.digests.count(where) > self._limits.retained_listed:
+                if kind == LIST and self._digests.count(where) > self._limits.retained_listed:
                     kind = 0
                 if kind:
                     section = self._section(kind, where, now)
                     bodies[kind] += section
                     records += len(section)
                 else:
-                    comparison.places.extend(self._store.digests.places(where))
+                    comparison.places.extend(self._digests.places(where))
             else:
                 break
         for kind, body in bodies.items():
@@ -371,7 +372,7 @@ class RetainedComparison:
     def _send_place(self, comparison: Comparison, place: bytes, now: float) -> int:
         """Send the message at a place, or its tombstone; returns its size in bytes."""
         comparison.sent += 1
-        version = self._store.digests.get(place)
+        version = self._digests.get(place)
         if version is None:
             return 0
         data = self.encode(version, now)
@@ -408,7 +409,7 @@ class RetainedComparison:
 
     def _section(self, kind: int, where: bytes, now: float) -> bytes:
         """Encode one job as a part of a record."""
-        digests = self._store.digests
+        digests = self._digests
         if kind == FETCH:
             return bytes((len(where),)) + where
         head = bytes((len(where) | (FULL if self._full(now) else 0),)) + where

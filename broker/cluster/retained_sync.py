@@ -8,12 +8,13 @@ What it missed comes with a comparison (`retained_comparison`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.base import costs
 from broker.base.hybrid_clock import LOGICAL, HybridClock
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import encode_for_links, split_key
+from broker.core.local_broker import LocalBroker
 from broker.core.message import Message, Stamp
 from broker.core.retained_index import RetainedVersion, place_of
 from broker.core.retained_store import Change
@@ -27,7 +28,13 @@ if TYPE_CHECKING:
     from broker.cluster.sessions.delivered_ranges import DeliveredRanges
     from broker.cluster.sessions.session_history import SessionHistory
     from broker.core.connection import Connection
-    from broker.core.local_broker import LocalBroker
+
+
+class RetainingBroker(LocalBroker, Protocol):
+    """One broker whose retained messages other brokers keep, too."""
+
+    def retain(self, message: Message) -> None:
+        """Note that a message has become the retained one of its topic."""
 
 
 class RetainedSync:
@@ -35,7 +42,7 @@ class RetainedSync:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: RetainingBroker,
         *,
         clock: HybridClock,
         forwarder: Forwarder,
@@ -51,6 +58,7 @@ class RetainedSync:
         self.node = node
         self._limits = node.limits
         self.store = node.retained
+        self._digests = self.store.digests
         self.clock = clock
         self._forwarder = forwarder
         self._gap_recovery = gap_recovery
@@ -81,7 +89,7 @@ class RetainedSync:
         """Keep or delete a retained message without publishing it: subscribers here get nothing,
         and plugins do not hear of it."""
         self.written(message, None, tell=False)
-        version = self.store.digests.get(place_of(message.topic))
+        version = self._digests.get(place_of(message.topic))
         if version is not None and message.topic[:1] != b"$":
             self._comparison.pass_on(
                 None, self._comparison.encode(version, self.node.now), self.node.now
@@ -90,7 +98,7 @@ class RetainedSync:
     def stamp_for(self, message: Message) -> Stamp:
         """Return the stamp of what is published now; it wins over what is known of its topic."""
         now = self.node.now
-        version = self.store.digests.get(place_of(message.topic))
+        version = self._digests.get(place_of(message.topic))
         time = self.clock.tick(now, 0 if version is None else version.time)
         expires_at_ms = 0 if message.payload else time >> LOGICAL
         if message.payload and message.expires_at is not None:
@@ -99,10 +107,10 @@ class RetainedSync:
 
     def numbered(self, message: Message, sequence: int) -> None:
         """Note the number of a message that is flooded: by it copies of it are known."""
-        version = self.store.digests.get(place_of(message.topic))
+        version = self._digests.get(place_of(message.topic))
         if version is not None and version.time == message.stamp.time:
             version.sequence = sequence
-            self.store.digests.put(version)
+            self._digests.put(version)
             self.node.journal.retained_changed(version)
 
     def received(

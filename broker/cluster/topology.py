@@ -17,6 +17,7 @@ from broker.base.rate_limit import RateLimit
 from broker.cluster.events import LinkForwards, TopologyChanged
 from broker.cluster.link.control_records import BPDU, MEMBERS
 from broker.core.effects import Datagram, Dial
+from broker.core.local_broker import LocalBroker
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
 from broker.wire.errors import MalformedPacket
@@ -32,9 +33,16 @@ if TYPE_CHECKING:
     from broker.cluster.events import ClusterEvents, LinkDown, LinkUp, RouteChanged
     from broker.cluster.link.link import Handler, Link
     from broker.cluster.ports import Reporting
-    from broker.core.local_broker import LocalBroker
     from discovery.membership import Membership
     from stp.tree import Tree
+
+
+class AnnouncingBroker(LocalBroker, Protocol):
+    """One broker whose clients are told when the tree changes."""
+
+    def publish_internal(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:
+        """Publish a message of the broker itself. `topic`, `payload`, `qos`, `retain`: as in
+        PUBLISH; a topic that begins with `$` stays here."""
 
 
 class LosesLinks(Protocol):
@@ -70,7 +78,7 @@ class Topology:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: AnnouncingBroker,
         *,
         tree: Tree,
         membership: Membership,

@@ -35,8 +35,9 @@ class Accounts:
             account.clean_session = session.clean
             account.is_anonymous = self.anonymous
             conn = session.conn
-            if conn is not None and isinstance(conn.owner, Client):
-                self._describe(account, conn, conn.owner.connect)
+            client = None if conn is None else conn.owner
+            if conn is not None and isinstance(client, Client):
+                self._describe(account, conn, client.connect)
                 account.transitions.connect()
             else:
                 account.transitions.disconnect()

@@ -61,7 +61,7 @@ class BrokerApi(amqtt.broker.Broker):  # type: ignore[misc]
         message = Message(
             topic_name.encode(), bytes(data or b""), qos or 0, True, b"", None, sender
         )
-        node.cluster.retained_sync.written(message, None)
+        node.cluster.retained_written(message, None)
         if node.federated:
             node.forwarder.forward(message, None)
         self.driver.wake()
@@ -75,7 +75,7 @@ class BrokerApi(amqtt.broker.Broker):  # type: ignore[misc]
         if own is None or not valid_topic_filter(topic_filter):
             return REFUSED
         group, inner = split_shared(topic_filter)
-        if own.permissions is not None and not own.permissions.may_subscribe(inner):
+        if not own.may_subscribe(inner):
             return REFUSED
         if not await self._topic_filtering(session, inner, Action.SUBSCRIBE):
             return REFUSED

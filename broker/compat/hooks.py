@@ -69,15 +69,17 @@ class HookedNode(ServedNode):
             connect = encode_packet(client.connect, client.version)
             self.effects.append(Event("mqtt_packet_received", {"client": client, "data": connect}))
         super().client_came(client, now)
-        account = client.session.account
+        session = client.session
+        account = session.account
         if isinstance(account, Account):
-            deliver_kept(client.session, account)
+            deliver_kept(session, account)
 
     def client_gone(self, client: Client) -> None:
         """Handle the end of a client's connection, and tell amqtt's session."""
         super().client_gone(client)
-        if client.session.conn is None:
-            self.accounts.gone(client.session)
+        session = client.session
+        if session.conn is None:
+            self.accounts.gone(session)
 
     def end_session(self, session: Session, source: Connection | None) -> None:
         """End a session. The log line is amqtt's."""

@@ -22,7 +22,7 @@ from amqtt.plugins.sys import broker as sys_topics
 from amqtt.session import Session as Account
 
 from broker.compat.views import SysContext, incoming, kept_for, retained
-from broker.core.client import Client
+from broker.core.client import Client, disconnect
 from broker.core.effects import (
     Authenticate,
     AuthorizePublish,
@@ -292,9 +292,10 @@ class Plugins:
             kept = kept_for(self._broker, given["message"], given["qos"])
             return {"client_id": session.client_id, "retained_message": kept}
         client: Client = given["client"]
-        arguments: dict[str, Any] = {"client_id": client.session.client_id}
+        session = client.session
+        arguments: dict[str, Any] = {"client_id": session.client_id}
         if event.name in CLIENT_EVENTS:
-            arguments["client_session"] = self._broker.accounts.of(client.session)
+            arguments["client_session"] = self._broker.accounts.of(session)
         elif "message" in given:
             arguments["message"] = self._incoming(given["message"], given.get("packet_id"))
         else:
@@ -395,12 +396,7 @@ class Handler:
     async def stop(self) -> None:
         """Disconnect the client."""
         session = self._broker.node.sessions.get(self.client_id)
-        if (
-            session is not None
-            and session.conn is not None
-            and isinstance(session.conn.owner, Client)
-        ):
-            session.conn.owner.shut(ReasonCode.ADMINISTRATIVE_ACTION)
+        if session is not None and disconnect(session, ReasonCode.ADMINISTRATIVE_ACTION):
             self._broker.driver.wake()
 
     async def handle_connection_closed(self) -> None:

@@ -24,10 +24,11 @@ class StartReport:
     def _anonymous_listeners(self) -> list[str]:
         """Return the listeners where anybody may come in without a user name, unless a plugin says
         no."""
-        access = self._broker.node.access
+        node = self._broker.node
+        access = node.access
         if self._broker.admits() is False:
             return []
-        named = self._broker.node.config.identity_listeners
+        named = node.config.identity_listeners
         return [
             n
             for n in self._config.listeners
@@ -64,15 +65,16 @@ class StartReport:
                 federation.alone,
                 peering.REMEDY,
             )
-        access = broker.node.access
+        node = broker.node
+        access = node.access
         if access is None:
             return
-        believed = broker.node.hooks.verified or len(broker.node.config.identity_listeners) == len(
+        believed = node.hooks.verified or len(node.config.identity_listeners) == len(
             self._config.listeners
         )
         if (
-            access.rules is not None
-            and access.rules.by_user
+            (rules := access.rules) is not None
+            and rules.by_user
             and access.users is None
             and not believed
         ):

@@ -14,7 +14,7 @@ from amqtt.broker import BrokerContext, RetainedApplicationMessage
 from amqtt.session import IncomingApplicationMessage
 from amqtt.session import Session as Account
 
-from broker.core.client import Client
+from broker.core.client import disconnect
 from broker.core.message import Message
 from broker.core.session import NEVER, Session
 from broker.core.session_owner import owner_of
@@ -55,8 +55,7 @@ class Sessions(MutableMapping[str, tuple[Account, Any]]):
     def __delitem__(self, client_id: str) -> None:
         node = self._broker.node
         session = node.sessions[client_id]
-        if session.conn is not None and isinstance(session.conn.owner, Client):
-            session.conn.owner.shut(ReasonCode.ADMINISTRATIVE_ACTION)
+        disconnect(session, ReasonCode.ADMINISTRATIVE_ACTION)
         node.end_session(session, None)
         self._broker.driver.wake()
 
@@ -131,12 +130,12 @@ class RetainedMessages(MutableMapping[str, RetainedApplicationMessage]):
         message = Message(
             topic.encode(), bytes(value.data or b""), value.qos or 0, True, b"", None, None
         )
-        node.cluster.retained_sync.put(message)
+        node.cluster.put_retained(message)
 
     def __delitem__(self, topic: str) -> None:
         if self._broker.node.retained.get(topic) is None:
             raise KeyError(topic)
-        self._broker.node.cluster.retained_sync.put(
+        self._broker.node.cluster.put_retained(
             Message(topic.encode(), b"", 0, True, b"", None, None)
         )
 

@@ -300,3 +300,13 @@ class Client:
 
     def drained(self, now: float) -> None:
         """Nothing to do: the session pumps on acknowledgements."""
+
+
+def disconnect(session: Session, reason: int) -> bool:
+    """Disconnect the client of a session, if it is connected; an MQTT 5 client is told the Reason
+    Code `reason`. Returns whether it was."""
+    conn = session.conn
+    if conn is None or not isinstance(conn.owner, Client):
+        return False
+    conn.owner.shut(reason)
+    return True

@@ -421,6 +421,11 @@ class Connection:
         self.outbox.append(data)
         self.traffic.other += len(data)
 
+    def overtake(self, data: bytes) -> None:
+        """Write bytes at once, ahead of what is queued."""
+        self.traffic.sent += len(data)
+        self.transport.write(data)
+
     def flush(self, outbox: list[bytes], source: Connection | None) -> None:
         """Hand the outbox to the transport, or keep it while the peer reads too slowly; empties
         `outbox`. `source`: the publisher that is held when too much is kept."""

@@ -4,7 +4,7 @@ waits."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
@@ -103,6 +103,19 @@ class Dispatcher:
         self._waiting: deque[AuthorizeReceive] = deque()
 
     # ---------------------------------------------------------------- subscriptions
+
+    @property
+    def subscriptions(self) -> int:
+        """How many ordinary subscriptions there are."""
+        return len(self.trie)
+
+    def filters(self) -> Iterator[str]:
+        """Return the filters of all ordinary subscriptions."""
+        return self.trie.filters()
+
+    def wants(self, topic_filter: str) -> bool:
+        """Return whether an ordinary subscription has this filter."""
+        return topic_filter in self.trie
 
     def subscribe(self, subscription: Subscription, group: str | None, inner: str) -> None:
         """Add or replace a `subscription` (MQTT-3.8.4-3). `group`: the name of its shared

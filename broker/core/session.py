@@ -72,6 +72,20 @@ class Subscription:
         self.identifier = identifier
         self.start: SubscriptionStart | None = None  # None: all that comes is for it
 
+    def gets(self, key: bytes, sequence: int) -> bool:
+        """Whether the number `sequence` of the origin `key` is for it."""
+        return self.start is None or sequence > self.start.tops.get(key, 0)
+
+    @property
+    def adopted(self) -> bool:
+        """Whether it was made at another broker, or before this one was started."""
+        return self.start is not None and self.start.adopted
+
+    @property
+    def known_since(self) -> float:
+        """Since when it is known here where it begins (s); -inf: all that comes is for it."""
+        return float("-inf") if self.start is None else self.start.at
+
 
 class SharedGroup:
     """The members here of one `$share/<group>/<filter>` (MQTT-4.8.2); each message goes to one of
@@ -556,6 +570,14 @@ class Session:
             self.node.counters.dropped_too_large += 1
             return b""
         return data
+
+    def may_subscribe(self, topic_filter: str) -> bool:
+        """Whether the rules let the client subscribe to a filter (without `$share/<group>/`)."""
+        return self.permissions is None or self.permissions.may_subscribe(topic_filter)
+
+    def may_receive(self, topic: str) -> bool:
+        """Whether the rules let the client have messages of a topic."""
+        return self.permissions is None or self.permissions.may_receive(topic)
 
     # ---------------------------------------------------------------- at QoS 0, for a client that
     # is away

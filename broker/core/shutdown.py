@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from broker.core.client import Client
+from broker.core.client import disconnect
 from broker.core.client_registry import CLOSED_WORK
 from broker.wire.constants import ReasonCode
 
@@ -63,8 +63,7 @@ class Shutdown:
             if steps:
                 yield steps
             steps = 1
-            if session.conn is not None and isinstance(session.conn.owner, Client):
-                session.conn.owner.shut(ReasonCode.SERVER_SHUTTING_DOWN)
+            if disconnect(session, ReasonCode.SERVER_SHUTTING_DOWN):
                 steps = CLOSED_WORK
         # After the clients: their wills go to other brokers, too (MQTT-3.1.2-8).
         self._leave(broker.now)

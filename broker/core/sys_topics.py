@@ -158,7 +158,7 @@ class SysTopics:
             "publish/bytes/sent": counters.publish_bytes_sent,
             "bytes/received": counters.bytes_received,
             "bytes/sent": counters.bytes_sent,
-            "subscriptions/count": len(node.dispatcher.trie),
+            "subscriptions/count": node.dispatcher.subscriptions,
             "shared_subscriptions/count": node.dispatcher.members,
             "retained messages/count": retained,
             "store/messages/count": retained + waiting,

@@ -88,6 +88,7 @@ class Admin:
         port answers, beside addresses and names without a dot. `wait_for`: how many brokers, this
         one included, must have been seen before `/readyz` says yes."""
         self.node = node
+        self.counters, self._log_limit = node.counters, node.log_limit
         self.readiness = Readiness(node, wait_for)
         self._drain = drain
         self._listeners = listeners or dict
@@ -155,16 +156,17 @@ class Admin:
         """Return the federation as this broker sees it, and the state of the broker."""
         node = self.node
         cluster = node.cluster
+        membership = cluster.membership
         now = self.loop.time()
         members = [
             {
                 "id": broker_id.hex(),
-                "name": cluster.membership.name_of(broker_id),
+                "name": membership.name_of(broker_id),
                 "boot": boot,
                 "addresses": [str(address) for address in addresses],
                 "alive": alive,
             }
-            for broker_id, boot, addresses, alive in cluster.membership.members(now)
+            for broker_id, boot, addresses, alive in membership.members(now)
         ]
         return federation_state(cluster) | {
             "version": self.version,
@@ -174,7 +176,7 @@ class Admin:
             # Of clients, of links, and those whose first packet has not come yet.
             "open_connections": len(node.connections),
             "sessions": len(node.sessions),
-            "subscriptions": len(node.dispatcher.trie),
+            "subscriptions": node.subscriptions,
             "retained": len(node.retained),
             "members": sorted(members, key=lambda member: str(member["id"])),
         }
@@ -193,8 +195,8 @@ class Admin:
 
     def refuse_host(self, name: str, peer: str) -> None:
         """Count and log a request under a name that is not this broker's."""
-        self.node.counters.admin_misdirected += 1
-        self.node.log_limit.line(
+        self.counters.admin_misdirected += 1
+        self._log_limit.line(
             "warning",
             "admin: foreign Host",
             peer,
@@ -321,7 +323,7 @@ class AdminProtocol(asyncio.Protocol):
 
     def _refuse(self, status: int, text: str, headers: str = "") -> None:
         """Answer with an error and close: where the next request begins is unknown."""
-        self._admin.node.counters.admin_refused += 1
+        self._admin.counters.admin_refused += 1
         self._buffer = b""
         self._send(status, "text/plain", text, True, headers)
 

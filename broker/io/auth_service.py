@@ -74,12 +74,9 @@ class AuthService:
     def describe(self) -> list[str]:
         """Return what is in force, for a log line."""
         access = self.access
+        rules = None if access is None else access.rules
         users = [] if self.users is None else [f"users {len(self.users)}"]
-        return (
-            users
-            if access is None or access.rules is None
-            else [*users, f"rules {access.rules.size}"]
-        )
+        return users if rules is None else [*users, f"rules {rules.size}"]
 
     def methods(self, known: Container[str]) -> dict[str, Scram]:
         """Return the methods of enhanced authentication for which there are users, but those

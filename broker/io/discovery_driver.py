@@ -9,6 +9,7 @@ import time
 
 from broker.base.address import Address
 from broker.base.log_format import log_line
+from broker.cluster.cluster import Cluster
 from broker.config.options import FederationSettings
 from broker.core.effects import Dial
 from broker.io.driver import Driver, StreamProtocol
@@ -44,6 +45,7 @@ class DiscoveryDriver:
         self._multicast: Multicast | None = None
         self._resolver: Resolver | None = None
         self._driver: Driver
+        self._cluster: Cluster
         self._clock: asyncio.TimerHandle | None = None
         self._capability = (
             Damped(settings.capability)
@@ -61,7 +63,8 @@ class DiscoveryDriver:
         """Begin to hear the discovery group and to resolve names, as the settings say."""
         settings = self.settings
         self._driver = driver
-        self._clock = driver.loop.call_later(driver.node.limits.clock_period, self._tell_time)
+        self._cluster = driver.node.cluster
+        self._clock = driver.loop.call_later(driver.limits.clock_period, self._tell_time)
         if settings is None or settings.discovery == "off":
             return
         if settings.discovery == "multicast":
@@ -82,7 +85,7 @@ class DiscoveryDriver:
         driver = self._driver
         driver.node.set_wall(time.time(), driver.time())
         self._measure()
-        self._clock = driver.loop.call_later(driver.node.limits.clock_period, self._tell_time)
+        self._clock = driver.loop.call_later(driver.limits.clock_period, self._tell_time)
 
     def _measure(self) -> None:
         """Tell the tree what this machine can do, when that has changed for long enough."""
@@ -90,7 +93,7 @@ class DiscoveryDriver:
         if self._capability is not None and settings is not None and settings.weights is not None:
             alpha, beta = settings.weights
             if self._capability.take(measure(alpha=alpha, beta=beta)):
-                driver.node.cluster.set_capability(self._capability.value, driver.time())
+                self._cluster.set_capability(self._capability.value, driver.time())
                 driver.wake()
 
     def _datagram(self, data: bytes, source: tuple[str, int]) -> None:
@@ -101,7 +104,7 @@ class DiscoveryDriver:
     def _resolved(self, seed: Address, addresses: list[Address]) -> None:
         driver = self._driver
         found = [(address.host, address.port) for address in addresses]
-        driver.node.cluster.seed_resolved(f"{seed.host}:{seed.port}", found, driver.time())
+        self._cluster.seed_resolved(f"{seed.host}:{seed.port}", found, driver.time())
         driver.wake()
 
     def send(self, data: bytes) -> None:
@@ -142,7 +145,7 @@ def _not_resolved(seed: Address, reason: str) -> None:
 
 
 async def _dial_plain(effect: Dial, driver: Driver) -> None:
-    async with asyncio.timeout(driver.node.limits.dial_timeout):
+    async with asyncio.timeout(driver.limits.dial_timeout):
         sock, peer = await dial(effect.host, effect.port)
     if driver.stopped:
         sock.close()
@@ -160,7 +163,7 @@ async def _dial_protocol(effect: Dial, driver: Driver, tls: ssl.SSLContext | Non
         lambda: protocol, effect.host, effect.port, ssl=tls, server_hostname=name
     )
     try:
-        await asyncio.wait_for(dialling, driver.node.limits.dial_timeout)
+        await asyncio.wait_for(dialling, driver.limits.dial_timeout)
     except (OSError, TimeoutError, ValueError, OverflowError):
         if protocol.conn is None:  # else it stood, and the node has heard of its end
             raise

@@ -14,6 +14,9 @@ from broker.io.epoll_transport import HIGH_WATER, EpollTransport, in_kernel, una
 from broker.io.proxy_protocol import ProxiedCertificate, ProxyHeader
 
 if TYPE_CHECKING:
+    from broker.base.counters import Counters
+    from broker.base.limits import Limits
+    from broker.base.turns import Turns
     from broker.core.effects import Dial
     from broker.node import Node
 
@@ -31,6 +34,9 @@ class Driver:
         self, node: Node, loop: asyncio.AbstractEventLoop, on_effects: Callable[[], None]
     ) -> None:
         self.node = node
+        self.limits: Limits = node.limits
+        self.counters: Counters = node.counters
+        self.turns: Turns = node.turns
         self.turn_time = node.limits.turn_time
         self.loop = loop
         # The clock of both loops in ns: uvloop rounds its time to ms, too coarse for round trips.
@@ -49,13 +55,13 @@ class Driver:
     def went_on(self, now: float) -> bool:
         """Return whether this process was stopped until a moment before `now` (s), for so long that
         clients may have gone elsewhere."""
-        if self._timer is not None and now > self._timer_at + self.node.limits.move_time:
+        if self._timer is not None and now > self._timer_at + self.limits.move_time:
             self._went_on = now
         return now < self._went_on + WENT_ON
 
     def collect(self, now: float) -> None:
         """Run the garbage collector once over new objects; it ignores those of before the start."""
-        self.collect_at = now + self.node.limits.collect
+        self.collect_at = now + self.limits.collect
         gc.collect(1)
 
     @property
@@ -90,7 +96,7 @@ class Driver:
             self._on_effects()
             if node.dirty:
                 node.flush()
-        node.turns.work = 0
+        self.turns.work = 0
         due = node.next_deadline()
         if due is not None and (self._timer is None or due < self._timer_at) and not self.stopped:
             if self._timer is not None:
@@ -107,7 +113,7 @@ class Driver:
         self.run()
         if began >= self.collect_at:
             self.collect(began)
-        self.node.turns.took(self.time() - began)
+        self.turns.took(self.time() - began)
 
     def stop(self) -> None:
         """Tick no more."""
@@ -290,7 +296,7 @@ class Lingering(asyncio.Protocol):
         self, of: StreamProtocol, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._of = of
-        self._timer = loop.call_later(of.driver.node.limits.linger, transport.close)
+        self._timer = loop.call_later(of.driver.limits.linger, transport.close)
 
     def eof_received(self) -> bool:
         """Close: the peer has read the reason, or is gone."""

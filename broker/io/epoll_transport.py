@@ -27,6 +27,9 @@ from typing import TYPE_CHECKING, Protocol
 from broker.core.connection import Connection
 
 if TYPE_CHECKING:
+    from broker.base.counters import Counters
+    from broker.base.limits import Limits
+    from broker.base.turns import Turns
     from broker.core.effects import Dial
     from broker.node import Node
 
@@ -80,6 +83,18 @@ class TransportDriver(Protocol):
     @property
     def node(self) -> Node:
         """The broker."""
+
+    @property
+    def limits(self) -> Limits:
+        """What the node keeps to."""
+
+    @property
+    def counters(self) -> Counters:
+        """What the node counts."""
+
+    @property
+    def turns(self) -> Turns:
+        """How much the node does in one turn of the loop."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -160,7 +175,7 @@ class EpollTransport:
                 now = clock()
                 if now > self._began + STILL:
                     self.look(now)
-                if node.paused or now - flushed > node.limits.turn_time:
+                if node.paused or now - flushed > driver.turn_time:
                     # A subscriber or link is behind, and the publisher that was just read is the
                     # one that is paused; or the turn takes long.
                     node.flush(getattr(stream, "conn", None) if node.paused else None)
@@ -171,7 +186,7 @@ class EpollTransport:
             driver.run()
             if began >= driver.collect_at:
                 driver.collect(began)
-            node.turns.took(clock() - began)
+            driver.turns.took(clock() - began)
 
     def look(self, now: float) -> None:
         """Find connections that have been closed, before they are sent anything that has come
@@ -277,7 +292,7 @@ class EpollTransport:
         if self.driver.went_on(now) and has_left(stream.number):
             # Its client may have connected elsewhere since: this older CONNECT would take the
             # session back.
-            node.counters.connections_abandoned += 1
+            self.driver.counters.connections_abandoned += 1
             stream.lost("given up while this broker was stopped")
             return
         try:
@@ -477,7 +492,7 @@ class EpollStream:
         if self._out:
             self.state = CLOSING
             self.reading = False
-            self._later(self.poller.driver.node.limits.close_time)
+            self._later(self.poller.driver.limits.close_time)
             self.watched()
         elif told:
             self.lost("closed by peer")
@@ -486,7 +501,7 @@ class EpollStream:
 
     def _shut(self) -> None:
         """Send the end of the stream; the peer has `Limits.linger` to end its own."""
-        self._later(self.poller.driver.node.limits.linger)
+        self._later(self.poller.driver.limits.linger)
         # Whatever it is: it is not asked for that.
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, self.number)
         try:

@@ -49,8 +49,8 @@ def metrics(
     `version`: of the program. `listeners`: number of connections of each. `uptime`: s, None if
     unknown.
     """
-    cluster = node.cluster
-    tree, config = cluster.tree, node.config
+    cluster, memory, retained, turns = node.cluster, node.memory, node.retained, node.turns
+    tree, config, membership = cluster.tree, node.config, cluster.membership
     up = [link for link in cluster.links.values() if link.up]
     about = {
         "id": config.id.hex(),
@@ -70,22 +70,22 @@ def metrics(
     gauge("clients_connected", node.connected)
     if uptime is not None:
         gauge("uptime_seconds", uptime)
-    gauge("longest_turn_seconds", node.turns.longest)
-    gauge("queued_over_limit_bytes", cluster.remote_flow_control.over)
+    gauge("longest_turn_seconds", turns.longest)
+    gauge("queued_over_limit_bytes", cluster.bytes_over)
     if (journal := node.journal).recording:
         gauge("journal_ok", 1 if journal.healthy else 0)
         gauge("journal_pending_bytes", journal.pending)
-    gauge("memory_used_bytes", node.memory.used)
-    gauge("memory_limit_bytes", node.memory.limit)
-    gauge("queued_bytes", node.memory.queued)
-    gauge("retained_bytes", node.retained.size)
+    gauge("memory_used_bytes", memory.used)
+    gauge("memory_limit_bytes", memory.limit)
+    gauge("queued_bytes", memory.queued)
+    gauge("retained_bytes", retained.size)
     gauge("sessions", len(node.sessions))
-    gauge("subscriptions", len(node.dispatcher.trie))
-    gauge("retained", len(node.retained))
+    gauge("subscriptions", node.subscriptions)
+    gauge("retained", len(retained))
     gauge("links", len(cluster.links))
     gauge("links_up", len(up))
     gauge("links_forwarding", len(node.forwarding))
-    gauge("members", len(cluster.membership.members(node.now)))
+    gauge("members", len(membership.members(node.now)))
     gauge("root", 1 if tree.is_root else 0)
     gauge("epoch", tree.epoch)
     gauge("capability", tree.capability)
@@ -93,11 +93,12 @@ def metrics(
     rtt = [(peer, link.rtt_ms / 1000) for peer, link in peers if link.rtt_ms is not None]
     gauge("link_rtt_seconds", rtt)
     gauge("link_forwarding", [(peer, 1 if link.live else 0) for peer, link in peers])
-    counters: dict[str, int] = node.counters.as_dict()
+    counted = node.counters
+    counters: dict[str, int] = counted.as_dict()
     for name, reasons in (("closed", _REFUSALS), ("dropped", _DROPS)):
         samples = [({"reason": reason}, counters[counter]) for counter, reason in reasons.items()]
         _metric(lines, f"mqttree_{name}_total", "counter", REASON_HELP[name], samples)
-    counters |= {f"discovery_{name}": value for name, value in cluster.membership.counters.items()}
+    counters |= {f"discovery_{name}": value for name, value in membership.counters.items()}
     for name, value in counters.items():
         _metric(lines, f"mqttree_{name}_total", "counter", COUNTER_HELP.get(name, name), value)
     return "\n".join(lines) + "\n"

@@ -10,17 +10,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from broker.cluster.cluster import Cluster
     from broker.node import Node
 
 
 class Readiness:
     """The conditions, checked at each request."""
 
-    __slots__ = ("_met", "_node", "_others")
+    __slots__ = ("_cluster", "_met", "_node", "_others")
 
     def __init__(self, node: Node, brokers: int) -> None:
         """`brokers`: how many, this one included, must have been seen once before clients come."""
         self._node = node
+        self._cluster: Cluster = node.cluster
         self._others = max(0, brokers - 1)
         self._met = not self._others
 
@@ -33,11 +35,11 @@ class Readiness:
             found.append("draining")
         if not node.journal.healthy:
             found.append("the journal is not written")
-        if node.cluster.id_conflict.yields:
+        if self._cluster.yields:
             found.append("another broker has this one's id")
         if not self._met:
             # This counts once: when a broker dies later, the others serve its clients.
-            there = len(node.cluster.directory.database.reachable())
+            there = self._cluster.in_reach
             self._met = there >= self._others
             if not self._met:
                 found.append(f"sees {there + 1} of {self._others + 1} brokers")

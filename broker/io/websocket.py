@@ -136,7 +136,7 @@ class WebSocketProtocol(asyncio.Protocol):
                 if event.opcode in (OP_BINARY, OP_CONT):
                     self._payload(bytes(event.data))
                 elif event.opcode == OP_TEXT:  # MQTT-6.0.0-1
-                    self.driver.node.counters.websocket_errors += 1
+                    self.driver.counters.websocket_errors += 1
                     self._finish(CloseCode.UNSUPPORTED_DATA, "MQTT is binary")
         if self._full and frames.state is OPEN:
             # Only pongs are left. A peer that pings and does not read gets the last one when it
@@ -152,7 +152,7 @@ class WebSocketProtocol(asyncio.Protocol):
         elif self._entered is None:
             self._cancel()
         else:
-            self.driver.node.counters.websocket_refused += 1
+            self.driver.counters.websocket_refused += 1
             self._finish(CloseCode.TRY_AGAIN_LATER)
 
     def admitted(self) -> None:
@@ -181,7 +181,7 @@ class WebSocketProtocol(asyncio.Protocol):
                     self.driver.wake(self.conn)
                 if (
                     self._frames.max_size == FIRST_MESSAGE_SIZE
-                    and self.conn.max_packet_size > self.driver.node.limits.max_connect_size
+                    and self.conn.max_packet_size > self.driver.limits.max_connect_size
                 ):
                     self._frames.max_size = MAX_PACKET_SIZE
         else:
@@ -236,16 +236,16 @@ class WebSocketProtocol(asyncio.Protocol):
         """End our side of the stream: after both close frames, or because of what the peer sent."""
         frames = self._frames
         if frames.state is CONNECTING:
-            self.driver.node.counters.websocket_refused += 1
+            self.driver.counters.websocket_refused += 1
         elif frames.parser_exc is not None and not isinstance(frames.parser_exc, EOFError):
             # The system answers unread bytes with a reset, which would discard the close frame with
             # the reason.
-            self.driver.node.counters.websocket_errors += 1
+            self.driver.counters.websocket_errors += 1
             self._closing = True
             if self.transport.can_write_eof():
                 self.transport.write_eof()
             self.resume_reading()
-            self._later(self.driver.node.limits.linger, self._hang_up)
+            self._later(self.driver.limits.linger, self._hang_up)
             return
         self._hang_up()
 
@@ -262,17 +262,17 @@ class WebSocketProtocol(asyncio.Protocol):
             self._send()
 
     def _unanswered(self) -> None:
-        self.driver.node.counters.websocket_close_timeout += 1
+        self.driver.counters.websocket_close_timeout += 1
         self._hang_up()
 
     def _hang_up(self) -> None:
         """Close the stream, and abort it if the peer does not take what was sent."""
         self._closing = True
         self.transport.close()
-        self._later(self.driver.node.limits.close_time, self.transport.abort)
+        self._later(self.driver.limits.close_time, self.transport.abort)
 
     def _no_upgrade(self) -> None:
-        self.driver.node.counters.websocket_refused += 1
+        self.driver.counters.websocket_refused += 1
         self.transport.abort()
 
     def _later(self, delay: float, call: Callable[[], None]) -> None:

@@ -166,14 +166,37 @@ def common(first: int, last: int, count: int, lacked: Ranges) -> int:
 class AbsentMembers:
     """All brokers that are away."""
 
-    __slots__ = ("_clock", "_cluster", "_limits", "_node", "absent", "tail")
+    __slots__ = (
+        "_acks",
+        "_clock",
+        "_cluster",
+        "_counters",
+        "_directory",
+        "_forwarder",
+        "_gap_recovery",
+        "_limits",
+        "_log",
+        "_membership",
+        "_node",
+        "_origins",
+        "absent",
+        "tail",
+    )
 
     def __init__(self, node: LocalBroker, cluster: Cluster) -> None:
         self._node = node
+        self._counters = node.counters
         self._limits = node.limits
         self._cluster = cluster
         self.absent: dict[bytes, AbsentMember] = {}
+        self._acks = cluster.acks
         self._clock = cluster.clock
+        self._directory = cluster.directory
+        self._forwarder = cluster.forwarder
+        self._gap_recovery = cluster.gap_recovery
+        self._log = cluster.replay_log
+        self._membership = cluster.membership
+        self._origins = cluster.origins
         self.tail = LogTail(node, self._clock, self._lost, self.away)
 
     def take_answers(self, answers: EffectAnswers) -> None:
@@ -197,7 +220,7 @@ class AbsentMembers:
             self._watch()
         for key in self.tail.origins():
             if split_key(key)[0] == node.config.id:
-                self._cluster.origins.remember(key, self.tail.last(key), node.now)
+                self._origins.remember(key, self.tail.last(key), node.now)
 
     def away(self) -> Iterable[Away]:
         """Yield the brokers that are away, for the next start."""
@@ -213,15 +236,14 @@ class AbsentMembers:
         position = link.kept_from
         if position is None or link.peer is None or not (link.unsent or link.marks):
             return
-        listings = self._cluster.directory.database.listings
-        for broker_id in dict.fromkeys((link.peer.id, *self._cluster.gap_recovery.behind(link))):
+        for broker_id in dict.fromkeys((link.peer.id, *self._gap_recovery.behind(link))):
             absent = self.absent.get(broker_id)
             if (
                 absent is None
                 and len(self.absent) < self._limits.absent_brokers
-                and broker_id in listings
+                and (listing := self._directory.listing(broker_id)) is not None
             ):
-                keys = listings[broker_id].entries
+                keys = listing.entries
                 few = len(keys) <= self._limits.absent_filters
                 filters = filters_of(keys) if few else (EVERYTHING,)
                 absent = self.absent[broker_id] = AbsentMember(filters, position, now, self._limits)
@@ -238,7 +260,7 @@ class AbsentMembers:
         broker_id, keys = event.broker_id, event.keys
         known = self.absent.get(broker_id)
         filters = filters_of(keys)
-        acks = self._cluster.acks
+        acks = self._acks
         if known is not None:
             known.back = None
             known.lacking.clear()
@@ -259,7 +281,7 @@ class AbsentMembers:
             self.tail.flush()
 
     def _watch(self) -> None:
-        dropped = self._cluster.forwarder.log.dropped
+        dropped = self._log.dropped
         if self._dropped not in dropped:
             dropped.append(self._dropped)
 
@@ -270,8 +292,8 @@ class AbsentMembers:
         if absent is not None and via is not None and absent.back is None:
             absent.back = absent.asked_at = self._node.now
             # It is about to ask.
-            if self._cluster.gap_recovery.active and not self.tail.usable:
-                self._cluster.acks.part(broker_id, self._cluster.forwarder.log.begin)
+            if self._gap_recovery.active and not self.tail.usable:
+                self._acks.part(broker_id, self._log.begin)
 
     def _dropped(self, entry: LogEntry, position: int, source: Connection | None) -> None:
         """Take an entry that leaves the replay log. While a broker asks for messages, those that it
@@ -279,7 +301,7 @@ class AbsentMembers:
         if not entry.qos:
             return
         topic, key = entry.topic, entry.key
-        kept, ours = self.tail.usable, key in self._cluster.forwarder.ours
+        kept, ours = self.tail.usable, key in self._forwarder.ours
         origin = b"" if ours else split_key(key)[0]
         wanting = [
             broker_id
@@ -382,10 +404,10 @@ class AbsentMembers:
         if (
             absent is not None
             and absent.back is not None
-            and not self._cluster.gap_recovery.active
+            and not self._gap_recovery.active
             and not self.tail.usable
         ):
-            for key in self._cluster.forwarder.ours:
+            for key in self._forwarder.ours:
                 window = vector.get(key)
                 if window is not None and key not in absent.lacking:
                     absent.lacks(key, window.lacks)
@@ -417,10 +439,10 @@ class AbsentMembers:
         del self.absent[broker_id]
         self.tail.ended(broker_id)
         if not self.absent:
-            self._cluster.forwarder.log.dropped.remove(self._dropped)
+            self._log.dropped.remove(self._dropped)
         if lost := absent.lost:
-            self._node.counters.replay_log_lost += lost
-            name = self._cluster.membership.name_of(broker_id) or broker_id.hex()
+            self._counters.replay_log_lost += lost
+            name = self._membership.name_of(broker_id) or broker_id.hex()
             kept = f"{self._limits.log_bytes >> 20} MiB, {self._limits.log_age:g} s"
             if self.tail.usable:
                 kept += f", and the log tail ({self._node.config.log_tail >> 20} MiB)"

@@ -62,7 +62,7 @@ class Journal:
         self.node = node
         self._cluster = cluster
         self._absent_members = absent_members
-        self._log = cluster.forwarder.log
+        self._log = cluster.replay_log
         self._origins = cluster.origins
         self.frames = WriteAheadLog(
             node,
@@ -238,7 +238,8 @@ class Journal:
         """Record a run (`batch`) of messages if a durable session of its `route` gets them;
         `source`: their publisher."""
         for delivery in route.deliveries:
-            if delivery.qos and delivery.session.recorder is not None:
+            session = delivery.session
+            if delivery.qos and session.recorder is not None:
                 self.messages.run(batch)
                 self.frames.require(source)
                 return
@@ -272,14 +273,13 @@ class Journal:
         frames = self.frames
         frames.record(self._encoded(entry))
         frames.require(source)
-        goes_on = (
-            source is not None
-            and isinstance(source.owner, Client)
-            and source.owner.session.recorder is not None
-        )
+        client = None if source is None else source.owner
+        session = client.session if isinstance(client, Client) else None
+        goes_on = session is not None and session.recorder is not None
         if goes_on and entry.qos == 2 and frames.healthy:
             for link in self._cluster.links.values():
-                link.conn.gate = frames.lsn + 1
+                conn = link.conn
+                conn.gate = frames.lsn + 1
 
     def _encoded(self, entry: LogEntry) -> bytes:
         at = self.frames.wall() - round((self.node.now - entry.at) * 1000)
@@ -343,7 +343,11 @@ class Journal:
             for version in versions:
                 self._retained_now(version)
             yield 1 + len(versions)
-        for record in shared_records.everything(self._cluster, self.node.now):
+        cluster = self._cluster
+        shared = shared_records.everything(
+            cluster.sharing, cluster.forwarder, cluster.clock, self.node.now
+        )
+        for record in shared:
             if record:
                 self.frames.record(record)
             yield 1

@@ -100,9 +100,11 @@ class LogTail:
         "_away",
         "_broken",
         "_clock",
+        "_counters",
         "_current",
         "_index",
         "_last_request",
+        "_log_limit",
         "_lost",
         "_node",
         "_number",
@@ -130,6 +132,8 @@ class LogTail:
         """`node`: the broker. `clock`: the time of day. `lost`: called with what cannot be kept.
         `away`: returns which brokers are away."""
         self._node = node
+        self._counters = node.counters
+        self._log_limit = node.log_limit
         self._clock = clock
         self._lost = lost
         self._away = away
@@ -325,7 +329,7 @@ class LogTail:
 
     def _fail(self, error: str) -> None:
         """Drop all messages that are not written yet: they are lost."""
-        self._node.counters.log_tail_errors += 1
+        self._counters.log_tail_errors += 1
         self._retry_at = self._node.now + RETRY
         if not self._broken:
             self._broken = True
@@ -422,7 +426,7 @@ class LogTail:
         return found
 
     def _damaged(self, frame: Frame, why: str) -> None:
-        self._node.counters.log_tail_damaged += 1
+        self._counters.log_tail_damaged += 1
         count = max((part.messages for part in frame.parts.values()), default=0)
         where = f"segment {frame.segment.number} of the log tail {why} at byte {frame.offset}"
         self._node.log("warning", f"{where}: {count} messages for brokers that were away are lost")
@@ -459,7 +463,7 @@ class LogTail:
                 f"the log tail has reached its limit of {limit} MiB (log-tail): "
                 "its oldest messages are lost for brokers that are away"
             )
-            self._node.log_limit.line("warning", "log-tail is full", "", text)
+            self._log_limit.line("warning", "log-tail is full", "", text)
 
     def left(self, broker_id: bytes) -> dict[bytes, list[Part]]:
         """Return the parts that are here for a broker, by origin."""

@@ -16,6 +16,12 @@ class Host(LocalBroker, Protocol):
     def new_session(self, client_id: str) -> Session:
         """Return a new session, which is not registered yet."""
 
+    def expire(self, session: Session) -> None:
+        """End a session whose client has been away for too long."""
+
+    def send_will(self, session: Session) -> None:
+        """Publish the will of a session, if it still has one."""
+
 
 class Clock(Protocol):
     """The time of day."""

@@ -64,6 +64,7 @@ class Recovery:
         self.cluster = cluster
         self.absent_members = absent_members
         self.clock = cluster.clock
+        self.gap_recovery = cluster.gap_recovery
         self.image = image
         self.now = now
         self.wall = self.clock.physical(now)
@@ -84,7 +85,9 @@ class Recovery:
         self.made.clear()
         self._log()
         self._see()
-        self.image.skipped += shared_records.restore(self.cluster, self.image.shared, node.now)
+        self.image.skipped += shared_records.restore(
+            self.cluster.sharing, self.clock, self.image.shared, node.now
+        )
         return [
             (number, session)
             for number, session in found
@@ -95,6 +98,7 @@ class Recovery:
         """Put messages that were published here, and that other brokers may lack, back into the
         replay log. They keep their origin and numbers."""
         node, forwarder, origins = self.node, self.cluster.forwarder, self.cluster.origins
+        log = self.cluster.replay_log
         origins.down = max(0, self.wall - self.image.alive) / 1000
         horizon = self.image.alive - node.limits.log_age * 1000
         away = self.absent_members.earliest()
@@ -131,10 +135,9 @@ class Recovery:
             else:
                 entry = LogEntry(record.key, record.sequence, record.data, message, at)
             origins.remember(record.key, record.sequence + record.messages - 1, self.now)
-            forwarder.log.append(entry, None)
-            forwarder.log.chosen = forwarder.log.end
+            log.restore(entry)
         if len(forwarder.ours) > 1:
-            self.cluster.gap_recovery.tell_earlier()
+            self.gap_recovery.tell_earlier()
         node.federated = node.federated or bool(self.image.logged)
 
     def _see(self) -> None:
@@ -156,8 +159,8 @@ class Recovery:
                 window = LocalWindow(known.top, known.heard, node.counters, node.limits.max_gaps)
                 window.gaps = known.gaps
                 origins.vector[key] = window
-                if self.cluster.gap_recovery.active:
-                    self.cluster.gap_recovery.met(key, window)
+                if self.gap_recovery.active:
+                    self.gap_recovery.met(key, window)
                 else:
                     window.owed, window.begin = list(window.gaps), window.top
                 # These messages are in no replay log here any more: others that lack them have to
@@ -169,7 +172,7 @@ class Recovery:
         return None if not at else self.now + (at - self.wall) / 1000
 
     def _retain(self) -> None:
-        node, retention = self.node, self.cluster.retained_sync
+        node = self.node
         if not node.config.retain_available:
             return
         store = node.retained
@@ -200,7 +203,7 @@ class Recovery:
                 record.qos,
             )
             store.bring_back(message, version, now, wall)
-        retention.clock.merge(newest, now)
+        self.clock.merge(newest, now)
         node.counters.retained_loaded += len(store)
 
     def _message(self, number: int) -> Message | None:

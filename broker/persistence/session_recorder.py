@@ -97,7 +97,8 @@ class SessionRecorder:
             | (HAS_WILL if will else 0)
         )
         client_id, username = session.client_id.encode(), (name or "").encode()
-        listener = session.listener if session.conn is None else session.conn.listener
+        conn = session.conn
+        listener = session.listener if conn is None else conn.listener
         where = None if listener is None else listener.encode()
         disconnected_at = (
             max(1, self.disconnected_at + self._group.clock_step) if self.disconnected_at else 0
@@ -221,5 +222,5 @@ class SessionRecorder:
     def _hold_output(self) -> None:
         """Hold back QoS 2 messages until their packet identifiers are durable: after a restart the
         same message must not be sent with another one."""
-        if self.session.conn is not None:
-            self.session.conn.gate = self._frames.lsn + 1
+        if (conn := self.session.conn) is not None:
+            conn.gate = self._frames.lsn + 1

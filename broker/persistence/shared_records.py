@@ -23,7 +23,9 @@ from broker.wire.errors import MalformedPacket
 from routing.group_selection import GROUP_ID_SIZE
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
+    from broker.base.hybrid_clock import HybridClock
+    from broker.cluster.delivery.forwarder import Forwarder
+    from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
 
 CLOSED, TAKEN, COVERED = 1, 2, 3
 
@@ -57,11 +59,13 @@ def covered(group_id: bytes, key: bytes, ranges: Ranges, since: int) -> bytes:
     )
 
 
-def everything(cluster: Cluster, now: float) -> Iterator[bytes]:
-    """Yield records of the present state at `now` (s), and b"" for steps without one. `cluster`:
-    has it."""
-    wall = cluster.clock.physical(now)
-    for group_id, key, ranges, since in list(cluster.catchup.covered()):
+def everything(
+    sharing: SharedSubscriptions, forwarder: Forwarder, clock: HybridClock, now: float
+) -> Iterator[bytes]:
+    """Yield records of the present state at `now` (s), and b"" for steps without one. `sharing`:
+    has it; `forwarder`: has the messages of this broker; `clock`: tells the time of day."""
+    wall = clock.physical(now)
+    for group_id, key, ranges, since in list(sharing.covered()):
         yield covered(
             group_id,
             key,
@@ -69,16 +73,15 @@ def everything(cluster: Cluster, now: float) -> Iterator[bytes]:
             0 if since is None else max(1, wall - round((now - since) * 1000)),
         )
     refs: list[Ref] = []
-    for ref in cluster.custody.taken.refs():
+    for ref in sharing.taken():
         refs.append(ref)
         if len(refs) >= PIECE:
             yield taken(refs)
             refs = []
-    open_refs = cluster.assignments.ledger.refs
+    open_refs = sharing.assigned()
     if refs:
         yield taken(refs)
     refs = []
-    forwarder = cluster.forwarder
     log = forwarder.log
     for number, entry in enumerate(
         chain.from_iterable(log.pieces() if log.chosen > log.begin else ())
@@ -99,12 +102,14 @@ def everything(cluster: Cluster, now: float) -> Iterator[bytes]:
         yield closed(refs)
 
 
-def restore(cluster: Cluster, bodies: list[bytes], now: float) -> int:
-    """Apply the `bodies` of a journal's records at `now` (s) to `cluster`, which is new. Returns
-    how many of them cannot be read."""
+def restore(
+    sharing: SharedSubscriptions, clock: HybridClock, bodies: list[bytes], now: float
+) -> int:
+    """Apply the `bodies` of a journal's records at `now` (s) to `sharing`, which is new. `clock`:
+    tells the time of day. Returns how many of them cannot be read."""
     over: set[Ref] = set()
     groups: dict[tuple[bytes, bytes], tuple[bytes, bytes, Ranges, float | None]] = {}
-    wall = cluster.clock.physical(now)
+    wall = clock.physical(now)
     bad = 0
     for body in bodies:
         if body[:1] == bytes((COVERED,)):
@@ -130,11 +135,10 @@ def restore(cluster: Cluster, bodies: list[bytes], now: float) -> int:
         try:
             for operation, ref in decode_refs(body):
                 if operation == TAKEN:
-                    cluster.custody.taken.add(ref, now)
+                    sharing.restore_taken(ref, now)
                 else:
                     over.add(ref)
         except MalformedPacket:
             bad += 1
-    cluster.catchup.restore(groups.values(), over)
-    cluster.assignments.restore(over)
+    sharing.restore(groups.values(), over)
     return bad

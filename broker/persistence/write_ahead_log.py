@@ -176,8 +176,8 @@ class WriteAheadLog:
             conn.flush(outbox, source)
             return
         lsn = conn.gate = self.lsn + 1 if self.open else max(self.lsn, conn.gate)
-        if outbox[0][:1] == CONNACK and isinstance(conn.owner, Client):
-            conn.owner.connack_lsn = lsn
+        if outbox[0][:1] == CONNACK and isinstance(client := conn.owner, Client):
+            client.connack_lsn = lsn
         if not self.gate.put(lsn, conn, outbox, source):
             self._host.counters.slow_consumer_closed += 1
             why = "too many bytes wait until the journal is durable on the disk"

@@ -287,7 +287,8 @@ class _Admin:
     def __init__(self) -> None:
         self.connections: dict[Any, None] = {}
         self.hosts = frozenset(("broker.example",))
-        self.node = SimpleNamespace(counters=SimpleNamespace(admin_refused=0), limits=DEFAULTS)
+        self.node = SimpleNamespace(limits=DEFAULTS)
+        self.counters = SimpleNamespace(admin_refused=0)
         handle = SimpleNamespace(cancel=lambda: None)
         self.loop = SimpleNamespace(call_later=lambda _seconds, _call: handle)
 

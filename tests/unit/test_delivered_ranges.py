@@ -57,6 +57,7 @@ class Place:
             limits=limits,
             counters=Counters(),
             dispatcher=fanout,
+            retained={},
             schedule=lambda at, call: self.later.append((at, call)),
         )
         sharing: Any = SimpleNamespace(

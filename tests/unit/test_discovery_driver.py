@@ -17,6 +17,7 @@ class Told:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.node = self
+        self.cluster = None
         self.limits = Limits(clock_period=0.001)
         self.walls: list[float] = []
         self.told = asyncio.Event()

@@ -1171,7 +1171,7 @@ def test_dials_that_fail(runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
         assert answers.pop() == "Connection refused"
         await outreach.dial(Dial("127.0.0.1", 99999), driver)
         assert answers.pop() == "port must be 0-65535"
-        node.limits = Limits(dial_timeout=0.0)
+        driver.limits = Limits(dial_timeout=0.0)
         full = socket.create_server(("127.0.0.1", 0), backlog=0)
         waiting = [socket.socket() for _ in range(3)]
         for each in waiting:  # there is no accept: later connections wait

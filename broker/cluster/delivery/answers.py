@@ -77,6 +77,7 @@ class Answers:
         "_above",
         "_acks",
         "_budget",
+        "_counters",
         "_directory",
         "_links",
         "_log",
@@ -106,6 +107,7 @@ class Answers:
         and logs; `above`: the floors above delivery; `origins`, `log`, `directory`, `strategy`,
         `starts`, `acks`: the modules that it uses."""
         self._node = node
+        self._counters = node.counters
         self._origins = origins
         self._log = log
         self._links = links
@@ -170,7 +172,7 @@ class Answers:
             if wants(entry):
                 parts.append(entry.data(now))
                 size += len(parts[-1])
-                self._node.counters.replayed += entry.count
+                self._counters.replayed += entry.count
         self._budget.left -= (looked + in_log.entries) / 2000
         self._send(asked, numbers, parts, top, now, more=more, gone=gone)
 
@@ -207,7 +209,7 @@ class Answers:
         data = []
         for entry in filter(self._wants(asked, now, named_too=True), parts):
             data.append(current(entry, now))
-            self._node.counters.log_tail_replayed += entry.count
+            self._counters.log_tail_replayed += entry.count
         # Messages older than the whole tail may be under way; those that are missing within it were
         # not wanted.
         begins = piece.first > 1 and piece.first == self._above.absent_members.tail_begins(

@@ -85,7 +85,9 @@ class LateOffers:
         "_alarm",
         "_asked",
         "_coming",
+        "_counters",
         "_directory",
+        "_dispatcher",
         "_forwarder",
         "_node",
         "_number",
@@ -109,6 +111,8 @@ class LateOffers:
         """`node`: this broker; `above`: the floors above delivery; `alarm`: calls the cluster
         again; `origins`, `forwarder`, `directory`, `starts`: the modules that it uses."""
         self._node = node
+        self._counters = node.counters
+        self._dispatcher = node.dispatcher
         self._origins = origins
         self._forwarder = forwarder
         self._directory = directory
@@ -159,7 +163,7 @@ class LateOffers:
         data = b"".join(
             (len(ages).to_bytes(4, "big"), ages, *(current(entry, now) for entry in found))
         )
-        self._node.counters.log_tail_replayed += sum(entry.count for entry in found)
+        self._counters.log_tail_replayed += sum(entry.count for entry in found)
         self._number = self._number + 1 & 0xFFFFFFFF
         head = a2b_base64(key) + self._number.to_bytes(4, "big")
         count = max(1, -(-len(data) // PART))
@@ -243,7 +247,7 @@ class LateOffers:
             if origin != key or not 0 < sequence < LAST or alone or not message.qos:
                 continue
             if not forwarder.accept(key, sequence, 1, now):
-                self._node.counters.duplicates += 1
+                self._counters.duplicates += 1
                 continue
             topics.add(message.topic)
             assigned = b"" if choice is None else choice.encode()
@@ -262,12 +266,12 @@ class LateOffers:
         """Ask for more when the sessions that get these topics have room."""
         node = self._node
         journal = node.journal
-        full = node.dispatcher.waiting >= node.limits.hold_queued
+        full = self._dispatcher.waiting >= node.limits.hold_queued
         full |= journal.pending > node.limits.journal_backlog_bytes // 2
         if full or any(
-            crowded(delivery.session)
+            crowded(delivery.session, node.limits)
             for topic in topics
-            for delivery in node.dispatcher.route(topic).deliveries
+            for delivery in self._dispatcher.route(topic).deliveries
         ):
             node.schedule(now + PAUSE, lambda at: self._when_room(key, sender, topics, at))
         else:

@@ -41,6 +41,7 @@ class LinkAcks:
     __slots__ = (
         "_again",
         "_away",
+        "_counters",
         "_holding",
         "_keeping",
         "_limits",
@@ -68,6 +69,7 @@ class LinkAcks:
         `strategy`: says what is wanted behind a link; `report`: counts and logs what happened;
         `timeout`: s, a link that takes nothing for twice as long is closed."""
         self._node = node
+        self._counters = node.counters
         self._limits = node.limits
         self._origins = origins
         self._strategy = strategy
@@ -263,7 +265,7 @@ class LinkAcks:
                 continue
             if entry.retain or self._strategy.wanted_behind(link)(entry.topic):
                 link.log_lost += entry.count
-                self._node.counters.replay_log_lost += entry.count
+                self._counters.replay_log_lost += entry.count
 
     def tick(self, now: float) -> None:
         """Once a second: stop keeping the log for brokers that did not ask, close links without
@@ -282,12 +284,12 @@ class LinkAcks:
                 and now - link.kept_since > self._limits.repair_time
             ):
                 self.free(link)  # its neighbour has not sent its version vector for too long
-            conn = link.conn
+            conn, transport = link.conn, link.conn.transport
             if not (conn.backlog or conn.paused):
                 link.taken_at = now
                 link.unsent = 0
                 continue
-            left = conn.transport.unsent()
+            left = transport.unsent()
             if left != link.unsent or conn.waiting_since > link.taken_at:
                 link.unsent = left
                 link.taken_at = now

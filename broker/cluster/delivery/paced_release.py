@@ -20,14 +20,14 @@ from broker.core.client import Client
 from broker.core.publish_run import PublishRun
 
 if TYPE_CHECKING:
+    from broker.base.limits import Limits
     from broker.base.timers import Timer
     from broker.cluster.delivery.ordered_feed import OrderedFeed
     from broker.cluster.delivery.origins import Origins
-    from broker.cluster.delivery.ports import Above
+    from broker.cluster.delivery.ports import Above, DeliveringBroker
     from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
     from broker.cluster.ports import Reporting
     from broker.core.connection import Connection
-    from broker.core.local_broker import LocalBroker
     from broker.core.message import Message
     from broker.core.receiver_assignment import ReceiverAssignment
     from broker.core.session import Session
@@ -61,6 +61,8 @@ class PacedRelease:
 
     __slots__ = (
         "_above",
+        "_counters",
+        "_dispatcher",
         "_feeds",
         "_flow_control",
         "_highest",
@@ -74,7 +76,7 @@ class PacedRelease:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: DeliveringBroker,
         origins: Origins,
         flow_control: RemoteFlowControl,
         feeds: FeedKeeper,
@@ -85,6 +87,8 @@ class PacedRelease:
         `flow_control`: holds publishers at origins; `feeds`: decides what may be delivered;
         `above`: the floors above delivery; `report`: counts and logs."""
         self._node = node
+        self._counters = node.counters
+        self._dispatcher = node.dispatcher
         self._limits = node.limits
         self._highest = origins.highest
         self._flow_control = flow_control
@@ -121,7 +125,7 @@ class PacedRelease:
 
     def _refuse(self, feed: OrderedFeed, held: HeldPackets) -> None:
         """Drop messages for which there is no room: their origin is asked for them again."""
-        self._node.counters.ordered_feed_full += held.count
+        self._counters.ordered_feed_full += held.count
         origin = feed.broker_id.hex()
         text = (
             f"{self.held_bytes >> 20} MiB of messages wait for missing ones before them; "
@@ -192,9 +196,9 @@ class PacedRelease:
                 ready.add(held.topic)
             self.held_bytes -= held.size
             feed.pop_held()
-            before = node.counters.delivered
+            before = self._counters.delivered
             self._deliver(feed, held, now)
-            left -= max(held.count, node.counters.delivered - before)
+            left -= max(held.count, self._counters.delivered - before)
         if feed.held_count < node.limits.hold_feed // 2 and (
             not feed.waiting or self.held_bytes < node.limits.hold_feeds_bytes // 2
         ):
@@ -240,29 +244,30 @@ class PacedRelease:
         elif choice is not None:
             self._above.sharing.received(message, choice, None, ordinary=True)
         else:
-            self._node.dispatcher.publish(message, None, ())
+            self._dispatcher.publish(message, None, ())
 
     # ---------------------------------------------------------------- subscribers
 
     def _behind(self, feed: OrderedFeed, topic: bytes, now: float) -> bool:
         """Whether a subscriber to a topic has to catch up first. The publishers at the origin are
         held for these subscribers."""
-        node = self._node
-        if node.journal.pending > node.limits.journal_backlog_bytes // 2:
+        limits, dispatcher = self._limits, self._dispatcher
+        if self._node.journal.pending > limits.journal_backlog_bytes // 2:
             return True
-        dispatcher = node.dispatcher
-        if dispatcher.waiting >= node.limits.hold_queued:
+        if dispatcher.waiting >= limits.hold_queued:
             return True
         route = dispatcher.route(topic)
         found = [
             delivery.session
             for delivery in route.deliveries
-            if delivery.qos and crowded(delivery.session)
+            if delivery.qos and crowded(delivery.session, limits)
         ]
         for group in route.shared:
             members = [member.session for member in group.members.values() if member.qos]
-            if members and all(crowded(session) or session.conn is None for session in members):
-                found += [session for session in members if crowded(session)]
+            if members and all(
+                crowded(session, limits) or session.conn is None for session in members
+            ):
+                found += [session for session in members if crowded(session, limits)]
         waits = False
         for session in found:
             conn = session.conn
@@ -276,19 +281,18 @@ class PacedRelease:
         return now < feed.slow_since + SLOW_WAIT
 
 
-def crowded(session: Session) -> bool:
-    """Whether the queue of a connected client that still reads is so long that nothing should be
-    added for now."""
+def crowded(session: Session, limits: Limits) -> bool:
+    """Whether the queue of a connected client that still reads is so long (`limits`) that nothing
+    should be added for now."""
     conn = session.conn
     if conn is None or conn.stalled or not isinstance(conn.owner, Client):
         return False
-    limits = session.node.limits
     return (
         len(session.queue) >= limits.hold_queued or session.queued_bytes >= limits.hold_queued_bytes
     )
 
 
-def deliver_run(node: LocalBroker, run: PublishRun, source: Connection | None) -> None:
+def deliver_run(node: DeliveringBroker, run: PublishRun, source: Connection | None) -> None:
     """Deliver a run of QoS 1 or 2 packets of another broker to local subscribers.
 
     `node`: this broker; `run`: the packets; `source`: as of `Dispatcher.publish`.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from broker.cluster.link.link import Link
     from broker.cluster.link.version_vector import Vector
     from broker.core.connection import Connection
+    from broker.core.effects import Hooks
     from broker.core.message import Message
     from broker.core.receiver_assignment import ReceiverAssignment
     from broker.core.session import Session
@@ -40,6 +41,17 @@ class DeliveringBroker(LocalBroker, Protocol):
     @property
     def journal(self) -> LogJournal:
         """The journal."""
+
+    @property
+    def hooks(self) -> Hooks:
+        """The hooks that plugins implement."""
+
+    @property
+    def dirty(self) -> list[Connection | Session]:
+        """Whose outbox is flushed at the end of this turn: all that are not empty."""
+
+    def watched(self, slow: Connection) -> bool:
+        """Whether publishers may wait for `slow`."""
 
 
 TakeEntries = Callable[["list[LogEntry] | None"], None]

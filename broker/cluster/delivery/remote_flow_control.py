@@ -23,9 +23,9 @@ from routing.topic_filter import matches, split_shared
 
 if TYPE_CHECKING:
     from broker.base.timers import Timer
+    from broker.cluster.delivery.ports import DeliveringBroker
     from broker.cluster.ports import Alarm, Reporting
     from broker.cluster.strategy.directory import Directory
-    from broker.core.local_broker import LocalBroker
     from broker.core.session import Session
 
 HOLD = 16
@@ -113,6 +113,7 @@ class RemoteFlowControl:
 
     __slots__ = (
         "_alarm",
+        "_counters",
         "_directory",
         "_limits",
         "_node",
@@ -127,11 +128,12 @@ class RemoteFlowControl:
     )
 
     def __init__(
-        self, node: LocalBroker, directory: Directory, report: Reporting, alarm: Alarm
+        self, node: DeliveringBroker, directory: Directory, report: Reporting, alarm: Alarm
     ) -> None:
         """`node`: this broker; `directory`: carries HOLD to other brokers; `report`: counts and
         logs; `alarm`: calls the cluster again."""
         self._node = node
+        self._counters = node.counters
         self._limits = node.limits
         self._directory = directory
         self._report = report
@@ -246,7 +248,7 @@ class RemoteFlowControl:
             return  # the repetition reaches it, if it is back by then
         life = 2.5 * self._repeat()
         directory.send(origin, HOLD, encode_hold(life, wanted))
-        self._node.counters.pause_requests_sent += request.holding
+        self._counters.pause_requests_sent += request.holding
         self._alarm.hurry(now)
 
     def _arm(self) -> None:
@@ -282,7 +284,7 @@ class RemoteFlowControl:
             return False
         self._over[session] = memory
         self._over_bytes = total
-        self._node.counters.queued_over_limit += 1
+        self._counters.queued_over_limit += 1
         return True
 
     def spacious(self, session: Session) -> bool:
@@ -322,7 +324,7 @@ class RemoteFlowControl:
         for asked in self.held.values():
             if asked.wants(topic):
                 if not source.held:
-                    self._node.counters.publishers_paused += 1
+                    self._counters.publishers_paused += 1
                 self._node.hold(source, asked)
 
     def received(self, sender: bytes, body: bytes, now: float) -> None:
@@ -338,14 +340,14 @@ class RemoteFlowControl:
             return  # no such broker can be reached
         if asked is None:
             asked = self.held[sender] = Asked(now, self._limits.hold_known)
-            self._node.counters.pause_requests_received += 1
+            self._counters.pause_requests_received += 1
             self._watch(sender, asked, now + life)
         asked.until = now + life
         if asked.ignored:
             return
         if now - asked.since > self._limits.hold_longest:
             asked.ignored = True
-            self._node.counters.pause_requests_ignored += 1
+            self._counters.pause_requests_ignored += 1
             text = (
                 f"broker {sender.hex()} has paused publishers here for "
                 f"{self._limits.hold_longest:g} s; its pause requests are ignored from now on"

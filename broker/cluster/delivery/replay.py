@@ -129,6 +129,7 @@ class LogWalk:
         "_take",
         "_then",
         "_tops",
+        "_turns",
         "_until",
         "_walks",
         "over",
@@ -149,6 +150,7 @@ class LogWalk:
         `LogWalks.walk`."""
         self._walks = walks
         self._node = walks.node
+        self._turns = walks.node.turns
         self._link = link
         self._seen = seen
         self._take = take
@@ -166,10 +168,10 @@ class LogWalk:
 
     def begin(self, now: float) -> None:
         """Begin, at once if there is room in this turn."""
-        if self._node.turns.work < self._node.limits.turn_work:
-            self._step(now)
+        if self._turns.full():
+            self._turns.later(self._step)
         else:
-            self._node.turns.later(self._step)
+            self._step(now)
 
     def stop(self) -> None:
         """Go no further."""
@@ -180,7 +182,7 @@ class LogWalk:
         """Go on, as far as one turn allows."""
         if self.over:
             return
-        turns, log = self._node.turns, self._walks.log
+        turns, log = self._turns, self._walks.log
         more = max(0, self._rounds - ROUNDS)
         most = turns.work + (self._node.limits.turn_work << more)
         taken: list[LogEntry] = []
@@ -225,7 +227,7 @@ class LogWalk:
             else:
                 tops[entry.key] = entry.sequence
         self._found += piece
-        self._node.turns.work += (count + len(piece)) // SCANNED
+        self._turns.work += (count + len(piece)) // SCANNED
         if self._at >= self._until and self._mixed:
             self._found = in_order(self._found, self._mixed)
             self._mixed.clear()
@@ -233,5 +235,5 @@ class LogWalk:
     def _lacking(self, now: float) -> list[LogEntry]:
         """Return what is taken next."""
         candidates = self._found[self._next : self._next + FEW]
-        self._node.turns.work += TAKEN * len(candidates)
+        self._turns.work += TAKEN * len(candidates)
         return self._walks.wanted(candidates, self._link, self._seen, now)

@@ -286,6 +286,12 @@ class ReplayLog:
         self.append(LogEntry(key, sequence, data, message, now), None)
         self.chosen = self.end
 
+    def restore(self, entry: LogEntry) -> None:
+        """Keep an entry of an earlier incarnation of this broker, which may name members of shared
+        subscriptions."""
+        self.append(entry, None)
+        self.chosen = self.end
+
     def give_room(self, room: int) -> None:
         """Have so many bytes of room for large messages."""
         self.room = room

@@ -26,12 +26,21 @@ class SparedEntries:
     """Log entries that are kept for sessions on their way to another broker (`ReplayLog.spared`),
     by takeover or handover."""
 
-    __slots__ = ("_log", "_moved", "_movers", "_node", "_strategy", "size")
+    __slots__ = (
+        "_counters",
+        "_log",
+        "_moved",
+        "_movers",
+        "_node",
+        "_strategy",
+        "size",
+    )
 
     def __init__(self, node: LocalBroker, strategy: RoutingStrategy, log: ReplayLog) -> None:
         """`node`: this broker; `strategy`: whether brokers say what arrived since; `log`: whose
         entries are kept."""
         self._node = node
+        self._counters = node.counters
         self._strategy = strategy
         self._log = log
         self._movers: dict[object, Session | None] = {}
@@ -90,4 +99,4 @@ class SparedEntries:
         while self.size > self._node.limits.spared_bytes and len(spared) > 1:
             oldest = spared.popleft()
             self.size -= oldest.size
-            self._node.counters.replay_log_reserve_full += oldest.count
+            self._counters.replay_log_reserve_full += oldest.count

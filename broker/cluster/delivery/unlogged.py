@@ -37,10 +37,20 @@ Places = dict[tuple[bytes, bytes], list[int]]
 class UnloggedNumbers:
     """The QoS 2 messages that left the log while clients were away."""
 
-    __slots__ = ("_away", "_log", "_met", "_node", "_noted", "_noting", "size")
+    __slots__ = (
+        "_away",
+        "_counters",
+        "_log",
+        "_met",
+        "_node",
+        "_noted",
+        "_noting",
+        "size",
+    )
 
     def __init__(self, node: LocalBroker, log: ReplayLog) -> None:
         self._node = node
+        self._counters = node.counters
         self._log = log
         self._met = False  # other brokers were linked: sessions may be merged
         self._noted: deque[tuple[bytes, int, array[int]]] = deque()  # origin, first number, hashes
@@ -93,7 +103,7 @@ class UnloggedNumbers:
         while self.size > self._node.limits.unlogged_bytes:
             oldest = self._noted.popleft()[2]
             self.size -= costs.UNLOGGED_MEMORY + 8 * len(oldest)
-            self._node.counters.queued_unnumbered += len(oldest)
+            self._counters.queued_unnumbered += len(oldest)
 
     def _waits(self, topic: bytes) -> bool:
         """Whether messages of a topic are queued at QoS 2 for a client that is away."""
@@ -129,4 +139,5 @@ def misses(session: Session) -> bool:
 
 def takes_nothing(session: Session) -> bool:
     """Whether a session is kept, and its client is away or has stopped reading."""
-    return session.expiry > 0 and (session.conn is None or session.conn.stalled)
+    conn = session.conn
+    return session.expiry > 0 and (conn is None or conn.stalled)

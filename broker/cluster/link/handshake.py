@@ -236,7 +236,8 @@ class LinkHandshake:
             return
         # The last packet that goes out unencrypted. The CONNECT has gone, as this answers it.
         if link.dialled:
-            link.conn.transport.write(self._auth())
+            transport = link.conn.transport
+            transport.write(self._auth())
         self._transcript = b""
         if keys is not None:
             self._keys = None

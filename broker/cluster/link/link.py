@@ -407,8 +407,7 @@ class Link:
                 self._leave_out()
         elif self.conn.gate:
             # Messages wait for the journal: like those in a backlog, they are overtaken.
-            self.conn.traffic.sent += len(data)
-            self.conn.transport.write(data)
+            self.conn.overtake(data)
         else:
             self.conn.send(data)
 
@@ -470,8 +469,8 @@ class Link:
                     self._packet(first, data[body:end], now)
                     position = end
                     # What follows is encrypted.
-                    if conn.owner is not owner and conn.owner is not None:
-                        return position + conn.owner.packets(data[position:], now)
+                    if (other := conn.owner) is not owner and other is not None:
+                        return position + other.packets(data[position:], now)
                 if conn.state.over:
                     break
                 if turns.work >= most and position < size:

@@ -30,7 +30,17 @@ if TYPE_CHECKING:
 class DeliveredRanges:
     """The sequence numbers of each origin that sessions have had at other brokers."""
 
-    __slots__ = ("_fetched", "_limits", "_node", "_old", "_sessions", "_sharing", "highest")
+    __slots__ = (
+        "_counters",
+        "_fetched",
+        "_limits",
+        "_node",
+        "_old",
+        "_retained",
+        "_sessions",
+        "_sharing",
+        "highest",
+    )
 
     def __init__(
         self,
@@ -42,6 +52,8 @@ class DeliveredRanges:
         """`node`: this broker; `origins`: where the highest numbers are noted; `sharing`: delivers
         to members of shared subscriptions; `old`: knows whether old messages may arrive."""
         self._node = node
+        self._counters = node.counters
+        self._retained = node.retained
         self._limits = node.limits
         self._sharing = sharing
         self._old = old
@@ -55,7 +67,7 @@ class DeliveredRanges:
         for key, ranges in had.items():
             sessions = self._sessions.setdefault(key, {})
             if session not in sessions and len(sessions) >= self._limits.max_repeats:
-                self._node.counters.session_takeovers_uncertain += 1
+                self._counters.session_takeovers_uncertain += 1
                 continue
             sessions[session] = merge([*sessions.get(session, ()), *ranges])
             self.highest[key] = max(self.highest.get(key, 0), ranges[-1][1])
@@ -183,7 +195,8 @@ class DeliveredRanges:
         for delivery in route.deliveries:
             if alone and delivery.session not in alone:
                 continue
-            ranges = had.get(delivery.session)
+            session = delivery.session
+            ranges = had.get(session)
             if ranges is not None and any(low <= sequence <= high for low, high in ranges):
                 continue
             begun = since(delivery, key, sequence, message.topic)
@@ -191,15 +204,13 @@ class DeliveredRanges:
                 few.append(begun)
             elif message.retain and self._state(message):
                 # It was under way when the retained messages were sent.
-                delivery.session.deliver(
-                    message, min(message.qos, delivery.qos), True, delivery.ids, source
-                )
+                session.deliver(message, min(message.qos, delivery.qos), True, delivery.ids, source)
         few_route = Route(few, route.shared, route.forward, {})
         dispatcher.publish_along(few_route, message, (), source)
 
     def _state(self, message: Message) -> bool:
         """Whether a retained message is the one that is kept for its topic."""
-        known = self._node.retained.get(message.topic.decode())
+        known = self._retained.get(message.topic.decode())
         return known is not None and known.payload == message.payload
 
     def restored(self, key: bytes, sequence: int, message: Message) -> None:
@@ -220,7 +231,7 @@ def since(delivery: Delivery, key: bytes, sequence: int, topic: bytes) -> Delive
     the message was published; None: nothing. `key`, `sequence`, `topic`: of the message."""
     session = delivery.session
     wanted = list(session.wanting(topic.decode()))
-    begun = [s for s in wanted if s.start is None or sequence > s.start.tops.get(key, 0)]
+    begun = [s for s in wanted if s.gets(key, sequence)]
     if len(begun) == len(wanted):
         return delivery
     return Delivery(session, begun) if begun else None

@@ -64,11 +64,11 @@ if TYPE_CHECKING:
     from broker.cluster.delivery.replay_log import ReplayLog
     from broker.cluster.delivery.spared import SparedEntries
     from broker.cluster.sessions.delivered_ranges import DeliveredRanges
+    from broker.cluster.sessions.ports import SessionBroker
     from broker.cluster.sessions.session_history import SessionHistory
     from broker.cluster.sessions.whereabouts import Whereabouts
     from broker.cluster.strategy.directory import Directory
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
-    from broker.core.local_broker import LocalBroker
 
 GIVEN_TIME = 5.0
 """s for which this broker tells others which one has taken a session, until all have heard."""
@@ -102,6 +102,7 @@ class Handover:
     __slots__ = (
         "_actions",
         "_asked",
+        "_counters",
         "_delivered_ranges",
         "_directory",
         "_exports",
@@ -116,15 +117,17 @@ class Handover:
         "_origins",
         "_orphans",
         "_own",
+        "_predecessors",
         "_spared",
         "_strategy",
+        "_turns",
         "_whereabouts",
         "size",
     )
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: SessionBroker,
         own_id: bytes,
         *,
         directory: Directory,
@@ -143,6 +146,9 @@ class Handover:
         was offered: `directory`, `strategy`, `origins`, `log`, `orphans`, `gap_recovery`,
         `delivered_ranges`, `history`."""
         self._node = node
+        self._counters = node.counters
+        self._predecessors = node.predecessors
+        self._turns = node.turns
         self._limits = node.limits
         self._own = own_id
         self._directory = directory
@@ -198,7 +204,7 @@ class Handover:
         """Do what the table says for an input."""
         found = TRANSITIONS.get((state, given))
         if found is None:
-            self._node.counters.session_takeovers_unexpected += 1
+            self._counters.session_takeovers_unexpected += 1
             return
         action, following = found
         export = self._exports.get(asked.client_id)
@@ -288,7 +294,7 @@ class Handover:
 
     def leaves(self, client_id: str) -> bool:
         """Whether another broker is taking the session of a client."""
-        return self.newest(client_id) > 0 or self._node.predecessors.leaves(client_id)
+        return self.newest(client_id) > 0 or self._predecessors.leaves(client_id)
 
     # ---------------------------------------------------------------- requests
 
@@ -398,7 +404,7 @@ class Handover:
         def read(at: float) -> None:
             self._ask(asked, at, read=True)
 
-        self._node.predecessors.leave(asked.client_id, read, now)
+        self._predecessors.leave(asked.client_id, read, now)
         self._answer(asked, COMING)
 
     def _say_moved(self, asked: Asked, now: float) -> None:
@@ -596,7 +602,7 @@ class Handover:
             now,
             self._limits.session_written,
         )
-        node.turns.go(
+        self._turns.go(
             self._encoded(client_id, export, work),
             lambda: self._exports.get(client_id) is not export,
         )
@@ -657,7 +663,7 @@ class Handover:
                 break
             lowest[entry.key] = min(entry.sequence, lowest.get(entry.key, entry.sequence))
         else:
-            if self._node.counters.replay_log_trimmed:
+            if self._counters.replay_log_trimmed:
                 return  # the log does not go back so far: large messages empty it quickly
         for key, window in before.items():
             if (here := vector.get(key)) is not None:

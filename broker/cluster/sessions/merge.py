@@ -309,7 +309,8 @@ class SessionMerge:
         asking = self._gap_recovery.asking
         starts = [start for start in starts_of(session) if start is not None]
         # Its SUBACK waits until all brokers know of the subscriptions.
-        waits = session.conn is not None and session.conn.waiting
+        conn = session.conn
+        waits = conn is not None and conn.waiting
         longest = UNSETTLED if session.subscriptions or waits else UNSUBSCRIBED
         subscribing = not session.subscriptions or any(
             now < s.at + SUBSCRIBING or asking(s.open) for s in starts
@@ -383,9 +384,8 @@ class SessionMerge:
         once more meanwhile, or goes to another broker."""
         work = merge.work = self._reading(merge, merge.parts.take())
         key = (merge.client_id, merge.holder)
-        self._node.turns.go(
-            work, lambda: self._merges.get(key) is not merge or merge.work is not work
-        )
+        turns = self._node.turns
+        turns.go(work, lambda: self._merges.get(key) is not merge or merge.work is not work)
 
     def _reading(self, merge: Merge, data: bytes) -> Iterator[int]:
         client_id = merge.client_id

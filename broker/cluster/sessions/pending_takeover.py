@@ -28,6 +28,7 @@ from broker.cluster.sessions.session_parts import SessionParts
 if TYPE_CHECKING:
     from broker.auth.authorization import Permissions
     from broker.cluster.sessions.session_codec import SessionState
+    from broker.core.connection import Connection
     from broker.core.ports import Claimant
     from broker.core.session import Session
     from broker.core.start_point import SubscriptionStart
@@ -195,6 +196,11 @@ class PendingTakeover:
         self.published: dict[bytes, int] = {}
         # With flooding: numbers that were here, but not at the holder, and have left the log here.
         self.dropped: Vector = {}
+
+    @property
+    def conn(self) -> Connection:
+        """The connection that waits for the session."""
+        return self.handshake.conn
 
     def slow(self, last_heard: float) -> bool:
         """Whether the links to the holder are slow, rather than the holder silent: bytes have come

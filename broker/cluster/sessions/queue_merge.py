@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from broker.cluster.delivery.subscription_start import SubscriptionStarts
     from broker.cluster.ports import Reporting
     from broker.cluster.sessions.delivered_ranges import DeliveredRanges
-    from broker.core.local_broker import LocalBroker
+    from broker.cluster.sessions.ports import SessionBroker
     from broker.core.start_point import SubscriptionStart
 
 Content = tuple[bytes, bytes]
@@ -79,7 +79,7 @@ class QueueMerge:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: SessionBroker,
         *,
         origins: Origins,
         log: ReplayLog,
@@ -123,9 +123,7 @@ class QueueMerge:
         seen = here if there is None else there
         numbers, both = self._both(session, old, seen, waiting, now)
         # Then the log may lack messages that were delivered: at another broker, or long ago.
-        elsewhere = any(
-            s.start is not None and s.start.adopted for s in session.subscriptions.values()
-        )
+        elsewhere = any(s.adopted for s in session.subscriptions.values())
         # Two brokers have taken one session: both have its queue.
         twin = old.created == session.created
         trimmed = node.counters.replay_log_trimmed > 0 or elsewhere or twin
@@ -169,25 +167,26 @@ class QueueMerge:
         owed: dict[bytes, Ranges] = {}
         seen = ranges_of(old.seen)
         for s in session.subscriptions.values():
-            if s.start is None or s.filter.startswith(SHARE_PREFIX):
+            known = s.start
+            if known is None or s.filter.startswith(SHARE_PREFIX):
                 continue
-            if s.start not in starts:
-                tops = dict(s.start.tops)
+            if known not in starts:
+                tops = dict(known.tops)
                 for key in old.seen.keys() & tops.keys():
                     top, before = tops[key], old.before.get(key)
                     tops[key] = low = min(top, 0 if before is None else before.top)
-                    has = [*seen.get(key, ()), *s.start.early.get(key, ())]
+                    has = [*seen.get(key, ()), *known.early.get(key, ())]
                     owed[key] = joined(
                         [
                             *owed.get(key, ()),
                             *subtract([(low + 1, top)] if low < top else [], joined(has)),
                         ]
                     )
-                start = starts[s.start] = self._starts.adopt(tops) or s.start
-                start.at = s.start.at
-            s.start = starts[s.start]
-        if session.recorder is not None:
-            session.recorder.record_starts()
+                start = starts[known] = self._starts.adopt(tops) or known
+                start.at = known.at
+            s.start = starts[known]
+        if (recorder := session.recorder) is not None:
+            recorder.record_starts()
         # The older session's broker waited for them in vain, and no local subscriber wanted them.
         for key, pairs in owed.items():
             if pairs:
@@ -208,7 +207,7 @@ class QueueMerge:
         has failed. It gets the messages that have arrived for it since, which no other session of
         the client has. `client_id`, `stamp`, `permissions`: of the session; `old`: what it was."""
         node = self._node
-        session = node.sessions[client_id] = Session(node, client_id)
+        session = node.sessions[client_id] = node.new_session(client_id)
         session.permissions = permissions
         restore(old, session, node.dispatcher, self._starts)
         session.stamp = stamp
@@ -273,7 +272,7 @@ class QueueMerge:
         added = []
         for item in items:
             name = item.message.topic.decode()
-            if session.permissions is not None and not session.permissions.may_receive(name):
+            if not session.may_receive(name):
                 continue
             wanted = list(session.wanting(name))
             ids = Delivery(session, wanted).ids if wanted else b""
@@ -286,8 +285,8 @@ class QueueMerge:
         ]
         session.queue.extendleft(reversed([*sent, *added]))
         session.queued_bytes += sum(size_of(outgoing.message) for outgoing in added)
-        if session.recorder is not None:
-            session.recorder.record_all()
+        if (recorder := session.recorder) is not None:
+            recorder.record_all()
         if session.conn is not None:
             session.pump()
 

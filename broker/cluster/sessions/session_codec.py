@@ -470,8 +470,9 @@ def restoring(
     groups may have a message for it in that moment; with them the queue from the first message of
     theirs on.
     """
-    limits = session.node.limits
-    most, at_once = session.node.config.max_qos, limits.filters_at_once
+    node = session.node
+    limits = node.limits
+    most, at_once = node.config.max_qos, limits.filters_at_once
     put_at_once = limits.session_read
     session.username = state.username
     session.owner, session.created, session.floor = state.owner, state.created, state.floor

@@ -178,8 +178,8 @@ class SessionHistory:
         not got it. `key`, `number`: its origin and number. One that matches no subscription is not
         noted: an older session that is merged later may have had it."""
         topic = message.topic.decode()
-        permitted = session.permissions is None or session.permissions.may_receive(topic)
-        wanted = list(session.wanting(topic)) if permitted and not topic.startswith("$") else []
+        permitted = not topic.startswith("$") and session.may_receive(topic)
+        wanted = list(session.wanting(topic)) if permitted else []
         if (
             wanted
             and not older(session, key, number)
@@ -214,7 +214,7 @@ class SessionHistory:
         ranges = self._elsewhere.get(session, {}).get(key)
         if not ranges or find(ranges, number, number) < 0:
             return False
-        return any(s.start is None or s.start.adopted for s in session.wanting(topic.decode()))
+        return any(s.start is None or s.adopted for s in session.wanting(topic.decode()))
 
     # ---------------------------------------------------------------- from retained synchronisation
 
@@ -232,9 +232,7 @@ class SessionHistory:
         for one in reversed(self._brought):
             if one[0] < since:
                 break
-            if any(
-                s.start is None or s.start.at <= one[0] for s in session.wanting(one[3].decode())
-            ):
+            if any(s.known_since <= one[0] for s in session.wanting(one[3].decode())):
                 found.append(one)
         return found
 

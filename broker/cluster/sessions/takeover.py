@@ -97,11 +97,11 @@ if TYPE_CHECKING:
     from broker.cluster.ports import Neighbours, Reporting
     from broker.cluster.sessions.delivered_ranges import DeliveredRanges
     from broker.cluster.sessions.merge import SessionMerge
+    from broker.cluster.sessions.ports import SessionBroker
     from broker.cluster.sessions.queue_merge import QueueMerge
     from broker.cluster.strategy.directory import Directory
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
     from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
-    from broker.core.local_broker import LocalBroker
     from broker.core.ports import Claimant
 
 COVER = 0.01
@@ -137,22 +137,27 @@ class Takeover:
         "_actions",
         "_barrier",
         "_clock",
+        "_counters",
         "_delivered_ranges",
         "_directory",
+        "_dispatcher",
         "_gap_recovery",
         "_handover",
         "_history",
         "_limits",
         "_links",
         "_log",
+        "_log_limit",
         "_neighbours",
         "_node",
         "_origins",
         "_own",
         "_pending",
+        "_predecessors",
         "_reporting",
         "_starts",
         "_strategy",
+        "_turns",
         "active",
         "merging",
         "queues",
@@ -162,7 +167,7 @@ class Takeover:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: SessionBroker,
         own_id: bytes,
         *,
         clock: HybridClock,
@@ -192,7 +197,9 @@ class Takeover:
         offered: `directory`, `strategy`, `origins`, `log`, `gap_recovery`, `subscription_starts`,
         `delivered_ranges`, `history`."""
         self._node = node
-        self._limits = node.limits
+        self._dispatcher, self._predecessors = node.dispatcher, node.predecessors
+        self._counters, self._log_limit = node.counters, node.log_limit
+        self._turns, self._limits = node.turns, node.limits
         self._own = own_id
         self._clock = clock
         self._links = links
@@ -293,10 +300,10 @@ class Takeover:
                 ReasonCode.SERVER_BUSY, "connects while too many session takeovers are under way"
             )
             return 0
-        handshake.conn.wait()
         pending = self._pending[client_id] = PendingTakeover(
             handshake, client_id, stamp, max(kept)[1], now
         )
+        pending.conn.wait()
         self.spared.keep(pending, None)
         self._ask(pending, now)
         self._node.schedule(now + RETRY, lambda at: self._check(pending, at))
@@ -386,7 +393,7 @@ class Takeover:
             return
         newer = (entry.stamp, broker_id) > (session.stamp, self._own)
         if newer and not read and session.conn is not None and entry.owner == digest(session.owner):
-            leave = self._node.predecessors.leave
+            leave = self._predecessors.leave
             leave(
                 client_id,
                 lambda now: self._compare(broker_id, client_id, entry, read=True),
@@ -412,11 +419,11 @@ class Takeover:
         """Close the connection of a client that has a newer session at another broker, which is
         going to ask for this one."""
         node = self._node
-        if session.conn is not None:
-            node.counters.sessions_superseded += 1
+        if (conn := session.conn) is not None:
+            self._counters.sessions_superseded += 1
             node.log(
                 "info",
-                f"client {shorten(session.client_id)} at {session.conn.peer}"
+                f"client {shorten(session.client_id)} at {conn.peer}"
                 " has connected to another broker; closed",
             )
             node.take_over(session)
@@ -424,13 +431,12 @@ class Takeover:
     def _lose(self, session: Session, *, resumed: bool) -> None:
         """End a session because the client has a newer one at another broker. `resumed`: that one
         continues this one, or another."""
-        node = self._node
-        node.counters.sessions_superseded += 1
-        if session.conn is not None:
-            peer = session.conn.peer
+        self._counters.sessions_superseded += 1
+        if (conn := session.conn) is not None:
+            peer = conn.peer
             client = shorten(session.client_id)
             text = f"client {client} at {peer} has connected to another broker; closed"
-            node.log_limit.line("info", "connected to another broker", peer, text)
+            self._log_limit.line("info", "connected to another broker", peer, text)
         self.tombstones.supersede(session, resumed=resumed)
 
     def leaves(self, client_id: str) -> bool:
@@ -443,7 +449,7 @@ class Takeover:
         """Do what the table says for an input."""
         action = pending.step(given, now)
         if action is None:
-            self._node.counters.session_takeovers_unexpected += 1
+            self._counters.session_takeovers_unexpected += 1
         else:
             self._actions[action](pending, now)
 
@@ -522,8 +528,8 @@ class Takeover:
         """Refuse the client: the session is another user's, and stays where it is."""
         self._drop(pending)
         self._remove(pending)
-        pending.handshake.conn.answered()
-        if not pending.handshake.conn.closed:
+        pending.conn.answered()
+        if not pending.conn.closed:
             pending.handshake.foreign()
 
     def _hang_up(self, pending: PendingTakeover, now: float) -> None:
@@ -533,7 +539,7 @@ class Takeover:
         self._close_connection(pending)
 
     def _close_connection(self, pending: PendingTakeover) -> None:
-        conn = pending.handshake.conn
+        conn = pending.conn
         if not conn.closed:
             conn.answered()
             conn.close()
@@ -589,7 +595,7 @@ class Takeover:
     def _work(self, pending: PendingTakeover, work: Iterator[int]) -> None:
         """Do something in steps, unless the takeover ends or begins again meanwhile."""
         pending.work = work
-        self._node.turns.go(work, lambda: pending.work is not work)
+        self._turns.go(work, lambda: pending.work is not work)
 
     def _read(self, pending: PendingTakeover, now: float) -> None:
         self._work(pending, self._reading(pending, pending.parts.take()))
@@ -650,10 +656,8 @@ class Takeover:
         if len(node.sessions) >= node.limits.max_sessions:
             self._complete(pending, node.now)
             return
-        session = pending.session = node.sessions[client_id] = Session(node, client_id)
-        session.permissions = node.permissions(
-            connect.username, client_id, pending.handshake.conn.listener
-        )
+        session = pending.session = node.sessions[client_id] = node.new_session(client_id)
+        session.permissions = node.permissions(connect.username, client_id, pending.conn.listener)
         if leaves_out:
             self.spared.keep(pending, session)
         stepped = False
@@ -667,7 +671,7 @@ class Takeover:
             yield steps
             stepped = True
         if stepped:
-            node.dispatcher.forget_routes()  # routes that were made meanwhile lack this session
+            self._dispatcher.forget_routes()  # routes that were made meanwhile lack this session
         now = node.now
         self.spared.keep(pending, session)
         pending.seen = state.seen
@@ -783,7 +787,7 @@ class Takeover:
         """Let the client in with a new session, as its own cannot be fetched."""
         text = f"client {shorten(pending.client_id)}: {pending.why}; it starts a new session"
         self._reporting.log("warning", text)
-        self._node.counters.session_takeovers_timed_out += 1
+        self._counters.session_takeovers_timed_out += 1
         self._admit_new(pending, now)
 
     def _admit_new(self, pending: PendingTakeover, now: float) -> None:
@@ -815,7 +819,7 @@ class Takeover:
                     self._compare(broker_id, pending.client_id, entry, read=True)
             self._close_connection(pending)
             return
-        node.counters.session_takeovers += session is not None
+        self._counters.session_takeovers += session is not None
         pending.handshake.moved(pending.stamp, now)
         if (found := node.sessions.get(pending.client_id)) is not None:
             self.merging.look(found)
@@ -843,4 +847,4 @@ class Takeover:
 
 def _gone(pending: PendingTakeover) -> bool:
     """Whether the connection that waits for a session is closed, or is about to be."""
-    return pending.handshake.conn.closed or pending.handshake.conn.closing
+    return pending.conn.closed or pending.conn.closing

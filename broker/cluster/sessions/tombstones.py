@@ -13,18 +13,26 @@ from broker.cluster.sessions.session_entries import entries_of, key_of
 from broker.core.session_owner import GONE, Entry, digest
 
 if TYPE_CHECKING:
+    from broker.cluster.sessions.ports import SessionBroker
     from broker.cluster.strategy.directory import Directory
-    from broker.core.local_broker import LocalBroker
     from broker.core.session import Session
 
 
 class Tombstones:
     """The tombstones of one broker, by client id."""
 
-    __slots__ = ("_directory", "_known", "_limits", "_node", "_superseded")
+    __slots__ = (
+        "_counters",
+        "_directory",
+        "_known",
+        "_limits",
+        "_node",
+        "_superseded",
+    )
 
-    def __init__(self, node: LocalBroker, directory: Directory) -> None:
+    def __init__(self, node: SessionBroker, directory: Directory) -> None:
         self._node = node
+        self._counters = node.counters
         self._limits = node.limits
         self._directory = directory
         self._known: dict[str, Entry] = {}
@@ -71,14 +79,14 @@ class Tombstones:
         else:
             return False
         if len(self._known) >= self._limits.max_session_tombstones:
-            self._node.counters.session_tombstones_forgotten += 1
+            self._counters.session_tombstones_forgotten += 1
             return False
         floor = session.stamp + 1
         entry = Entry(GONE, floor, session.created, floor, whose)
         try:
             self._directory.post(key_of(session.client_id), entry.encode())
         except ValueError:  # the listing is full
-            self._node.counters.session_tombstones_forgotten += 1
+            self._counters.session_tombstones_forgotten += 1
             return False
         self._known[session.client_id] = entry
         self._node.schedule(
@@ -118,7 +126,7 @@ class Tombstones:
                 self._directory.withdraw(key_of(client_id))
 
 
-def end_quietly(node: LocalBroker, session: Session, queued: int) -> None:
+def end_quietly(node: SessionBroker, session: Session, queued: int) -> None:
     """End a `session` that another broker has taken at `node`, with the first `queued` messages of
     its queue; its will is not published."""
     session.will = None

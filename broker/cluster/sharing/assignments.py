@@ -92,6 +92,7 @@ class Assignments:
     __slots__ = (
         "_alarm",
         "_came",
+        "_counters",
         "_directory",
         "_forwarder",
         "_full",
@@ -105,6 +106,7 @@ class Assignments:
         "_progress",
         "_returned",
         "_timer",
+        "_turns",
         "ledger",
     )
 
@@ -121,6 +123,8 @@ class Assignments:
         that come back to other members; `alarm`: calls the cluster again; `directory`, `forwarder`:
         the modules below that it uses."""
         self._node = node
+        self._counters = node.counters
+        self._turns = node.turns
         self._limits = node.limits
         self._directory = directory
         self._forwarder = forwarder
@@ -192,7 +196,7 @@ class Assignments:
         ledger = self.ledger
         same = len(ledger.by_who.get(assignment.who, ()))
         if not self._keep(assignment):
-            self._node.counters.shared_untracked += 1
+            self._counters.shared_untracked += 1
         return (
             same >= self._limits.hold_queued or 2 * ledger.size >= self._limits.max_assigned_bytes
         )
@@ -244,7 +248,7 @@ class Assignments:
                 ours = ref[0] == self._forwarder.key and not ledger.moved(ref)
                 # There was no room to keep it.
                 if found is None and ours and operation in (DECLINE, DENY):
-                    self._node.counters.shared_undelivered += 1
+                    self._counters.shared_undelivered += 1
             elif operation == DONE:
                 ledger.close(ref)
                 closed.append(ref)
@@ -338,7 +342,7 @@ class Assignments:
             if assignment.message.expired(now):
                 self.ledger.close(ref)
                 self._closed(ref)
-                self._node.counters.expired += 1
+                self._counters.expired += 1
             elif who == NO_MEMBER and assignment.at + self._limits.share_waits <= now:
                 self._give_up(assignment)
             elif who == NO_MEMBER and assignment.again_at > now and ref[2] not in self._came:
@@ -353,7 +357,7 @@ class Assignments:
                 ):
                     # A client may have got it, so no other one may.
                     self.ledger.close(ref)
-                    self._node.counters.shared_uncertain += 1
+                    self._counters.shared_uncertain += 1
             elif ref[2] not in stuck:
                 if self._give_to_another(assignment):
                     room -= 1
@@ -388,7 +392,7 @@ class Assignments:
         if target is None:
             return False
         self.ledger.move(old.ref, self._node.now)
-        self._node.counters.shared_reassigned += 1
+        self._counters.shared_reassigned += 1
         giver.give(target, old.ref[2], old.message, old.visited, retain=old.retain, tries=tries)
         self._closed(old.ref)
         return True
@@ -402,7 +406,7 @@ class Assignments:
         published meanwhile go ahead of them.
         """
         if not self._returned:
-            self._node.turns.later(self._give_returned)
+            self._turns.later(self._give_returned)
         self._returned.append((old, said, sender, old.state))
         old.state = RETURNED
 
@@ -411,8 +415,8 @@ class Assignments:
         for _ in range(min(STEP, len(self._returned))):
             self._give_again(now)
         if self._returned:
-            self._node.turns.work += self._limits.turn_work
-            self._node.turns.later(self._give_returned)
+            self._turns.work += self._limits.turn_work
+            self._turns.later(self._give_returned)
 
     def _give_again(self, now: float) -> None:
         """Give the message that came back first to another member; while there is none, it
@@ -447,7 +451,7 @@ class Assignments:
         """Drop a message: no member gets it."""
         self.ledger.close(old.ref)
         self._closed(old.ref)
-        self._node.counters.shared_undelivered += 1
+        self._counters.shared_undelivered += 1
 
     def _closed(self, ref: Ref) -> None:
         self._node.journal.shared_closed([ref])

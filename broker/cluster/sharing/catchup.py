@@ -155,6 +155,7 @@ class Catchup:
         "_alarm",
         "_asked",
         "_at",
+        "_counters",
         "_covered",
         "_directory",
         "_forwarder",
@@ -167,6 +168,7 @@ class Catchup:
         "_since",
         "_size",
         "_timer",
+        "_turns",
         "_watches",
     )
 
@@ -183,6 +185,8 @@ class Catchup:
         to groups; `alarm`: calls the cluster again; `directory`, `forwarder`: the modules below
         that it uses."""
         self._node = node
+        self._counters = node.counters
+        self._turns = node.turns
         self._limits = node.limits
         self._directory = directory
         self._forwarder = forwarder
@@ -285,7 +289,7 @@ class Catchup:
         )
 
     def _forget_some(self, group_ids: list[bytes], oldest: dict[bytes, int]) -> None:
-        self._node.turns.work += FORGOTTEN
+        self._turns.work += FORGOTTEN
         for group_id in group_ids[:FORGOTTEN]:
             origins = self._covered.get(group_id)
             if origins is None or group_id in self._since:
@@ -299,7 +303,7 @@ class Catchup:
             if not origins:
                 del self._covered[group_id]
         if rest := group_ids[FORGOTTEN:]:
-            self._node.turns.later(lambda now: self._forget_some(rest, oldest))
+            self._turns.later(lambda now: self._forget_some(rest, oldest))
 
     # ---------------------------------------------------------------- groups that others post
 
@@ -352,7 +356,7 @@ class Catchup:
         while self._size > self._limits.spared_bytes and len(self._kept) > 1:
             oldest = self._kept.popleft()
             self._size -= oldest.size
-            self._node.counters.replay_log_reserve_full += oldest.count
+            self._counters.replay_log_reserve_full += oldest.count
 
     @property
     def keeps(self) -> int:

@@ -77,6 +77,7 @@ class Custody:
         "_claimed",
         "_claims",
         "_count",
+        "_counters",
         "_declined",
         "_directory",
         "_due",
@@ -114,6 +115,7 @@ class Custody:
         where; `giver`: delivers to local members; `leaving`: knows which sessions go to other
         brokers; `directory`, `forwarder`: the modules below that it uses."""
         self._node = node
+        self._counters = node.counters
         self._limits = node.limits
         self._boot = boot
         self._directory = directory
@@ -220,7 +222,7 @@ class Custody:
             self._count >= self._limits.max_held_shared
             or self.size >= self._limits.max_held_shared_bytes
         ):
-            self._node.counters.shared_declined += 1
+            self._counters.shared_declined += 1
             self.decline(ref)
         elif not self._directory.reaches(split_key(ref[0])[0]):
             self._aside(ref, message, self._node.now)
@@ -236,7 +238,8 @@ class Custody:
     def delivered(self, session: Session, outgoing: SharedOutgoing, *, kept: bool) -> None:
         """Note that the message `outgoing` was delivered to the local member `session`, if another
         broker gave it. `kept`: it is in flight or in the queue."""
-        ref = ref_of(outgoing.message, outgoing.group.group_id)
+        group = outgoing.group
+        ref = ref_of(outgoing.message, group.group_id)
         if ref is None:
             return
         if not kept or self._stays(session):
@@ -245,9 +248,10 @@ class Custody:
             return
         self._given[ref] = (session, outgoing)
         self._soon(CHECK)
-        if outgoing.qos == 2 and session.conn is not None and self._node.journal.recording:
+        conn, journal = session.conn, self._node.journal
+        if outgoing.qos == 2 and conn is not None and journal.recording:
             # The journal has it before the client gets the message.
-            session.conn.gate = self._node.journal.lsn + 1
+            conn.gate = journal.lsn + 1
 
     def _stays(self, session: Session) -> bool:
         """Whether the queue of a session is certain to stay in it: its client is away, and no other
@@ -262,7 +266,8 @@ class Custody:
 
     def settled(self, outgoing: SharedOutgoing) -> None:
         """Note that a client has acknowledged a message, or will not get it."""
-        ref = ref_of(outgoing.message, outgoing.group.group_id)
+        group = outgoing.group
+        ref = ref_of(outgoing.message, group.group_id)
         if ref is not None and self._given.pop(ref, None) is not None:
             self._say(DONE, ref)
 
@@ -402,7 +407,7 @@ class Custody:
                 if at + self._limits.share_waits <= now:
                     del parked[ref]
                     self._weigh(message, -1)
-                    self._node.counters.shared_undelivered += 1
+                    self._counters.shared_undelivered += 1
                 elif self._directory.reaches(broker_id):
                     self._say(CLAIM, ref)
             if not parked:
@@ -520,7 +525,7 @@ class Custody:
                 self._say(DONE, ref)
             elif boot != own and not self._node.journal.recording:
                 # An earlier incarnation of this broker may have sent it, without a record.
-                self._node.counters.shared_uncertain += 1
+                self._counters.shared_uncertain += 1
                 self._say(DONE, ref)
             else:
                 self._say(UNKNOWN, ref)
@@ -545,7 +550,8 @@ def _room(group: SharedGroup, most: int) -> int:
     room = 0
     for member in group.members.values():
         session = member.session
-        if session.conn is not None and not session.queue and not session.conn.backlog:
+        conn = session.conn
+        if conn is not None and not session.queue and not conn.backlog:
             room += max(0, session.receive_maximum - len(session.inflight))
             if room >= most:
                 break

@@ -77,6 +77,7 @@ class GroupTable:
         "_count",
         "_counted",
         "_directory",
+        "_dispatcher",
         "_late",
         "_limits",
         "_member_came",
@@ -86,6 +87,7 @@ class GroupTable:
         "_planned",
         "_reporting",
         "_trie",
+        "_turns",
         "here",
         "memory",
         "pools",
@@ -97,6 +99,8 @@ class GroupTable:
     def __init__(self, node: LocalBroker, directory: Directory, reporting: Reporting) -> None:
         """`node`: this broker; `directory`: what brokers post; `reporting`: counts and logs."""
         self._node = node
+        self._dispatcher = node.dispatcher
+        self._turns = node.turns
         self._limits = node.limits
         self._directory = directory
         self._reporting = reporting
@@ -155,7 +159,7 @@ class GroupTable:
             return
         work = self._note_all(session, list(session.subscriptions))
         self._noting[session] = work
-        self._node.turns.go(work, lambda: self._noting.get(session) is not work)
+        self._turns.go(work, lambda: self._noting.get(session) is not work)
 
     def _note_all(self, session: Session, filters: list[str]) -> Iterator[int]:
         """Note a session in its groups, some at a time. Each is noted as the session is at that
@@ -173,7 +177,7 @@ class GroupTable:
         for topic_filter in filters:
             if topic_filter.startswith(SHARE_PREFIX):
                 name, inner = split_shared(topic_filter)
-                group = self._node.dispatcher.group(name or "", inner)
+                group = self._dispatcher.group(name or "", inner)
                 if group is not None:
                     found += 1
                     group.note(session)
@@ -300,7 +304,7 @@ class GroupTable:
             self.memory += costs.GROUP_MEMORY + filter_memory(topic_filter)
             pool = self.pools[group_id] = Pool(group_id, group, topic_filter)
             self._trie.insert(topic_filter, group, pool)
-            self._node.dispatcher.invalidate(topic_filter)
+            self._dispatcher.invalidate(topic_filter)
         late = self._late
         standing = pool.brokers.get(broker_id)
         if standing is None:
@@ -345,7 +349,7 @@ class GroupTable:
                 del self.pools[group_id]
                 self.memory -= costs.GROUP_MEMORY + filter_memory(pool.filter)
                 self._trie.remove(pool.filter, pool.group)
-                self._node.dispatcher.invalidate(pool.filter)
+                self._dispatcher.invalidate(pool.filter)
             self._perhaps_unknown(group_id)
         self._perhaps_silent(announcer)
 
@@ -412,9 +416,7 @@ class GroupTable:
     def connected_elsewhere(self, group_id: bytes) -> bool:
         """Whether a group has connected members at other brokers that can be reached."""
         pool = self.pools.get(group_id)
-        return pool is not None and any(
-            s.weight and not s.announcer.cut for s in pool.brokers.values()
-        )
+        return pool is not None and any(s.weight and not s.cut for s in pool.brokers.values())
 
     def others(self, group_id: bytes, but: Container[bytes]) -> bool:
         """Whether other brokers than `but` have members of a group, even if they cannot be
@@ -431,9 +433,10 @@ class GroupTable:
                 session = member.session
                 if allowed is not None and session not in allowed:
                     continue
-                if session.conn is None:
+                conn = session.conn
+                if conn is None:
                     best = max(best, Own.AWAY)
-                elif session.conn.backlog or len(session.queue) >= self._limits.share_queued:
+                elif conn.backlog or len(session.queue) >= self._limits.share_queued:
                     best = Own.BUSY
                 else:
                     return Own.READY

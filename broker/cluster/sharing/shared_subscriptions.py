@@ -26,7 +26,10 @@ from broker.wire.publish_header import topic_of
 from routing.group_selection import HERE, Own
 
 if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator
+
     from broker.base.broker_id import Identity
+    from broker.base.sequence_set import Ranges
     from broker.cluster.delivery.forwarder import Forwarder
     from broker.cluster.delivery.orphans import Orphans
     from broker.cluster.delivery.replay_log import LogEntry
@@ -44,7 +47,9 @@ class SharedSubscriptions:
     """Chooses and serves the members of groups, here and at other brokers."""
 
     __slots__ = (
+        "_counters",
         "_directory",
+        "_dispatcher",
         "_forwarder",
         "_node",
         "_orphans",
@@ -75,6 +80,8 @@ class SharedSubscriptions:
         brokers; `alarm`: calls the cluster again; `reporting`: counts and logs; `directory`,
         `strategy`, `orphans`, `forwarder`: the modules below that it uses."""
         self._node = node
+        self._counters = node.counters
+        self._dispatcher = node.dispatcher
         self._directory = directory
         self._strategy = strategy
         self._orphans = orphans
@@ -101,6 +108,36 @@ class SharedSubscriptions:
         return self.groups.memory + kept + refs * costs.REF_MEMORY
 
     # ---------------------------------------------------------------- published here
+
+    # ---------------------------------------------------------------- for the journal
+
+    def covered(self) -> Iterable[tuple[bytes, bytes, Ranges, float | None]]:
+        """Return group id, origin, numbers that the group got, and since when (s) it is known, of
+        all groups."""
+        return self.catchup.covered()
+
+    def taken(self) -> Iterator[Ref]:
+        """Return the messages of other brokers that were granted to members here."""
+        return self.custody.taken.refs()
+
+    def assigned(self) -> Container[Ref]:
+        """Return the messages of this broker that are assigned and not acknowledged yet."""
+        return self.assignments.ledger.refs
+
+    def restore_taken(self, ref: Ref, now: float) -> None:
+        """Note at `now` (s) that a message was granted to members here in an earlier incarnation
+        of this broker."""
+        self.custody.taken.add(ref, now)
+
+    def restore(
+        self, covered: Iterable[tuple[bytes, bytes, Ranges, float | None]], closed: set[Ref]
+    ) -> None:
+        """Go on where earlier incarnations of this broker were: with what groups got (`covered`, as
+        `covered()` returns it), and with messages that are not acknowledged (not in `closed`)."""
+        self.catchup.restore(covered, closed)
+        self.assignments.restore(closed)
+
+    # ---------------------------------------------------------------- messages
 
     def publish(self, route: Route, message: Message, source: Connection | None) -> None:
         """Deliver a `message` that is published here along its `route`, and pass it on. `source`:
@@ -135,7 +172,7 @@ class SharedSubscriptions:
         if not properties and all(
             self.groups.best(group, route.permitted) is Own.READY for _, group in route.elsewhere
         ):
-            node.dispatcher.run(route, chunk, prefix, size, version, sender)
+            self._dispatcher.run(route, chunk, prefix, size, version, sender)
             if route.forward and node.federated:
                 self._forwarder.forward_run(chunk, prefix, size, version)
             return
@@ -162,9 +199,9 @@ class SharedSubscriptions:
                     groups = [g for g in groups if g is not group]
                 if len(entries) < MAX_CHOICES:
                     entries.append((self._incarnation(chosen), pool.group_id))
-                    self._node.counters.shared_assigned += 1
+                    self._counters.shared_assigned += 1
                 else:
-                    self._node.counters.shared_undelivered += 1
+                    self._counters.shared_undelivered += 1
         return groups, ReceiverAssignment(entries) if entries else None
 
     def _incarnation(self, broker_id: bytes) -> bytes:
@@ -223,11 +260,7 @@ class SharedSubscriptions:
         if pool is None or not message.qos or self.groups.best(group, allowed) > Own.AWAY:
             return True
         visited = _visited(message)
-        there = (
-            s
-            for s in pool.brokers.values()
-            if s.weight and not s.announcer.cut and s.id not in visited
-        )
+        there = (s for s in pool.brokers.values() if s.weight and not s.cut and s.id not in visited)
         if len(visited) >= MAX_PASSES or not any(there):
             return True
         self.pass_on(
@@ -252,7 +285,7 @@ class SharedSubscriptions:
         if pool is not None and message.qos and len(visited) <= MAX_PASSES and node.federated:
             target = pool.choose(Own.NONE, visited)
         if target is not None:
-            node.counters.shared_passed_on += 1
+            self._counters.shared_passed_on += 1
             retain, tries = message.retain, _tries(message)
             self.give(target, group_id, message, visited, retain=retain, tries=tries, source=source)
             if ref is not None:
@@ -260,7 +293,7 @@ class SharedSubscriptions:
         elif ref is not None and message.qos:
             self.custody.decline(ref, denied=denied)
         else:
-            node.counters.shared_undelivered += 1
+            self._counters.shared_undelivered += 1
 
     # ---------------------------------------------------------------- given to one group
 
@@ -271,7 +304,7 @@ class SharedSubscriptions:
         own = (
             Own.NONE
             if self._own in skip
-            else self.groups.best(group, self._node.dispatcher.route(message.topic).permitted)
+            else self.groups.best(group, self._dispatcher.route(message.topic).permitted)
         )
         if pool is None:
             return HERE if own is not Own.NONE else None
@@ -323,7 +356,7 @@ class SharedSubscriptions:
         if target is None:
             self.assignments.waiting(ref, message, (), retain=message.retain)
         else:
-            self._node.counters.shared_late += 1
+            self._counters.shared_late += 1
             self.give(target, ref[2], message, (), retain=message.retain)
 
     def deliver_here(self, group_id: bytes, message: Message) -> None:

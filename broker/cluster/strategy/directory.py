@@ -118,7 +118,6 @@ class Directory:
         "_many",
         "_next_check",
         "_node",
-        "_own_id",
         "_passed",
         "_piece_at",
         "_posted",
@@ -127,6 +126,7 @@ class Directory:
         "_tell_at",
         "_watchers",
         "database",
+        "own_id",
         "records",
         "strategy",
     )
@@ -141,7 +141,7 @@ class Directory:
         `host`: counts, logs and calls again."""
         self._node = node
         self._limits = node.limits
-        self._own_id = own.id
+        self.own_id = own.id
         self._events = events
         self._host = host
         self.database = LinkStateDatabase(own.id, own.boot, node.limits)
@@ -197,10 +197,9 @@ class Directory:
         Raises:
             ValueError: it is beyond the listing's limits.
         """
-        own = self.database.own.entries
-        limits = self._limits
-        room = limits.listing_entries - limits.listing_reserved
-        if len(own) >= room and key[:1] in (CLIENT, GROUP) and key not in own:
+        database, limits = self.database, self._limits
+        full = database.own_entries >= limits.listing_entries - limits.listing_reserved
+        if full and key[:1] in (CLIENT, GROUP) and database.own_entry(key) is None:
             raise ValueError("too many sessions and shared subscriptions for a listing")
         self.database.post(key, value)
         self._hurry()
@@ -248,12 +247,12 @@ class Directory:
     def send(self, broker_id: bytes, kind: int, body: bytes) -> bool:
         """Send `body` as a message of this `kind` to the broker `broker_id`. Returns False if no
         path to it is known."""
-        return self._route(broker_id + self._own_id + bytes((0, kind)) + body)
+        return self._route(broker_id + self.own_id + bytes((0, kind)) + body)
 
     def send_over(self, link: Link, broker_id: bytes, kind: int, body: bytes) -> None:
         """Send `body` as a message of this `kind` to the broker `broker_id`, over a `link` that is
         about to be live, behind its messages."""
-        link.send_behind(ROUTED, broker_id + self._own_id + bytes((0, kind)) + body)
+        link.send_behind(ROUTED, broker_id + self.own_id + bytes((0, kind)) + body)
 
     def listing(self, broker_id: bytes) -> Listing | None:
         """Return what a broker has posted, None if nothing is known of it."""
@@ -272,9 +271,17 @@ class Directory:
         then."""
         return self.database.state(broker_id)
 
+    def own_entry(self, key: bytes) -> bytes | None:
+        """Return the value that this broker posts under a key, None if it posts none."""
+        return self.database.own_entry(key)
+
+    def own_stamp(self) -> bytes:
+        """Return the id of this broker and the state of its listing (20 bytes)."""
+        return self.database.own_stamp()
+
     def own_state(self) -> bytes:
         """Return the state of this broker's listing: boot number and version (12 bytes)."""
-        return self.database.own.stamp()[8:]
+        return self.database.own_stamp()[8:]
 
     def link_to(self, broker_id: bytes) -> Link | None:
         """Return the link that leads to a broker."""
@@ -475,7 +482,7 @@ class Directory:
     def _routed_received(self, link: Link, body: bytes, now: float) -> None:
         if len(body) < 18:
             raise MalformedPacket("message to one broker is truncated")
-        if body[:8] != self._own_id:
+        if body[:8] != self.own_id:
             if body[16] < MAX_HOPS:
                 self._route(body[:16] + bytes((body[16] + 1,)) + body[17:])
             return

@@ -159,17 +159,17 @@ class InterestTable:
         steps."""
         if not self.posting:
             self.posting = True
-            self._loading.extend(self._node.dispatcher.trie.filters())
+            self._loading.extend(self._node.dispatcher.filters())
             if len(self._loading) > LOAD:
                 self._cover.add("")
                 self._post()
             self._load(self._node.now)
 
     def _load(self, now: float) -> None:
-        wanted = self._node.dispatcher.trie
+        wants = self._node.dispatcher.wants
         for _ in range(min(LOAD, len(self._loading))):
             topic_filter = self._loading.popleft()
-            if topic_filter in wanted and not topic_filter.startswith("$"):
+            if wants(topic_filter) and not topic_filter.startswith("$"):
                 self._want(topic_filter)
         if self._loading:
             self._node.schedule(now + LOAD_PACE, self._load)
@@ -383,7 +383,7 @@ class InterestTable:
     def _widen(self, broker_id: bytes) -> None:
         """Send a broker everything that posts too many filters; no message is lost by that. Its
         filters are dropped, some at a time."""
-        listing = self._directory.database.listings.get(broker_id)
+        listing = self._directory.listing(broker_id)
         self._dropped[broker_id] = deque(
             () if listing is None else (key for key in listing.entries if key[:1] == INTEREST)
         )

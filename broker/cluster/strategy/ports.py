@@ -23,6 +23,10 @@ class LinkedBroker(LocalBroker, Protocol):
     def forwarding(self) -> list[Link]:
         """The live links."""
 
+    @property
+    def connected(self) -> int:
+        """How many clients are connected."""
+
 
 class Feed(Protocol):
     """The messages of one incarnation of a broker, in order."""

@@ -160,7 +160,7 @@ class SourceTrees:
         self._directory = directory
         self._delivery = delivery
         self._settings = settings
-        self._own = own = directory.database.own.id
+        self._own = own = directory.own_id
         self.active = False
         """Whether messages take these trees: all brokers that can be reached route by topic, and
         are not too many."""
@@ -344,7 +344,7 @@ class SourceTrees:
             self._post(peer.id, self._cost(link))
 
     def _posted_cost(self, peer: bytes) -> int:
-        return int.from_bytes(self._directory.database.own.entries.get(LINK + peer, b""), "big")
+        return int.from_bytes(self._directory.own_entry(LINK + peer) or b"", "big")
 
     def tick(self, now: float) -> None:
         """Post the costs that have changed."""

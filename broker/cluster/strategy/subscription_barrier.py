@@ -106,9 +106,11 @@ class SubscriptionBarrier:
         "_begins_until",
         "_by_peer",
         "_confirmed",
+        "_counters",
         "_covers",
         "_delivery",
         "_directory",
+        "_dispatcher",
         "_early",
         "_early_birds",
         "_handshakes",
@@ -130,6 +132,7 @@ class SubscriptionBarrier:
         "_stale",
         "_strategy",
         "_timer",
+        "_turns",
         "_visitors",
         "_waiters",
         "_waves",
@@ -154,6 +157,9 @@ class SubscriptionBarrier:
         those that are not up yet; `searching`: says whether discovery still looks for brokers at a
         time (s), None for a lone broker; `delivery`: what is above."""
         self._node = node
+        self._counters = node.counters
+        self._dispatcher = node.dispatcher
+        self._turns = node.turns
         self._limits = node.limits
         self._own = own
         self._directory = directory
@@ -275,7 +281,7 @@ class SubscriptionBarrier:
         strategy = self._strategy
         if strategy.posting:
             for topic_filter in filters:
-                if topic_filter not in self._node.dispatcher.trie:
+                if not self._dispatcher.wants(topic_filter):
                     strategy.filter_changed(topic_filter, wanted=False)
 
     def _arm(self, now: float) -> None:
@@ -292,7 +298,7 @@ class SubscriptionBarrier:
         self._node.now = now
         if self._visitors and not self._admitting and self._knows_sessions(now):
             self._admitting = True
-            self._node.turns.go(self._admit(), lambda: False)
+            self._turns.go(self._admit(), lambda: False)
         if self._early_birds and self._begun(now):
             early, self._early_birds = self._early_birds, []
             for filters, then, again in early:
@@ -305,9 +311,9 @@ class SubscriptionBarrier:
             # that know it.
             self._delivery.gap_recovery.doubt()
             while self._waiters and self._waiters[0][0] <= now + AT_ONCE:
-                self._node.counters.subscriptions_unconfirmed += 1
+                self._counters.subscriptions_unconfirmed += 1
                 self._waiters.popleft()[2](now)
-                if self._node.turns.work >= self._limits.turn_work:
+                if self._turns.work >= self._limits.turn_work:
                     break  # the others are due at once
         if not self._directory.unsaid:
             self.send_wave(now)
@@ -317,7 +323,7 @@ class SubscriptionBarrier:
         """Let clients go on whose filters all brokers know, in order; if a turn has no room for
         all, the rest goes on later, if that is still so."""
         while self._waiters and self._all_know(self._waiters[0][1]):
-            if self._node.turns.work >= self._limits.turn_work:
+            if self._turns.work >= self._limits.turn_work:
                 self._release_later()
                 break
             until, _, then = self._waiters.popleft()
@@ -332,7 +338,7 @@ class SubscriptionBarrier:
     def _release_later(self) -> None:
         if not self._releasing:
             self._releasing = True
-            self._node.turns.later(self._go_on)
+            self._turns.later(self._go_on)
 
     def _go_on(self, now: float) -> None:
         self._releasing = False
@@ -447,7 +453,7 @@ class SubscriptionBarrier:
         self._covers = self._posted
         self._number = self._number + 1 & 0xFFFFFFFF
         self._waves[own.id] = Wave(None, self._number, links, now)
-        body = self._directory.database.own.stamp() + self._number.to_bytes(4, "big")
+        body = self._directory.own_stamp() + self._number.to_bytes(4, "big")
         for link in links:
             link.add_record(TOLD, body)
         self._delivery.hurry(now)

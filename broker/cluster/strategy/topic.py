@@ -54,7 +54,7 @@ class Topic(Interest):
 
     def _find(self, topic: bytes, route: Route) -> None:
         if self.trees.active:
-            route.links = self._behind(topic, self._directory.database.own.id)
+            route.links = self._behind(topic, self._directory.own_id)
             route.onward = {}
         else:
             super()._find(topic, route)
