@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.attribute_chains import Project
+
 ROOT = Path(__file__).resolve().parents[2]
 
 PACKAGES = ("mqttree", "bench", "broker", "routing", "stp", "discovery")
@@ -379,3 +381,125 @@ def test_no_test_assigns_to_a_constant_of_a_module() -> None:
 )
 def test_an_assigned_constant_is_found(source: str, caught: list[str]) -> None:
     assert list(assigned_constants(source)) == caught
+
+
+def packages() -> set[str]:
+    """All packages, by dotted name: those of `broker` count one by one, its other modules as
+    packages of their own."""
+    names = (module.removesuffix(".py").split("/") for module in modules())
+    return {".".join(name[:2] if name[0] == "broker" else name[:1]) for name in names}
+
+
+SEAMS = {
+    # The journal is attached after the parts that tell it what happens are made, so these cannot be
+    # handed it then. `Journal` has flat methods for each of them (`broker.core.ports`).
+    "LocalBroker.journal",
+    "Node.journal",
+}
+"""Attributes that others may follow to the object behind; nothing may be added here."""
+
+
+def test_nobody_reaches_through_the_objects_of_others() -> None:
+    """A module asks the object of another package that it knows, or is handed the part of it that
+    it needs. So a package can change how its objects are made up inside."""
+    project = Project(
+        {
+            module.removesuffix(".py").removesuffix("/__init__").replace("/", "."): read(module)
+            for module in modules()
+        },
+        packages(),
+    )
+    chains = list(project.chains())
+    found = [
+        f"{chain.module}:{chain.line} {chain.text} goes through {chain.through}"
+        for chain in chains
+        if chain.through not in SEAMS
+    ]
+    assert not found, "\n".join(found)
+    used = {chain.through for chain in chains}
+    assert not SEAMS - used, "not followed any more: take it off the list"
+
+
+LOWER = """
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+class Log:
+    end = 0
+    def append(self, entry: bytes) -> None: ...
+
+@dataclass
+class Config:
+    size: int
+    log: Log
+
+class Place(NamedTuple):
+    log: Log
+
+class Store:
+    def __init__(self, log: Log, config: Config, place: Place) -> None:
+        self.log = log
+        self.made = Log()
+        self.maybe: Log | None = None
+        self.config, self.place = config, place
+        self.all: dict[str, Log] = {}
+
+    @property
+    def present(self) -> Log:
+        return self.log
+
+    def newest(self) -> Log:
+        return self.log
+
+class Special(Store):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "caught"),
+    [
+        # Through an attribute that a parameter gave, that was made, and that may be None.
+        ("def f(store: Store): store.log.end", ["store.log.end"]),
+        ("def f(store: Store): store.made.append(b'')", ["store.made.append"]),
+        ("def f(store: Store): store.maybe.end = 1", ["store.maybe.end"]),
+        # Through a property, a subclass, a container, an optional, a call.
+        ("def f(store: Store): store.present.end", ["store.present.end"]),
+        ("def f(store: Special): store.log.end", ["store.log.end"]),
+        ("def f(stores: list[Store]): stores[0].log.end", ["stores[0].log.end"]),
+        ("def f(store: Store | None): store.log.end", ["store.log.end"]),
+        ("def f(stores: dict[str, Store]):\n for s in stores.values(): s.log.end", ["s.log.end"]),
+        ("def f(stores: dict[str, Store]):\n for k, s in stores.items(): s.log.end", ["s.log.end"]),
+        ("def f(get: Callable[[], Store]): get().log.end", ["get().log.end"]),
+        ("def f(s: Store): (lambda: s.log.end)", ["s.log.end"]),
+        # Through what this module's own object has.
+        (
+            "class A:\n def __init__(self, store: Store): self.store = store\n"
+            " def f(self): self.store.log.end",
+            ["self.store.log.end"],
+        ),
+        # One dot, and what a method returns.
+        ("def f(store: Store): store.log", []),
+        ("def f(store: Store): store.newest()", []),
+        ("def f(log: Log): log.end", []),
+        # Data may be read.
+        ("def f(store: Store): store.config.size", []),
+        ("def f(config: Config): config.log.end", []),
+        ("def f(place: Place): place.log.end", []),
+        # Another parameter of the same name.
+        ("def f(s: Store): (lambda s: s.log.end)", []),
+        # A Protocol of this module says what it may ask.
+        ("class Host(Protocol):\n log: Log\ndef f(host: Host): host.log.end", []),
+        # What is not of this project.
+        ("def f(path: Path): path.parent.parent", []),
+        # A call starts anew: here a container of the object is asked.
+        ("def f(store: Store): store.all.get('').end", []),
+    ],
+)
+def test_a_chain_is_found(body: str, caught: list[str]) -> None:
+    imports = "from lower.store import Log, Config, Place, Store, Special\n"
+    sources = {"lower.store": LOWER, "upper.user": imports + body}
+    project = Project(sources, {"lower", "upper"})
+    assert [chain.text for chain in project.chains()] == caught
+    beside = Project({"lower.store": LOWER, "lower.user": imports + body}, {"lower"})
+    assert not list(beside.chains())
