@@ -107,8 +107,8 @@ class Assembly:
         then nothing of it runs."""
         broker: BrokerService | None = None
         try:
-            gatekeeper = AuthService(self.settings.access, self.config.listeners, self.limits)
-            broker = self._make(gatekeeper)
+            auth_service = AuthService(self.settings.access, self.config.listeners, self.limits)
+            broker = self._make(auth_service)
             await broker.start()
         except BaseException as error:
             if broker is not None:
@@ -121,7 +121,7 @@ class Assembly:
             raise self._explain(error) from None
         return broker
 
-    def _make(self, gatekeeper: AuthService) -> BrokerService:
+    def _make(self, auth_service: AuthService) -> BrokerService:
         """Return the broker, not started: with a configuration file amqtt's, which has plugins."""
         loop = asyncio.get_running_loop()
         if self.settings.file is None:
@@ -129,7 +129,7 @@ class Assembly:
                 loop,
                 self.config.listeners,
                 settings=self.federation,
-                gatekeeper=gatekeeper,
+                auth_service=auth_service,
                 disk=self.disk,
                 limits=self.limits,
             )
@@ -139,7 +139,7 @@ class Assembly:
             self.data,
             loop,
             settings=self.federation,
-            gatekeeper=gatekeeper,
+            auth_service=auth_service,
             disk=self.disk,
             limits=self.limits,
         )

@@ -88,13 +88,13 @@ class Broker(BrokerService, BrokerApi):
         plugin_namespace: str | None = None,
         *,
         settings: FederationSettings | None = None,
-        gatekeeper: AuthService | None = None,
+        auth_service: AuthService | None = None,
         disk: JournalWriter | None = None,
         limits: Limits = DEFAULTS,
     ) -> None:
         """`config`: amqtt's configuration; the keys `federation`, `access` and `durability` are
         ignored here, `mqtt` has options of the node (`mqtt_options`). `loop`, `plugin_namespace`:
-        as in amqtt. `settings`: of the federation, None for a lone broker. `gatekeeper`: knows
+        as in amqtt. `settings`: of the federation, None for a lone broker. `auth_service`: knows
         users and rules. `disk`: the files of the journal, None without one. `limits`: what the
         node keeps to.
 
@@ -119,7 +119,7 @@ class Broker(BrokerService, BrokerApi):
             running,
             chosen.listeners,
             settings=settings,
-            gatekeeper=gatekeeper,
+            auth_service=auth_service,
             disk=disk,
             limits=limits,
         )
@@ -293,7 +293,7 @@ class Broker(BrokerService, BrokerApi):
         read = await self._read_access(settings)
         for name, (config, _) in self._contexts.items():
             self._ssl_context(name, config)
-        self.outreach.renew()
+        self.discovery_driver.renew()
         # For further handshakes.
         for config, context in self._contexts.values():
             renew(context, config)

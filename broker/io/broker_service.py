@@ -105,21 +105,21 @@ class BrokerService:
         listeners: Mapping[str, ListenerModel],
         *,
         settings: FederationSettings | None,
-        gatekeeper: AuthService | None = None,
+        auth_service: AuthService | None = None,
         disk: JournalWriter | None = None,
         limits: Limits,
     ) -> None:
         """`loop`: in which it runs. `listeners`: by name. `settings`: of the federation, None for a
-        lone broker. `gatekeeper`: knows users and rules. `disk`: the files of the journal, None
+        lone broker. `auth_service`: knows users and rules. `disk`: the files of the journal, None
         without one. `limits`: what the node keeps to."""
         self._loop = loop
         self.listeners_config = listeners
         self.listener_options: dict[str, ListenerOptions] = {}
         self.settings = settings
         self.limits = limits
-        self.gatekeeper = gatekeeper
+        self.auth_service = auth_service
         self.disk = disk
-        self.outreach = DiscoveryDriver(settings)
+        self.discovery_driver = DiscoveryDriver(settings)
         self._servers: dict[str, Listener] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._serving = False
@@ -174,7 +174,7 @@ class BrokerService:
         """Make the node and its driver; `port`: to be advertised if the settings have none."""
         hooks = self._hooks()
         if self.settings is not None:
-            access = self.gatekeeper.access if self.gatekeeper is not None else None
+            access = self.auth_service.access if self.auth_service is not None else None
             peering.settle(self.settings, self._guard(access, hooks))
         config = (
             self.settings.node_config()
@@ -209,12 +209,12 @@ class BrokerService:
         )
 
     def _put_in_force(self) -> None:
-        gatekeeper = self.gatekeeper
-        if gatekeeper is not None and (
-            gatekeeper.access is not None or self.node.access is not None
+        auth_service = self.auth_service
+        if auth_service is not None and (
+            auth_service.access is not None or self.node.access is not None
         ):
-            self.node.methods.update(gatekeeper.methods(self.node.methods))
-            self.node.set_access(gatekeeper.access, self.driver.time())
+            self.node.methods.update(auth_service.methods(self.node.methods))
+            self.node.set_access(auth_service.access, self.driver.time())
 
     def _link_listener(self) -> str | None:
         """Return the only listener that accepts brokers, when links are authenticated by
@@ -249,15 +249,15 @@ class BrokerService:
         except BaseException:
             await self._close_listeners()
             self.driver.stop()
-            if self.gatekeeper is not None:
-                self.gatekeeper.close()
+            if self.auth_service is not None:
+                self.auth_service.close()
             await self._close_disk()
             raise
 
     def _serve(self) -> None:
         """Begin to look for other brokers, and to publish $SYS topics."""
         self._serving = True
-        self.outreach.start(self.driver)
+        self.discovery_driver.start(self.driver)
         self._start_sys()
         self.driver.wake()
 
@@ -428,7 +428,7 @@ class BrokerService:
         disconnected. Returns a summary. Raises ConfigError with one line for a file that cannot be
         used: then everything stays as it was."""
         read = await self._read_access(settings)
-        self.outreach.renew()
+        self.discovery_driver.renew()
         return self._take_access(read)
 
     async def _read_access(
@@ -436,10 +436,10 @@ class BrokerService:
     ) -> tuple[Users | None, Access | None] | None:
         """Return users and rules as their files say by now, None if the broker has none. Raises
         ConfigError."""
-        gatekeeper = self.gatekeeper
-        if gatekeeper is None:
+        auth_service = self.auth_service
+        if auth_service is None:
             return None
-        read = await self._loop.run_in_executor(None, gatekeeper.read, settings)
+        read = await self._loop.run_in_executor(None, auth_service.read, settings)
         if peering.unproven(self.settings) and (guarded := self._guard(read[1], self.node.hooks)):
             raise ConfigError(
                 f"clients would be checked ({guarded}), other brokers are not: {peering.REMEDY}, "
@@ -449,12 +449,12 @@ class BrokerService:
 
     def _take_access(self, read: tuple[Users | None, Access | None] | None) -> list[str]:
         """Put in force what `_read_access` has returned; return a summary."""
-        gatekeeper = self.gatekeeper
-        if gatekeeper is not None and read is not None:
-            gatekeeper.take(*read)
+        auth_service = self.auth_service
+        if auth_service is not None and read is not None:
+            auth_service.take(*read)
             self._put_in_force()
         self.driver.wake()
-        return gatekeeper.describe() if gatekeeper is not None else []
+        return auth_service.describe() if auth_service is not None else []
 
     @property
     def ports(self) -> dict[str, int]:
@@ -494,10 +494,10 @@ class BrokerService:
                 server.close_listening()
         await self._drain()
         self.driver.stop()
-        await self.outreach.close()
+        await self.discovery_driver.close()
         await self._end_tasks()
-        if self.gatekeeper is not None:
-            self.gatekeeper.close()
+        if self.auth_service is not None:
+            self.auth_service.close()
         await self._close_listeners()
         await self._close_disk()
         self.node.sessions.clear()
@@ -544,7 +544,7 @@ class BrokerService:
         """Carry out what the node asks for; questions to plugins are none without plugins."""
         match effect:
             case Datagram():
-                self.outreach.send(effect.data)
+                self.discovery_driver.send(effect.data)
             case AppendFrame() | BeginSegment() | DiscardSegments():
                 if self.disk is not None:
                     self.disk.put(effect)
@@ -552,7 +552,7 @@ class BrokerService:
                 if self.disk is not None:
                     self.disk.tail.put(effect)
             case Dial():
-                self.spawn(self.outreach.dial(effect, self.driver))
+                self.spawn(self.discovery_driver.dial(effect, self.driver))
             case Authenticate():
                 self.spawn(self._answer(effect, self._may_connect, False))
 
@@ -565,8 +565,8 @@ class BrokerService:
     async def _may_connect(self, effect: Authenticate) -> bool:
         """Check the users file."""
         connect = effect.connect
-        keeper = self.gatekeeper if effect.client.checking else None
-        return keeper is None or await keeper.verify(
+        auth_service = self.auth_service if effect.client.checking else None
+        return auth_service is None or await auth_service.verify(
             connect.username or "", connect.password or b""
         )
 

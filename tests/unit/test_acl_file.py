@@ -147,25 +147,25 @@ async def test_the_keeper_knows_passwords_until_the_next_reload(tmp_path: Path) 
         "\n".join(entries("anna", "right", os.urandom) + entries("bert", "right", os.urandom))
     )
     settings = AccessSettings(users=path)
-    keeper = AuthService(settings, (), Limits(passwords_known=1))
-    assert list(keeper.methods(())) == [NAME]
-    assert not keeper.methods([NAME])
-    assert not await keeper.verify("anna", b"wrong")
+    service = AuthService(settings, (), Limits(passwords_known=1))
+    assert list(service.methods(())) == [NAME]
+    assert not service.methods([NAME])
+    assert not await service.verify("anna", b"wrong")
     for name in ("anna", "anna", "bert", "anna"):
-        assert await keeper.verify(name, b"right")
-    assert not await keeper.verify("annar", b"ight")
+        assert await service.verify(name, b"right")
+    assert not await service.verify("annar", b"ight")
     path.write_text("\n".join(entries("anna", "other", os.urandom)))
-    keeper.take(*keeper.read(settings))
-    assert not await keeper.verify("anna", b"right")
-    assert await keeper.verify("anna", b"other")
-    assert not await keeper.verify("bert", b"right")
-    assert keeper.access is not None
-    assert keeper.describe() == ["users 1"]
-    keeper.take(*keeper.read(AccessSettings()))
-    assert keeper.access is None
-    assert not await keeper.verify("anna", b"other")
-    assert keeper.describe() == []
-    keeper.close()
+    service.take(*service.read(settings))
+    assert not await service.verify("anna", b"right")
+    assert await service.verify("anna", b"other")
+    assert not await service.verify("bert", b"right")
+    assert service.access is not None
+    assert service.describe() == ["users 1"]
+    service.take(*service.read(AccessSettings()))
+    assert service.access is None
+    assert not await service.verify("anna", b"other")
+    assert service.describe() == []
+    service.close()
 
 
 def test_rules_are_about_users_in_whatever_spelling_they_log_in(tmp_path: Path) -> None:

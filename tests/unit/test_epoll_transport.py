@@ -1038,13 +1038,15 @@ def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
 def driver_of(node: Node) -> Driver:
     """A node's driver in the loop that runs."""
     found: list[Driver] = []
-    outreach = DiscoveryDriver(None)
+    discovery_driver = DiscoveryDriver(None)
     tasks = set()
 
     def effects() -> None:
         for effect in node.take_effects():
             if isinstance(effect, Dial):
-                tasks.add(asyncio.get_running_loop().create_task(outreach.dial(effect, found[0])))
+                tasks.add(
+                    asyncio.get_running_loop().create_task(discovery_driver.dial(effect, found[0]))
+                )
 
     found.append(Driver(node, asyncio.get_running_loop(), effects))
     return found[0]
@@ -1166,10 +1168,10 @@ def test_dials_that_fail(runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(node, "answer", lambda effect, result, now: answers.append(result))
         with socket.create_server(("127.0.0.1", 0)) as closed:
             port = closed.getsockname()[1]
-        outreach = DiscoveryDriver(None)
-        await outreach.dial(Dial("127.0.0.1", port), driver)
+        discovery_driver = DiscoveryDriver(None)
+        await discovery_driver.dial(Dial("127.0.0.1", port), driver)
         assert answers.pop() == "Connection refused"
-        await outreach.dial(Dial("127.0.0.1", 99999), driver)
+        await discovery_driver.dial(Dial("127.0.0.1", 99999), driver)
         assert answers.pop() == "port must be 0-65535"
         driver.limits = Limits(dial_timeout=0.0)
         full = socket.create_server(("127.0.0.1", 0), backlog=0)
@@ -1177,7 +1179,7 @@ def test_dials_that_fail(runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
         for each in waiting:  # there is no accept: later connections wait
             each.setblocking(False)
             each.connect_ex(full.getsockname())
-        await outreach.dial(Dial(*full.getsockname()), driver)
+        await discovery_driver.dial(Dial(*full.getsockname()), driver)
         assert answers.pop() == "timed out"
         assert not node.connections
         for each in (full, *waiting):
