@@ -334,9 +334,9 @@ class GapRecovery:
         if link is feed.behind:
             return
         if link is self._paths.get(feed.broker_id):
-            feed.strange = False
-        elif not feed.strange:
-            feed.strange = True
+            feed.path_change_sent = False
+        elif not feed.path_change_sent:
+            feed.path_change_sent = True
             directory = self._directory
             for listing in directory.reachable():
                 onward = directory.link_to(listing.id)
@@ -352,7 +352,7 @@ class GapRecovery:
         """Note that an answer of a broker is passed on: the messages behind it have to come over
         the tree's path again."""
         for feed in self._of(broker_id):
-            feed.strange = False
+            feed.path_change_sent = False
 
     def lose(self, feed: OrderedFeed) -> None:
         """Take the source from a feed: a message of its origin may be missing. Plan a question."""

@@ -133,6 +133,7 @@ class OrderedFeed:
         "more",
         "owed",
         "owner",
+        "path_change_sent",
         "pause",
         "questions",
         "refused",
@@ -141,7 +142,6 @@ class OrderedFeed:
         "since",
         "slow_since",
         "source",
-        "strange",
         "timer",
         "waiting",
         "window",
@@ -180,7 +180,7 @@ class OrderedFeed:
         self.source: Link | None = None
         self.behind: Link | None = None  # the same, but what is before it is still being delivered
         # Brokers behind this one know that messages came over another link than the tree's.
-        self.strange = False
+        self.path_change_sent = False
         self.held = False  # something is here that local subscribers have not had
         self.free = False  # without a source for so long that nothing is held any more
         self.more = False  # the origin said that it has more to answer

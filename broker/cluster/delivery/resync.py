@@ -181,13 +181,13 @@ class Resync:
         where it begins, and fetch what it lacks and was history here: it has to come before newer
         messages."""
         assert link.seen is not None
-        strange = {
+        unknown = {
             key: window for key, window in self.forwarder.vector.items() if key not in link.seen
         }
-        if strange and link.introductions < INTRODUCTIONS:
+        if unknown and link.introductions < INTRODUCTIONS:
             link.introductions += 1
             link.seen = None
-            link.add_record(ORIGINS, encode_vector(strange))
+            link.add_record(ORIGINS, encode_vector(unknown))
             link.add_record(ASK_SEEN, b"")
             return
         link.introductions = 0

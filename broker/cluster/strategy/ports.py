@@ -34,7 +34,7 @@ class Feed(Protocol):
     broker_id: bytes
     source: Link | None
     behind: Link | None
-    strange: bool
+    path_change_sent: bool
 
 
 class Recovery(Protocol):
