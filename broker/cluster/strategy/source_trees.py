@@ -87,8 +87,8 @@ REPORTED, REPORTED_SETS = 4096, 64
 """Topics that a report looks at, and sets of brokers that it lists."""
 
 
-class OverlaySettings(Protocol):
-    """The settings for paths through a broker."""
+class PathCostSettings(Protocol):
+    """What a path through this broker costs."""
 
     @property
     def path_policy(self) -> str:
@@ -102,7 +102,7 @@ class OverlaySettings(Protocol):
 class NextHops:
     """Where the messages of one origin go from here."""
 
-    __slots__ = ("children", "lost", "next", "parent", "strange")
+    __slots__ = ("children", "lost", "next", "parent", "path_change_sent")
 
     def __init__(self, tree: Tree, open_links: dict[bytes, Link]) -> None:
         self.parent = None if tree.parent is None else open_links.get(tree.parent)
@@ -111,7 +111,7 @@ class NextHops:
         }
         self.children = list(dict.fromkeys(self.next.values()))
         # The brokers behind this one know that messages came over another link than the parent's.
-        self.strange = False
+        self.path_change_sent = False
         self.lost = False  # no links lead to the origin: its messages take the spanning tree
 
 
@@ -151,7 +151,7 @@ class SourceTrees:
         node: LinkedBroker,
         directory: Directory,
         delivery: Delivery,
-        settings: OverlaySettings,
+        settings: PathCostSettings,
     ) -> None:
         """`node`: this broker; `directory`: what brokers post; `delivery`: what is above;
         `settings`: what a path through this broker costs."""
@@ -609,9 +609,9 @@ class SourceTrees:
         origin = split_key(key)[0]
         hops = self.next_hops(origin)
         if link is hops.parent:
-            hops.strange = False
-        elif not hops.strange:
-            hops.strange = True
+            hops.path_change_sent = False
+        elif not hops.path_change_sent:
+            hops.path_change_sent = True
             for broker, onward in self.onward(origin).items():
                 if onward is not link:
                     self._tell(onward, broker, origin)
@@ -630,7 +630,7 @@ class SourceTrees:
         if kind == CHANGED:
             return self.link_to(message[18:26], receiver)
         hops = self.next_hops(sender)
-        hops.strange = False  # behind an answer all messages come from the parent again
+        hops.path_change_sent = False  # behind an answer all messages come from the parent again
         return hops.next.get(receiver)
 
 

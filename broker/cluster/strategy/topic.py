@@ -24,7 +24,7 @@ from broker.cluster.link.link import Link
 from broker.cluster.strategy.directory import Directory
 from broker.cluster.strategy.interest import Interest
 from broker.cluster.strategy.ports import Delivery, Feed, LinkedBroker
-from broker.cluster.strategy.source_trees import OverlaySettings, SourceTrees
+from broker.cluster.strategy.source_trees import PathCostSettings, SourceTrees
 from broker.core.receiver_assignment import ID, ReceiverAssignment
 from broker.core.route import Route
 
@@ -41,7 +41,7 @@ class Topic(Interest):
         node: LinkedBroker,
         directory: Directory,
         delivery: Delivery,
-        settings: OverlaySettings,
+        settings: PathCostSettings,
     ) -> None:
         """`node`: this broker; `directory`: what brokers post; `delivery`: what is above;
         `settings`: what a path through this broker costs."""

@@ -1,4 +1,4 @@
-"""Overlays: what is posted of links and of hops through a broker, and what is believed
+"""Path costs: what is posted of links and of hops through a broker, and what is believed
 (source_trees.py)."""
 
 from __future__ import annotations
