@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from broker.core.wills import Wills
 
 
-class Keeper(Scheduler, Protocol):
-    """What sessions ask of the broker that keeps them."""
+class RegistryBroker(Scheduler, Protocol):
+    """What the session registry asks of its broker."""
 
     @property
     def counters(self) -> Counters:
@@ -51,7 +51,7 @@ class SessionRegistry:
 
     __slots__ = ("_broker", "_wills", "by_client_id")
 
-    def __init__(self, broker: Keeper, wills: Wills) -> None:
+    def __init__(self, broker: RegistryBroker, wills: Wills) -> None:
         self._broker = broker
         self._wills = wills
         self.by_client_id: dict[str, Session] = {}

@@ -23,8 +23,8 @@ def lost(client: Client) -> None:
     """Note it for a client whose connection is gone, as nothing more is written to that."""
     session, conn, journal = client.session, client.conn, client.node.journal
     if session.conn is conn and session.expiry and session.inflight:
-        withheld = journal.gated_output(conn)
-        session.unsent = identifiers((*conn.backlog, *withheld, *session.outbox))
+        gated = journal.gated_output(conn)
+        session.unsent = identifiers((*conn.backlog, *gated, *session.outbox))
 
 
 def disconnected(client: Client) -> None:

@@ -646,17 +646,17 @@ def test_what_waits_for_a_client_may_be_more_than_it_may_be_behind(sync: bool) -
 @pytest.mark.parametrize("sizes", [(10, 5000), (5000, 10)])
 def test_the_largest_piece_that_waits_is_free(sizes: tuple[int, int]) -> None:
     conn = World().open().conn
-    withheld = OutputGate(Limits(client_backlog_bytes=1000))
+    gate = OutputGate(Limits(client_backlog_bytes=1000))
     for lsn, size in enumerate([*sizes, 990], 1):
-        assert withheld.put(lsn, conn, [bytes(size)], None)
-    assert not withheld.put(4, conn, [b"x"], None)
-    withheld.release(3)
-    assert conn not in withheld
+        assert gate.put(lsn, conn, [bytes(size)], None)
+    assert not gate.put(4, conn, [b"x"], None)
+    gate.release(3)
+    assert conn not in gate
     for lsn in (4, 5):  # none is free for ever
-        assert withheld.put(lsn, conn, [bytes(700)], None)
-    assert not withheld.put(6, conn, [bytes(700)], None)
-    withheld.gone(conn)
-    assert len(withheld) == 0
+        assert gate.put(lsn, conn, [bytes(700)], None)
+    assert not gate.put(6, conn, [bytes(700)], None)
+    gate.gone(conn)
+    assert len(gate) == 0
 
 
 def bystander(world: Durable) -> FakeClient:

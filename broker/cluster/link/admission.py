@@ -65,7 +65,7 @@ class Admission:
         old = cluster.links.get(peer.id)
         # Refused before this broker's CONNECT goes back: the other broker would take that for a
         # link, and dial again and again.
-        return old is None or old is link or not self._namesake(link, old, now)
+        return old is None or old is link or not self._refuse_id_conflict(link, old, now)
 
     def _is_self(self, peer: Peer) -> bool:
         """Whether the broker with this one's id is this very process."""
@@ -96,8 +96,8 @@ class Admission:
                     (peer.boot, peer.instance), dialled or Address(peer.host, peer.port), now
                 )
 
-    def _namesake(self, link: Link, old: Link, now: float) -> bool:
-        """Whether this is another broker with the id of a linked one; it was refused then."""
+    def _refuse_id_conflict(self, link: Link, old: Link, now: float) -> bool:
+        """Refuse another broker with the id of a linked one. Returns whether this is one."""
         new_peer, old_peer = link.peer, old.peer
         assert new_peer is not None
         assert old_peer is not None
@@ -136,7 +136,7 @@ class Admission:
         new_peer, old_peer = link.peer, old.peer
         assert new_peer is not None
         assert old_peer is not None
-        if self._namesake(link, old, now):
+        if self._refuse_id_conflict(link, old, now):
             return False
         if new_peer.boot < old_peer.boot:
             self._drop(link, "is an older start of a broker that is linked")
