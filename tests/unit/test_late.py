@@ -10,9 +10,14 @@ import pytest
 
 from broker.base.limits import Limits
 from broker.base.sequence_set import LAST
+from broker.cluster.delivery.answers import PART
+from broker.cluster.delivery.forwarder import Forwarder
 from broker.cluster.delivery.late import LACK, OFFER, PIECE, decode_ranges, encode_ranges
 from broker.cluster.delivery.local_window import LocalWindow
-from broker.cluster.link.codec import origin_key
+from broker.cluster.delivery.replay_log import LogEntry
+from broker.cluster.link.codec import encode_for_links, origin_key
+from broker.cluster.strategy.directory import Directory
+from broker.core.message import Message
 from broker.wire.errors import MalformedPacket, WireError
 from tests.unit.node_harness import World
 
@@ -74,6 +79,29 @@ def test_pieces_that_never_end_are_forgotten() -> None:
         head = a2b_base64(KEY) + (1).to_bytes(4, "big") + index.to_bytes(4, "big")
         late._piece_received(FAR, head + b"\0" + TOP + bytes(60_000), now, LINK)
     assert late._coming < 1_200_000
+
+
+def test_a_piece_of_several_parts_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part has the head that the receiver takes off, so that what it joins is the piece."""
+    sender, receiver = World(discovery="static").node, World(discovery="static").node
+    now = sender.now
+    sent = Message(b"large", bytes(3 * PART), 1, False, b"", None, None)
+    entry = LogEntry(KEY, 3, encode_for_links(sent, KEY, 3, now), sent, now)
+    parts: list[bytes] = []
+    monkeypatch.setattr(Directory, "send", lambda _, receiver, kind, body: parts.append(body))
+    sender.cluster.late_offers._send(FAR, KEY, [(1, 5)], [entry], 5)
+    assert len(parts) == 4
+
+    taken: list[Message] = []
+    monkeypatch.setattr(
+        Forwarder, "received", lambda _, link, message, *rest: taken.append(message)
+    )
+    late = receiver.cluster.late_offers
+    receiver.forwarder.vector[KEY] = LocalWindow(0, now, None, Limits().max_gaps)
+    late._offer_received(FAR, encode_ranges(KEY, [(3, 3)]), now)
+    for part in parts[:4]:
+        late._piece_received(FAR, part, now, LINK)
+    assert [message.payload for message in taken] == [sent.payload]
 
 
 def test_what_a_piece_stands_for_is_not_asked_for_again() -> None:

@@ -168,13 +168,9 @@ class LateOffers:
         head = a2b_base64(key) + self._number.to_bytes(4, "big")
         count = max(1, -(-len(data) // PART))
         for index in range(count):
-            head = (
-                head
-                + index.to_bytes(4, "big")
-                + bytes((index == count - 1,))
-                + top.to_bytes(6, "big")
-            )
-            self._directory.send(receiver, PIECE, head + data[index * PART : (index + 1) * PART])
+            position = index.to_bytes(4, "big") + bytes((index == count - 1,))
+            part = data[index * PART : (index + 1) * PART]
+            self._directory.send(receiver, PIECE, head + position + top.to_bytes(6, "big") + part)
 
     # ---------------------------------------------------------------- the broker that is back
 
