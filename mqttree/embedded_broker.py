@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar
 
 from broker.base.address import Address
 from broker.base.limits import DEFAULTS, Limits
 from broker.base.version import VERSION
 from broker.config.options import read_keywords
+from broker.config.yaml_file import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from broker.compat.assembly import Assembly
@@ -63,6 +64,7 @@ class Broker:
         wait_for: int | None = None,
         config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
         limits: Limits | None = None,
+        **unknown: Never,
     ) -> None:
         """Check the options: those of `mqttree run`, by their names; None means not given. The
         environment (MQTTREE_...) does not count.
@@ -75,8 +77,7 @@ class Broker:
             `listen`: HOST:PORT of the default listener (127.0.0.1:1883 unless `config` has
                 listeners); port 0: one that is free, see `port`.
             `name`: in logs and status (the machine and the port).
-            `data_dir`: folder of the broker's id, boot number and journal (none); one broker at a
-                time has it.
+            `data_dir`: folder of the broker's id, boot number and journal (none), one broker's.
             `durability`: what survives the broker (async with a data directory, else none).
             `cluster`: only brokers of one cluster federate (mqttree).
             `secret_file`: the cluster's secret, 16 bytes or more, readable by its owner only.
@@ -86,15 +87,14 @@ class Broker:
                 brokers, lets others in.
             `advertise`: HOST:PORT that is announced to other brokers.
             `routing`: which links a message takes (topic).
-            `admin`: HOST:PORT for health, metrics and state over HTTP (none). It cannot drain this
-                broker: when it stops is the program's business.
+            `admin`: HOST:PORT for health, metrics and state over HTTP (none); cannot drain it.
             `wait_for`: number of brokers, this one included, before it is ready (1).
-            `config`: a file for `mqttree run -c`, or the mapping that such a file holds; arguments
-                win over it.
+            `config`: a file for `mqttree run -c`, or its content as a mapping; arguments win.
             `limits`: how much it may keep and do at once; see `Limits` (None: its defaults).
+            `unknown`: none; any other name is an error.
 
         Raises:
-            ConfigError: an option cannot be used; one line that names it.
+            ConfigError: an option cannot be used or does not exist; one line that names it.
         """
         self._keywords: dict[str, Any] = {
             "listen": listen,
@@ -111,6 +111,7 @@ class Broker:
             "wait_for": wait_for,
             "config": config,
         }
+        _refuse(unknown, (*self._keywords, "limits"))
         read_keywords(self._keywords)
         self._limits = DEFAULTS if limits is None else limits
         # One start or stop at a time.
@@ -245,3 +246,10 @@ def _running(part: T | None) -> T:
     if part is None:
         raise RuntimeError("the broker does not run")
     return part
+
+
+def _refuse(unknown: Iterable[str], known: Iterable[str]) -> None:
+    """Raise ConfigError for the first of the `unknown` options, with the one of those `known` that
+    may be meant."""
+    for word in unknown:
+        raise ConfigError(f"{word}: unknown option{did_you_mean(word, known)}")

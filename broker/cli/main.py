@@ -68,7 +68,11 @@ def _main(words: list[str]) -> int:
         if command is not None:
             return int(command(words[1:]) or 0)
     try:
-        arguments = _parser().parse_args(words)
+        parser = _parser()
+        arguments, unknown = parser.parse_known_args(words)
+        if unknown:
+            parser.prog += f" {arguments.command}"
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     except SystemExit as leave:  # argparse has said why
         return leave.code if isinstance(leave.code, int) else 2
     from broker.config.yaml_file import ConfigError

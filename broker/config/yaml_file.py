@@ -122,10 +122,9 @@ class ConfigFile:
         for key, entry in value.items():
             name = key.replace("-", "_") if isinstance(key, str) else key
             if name not in names:
-                import difflib
-
-                close = difflib.get_close_matches(str(name), names, 1)
-                hint = f"; did you mean {close[0].replace('_', '-')!r}?" if close else ""
+                hint = did_you_mean(
+                    str(key).replace("_", "-"), [name.replace("_", "-") for name in names]
+                )
                 self.fail((*key_path, str(key)), f"unknown key{hint}")
             if name in found:
                 self.fail((*key_path, key), "is there twice")
@@ -151,6 +150,15 @@ def read_text(path: str) -> str:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}:{line}: not UTF-8 text") from None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean 'NAME'?" with the one of the `known` names that is most like an
+    unknown `name`, "" if none is."""
+    import difflib
+
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def kind_of(value: object) -> str:

@@ -112,7 +112,10 @@ def one_line(found: subprocess.CompletedProcess[str], code: int = 2) -> str:
     [
         ([], "mqttree: the following arguments are required: COMMAND"),
         (["rnu"], "mqttree: argument COMMAND: invalid choice: 'rnu'"),
-        (["run", "--bogus"], "mqttree: unrecognized arguments: --bogus"),
+        (
+            ["run", "--bogus"],
+            "mqttree: unrecognized arguments: --bogus (see mqttree run --help)",
+        ),
         (["run", "--lis", "127.0.0.1:1"], "mqttree: unrecognized arguments: --lis"),
         (["run", "--listen"], "mqttree: argument --listen: expected one argument"),
         (
