@@ -50,6 +50,7 @@ from broker.persistence.absent_members import AbsentMembers
 if TYPE_CHECKING:
     from broker.cluster.drain import Drain
     from broker.persistence.journal import Journal
+    from broker.persistence.log_tail import TailLoaded
 
 
 Log = Callable[[str, str], None]
@@ -82,6 +83,7 @@ class Node:
         self.now = now
         self.rng, self.log = rng, log
         self.log_limit: LogLimit = LogLimit(self)
+        self.log_limited = self.log_limit.line
         self.timers: Timers = Timers()
         self.schedule: Callable[[float, Callable[[float], None]], Timer] = self.timers.schedule
         self.cancel: Callable[[Timer], None] = self.timers.cancel
@@ -129,6 +131,20 @@ class Node:
         """Have the state of this broker kept by a journal, from now on."""
         self.journal = journal
         journal.take_answers(self.answers)
+
+    def restore_tail(self, loaded: TailLoaded) -> None:
+        """Have the log's tail go on with what an earlier incarnation of this broker `loaded`."""
+        self.absent_members.begin(loaded)
+
+    def use_entropy(self, entropy: Callable[[int], bytes]) -> None:
+        """Have links draw their secrets from `entropy`, which returns as many random bytes as it is
+        asked for."""
+        self.cluster.entropy = entropy
+
+    def forget_state(self) -> None:
+        """Forget all sessions and retained messages here; other brokers keep theirs."""
+        self.sessions.clear()
+        self.retained.clear()
 
     def _compose_clients(self) -> None:
         """Make what sessions and clients come to, and bind what others ask of it."""

@@ -61,9 +61,7 @@ class BrokerApi(amqtt.broker.Broker):  # type: ignore[misc]
         message = Message(
             topic_name.encode(), bytes(data or b""), qos or 0, True, b"", None, sender
         )
-        node.cluster.retained_written(message, None)
-        if node.federated:
-            node.forwarder.forward(message, None)
+        node.forward_retained(message)
         self.driver.wake()
 
     async def add_subscription(self, subscription: tuple[str, int], session: Account) -> int:
@@ -80,7 +78,7 @@ class BrokerApi(amqtt.broker.Broker):  # type: ignore[misc]
         if not await self._topic_filtering(session, inner, Action.SUBSCRIBE):
             return REFUSED
         qos = min(qos, self.node.config.max_qos)
-        self.node.dispatcher.subscribe(Subscription(own, topic_filter, qos), group, inner)
+        self.node.subscribe(Subscription(own, topic_filter, qos), group, inner)
         return qos
 
     def create_offline_session(self, client_id: str) -> tuple[Handler, Account]:

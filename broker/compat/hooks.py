@@ -4,7 +4,7 @@ the path of a message."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from amqtt.session import Session as Account
 
@@ -14,7 +14,7 @@ from broker.core.connection import Connection
 from broker.core.effects import Event
 from broker.core.message import Message
 from broker.core.retained_store import RetainedStore
-from broker.core.session import Outgoing, Session
+from broker.core.session import Outgoing, Session, Subscription
 from broker.io.broker_service import ServedNode
 from broker.wire.encode import encode_packet
 from broker.wire.strings import shorten
@@ -86,6 +86,34 @@ class HookedNode(ServedNode):
         super().end_session(session, source)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("Expired 1 sessions: %s", shorten(session.client_id))
+
+    def subscribe(self, subscription: Subscription, group: str | None, inner: str) -> None:
+        """Subscribe a session as a plugin asks.
+
+        `subscription`: of that session. `group`: the name of its shared subscription, None for
+        an ordinary one. `inner`: the filter without `$share/<group>/`.
+        """
+        self.dispatcher.subscribe(subscription, group, inner)
+
+    def retained_message(self, topic: str) -> Message | None:
+        """Return the retained message of a topic, expired or not; None if it has none."""
+        return self.retained.get(topic)
+
+    def retained_topics(self) -> Iterable[str]:
+        """Return the topics that have a retained message."""
+        return self.retained.topics()
+
+    def put_retained(self, message: Message) -> None:
+        """Set a topic's retained message on all brokers, without delivering it; an empty one
+        deletes it."""
+        self.cluster.put_retained(message)
+
+    def forward_retained(self, message: Message) -> None:
+        """Set a topic's retained message here, and send it to other brokers as any message with
+        RETAIN; an empty one deletes it."""
+        self.cluster.retained_written(message, None)
+        if self.federated:
+            self.forwarder.forward(message, None)
 
     def retain(self, message: Message) -> None:
         """Store a retained message, and record its publisher."""

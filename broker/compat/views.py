@@ -120,7 +120,7 @@ class RetainedMessages(MutableMapping[str, RetainedApplicationMessage]):
         self._broker = broker
 
     def __getitem__(self, topic: str) -> RetainedApplicationMessage:
-        message = self._broker.node.retained.get(topic)
+        message = self._broker.node.retained_message(topic)
         if message is None or message.expired(self._broker.node.now):
             raise KeyError(topic)
         return retained(self._broker, message)
@@ -130,17 +130,15 @@ class RetainedMessages(MutableMapping[str, RetainedApplicationMessage]):
         message = Message(
             topic.encode(), bytes(value.data or b""), value.qos or 0, True, b"", None, None
         )
-        node.cluster.put_retained(message)
+        node.put_retained(message)
 
     def __delitem__(self, topic: str) -> None:
-        if self._broker.node.retained.get(topic) is None:
+        if self._broker.node.retained_message(topic) is None:
             raise KeyError(topic)
-        self._broker.node.cluster.put_retained(
-            Message(topic.encode(), b"", 0, True, b"", None, None)
-        )
+        self._broker.node.put_retained(Message(topic.encode(), b"", 0, True, b"", None, None))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._broker.node.retained.topics())
+        return iter(self._broker.node.retained_topics())
 
     def __len__(self) -> int:
         retained = self._broker.node.retained

@@ -195,7 +195,7 @@ class BrokerService:
             config = config.replace(port=port or 1)
         config = config.replace(instance=int.from_bytes(os.urandom(8), "big"))
         self.node = self._new_node(config, hooks)
-        self.node.cluster.entropy = os.urandom
+        self.node.use_entropy(os.urandom)
         self.driver = Driver(self.node, self._loop, self._run_effects)
         self._put_in_force()
 
@@ -339,7 +339,7 @@ class BrokerService:
             self.node.counters.journal_truncated += 1
             log_line("warning", line)
         node = self.node
-        node.absent_members.begin(tail)
+        node.restore_tail(tail)
         journal = Journal(node, node.cluster, node.absent_members, sync=disk.sync)
         node.attach_journal(journal)
         journal.begin(loaded.image, loaded.segment, loaded.files, loaded.size, now)
@@ -382,7 +382,7 @@ class BrokerService:
             # logged at debug.
             level = "warning" if isinstance(error, ssl.SSLError) else "debug"
             cause = f"no TLS at listener '{name}': {describe_error(error)}"
-            self.node.log_limit.line(level, cause, peer, f"{peer}: {cause}; closed")
+            self.node.log_limited(level, cause, peer, f"{peer}: {cause}; closed")
 
         listening = await server.listen(
             accept, where, context, self._bad_proxy_header, failed, plain
@@ -416,12 +416,12 @@ class BrokerService:
             f"{peer}: closed: the remaining open files are reserved for links and the admin port "
             "(ulimit -n)"
         )
-        self.node.log_limit.line("warning", "too many open files", peer, text)
+        self.node.log_limited("warning", "too many open files", peer, text)
 
     def _bad_proxy_header(self, line: str) -> None:
         self.node.counters.proxy_garbage += 1
         peer, _, cause = line.partition(": ")
-        self.node.log_limit.line("warning", cause, peer, line)
+        self.node.log_limited("warning", cause, peer, line)
 
     async def reload(self, settings: AccessSettings) -> list[str]:
         """Read users and rules from their files again, and the certificates of links; no client is
@@ -500,8 +500,7 @@ class BrokerService:
             self.auth_service.close()
         await self._close_listeners()
         await self._close_disk()
-        self.node.sessions.clear()
-        self.node.retained.clear()
+        self.node.forget_state()
 
     async def _drain(self) -> None:
         """Stop the node and let its last packets go out; then abort the connections that are

@@ -398,10 +398,29 @@ class Project:
                     scope = self._scopes.get(node, self._scopes[module.tree])
                     first = self.type_of(node.value.value, scope)
                     then = self.type_of(node.value, scope)
-                    if self._foreign(first, module) and self._foreign(then, module):
+                    given = self._given(first, node.value.attr, node.value.value, module)
+                    if given and self._foreign(then, module):
                         names = sorted(one.name for one in first.classes)
                         through = f"{'|'.join(names)}.{node.value.attr}"
                         yield Chain(module.name, node.lineno, ast.unparse(node), through)
+
+    def _given(self, owner: Type, name: str, of: ast.expr, module: Module) -> bool:
+        """Whether another package gives the object `of`, of the type `owner`, its attribute `name`,
+        and the object is more than data. Its class may be of this package and have inherited that;
+        but what `self` has inherited is its own, and what a Protocol of this package has is what
+        this package asks for."""
+        if isinstance(of, ast.Name) and of.id == "self":
+            return self._foreign(owner, module)
+        return bool(owner.classes) and all(
+            self._giver(one, name).module.package != module.package and not self.is_data(one)
+            for one in owner.classes
+        )
+
+    def _giver(self, owner: Class, name: str) -> Class:
+        """Return the class that has the attribute `name` of `owner`; a Protocol has all of its."""
+        if any(_last(base) == "Protocol" for base in owner.bases):
+            return owner
+        return next((one for one in self.line(owner) if name in one.members), owner)
 
     def _foreign(self, owner: Type, module: Module) -> bool:
         """Whether an object belongs to another package, and is more than data."""

@@ -478,6 +478,10 @@ class Special(Store):
             " def f(self): self.store.log.end",
             ["self.store.log.end"],
         ),
+        # Through what a class of this module inherits; what it has of its own is its own.
+        ("class A(Store): pass\ndef f(a: A): a.log.end", ["a.log.end"]),
+        ("class A(Store):\n log: Log\ndef f(a: A): a.log.end", []),
+        ("class A(Store):\n def f(self): self.log.end", []),
         # One dot, and what a method returns.
         ("def f(store: Store): store.log", []),
         ("def f(store: Store): store.newest()", []),
@@ -490,6 +494,7 @@ class Special(Store):
         ("def f(s: Store): (lambda s: s.log.end)", []),
         # A Protocol of this module says what it may ask.
         ("class Host(Protocol):\n log: Log\ndef f(host: Host): host.log.end", []),
+        ("class Host(Store, Protocol): pass\ndef f(host: Host): host.log.end", []),
         # What is not of this project.
         ("def f(path: Path): path.parent.parent", []),
         # A call starts anew: here a container of the object is asked.
