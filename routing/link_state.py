@@ -47,21 +47,21 @@ STAMPS, ASK, LISTING, CHANGES, DIGEST, ASK_ALL, ALL = range(7)
 """Kinds of messages, their first byte. ALL: stamps of everything, the answer to ASK_ALL."""
 
 
-class Came(Record):
+class BrokerReachable(Record):
     """A broker is reachable, via this neighbour."""
 
     id: bytes
     via: bytes
 
 
-class Moved(Record):
+class BrokerRerouted(Record):
     """A broker is reached via another neighbour than before."""
 
     id: bytes
     via: bytes
 
 
-class Went(Record):
+class BrokerUnreachable(Record):
     """A broker is not reachable any more. keys: all that it had posted."""
 
     id: bytes
@@ -76,7 +76,7 @@ class Posted:
     changes: list[tuple[bytes, bytes | None]]
 
 
-Event = Came | Moved | Went | Posted
+Event = BrokerReachable | BrokerRerouted | BrokerUnreachable | Posted
 
 
 class _Neighbour:
@@ -119,7 +119,7 @@ class LinkStateDatabase:
         # Changes of the own listing that were not sent yet.
         self._changes: dict[bytes, bytes | None] = {}
         # Neighbours of a broker have changed.
-        self._moved = False
+        self._neighbours_changed = False
 
     # ---------------------------------------------------------------- what we say
 
@@ -222,7 +222,7 @@ class LinkStateDatabase:
                 NEIGHBOUR + peer, UP + (listing.stamp()[8:] if listing is not None else bytes(12))
             )
             self.flush()
-            self._find_ways()
+            self._find_next_hops()
 
     def neighbour_down(self, peer: bytes) -> None:
         """Note that the link is not part of the tree any more."""
@@ -234,7 +234,7 @@ class LinkStateDatabase:
                     NEIGHBOUR + peer, DOWN + stamp_of(b"", self.own.boot, self.own.version + 1)
                 )
             self.flush()
-            self._find_ways()
+            self._find_next_hops()
 
     def check(self, peer: bytes) -> None:
         """Send a digest of all listings to a neighbour, so that it notices differences."""
@@ -332,8 +332,8 @@ class LinkStateDatabase:
                 if listing.version
             ]
             self._say(peer, bytes((ALL,)) + b"".join(known))
-        if self._moved:
-            self._find_ways()
+        if self._neighbours_changed:
+            self._find_next_hops()
 
     def _stamps(self, peer: bytes, neighbour: _Neighbour, body: bytes) -> None:
         if len(body) % 20 or len(body) > 20 * MAX_BROKERS:
@@ -441,7 +441,7 @@ class LinkStateDatabase:
             int.from_bytes(state[4:], "big"),
         )
         self._taken(listing)
-        self._moved = True
+        self._neighbours_changed = True
 
     def _changed(self, peer: bytes, neighbour: _Neighbour, body: bytes) -> None:
         """id, boot, version before, version after, changes"""
@@ -468,7 +468,7 @@ class LinkStateDatabase:
                 listing.size -= len(old_value) + (len(key) if value is None else 0)
             if key[:1] == NEIGHBOUR:
                 listing.named(key, value)
-                self._moved = True
+                self._neighbours_changed = True
         self._memory += listing.memory
         if (
             len(entries) > self._limits.listing_entries
@@ -532,7 +532,7 @@ class LinkStateDatabase:
     def _digest(self) -> bytes:
         return _digest(listing.stamp() for listing in (self.own, *self.reachable()))
 
-    # ---------------------------------------------------------------- ways
+    # ---------------------------------------------------------------- next_hops
 
     def _joined(self, one: Listing, other: Listing) -> bool:
         """Return whether two brokers are neighbours by their listings. A broker that has not heard
@@ -545,10 +545,10 @@ class LinkStateDatabase:
             return theirs[:1] == UP or _not_denied(mine[1:], theirs, other)
         return theirs[:1] == UP and _not_denied(theirs[1:], mine, one)
 
-    def _find_ways(self) -> None:
+    def _find_next_hops(self) -> None:
         """Compute the neighbour that leads to each broker, nearest first."""
-        self._moved = False
-        ways: dict[bytes, bytes] = {}
+        self._neighbours_changed = False
+        next_hops: dict[bytes, bytes] = {}
         edge: list[Listing] = []
         namers: dict[bytes, list[bytes]] = {}
         for namer in self.listings.values():
@@ -561,25 +561,29 @@ class LinkStateDatabase:
                 else None
             )
             if listing is not None and listing.version and self._joined(self.own, listing):
-                ways[peer] = peer
+                next_hops[peer] = peer
                 edge.append(listing)
         for listing in edge:
             for near in (*listing.up, *namers.get(listing.id, ())):
-                if near in ways or near == self.own.id or NEIGHBOUR + near not in listing.entries:
+                if (
+                    near in next_hops
+                    or near == self.own.id
+                    or NEIGHBOUR + near not in listing.entries
+                ):
                     continue
                 other = self.listings.get(near)
                 if other is not None and other.version and self._joined(listing, other):
-                    ways[near] = ways[listing.id]
+                    next_hops[near] = next_hops[listing.id]
                     edge.append(other)
         for listing in self.listings.values():
-            old, new = listing.via, ways.get(listing.id)
+            old, new = listing.via, next_hops.get(listing.id)
             listing.via = new
             if old is None and new is not None:
-                self._events.append(Came(listing.id, new))
+                self._events.append(BrokerReachable(listing.id, new))
             elif new is None and old is not None:
-                self._events.append(Went(listing.id, tuple(listing.entries)))
+                self._events.append(BrokerUnreachable(listing.id, tuple(listing.entries)))
             elif new is not None and old != new:
-                self._events.append(Moved(listing.id, new))
+                self._events.append(BrokerRerouted(listing.id, new))
 
     def _make_room(self) -> None:
         if len(self.listings) < MAX_BROKERS:

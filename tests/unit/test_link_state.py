@@ -6,7 +6,16 @@ from collections import deque
 import pytest
 
 from broker.base.limits import DEFAULTS, Limits
-from routing.link_state import ASK, CHANGES, LISTING, STAMPS, Came, LinkStateDatabase, Posted, Went
+from routing.link_state import (
+    ASK,
+    CHANGES,
+    LISTING,
+    STAMPS,
+    BrokerReachable,
+    BrokerUnreachable,
+    LinkStateDatabase,
+    Posted,
+)
 from routing.listing import DirectoryError
 
 
@@ -64,10 +73,10 @@ class Net:
             for event in directory.take_events():
                 known = self.heard[broker]
                 match event:
-                    case Came(who, _):
+                    case BrokerReachable(who, _):
                         assert who not in known
                         known[who] = dict(directory.listings[who].entries)
-                    case Went(who, _):
+                    case BrokerUnreachable(who, _):
                         del known[who]
                     case Posted(who, changes):
                         for key, value in changes:

@@ -31,7 +31,14 @@ from broker.cluster.link.control_records import DIRECTORY, ROUTED
 from broker.cluster.link.link import Handler, Link
 from broker.cluster.strategy.ports import Host, LinkedBroker, RoutedHops
 from broker.wire.errors import MalformedPacket, WireError
-from routing.link_state import LISTING, Came, LinkStateDatabase, Moved, Posted, Went
+from routing.link_state import (
+    LISTING,
+    BrokerReachable,
+    BrokerRerouted,
+    BrokerUnreachable,
+    LinkStateDatabase,
+    Posted,
+)
 from routing.listing import DirectoryError, Listing
 
 INTEREST, GROUP, CLIENT, STATE, LINK = b"f", b"g", b"c", b"s", b"l"
@@ -370,12 +377,12 @@ class Directory:
             match event:
                 case Posted(broker_id, changes):
                     self._tell(broker_id, changes)
-                case Came(broker_id, via):
+                case BrokerReachable(broker_id, via):
                     self._tell(broker_id, list(database.listings[broker_id].entries.items()))
                     self._way(broker_id, via)
-                case Moved(broker_id, via):
+                case BrokerRerouted(broker_id, via):
                     self._way(broker_id, via)
-                case Went(broker_id, keys):
+                case BrokerUnreachable(broker_id, keys):
                     self._events.dispatch(MemberGone(broker_id, keys))
                     self._tell(broker_id, list(zip(keys, repeat(None))), gone=True)
                     self._way(broker_id, None)
