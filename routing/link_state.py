@@ -532,7 +532,7 @@ class LinkStateDatabase:
     def _digest(self) -> bytes:
         return _digest(listing.stamp() for listing in (self.own, *self.reachable()))
 
-    # ---------------------------------------------------------------- next_hops
+    # ---------------------------------------------------------------- next hops
 
     def _joined(self, one: Listing, other: Listing) -> bool:
         """Return whether two brokers are neighbours by their listings. A broker that has not heard
@@ -566,7 +566,7 @@ class LinkStateDatabase:
         for listing in edge:
             for near in (*listing.up, *namers.get(listing.id, ())):
                 if (
-                    near in next_hops
+                    near in next hops
                     or near == self.own.id
                     or NEIGHBOUR + near not in listing.entries
                 ):

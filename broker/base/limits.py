@@ -639,7 +639,7 @@ class Limits(Record, kw_only=True):
     session_tombstone_time: float = 86_400.0
     """s for which they are remembered: as long as deleted retained messages."""
 
-    max_brought: int = 10_000
+    max_synced_retained: int = 10_000
     """retained messages of the last `log_age` that came by a comparison and were delivered, some
     200 bytes each: they say what a session that is merged has had. Of more, the oldest are
     forgotten, and may come twice."""

@@ -226,7 +226,7 @@ class RetainedSync:
         self._comparison.pass_on(link, data, now)
         if fresh and change is not Change.TAKEN and not gone:
             if self.node.sessions:
-                self._history.brought(key, sequence, message)
+                self._history.retained_synced(key, sequence, message)
             self._delivered_ranges.restored(key, sequence, message)
 
     def _oldest(self, now: float) -> float:

@@ -114,7 +114,7 @@ def forgets_what_was_left_behind(patch: Mutant) -> None:
 def merges_everything(patch: Mutant) -> None:
     """The queue of an older session is added, whether the newer one has had it or not."""
     patch.setattr(QueueMerge, "_both", lambda *_: (set(), Counter()))
-    patch.setattr(SessionHistory, "had_elsewhere", lambda *_: False)
+    patch.setattr(SessionHistory, "delivered_elsewhere", lambda *_: False)
     patch.setattr(
         SessionHistory,
         "_offered",

@@ -8,7 +8,7 @@ import pytest
 from broker.cluster.link.codec import origin_key
 from broker.cluster.link.version_vector import OriginWindow
 from broker.cluster.sessions.session_codec import WAITING, Item, SessionState
-from broker.cluster.sessions.session_history import Absorbed
+from broker.cluster.sessions.session_history import MergedHistory
 from broker.core.message import Message
 from broker.core.session import Session, Subscription
 from tests.unit.node_harness import World
@@ -42,7 +42,7 @@ def test_what_a_session_had_where_it_came_from(before: int) -> None:
         items=[Item(WAITING, 0, 2, False, b"", message(number)) for number in range(1, 15)],
     )
     old.origins = [(KEY, number) for number in range(1, 15)]
-    queues.absorb(session, old, world.now, Absorbed(old.seen))
+    queues.absorb(session, old, world.now, MergedHistory(old.seen))
     expected = [number for number in range(1, 15) if number <= before or number > 10]
     assert [int(waiting.message.payload) for waiting in session.queue] == expected
 
@@ -53,7 +53,7 @@ def test_a_retained_message_that_a_comparison_brought_has_its_number() -> None:
     session = session_of(world)
     history = world.node.cluster.session_history
     for number in (1, 2):
-        history.brought(KEY, number, message(number))
+        history.retained_synced(KEY, number, message(number))
     for number in (2, 3, 1):
         session.deliver(message(number), 2, False, b"", None)
     assert history.old_state(session, world.now).origins == [

@@ -49,7 +49,7 @@ from broker.cluster.sessions.session_codec import (
 )
 from broker.cluster.sessions.session_entries import entries_of, key_of, posted_stamp
 from broker.cluster.sessions.session_history import (
-    Absorbed,
+    MergedHistory,
 )
 from broker.cluster.sessions.session_parts import Added
 from broker.cluster.sessions.takeover_messages import (
@@ -395,8 +395,8 @@ class SessionMerge:
             merge.why = error.message
             self._step(merge, Input.UNUSABLE, self._node.now)
             return
-        absorbed = Absorbed(state.seen)
-        yield from absorbed.adding(state.subscriptions, self._limits.session_written)
+        merged = MergedHistory(state.seen)
+        yield from merged.adding(state.subscriptions, self._limits.session_written)
         session, now = self._node.sessions.get(client_id), self._node.now
         if session is None or not session.stamp:
             self._step(merge, Input.WITHDRAWN, now)
@@ -404,7 +404,7 @@ class SessionMerge:
             self._step(merge, Input.CHANGED, now)
         else:
             if state.owner == session.owner:
-                self._queues.absorb(session, state, now, absorbed)
+                self._queues.absorb(session, state, now, merged)
             self._step(merge, Input.DECODED, now)
 
     def _tell_done(self, merge: Merge, now: float) -> None:

@@ -32,11 +32,11 @@ from broker.cluster.sessions.session_codec import (
     restore,
 )
 from broker.cluster.sessions.session_history import (
-    Absorbed,
+    MergedHistory,
     SessionHistory,
     delivered_numbers,
-    had,
     ordinary_starts,
+    was_delivered,
 )
 from broker.core.message import size_of
 from broker.core.route import Delivery
@@ -106,11 +106,11 @@ class QueueMerge:
         session: Session,
         old: SessionState,
         now: float,
-        absorbed: Absorbed,
+        merged: MergedHistory,
         there: Vector | None = None,
     ) -> None:
         """Add the queue of an older session `old` to the newer `session` of the same client.
-        `absorbed`: what the older one has had, by its subscriptions; `there`: what the newer one
+        `merged`: what the older one has had, by its subscriptions; `there`: what the newer one
         was offered at another broker, if it has just come from there; `now`: s."""
         node, history = self._node, self._history
         here = offered(self._origins.vector)
@@ -136,10 +136,10 @@ class QueueMerge:
                 mine = (
                     known in numbers
                     or known in offered_here
-                    or history.had_elsewhere(session, *known, topic)
+                    or history.delivered_elsewhere(session, *known, topic)
                 )
-                mine = mine or (trimmed and had(session, seen, *known, topic))
-                if not mine and not history.absorbed_had(session, *known, topic):
+                mine = mine or (trimmed and was_delivered(session, seen, *known, topic))
+                if not mine and not history.delivered_to_merged(session, *known, topic):
                     history.offers(session, *known)
                     kept.appendleft(item)
             elif not twin and index not in left_out:
@@ -147,7 +147,7 @@ class QueueMerge:
         self._delivered_ranges.add(session, only(old.seen, here))
         self._delivered_ranges.add(session, lacking(old.given, here))
         self._history.inherit_given(session, old.given)
-        self._history.absorbed(session, absorbed)
+        self._history.merged(session, merged)
         node.counters.sessions_merged += 1
         node.counters.merged_messages += len(kept)
         self._put(session, kept)
@@ -240,7 +240,7 @@ class QueueMerge:
             (item.message.topic, item.message.payload) for item, known in waiting if known is None
         ]
         contents = {hash(content): content for content in unknown}
-        for _, key, number, _, content in self._history.brought_to(session):
+        for _, key, number, _, content in self._history.synced_to(session):
             numbers.add((key, number))
             if content in contents:
                 both[contents[content]] += (key, number) not in numbered
@@ -259,7 +259,7 @@ class QueueMerge:
             if (topic := entry.topic) not in topics:
                 continue
             for number, message in enumerate(entry.messages(), entry.sequence):
-                if had(session, here, entry.key, number, topic, logged=True):
+                if was_delivered(session, here, entry.key, number, topic, logged=True):
                     numbers.add((entry.key, number))
                     both[topic, message.payload] += (entry.key, number) not in numbered
         return numbers, both

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from broker.core.local_broker import LocalBroker
     from broker.core.start_point import SubscriptionStart
 
-Brought = tuple[float, bytes, int, bytes, int]
+SyncedMessage = tuple[float, bytes, int, bytes, int]
 """A retained message that retained synchronisation brought: when it was delivered (s), its origin,
 number and topic, and a hash of its content."""
 
 
-class Absorbed:
+class MergedHistory:
     """What an old session had that has been merged into a newer one."""
 
     __slots__ = ("_filters", "_forms", "_seen")
@@ -66,7 +66,7 @@ class Absorbed:
                 self._filters.add(topic_filter)
                 self._forms.add_filter(topic_filter)
 
-    def had(self, key: bytes, number: int, topic: bytes) -> bool:
+    def was_delivered(self, key: bytes, number: int, topic: bytes) -> bool:
         """Whether it had the message with number `number` of the origin `key`, of this `topic`."""
         window = self._seen.get(key)
         if window is None or window.missing(number):
@@ -79,15 +79,15 @@ class SessionHistory:
     of their subscriptions."""
 
     __slots__ = (
-        "_absorbed",
-        "_brought",
         "_delivered_ranges",
         "_elsewhere",
         "_limits",
         "_log",
+        "_merged",
         "_node",
         "_offered",
         "_origins",
+        "_synced",
         "_unlogged",
     )
 
@@ -109,12 +109,12 @@ class SessionHistory:
         self._unlogged = unlogged
         self._delivered_ranges = delivered_ranges
         # Merged sessions, for as long as another old one may have had the same messages.
-        self._absorbed: dict[Session, list[Absorbed]] = {}
+        self._merged: dict[Session, list[MergedHistory]] = {}
         # Numbers that sessions got from logs and older sessions, for as long.
         self._offered: dict[Session, dict[bytes, set[int]]] = {}
         # What sessions had at the brokers from which they came, for as long.
         self._elsewhere: dict[Session, dict[bytes, Ranges]] = {}
-        self._brought: deque[Brought] = deque(maxlen=node.limits.max_brought)
+        self._synced: deque[SyncedMessage] = deque(maxlen=node.limits.max_synced_retained)
 
     # ---------------------------------------------------------------- from logs, and older sessions
 
@@ -134,19 +134,19 @@ class SessionHistory:
         """Note that a `session` gets number `number` of the origin `key`, of this `topic`, from a
         log. Returns False if it has got it before, or an older session that was merged into it
         has."""
-        if self.absorbed_had(session, key, number, topic):
+        if self.delivered_to_merged(session, key, number, topic):
             return False
         return self.offers(session, key, number)
 
-    def absorbed(self, session: Session, old: Absorbed) -> None:
+    def merged(self, session: Session, old: MergedHistory) -> None:
         """Note that an old session has been merged into a newer one."""
-        self._absorbed.setdefault(session, []).append(old)
+        self._merged.setdefault(session, []).append(old)
         self._forget_later(session)
 
-    def absorbed_had(self, session: Session, key: bytes, number: int, topic: bytes) -> bool:
+    def delivered_to_merged(self, session: Session, key: bytes, number: int, topic: bytes) -> bool:
         """Whether an old session that was merged into `session` had number `number` of the origin
         `key`, of this `topic`."""
-        return any(old.had(key, number, topic) for old in self._absorbed.get(session, ()))
+        return any(old.was_delivered(key, number, topic) for old in self._merged.get(session, ()))
 
     def given(self, session: Session) -> dict[bytes, Ranges]:
         """Return the numbers that a session got from logs and older sessions, for the broker that
@@ -195,7 +195,8 @@ class SessionHistory:
         """Take over from `state` what a session has had at the broker from which it came."""
         before = {key: [(1, window.top)] for key, window in state.before.items() if window.top}
         self._elsewhere[session] = {
-            key: subtract(had, before.get(key, [])) for key, had in ranges_of(state.seen).items()
+            key: subtract(ranges, before.get(key, []))
+            for key, ranges in ranges_of(state.seen).items()
         }
         self._forget_later(session)
         self.inherit_given(session, state.given)
@@ -208,7 +209,7 @@ class SessionHistory:
                 for number in range(low, min(high, low + self._limits.max_queued) + 1):
                     self.offers(session, key, number)
 
-    def had_elsewhere(self, session: Session, key: bytes, number: int, topic: bytes) -> bool:
+    def delivered_elsewhere(self, session: Session, key: bytes, number: int, topic: bytes) -> bool:
         """Whether a `session` had number `number` of the origin `key`, of this `topic`, at the
         broker from which it came, by the subscriptions that it had there."""
         ranges = self._elsewhere.get(session, {}).get(key)
@@ -218,18 +219,18 @@ class SessionHistory:
 
     # ---------------------------------------------------------------- from retained synchronisation
 
-    def brought(self, key: bytes, number: int, message: Message) -> None:
+    def retained_synced(self, key: bytes, number: int, message: Message) -> None:
         """Note a retained `message` that retained synchronisation brings to local subscribers,
         whether it is older than their subscriptions or not. `key`, `number`: its origin and
         sequence number."""
         topic = message.topic
-        self._brought.append((self._node.now, key, number, topic, hash((topic, message.payload))))
+        self._synced.append((self._node.now, key, number, topic, hash((topic, message.payload))))
 
-    def brought_to(self, session: Session) -> list[Brought]:
+    def synced_to(self, session: Session) -> list[SyncedMessage]:
         """Return the retained messages that retained synchronisation brought to a session."""
         since = self._node.now - self._limits.log_age
         found = []
-        for one in reversed(self._brought):
+        for one in reversed(self._synced):
             if one[0] < since:
                 break
             if any(s.known_since <= one[0] for s in session.wanting(one[3].decode())):
@@ -241,7 +242,7 @@ class SessionHistory:
     def note(self, session: Session) -> None:
         """Note, before a session goes to another broker, the retained messages that it got by
         retained synchronisation."""
-        for _, key, number, _, _ in self.brought_to(session):
+        for _, key, number, _, _ in self.synced_to(session):
             self.offers(session, key, number)
         early: dict[bytes, Ranges] = {}
         for start in (s.start for s in session.subscriptions.values() if s.start is not None):
@@ -250,7 +251,7 @@ class SessionHistory:
         here = offered(self._origins.vector) if early else {}
         for entry in self._log.those(early, self._node.now - self._limits.log_age) if early else ():
             for number in range(entry.sequence, entry.sequence + entry.count):
-                if had(session, here, entry.key, number, entry.topic, logged=True):
+                if was_delivered(session, here, entry.key, number, entry.topic, logged=True):
                     self.offers(session, entry.key, number)
 
     def delivered(self, session: Session) -> dict[bytes, Ranges]:
@@ -289,7 +290,7 @@ class SessionHistory:
                 item.place, item.packet_id = WAITING, 0
         state.given = self.given(session)
         state.origins = self.origins_of(state.items, has, now)
-        name_brought(state, self.brought_to(session))
+        number_synced(state, self.synced_to(session))
         return state
 
     def origins_of(
@@ -325,22 +326,22 @@ class SessionHistory:
         self._node.schedule(self._node.now + self._limits.log_age, lambda at: self._forget(session))
 
     def _forget(self, session: Session) -> None:
-        self._absorbed.pop(session, None)
+        self._merged.pop(session, None)
         self._elsewhere.pop(session, None)
         self._offered.pop(session, None)
 
 
-def name_brought(state: SessionState, brought: list[Brought]) -> None:
+def number_synced(state: SessionState, synced: list[SyncedMessage]) -> None:
     """Enter origin and number of the retained messages in a session that retained synchronisation
     brought: these are in no log."""
-    left = {(content, topic): (key, number) for _, key, number, topic, content in brought if number}
+    left = {(content, topic): (key, number) for _, key, number, topic, content in synced if number}
     for index, item in enumerate(state.items if left else ()):
         topic = item.message.topic
         if state.origins[index] is None:
             state.origins[index] = left.pop((hash((topic, item.message.payload)), topic), None)
 
 
-def had(
+def was_delivered(
     session: Session, here: Vector, key: bytes, number: int, topic: bytes, *, logged: bool = False
 ) -> bool:
     """Whether the message with number `number` of the origin `key`, of this `topic`, was delivered

@@ -57,7 +57,7 @@ from broker.cluster.sessions.message_vectors import (
 from broker.cluster.sessions.pending_takeover import RETRY, Action, Input, PendingTakeover, State
 from broker.cluster.sessions.session_codec import SessionState, decoding, restoring
 from broker.cluster.sessions.session_entries import entries_of, key_of
-from broker.cluster.sessions.session_history import Absorbed, SessionHistory
+from broker.cluster.sessions.session_history import MergedHistory, SessionHistory
 from broker.cluster.sessions.session_parts import Added
 from broker.cluster.sessions.takeover_messages import (
     ANSWER,
@@ -661,11 +661,11 @@ class Takeover:
         if leaves_out:
             self.spared.keep(pending, session)
         stepped = False
-        absorbed = None if left is None else Absorbed(left.seen)
+        merged = None if left is None else MergedHistory(left.seen)
         noting = (
             ()
-            if absorbed is None or left is None
-            else absorbed.adding(left.subscriptions, self._limits.session_written)
+            if merged is None or left is None
+            else merged.adding(left.subscriptions, self._limits.session_written)
         )
         for steps in chain(noting, restoring(state, session, node.dispatcher, self._starts)):
             yield steps
@@ -676,8 +676,8 @@ class Takeover:
         self.spared.keep(pending, session)
         pending.seen = state.seen
         self._history.inherit(session, state)
-        if left is not None and absorbed is not None:
-            self.queues.absorb(session, left, now, absorbed, state.seen)
+        if left is not None and merged is not None:
+            self.queues.absorb(session, left, now, merged, state.seen)
             pending.seen = seen_by_both(state, left)
         pending.waiting = len(session.queue)
         here = offered(self._origins.vector)
