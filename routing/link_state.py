@@ -566,7 +566,7 @@ class LinkStateDatabase:
         for listing in edge:
             for near in (*listing.up, *namers.get(listing.id, ())):
                 if (
-                    near in next hops
+                    near in next_hops
                     or near == self.own.id
                     or NEIGHBOUR + near not in listing.entries
                 ):

@@ -162,7 +162,7 @@ class Recovery:
                 if self.gap_recovery.active:
                     self.gap_recovery.met(key, window)
                 else:
-                    window.owed, window.begin = list(window.gaps), window.top
+                    window.outstanding, window.begin = list(window.gaps), window.top
                 # These messages are in no replay log here any more: others that lack them have to
                 # ask elsewhere.
                 if window.top:

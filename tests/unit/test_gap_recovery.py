@@ -124,7 +124,7 @@ def test_what_is_taken_comes_once_and_in_order(events: list[tuple[Any, int, int,
 def test_given_up_comes_late_and_once(events: list[tuple[int, int]]) -> None:
     """An origin that is gone holds up nothing; what was missing is taken when it comes."""
     found, _ = feed()
-    found.free = True
+    found.unordered = True
     delivered: list[int] = []
     for first, count in events:
         if found.window.accept(first, count, skipped=True) > 0 and (
@@ -132,10 +132,10 @@ def test_given_up_comes_late_and_once(events: list[tuple[int, int]]) -> None:
         ):
             delivered += range(first + count - taken, first + count)
     assert len(delivered) == len(set(delivered))
-    assert numbers_in(found.owed).isdisjoint(delivered)
-    assert numbers_in(found.owed) | set(delivered) >= set(range(1, found.done + 1)) - numbers_in(
-        found.window.history
-    )
+    assert numbers_in(found.outstanding).isdisjoint(delivered)
+    assert numbers_in(found.outstanding) | set(delivered) >= set(
+        range(1, found.done + 1)
+    ) - numbers_in(found.window.history)
 
 
 def test_another_way_is_not_trusted() -> None:
@@ -357,7 +357,7 @@ def test_what_came_while_it_was_waited_for_is_not_waited_for() -> None:
     asking.answer(asking.ask(), 4, gone=3)
     assert (feed.refused, feed.settled) == ([(1, 1), (3, 3)], 0)
     asking.answer(asking.ask(), 4, gone=3, now=1.1 + SPLIT)
-    assert (feed.owed, feed.refused, feed.done, feed.source) == (
+    assert (feed.outstanding, feed.refused, feed.done, feed.source) == (
         [(1, 1), (3, 3)],
         [],
         4,
@@ -376,7 +376,7 @@ def test_what_goes_on_coming_is_waited_for_any_longer() -> None:
     asking.answer(asking.ask(), 4, gone=3, now=1.1 + SPLIT)
     assert (feed.refused, feed.settled) == ([(1, 1), (3, 3)], 0)
     asking.answer(asking.ask(), 4, gone=3, now=0.1 + 2 * SPLIT)
-    assert (feed.owed, feed.refused, feed.source) == ([(1, 1), (3, 3)], [], NEAR)
+    assert (feed.outstanding, feed.refused, feed.source) == ([(1, 1), (3, 3)], [], NEAR)
 
 
 def test_nor_is_the_time_in_which_this_broker_stood_still() -> None:
@@ -565,8 +565,8 @@ def test_holes_without_end_are_owed() -> None:
     for number in range(MAX_SKIPS + 1):
         assert found.window.accept(2 * number + 2, 1, skipped=True) == 1
     assert len(found.window.history) <= MAX_SKIPS
-    assert found.owed[0] == (1, 1)
-    assert numbers_in(found.owed) | numbers_in(found.window.history) == {
+    assert found.outstanding[0] == (1, 1)
+    assert numbers_in(found.outstanding) | numbers_in(found.window.history) == {
         2 * n + 1 for n in range(MAX_SKIPS + 1)
     }
     assert len(found.lacks()) <= MAX_GAPS

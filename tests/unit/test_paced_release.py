@@ -161,15 +161,15 @@ def test_what_is_owed_and_comes_in_time_is_not_owed_any_more(world: World) -> No
     feed.settled = feed.window.top
     world.node.cluster.gap_recovery._set_free(feed, world.now)
     hold(world, feed, 3 * STEP + 11)
-    assert feed.owed == [(3 * STEP + 1, 3 * STEP + 10)]
+    assert feed.outstanding == [(3 * STEP + 1, 3 * STEP + 10)]
     hold(world, feed, *range(3 * STEP + 1, 3 * STEP + 9))
     found = got(client)
     world.advance(0.1)
     found += got(client)
     assert found == [*range(1, 3 * STEP + 9), 3 * STEP + 11]
-    assert feed.owed == [(3 * STEP + 9, 3 * STEP + 10)]
+    assert feed.outstanding == [(3 * STEP + 9, 3 * STEP + 10)]
     assert feed.take(ONE, 3 * STEP + 9, 1) == 1
-    assert feed.owed == [(3 * STEP + 10, 3 * STEP + 10)]
+    assert feed.outstanding == [(3 * STEP + 10, 3 * STEP + 10)]
 
 
 @pytest.mark.parametrize("limits", [Limits(hold_feed=100)])

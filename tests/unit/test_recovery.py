@@ -139,12 +139,12 @@ def test_what_sessions_miss_is_owed_when_a_broker_begins_to_route_by_interest() 
         9, world.now, node.counters, Limits().max_gaps
     )
     window.gaps = [(3, 4), (7, 7)]
-    window.owed, window.begin = list(window.gaps), window.top
+    window.outstanding, window.begin = list(window.gaps), window.top
     assert window.for_local_subscribers(3)
     node.cluster.gap_recovery.activate()
     assert window.feed is not None
     assert window.feed.done == 9
-    assert window.feed.owed == [(3, 4), (7, 7)]
+    assert window.feed.outstanding == [(3, 4), (7, 7)]
 
 
 def test_a_run_is_in_the_log_once() -> None:

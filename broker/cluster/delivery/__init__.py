@@ -27,11 +27,11 @@ States of a link, as `resync` sees it:
 
 States of an ordered feed, as `gap_recovery` sees it:
 
-    fed      all that is wanted comes over one link, the source, in order
+    fed        all that is wanted comes over one link, the source, in order
              -(path change, a link is lost)-> asking
-    asking   what arrives is held back; the origin is asked
+    asking     what arrives is held back; the origin is asked
              -(an answer, the last part)-> releasing -(nothing is held back)-> fed
-             -(the origin stays unreachable, or silent, for too long)-> free
-    free     nothing is held back; what was missing is delivered whenever it comes
+             -(the origin stays unreachable, or silent, for too long)-> unordered
+    unordered  nothing is held back; what was missing is delivered whenever it comes
              -(an answer)-> fed
 """

@@ -458,8 +458,10 @@ class Forwarder:
         and some not."""
         window = self.vector[key]
         if (feed := window.feed) is None:
-            return bool(window.owed)
-        return sequence <= feed.kept_top or (bool(feed.owed) and sequence <= feed.owed[-1][1])
+            return bool(window.outstanding)
+        return sequence <= feed.kept_top or (
+            bool(feed.outstanding) and sequence <= feed.outstanding[-1][1]
+        )
 
     def run_received(
         self,

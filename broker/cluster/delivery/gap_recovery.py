@@ -213,7 +213,7 @@ class GapRecovery:
         earlier = [
             s for s in self._of(feed.broker_id) if s.boot < feed.boot and self._unfinished(s)
         ]
-        if not earlier or feed.free:
+        if not earlier or feed.unordered:
             feed.follows_since = 0.0
             return False
         now = self.node.now
@@ -247,9 +247,9 @@ class GapRecovery:
         if self.active and window.feed is None and broker_id != self._origins.own_id:
             feed = window.feed = OrderedFeed(self, key, window, max(window.top, window.begin))
             if window.top > window.begin:
-                feed.owe(intersect(window.gaps, [(window.begin + 1, window.top)]))
-            if window.owed:
-                feed.owe(intersect(window.gaps, window.owed))
+                feed.add_outstanding(intersect(window.gaps, [(window.begin + 1, window.top)]))
+            if window.outstanding:
+                feed.add_outstanding(intersect(window.gaps, window.outstanding))
             self._broken(feed)
 
     def _all(self) -> Iterable[OrderedFeed]:
@@ -391,13 +391,13 @@ class GapRecovery:
         if window is None or feed is None:
             return
         waiting = intersect(feed.here(), [(feed.done + 1, feed.settled)])
-        owed = subtract(
-            merge([*feed.owed, *waiting]), self._above.delivered_ranges.alone(key)
+        expected = subtract(
+            merge([*feed.outstanding, *waiting]), self._above.delivered_ranges.alone(key)
         )  # to all local subscribers
-        missing = subtract(intersect(ranges, merge([*window.history, *window.lacks])), owed)
+        missing = subtract(intersect(ranges, merge([*window.history, *window.lacks])), expected)
         if old := intersect(missing, [(1, max(feed.done, feed.settled))]):
             self._above.delivered_ranges.fetch(session, key, old)
-            feed.owe(old)
+            feed.add_outstanding(old)
         if missing:
             self.lose(feed)
 
@@ -424,7 +424,7 @@ class GapRecovery:
         now = self.node.now
         feed.since = now
         feed.held = bool(feed.waiting)
-        feed.free = feed.more = False
+        feed.unordered = feed.more = False
         feed.gone_since = 0.0
         feed.questions.clear()
         feed.pause = RETRY
@@ -444,7 +444,7 @@ class GapRecovery:
         times = []
         if self._orphans.reachable(feed) and not feed.more:
             times.append(feed.ask_at)
-        if feed.held and not feed.free:
+        if feed.held and not feed.unordered:
             times.append(feed.since + self._longest(feed))
         if feed.timer is not None:
             self.node.cancel(feed.timer)
@@ -475,7 +475,7 @@ class GapRecovery:
         self.node.now = now
         if self._orphans.reachable(feed) and now >= feed.ask_at and not feed.more:
             self._ask(feed, now)
-        if feed.held and not feed.free and now >= feed.since + self._longest(feed):
+        if feed.held and not feed.unordered and now >= feed.since + self._longest(feed):
             self._set_free(feed, now)
         self.arm(feed)
 
@@ -498,20 +498,20 @@ class GapRecovery:
     def _set_free(self, feed: OrderedFeed, now: float) -> None:
         """Stop holding messages back: deliver those that are held, and deliver the missing ones
         whenever they arrive."""
-        feed.free = True
+        feed.unordered = True
         here = self._settle_all(feed)
-        feed.owe(subtract(feed.refused, here))
+        feed.add_outstanding(subtract(feed.refused, here))
         feed.refused = []
         self.release.begin(feed, now)
 
     def _settle_all(self, feed: OrderedFeed) -> Ranges:
-        """Let all held messages be delivered, and note the missing ones before them as owed.
+        """Let all held messages be delivered, and note the missing ones before them as outstanding.
         Returns the numbers that are held."""
         begin = max(feed.done, feed.settled)
         here = feed.here()
         top = max(feed.window.top, here[-1][1] if here else 0)
         if top > begin:
-            feed.owe(subtract([(begin + 1, top)], here))
+            feed.add_outstanding(subtract([(begin + 1, top)], here))
             feed.settled = top
         return here
 
@@ -563,7 +563,7 @@ class GapRecovery:
         feed.ask_at = max(feed.ask_at, now + feed.pause)
         if part.last:
             self._take_answer(feed, question, part, now, link)
-        elif not feed.free and now < question.at + PATIENCE:  # it answers, over a slow link
+        elif not feed.unordered and now < question.at + PATIENCE:  # it answers, over a slow link
             feed.since = now
 
     def _take_answer(
@@ -605,7 +605,7 @@ class GapRecovery:
             self._ask_on(feed, now, advanced=advanced)
         elif link.up:
             feed.behind = link
-            feed.free = feed.more = False
+            feed.unordered = feed.more = False
             feed.finished = later
             if later:  # no broker knows more than this one
                 self._settle_all(feed)
@@ -644,7 +644,7 @@ class GapRecovery:
             if key != feed.key or not 0 < sequence <= top:
                 continue
             late = sequence <= feed.done
-            if late and find(feed.owed, sequence, sequence) < 0:
+            if late and find(feed.outstanding, sequence, sequence) < 0:
                 continue
             found.append((sequence, sequence))
             self._keep(feed, sequence, message, choice, now)

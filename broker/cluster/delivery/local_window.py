@@ -25,7 +25,7 @@ class LocalWindow(OriginWindow):
     here wanted. It is taken all the same if it comes, to be passed on.
     """
 
-    __slots__ = ("begin", "counters", "feed", "history", "most_gaps", "owed")
+    __slots__ = ("begin", "counters", "feed", "history", "most_gaps", "outstanding")
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class LocalWindow(OriginWindow):
         self.history: Ranges = []
         # Up to `begin`, but for sessions that are older than this incarnation of the broker: they
         # had all the rest.
-        self.owed: Ranges = []
+        self.outstanding: Ranges = []
         # Where a broker routes by interest: what local subscribers have had.
         self.feed: OrderedFeed | None = None
         self.counters = counters
@@ -103,7 +103,7 @@ class LocalWindow(OriginWindow):
             old = history[:beyond]
             del history[:beyond]
             if self.feed is not None and old[-1][1] > self.feed.done:
-                self.feed.owe(intersect(old, [(self.feed.done + 1, LAST)]))
+                self.feed.add_outstanding(intersect(old, [(self.feed.done + 1, LAST)]))
 
     def limit(self) -> None:
         """Give up the oldest of too many gaps: what is in them counts as seen from now on."""
@@ -116,17 +116,19 @@ class LocalWindow(OriginWindow):
     @property
     def ranges(self) -> int:
         """How many ranges are kept."""
-        count = len(self.gaps) + len(self.history) + len(self.owed)
-        return count if self.feed is None else count + len(self.feed.owed) + len(self.feed.kept)
+        count = len(self.gaps) + len(self.history) + len(self.outstanding)
+        return (
+            count if self.feed is None else count + len(self.feed.outstanding) + len(self.feed.kept)
+        )
 
     def give_up(self, most: int) -> int:
         """Keep `most` ranges of each kind, the newest, and those gaps that it may have; return how
         many are given up."""
         before = self.ranges
         self._limit_history(most)
-        del self.owed[:-most]
+        del self.outstanding[:-most]
         if self.feed is not None:
-            del self.feed.owed[:-most]
+            del self.feed.outstanding[:-most]
             del self.feed.kept[:-most]
         return before - self.ranges
 
@@ -147,7 +149,7 @@ class LocalWindow(OriginWindow):
 
     def for_local_subscribers(self, sequence: int) -> bool:
         """Whether local subscribers get a number that has just come, with flooding."""
-        return sequence > self.begin or find(self.owed, sequence, sequence) >= 0
+        return sequence > self.begin or find(self.outstanding, sequence, sequence) >= 0
 
 
 LocalVector = dict[bytes, LocalWindow]

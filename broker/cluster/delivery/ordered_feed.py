@@ -110,7 +110,7 @@ class FeedOwner(Protocol):
 
 class OrderedFeed:
     """What local subscribers have had of one origin: all numbers up to `done` that they want,
-    except those `owed`."""
+    except those `outstanding`."""
 
     __slots__ = (
         "ask_at",
@@ -121,17 +121,16 @@ class OrderedFeed:
         "done",
         "finished",
         "follows_since",
-        "free",
         "gone_since",
         "held",
         "held_bytes",
         "held_count",
-        "jumbled",
         "kept",
         "kept_top",
         "key",
         "more",
-        "owed",
+        "out_of_order",
+        "outstanding",
         "owner",
         "path_change_sent",
         "pause",
@@ -143,6 +142,7 @@ class OrderedFeed:
         "slow_since",
         "source",
         "timer",
+        "unordered",
         "waiting",
         "window",
     )
@@ -163,13 +163,13 @@ class OrderedFeed:
         self.settled = done
         self.waiting: deque[HeldPackets] = (
             deque()
-        )  # in the order of their numbers, unless `jumbled`
-        self.jumbled = False
+        )  # in the order of their numbers, unless `out_of_order`
+        self.out_of_order = False
         self.held_count = 0  # messages that wait
         self.held_bytes = 0
         # Numbers that came while too many messages waited: the origin is asked for them again.
         self.refused: Ranges = []
-        self.owed: Ranges = []
+        self.outstanding: Ranges = []
         # s; since then the feed waits for messages that the origin's log no longer has: another
         # path may bring them.
         self.gone_since = 0.0
@@ -182,7 +182,7 @@ class OrderedFeed:
         # Brokers behind this one know that messages came over another link than the tree's.
         self.path_change_sent = False
         self.held = False  # something is here that local subscribers have not had
-        self.free = False  # without a source for so long that nothing is held any more
+        self.unordered = False  # without a source for so long that nothing is held any more
         self.more = False  # the origin said that it has more to answer
         self.since = 0.0  # s; for so long something is held, and the origin can be reached, or not
         # s; since then messages wait for a session that has to catch up; 0: they do not.
@@ -210,32 +210,36 @@ class OrderedFeed:
                     return 0
                 if self.fed:
                     self.owner.lose(self)  # not the link that is trusted to be complete
-                if not self.free:
+                if not self.unordered:
                     self.wait()
                     return 0
                 if self.waiting:
                     self.settle_late(first, last)
                     return 0
                 if first > self.done + 1:
-                    self.owe([(self.done + 1, first - 1)])
+                    self.add_outstanding([(self.done + 1, first - 1)])
             new = last - max(self.done, first - 1)
-            if self.owed:
+            if self.outstanding:
                 self.advance(max(first, self.done + 1), last)
             self.done = last
             return new
-        return count if discard(self.owed, first, last) else 0
+        return count if discard(self.outstanding, first, last) else 0
 
     def advance(self, first: int, last: int) -> None:
         """Note that the numbers from `first` to `last`, beyond `done`, are delivered now. They may
-        be in `owed`, as waiting messages are delivered in steps and missing ones come meanwhile:
-        from now on they are not, or they would be delivered twice."""
+        be in `outstanding`, as waiting messages are delivered in steps and missing ones come
+        meanwhile: from now on they are not, or they would be delivered twice."""
         self.done = last
-        if self.owed and self.owed[-1][1] >= first and not discard(self.owed, first, last):
-            self.owed = subtract(self.owed, [(first, last)])
+        if (
+            self.outstanding
+            and self.outstanding[-1][1] >= first
+            and not discard(self.outstanding, first, last)
+        ):
+            self.outstanding = subtract(self.outstanding, [(first, last)])
 
     def outdate(self) -> None:
         """Note that the path broke: every open question has to be asked again."""
-        self.free = False
+        self.unordered = False
         for question in self.questions.values():
             question.again = True
 
@@ -258,18 +262,18 @@ class OrderedFeed:
         """Whether a message that did not come as a PUBLISH over a link has to wait
         (`GapRecovery.hold`)."""
         if sequence <= self.done:
-            discard(self.owed, sequence, sequence)
+            discard(self.outstanding, sequence, sequence)
             return False
-        if self.free and self.waiting:
+        if self.unordered and self.waiting:
             self.settle_late(sequence, sequence)
             return True
-        if not self.free:
+        if not self.unordered:
             if self.fed:
                 self.owner.lose(self)
             self.wait()
             return True
         if sequence > self.done + 1:
-            self.owe([(self.done + 1, sequence - 1)])
+            self.add_outstanding([(self.done + 1, sequence - 1)])
         self.advance(sequence, sequence)
         return False
 
@@ -277,13 +281,13 @@ class OrderedFeed:
         """Put the numbers from `first` to `last` behind the waiting messages although others before
         them may be missing: those were waited for long enough."""
         if first > self.settled + 1:
-            self.owe([(self.settled + 1, first - 1)])
+            self.add_outstanding([(self.settled + 1, first - 1)])
         self.settled = max(self.settled, last)
 
     def refuse(self, first: int, last: int) -> None:
         """Note numbers that came and were not kept, so that the origin is asked for them again."""
-        if self.free:
-            self.owe([(first, last)])
+        if self.unordered:
+            self.add_outstanding([(first, last)])
         else:
             self.refused = joined(self.refused, [(first, last)])
             # What is between them is asked for, too: what is here is not taken twice.
@@ -295,15 +299,15 @@ class OrderedFeed:
         """Keep messages until those before them have been delivered."""
         waiting = self.waiting
         if waiting and held.first < waiting[-1].first:
-            self.jumbled = True
+            self.out_of_order = True
         waiting.append(held)
         self.held_count += held.count
         self.held_bytes += held.size
 
     def next_held(self) -> HeldPackets | None:
         """Return the messages that are delivered next, None when none may be."""
-        if self.jumbled:
-            self.jumbled = False
+        if self.out_of_order:
+            self.out_of_order = False
             self.waiting = deque(sorted(self.waiting, key=lambda held: held.first))
         if not self.waiting or self.waiting[0].first > self.settled:
             return None
@@ -315,18 +319,18 @@ class OrderedFeed:
         self.held_count -= held.count
         self.held_bytes -= held.size
 
-    def owe(self, ranges: Ranges) -> None:
+    def add_outstanding(self, ranges: Ranges) -> None:
         """Note numbers that are missing and are delivered whenever they come."""
-        self.owed = joined(self.owed, ranges)
-        beyond = len(self.owed) - MAX_SKIPS
+        self.outstanding = joined(self.outstanding, ranges)
+        beyond = len(self.outstanding) - MAX_SKIPS
         if beyond > 0:
-            del self.owed[:beyond]
+            del self.outstanding[:beyond]
             self.owner.node.counters.gaps_forgotten += beyond
 
     def answered(self, asked: Ranges, found: Ranges) -> None:
         """Note that the origin was asked for these, and that it has no more of them than was
         found."""
-        self.owed = subtract(self.owed, subtract(asked, found))
+        self.outstanding = subtract(self.outstanding, subtract(asked, found))
         self.refused = subtract(self.refused, asked)
         if self.refused:  # it may have come over another path since
             self.refused = subtract(self.refused, self.here())
@@ -350,7 +354,7 @@ class OrderedFeed:
         if waits:
             self.refused = joined(self.refused, ahead)
             on_way = subtract(on_way, ahead)
-        self.owe(on_way)
+        self.add_outstanding(on_way)
         return waits
 
     def lacks(self) -> Ranges:
@@ -360,7 +364,12 @@ class OrderedFeed:
         top = max(begin, self.window.top)
         holes = sorted([*self.window.gaps, *self.window.history])
         lacks = merge(
-            [*self.owed, *self.refused, *intersect(holes, [(begin + 1, top)]), (top + 1, LAST)]
+            [
+                *self.outstanding,
+                *self.refused,
+                *intersect(holes, [(begin + 1, top)]),
+                (top + 1, LAST),
+            ]
         )
         if self.gone_since:  # what is waited for over another path is not asked for again
             lacks = subtract(lacks, self.here())

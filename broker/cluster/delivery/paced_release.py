@@ -235,7 +235,7 @@ class PacedRelease:
         # No connection waits: publishers at the origin are held, by name (`_behind`).
         if sequence > feed.done:
             feed.advance(sequence, sequence)
-        elif not late or not discard(feed.owed, sequence, sequence):
+        elif not late or not discard(feed.outstanding, sequence, sequence):
             return
         if message.expired(now) or message.topic[:1] == b"$":
             return

@@ -27,14 +27,14 @@ def offered(vector: LocalVector) -> Vector:
     for key, window in vector.items():
         if (feed := window.feed) is not None:
             seen = found[key] = OriginWindow(min(feed.done, LAST), window.heard)
-            seen.gaps = roughly(feed.owed)
+            seen.gaps = roughly(feed.outstanding)
             continue
         seen = found[key] = OriginWindow(max(window.top, min(window.begin, LAST)), window.heard)
         seen.gaps = [
             (max(low, window.begin + 1), high) for low, high in window.gaps if high > window.begin
         ]
-        if window.owed:
-            seen.gaps = merge(intersect(window.gaps, window.owed) + seen.gaps)
+        if window.outstanding:
+            seen.gaps = merge(intersect(window.gaps, window.outstanding) + seen.gaps)
     return found
 
 
