@@ -61,7 +61,8 @@ TOO_LARGE = 4
 """times the size of a snapshot: a larger journal is compacted before the broker starts; 3 are usual
 at the end of a snapshot."""
 
-Told = Callable[[AppendFrame | BeginSegment, str | None], None]
+WriteCallback = Callable[[AppendFrame | BeginSegment, str | None], None]
+"""Takes an effect that was carried out, and why it failed (None: it did not)."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -103,7 +104,7 @@ class JournalWriter:
         self._closing = False
         self._thread: threading.Thread | None = None
         self._flusher: threading.Thread | None = None
-        self._tell: Told = lambda effect, error: None
+        self._tell: WriteCallback = lambda effect, error: None
         # The last effect that was carried out.
         self._last: AppendFrame | BeginSegment | None = None
         # A file that the flusher could not put on the disk, and why.
@@ -229,7 +230,7 @@ class JournalWriter:
 
     # ---------------------------------------------------------------- writing
 
-    def start(self, tell: Told) -> None:
+    def start(self, tell: WriteCallback) -> None:
         """Start the thread that writes. It calls `tell` with an effect that was carried out, which
         stands for all before it, and with its error."""
         self._tell = tell

@@ -25,7 +25,7 @@ from broker.persistence.tail_segment import read_frames
 TailEffect = TailWrite | TailRead | TailSync | TailDrop
 """The effects about the tail."""
 
-TailTold = Callable[[TailEffect, object], None]
+TailCallback = Callable[[TailEffect, object], None]
 """Takes an effect that was carried out, and the answer."""
 
 
@@ -47,7 +47,7 @@ class TailWriter:
         self._wake = threading.Condition()
         self._closing = False
         self._thread: threading.Thread | None = None
-        self._tell: TailTold = lambda effect, answer: None
+        self._tell: TailCallback = lambda effect, answer: None
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
@@ -81,7 +81,7 @@ class TailWriter:
 
     # ---------------------------------------------------------------- the thread
 
-    def start(self, tell: TailTold) -> None:
+    def start(self, tell: TailCallback) -> None:
         """Begin to work. `tell` is called in the thread."""
         self._tell = tell
 
