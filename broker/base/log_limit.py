@@ -31,7 +31,7 @@ class Logging(Scheduler, Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What it keeps to."""
+        """The limits of what this broker keeps and does at once."""
 
     @property
     def counters(self) -> Counters:

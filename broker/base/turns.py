@@ -48,7 +48,7 @@ class Reading(Scheduler, Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What it keeps to."""
+        """The limits of what this broker keeps and does at once."""
 
     @property
     def hold(self) -> Callable[[Any, object], None]:

@@ -120,7 +120,7 @@ class FederatedBroker(
 
     @property
     def journal(self) -> FederatedJournal:
-        """What keeps its state."""
+        """Records what is to survive a restart of this broker."""
 
     @property
     def connected(self) -> int:

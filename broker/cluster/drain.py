@@ -133,7 +133,7 @@ class DrainedBroker(Scheduler, Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What it keeps to."""
+        """The limits of what this broker keeps and does at once."""
 
     @property
     def connected(self) -> int:
@@ -141,7 +141,7 @@ class DrainedBroker(Scheduler, Protocol):
 
     @property
     def sessions(self) -> dict[str, Session]:
-        """By client id."""
+        """All sessions of this broker, connected or not, by client id."""
 
     def redirect(self, client: Client, reference: str, permanent: bool, /) -> None:
         """Send a `client` to another broker (`reference`: "HOST:PORT"); `permanent`: it is not to

@@ -20,7 +20,7 @@ class PluginBroker(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What it keeps to."""
+        """The limits of what this broker keeps and does at once."""
 
     @property
     def node(self) -> HookedNode:

@@ -1,1 +1,30 @@
-"""One broker for its own clients, pure: connections, sessions, subscriptions, retained messages."""
+"""One broker for its own clients, pure: connections, sessions, subscriptions, retained messages.
+
+What it may know: `auth`, `config`, `routing`, `base` and `wire`. The cluster and the journal are
+above it and known to it by the Protocols in `ports` alone; what it offers to them in turn is in
+`local_broker`. A broker that is alone and keeps nothing has `ports.NullJournal`.
+
+* Bytes come to `connection`, whose owner takes the packets: first `connect` (the handshake), then
+  `client` with `client_packets`, or a link of the cluster. `session_opening`, `connack`,
+  `predecessor` and `reauthentication` belong to CONNECT and AUTH.
+* `publish` takes one PUBLISH with all its checks, `publisher` carries it to subscribers here and to
+  the cluster. Nearly all messages go a shorter way, as runs of packets that look alike:
+  `client_packets` at QoS 0, `qos_fast_path` with `publish_run` at QoS 1 and 2.
+* `dispatcher` finds who gets a topic and keeps that as a `route`; `message` is encoded once for
+  each version. `subscribe` changes who gets what; `retained_store` and `retained_feed` add what was
+  retained, `retained_index` is what brokers compare of it.
+* `session` has subscriptions, messages in flight and the queue; `session_registry` ends sessions,
+  `session_owner` says whose one is, `unsent` what it was not sent, `wills` what a client left.
+* `output` sends at the end of a turn what was appended to outboxes; `flow_control` decides who is
+  not read meanwhile; `memory_limit` refuses and drops when memory is short.
+* `effects` is what a driver is asked to do, `effect_answers` who takes its answers. `shutdown` ends
+  all. The registries (`connection_registry`, `client_registry`) and `access_control` keep what is
+  connected and which rules hold; `sys_topics` publishes counters.
+
+The states of a connection (`connection_states` has the table, a test goes through all pairs):
+
+    READING -(a packet needs the answer to an effect)-> WAITING -(answer)-> READING
+    READING -(subscribers or a limit are behind)-> HELD -(they have caught up)-> READING
+    WAITING -(the peer is gone)-> ENDED_WAITING, until what it sent is handled
+    any     -(closed here)-> CLOSING -(the transport is gone)-> CLOSED
+"""

@@ -63,15 +63,15 @@ class Host(Scheduler, Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What it keeps to."""
+        """The limits of what this broker keeps and does at once."""
 
     @property
     def config(self) -> NodeConfig:
-        """The broker's settings."""
+        """The settings that this broker was started with."""
 
     @property
     def counters(self) -> Counters:
-        """What is counted."""
+        """The counters of this broker, as `/metrics` shows them."""
 
     @property
     def log_limit(self) -> LogLimit:
@@ -95,11 +95,11 @@ class Host(Scheduler, Protocol):
 
     @property
     def journal(self) -> Journal:
-        """What keeps its state."""
+        """Records what is to survive a restart of this broker."""
 
     @property
     def cluster(self) -> Cluster:
-        """The other brokers."""
+        """The federation, as far as this module needs it."""
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -107,7 +107,7 @@ class Host(Scheduler, Protocol):
 
     @property
     def sessions(self) -> dict[str, Session]:
-        """By client id."""
+        """All sessions of this broker, connected or not, by client id."""
 
     @property
     def feeds(self) -> RetainedFeeds:

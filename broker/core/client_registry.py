@@ -33,7 +33,7 @@ class Host(Scheduler, Protocol):
 
     @property
     def counters(self) -> Counters:
-        """What is counted."""
+        """The counters of this broker, as `/metrics` shows them."""
 
     @property
     def turns(self) -> Turns:
@@ -55,7 +55,7 @@ class Host(Scheduler, Protocol):
         """A client's connection ended (`ClientRegistry.gone`, and what else goes with it)."""
 
     def end_session(self, session: Session, source: Connection | None) -> None:
-        """Forget a session."""
+        """End a session here, with its subscriptions and its queue."""
 
     def expire_later(self, session: Session, /) -> None:
         """Keep a session without a connection as long as it is to be kept."""

@@ -61,7 +61,7 @@ class Host(ClientHost, OpeningHost, Verifier, Protocol):
 
     @property
     def cluster(self) -> Cluster:
-        """The other brokers."""
+        """The federation, as far as this module needs it."""
 
     @property
     def memory(self) -> Memory:
@@ -93,7 +93,7 @@ class Host(ClientHost, OpeningHost, Verifier, Protocol):
         """Return a client id for a client that brought none."""
 
     def client_came(self, client: Client, now: float, /) -> None:
-        """A client is connected."""
+        """Note at `now` (s) that a client has been let in."""
 
     def client_refused(self, client: Client, /) -> None:
         """A client is refused for which a session was already found."""

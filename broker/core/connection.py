@@ -30,13 +30,13 @@ class Transport(Protocol):
         for `linger` more."""
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection at once; what has not gone out is lost."""
 
     def pause_reading(self) -> None:
         """Stop reading; TCP slows the peer down."""
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Read again after `pause_reading`."""
 
     def unread(self) -> bool:
         """Hand over some of what the peer has sent, if that can be done at once; return whether
@@ -135,11 +135,11 @@ class Host(Scheduler, Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What it keeps to."""
+        """The limits of what this broker keeps and does at once."""
 
     @property
     def counters(self) -> Counters:
-        """What is counted."""
+        """The counters of this broker, as `/metrics` shows them."""
 
     @property
     def dirty(self) -> Outlets:
@@ -300,7 +300,7 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """Whether it is gone."""
+        """Whether the transport is gone and no more bytes come or go."""
         return self.state.closed
 
     def wait(self) -> None:

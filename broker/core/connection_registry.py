@@ -46,15 +46,15 @@ class Host(Scheduler, Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What it keeps to."""
+        """The limits of what this broker keeps and does at once."""
 
     @property
     def config(self) -> NodeConfig:
-        """The broker's settings."""
+        """The settings that this broker was started with."""
 
     @property
     def counters(self) -> Counters:
-        """What is counted."""
+        """The counters of this broker, as `/metrics` shows them."""
 
     @property
     def log_limit(self) -> LogLimit:
@@ -66,15 +66,15 @@ class Host(Scheduler, Protocol):
 
     @property
     def cluster(self) -> DialledLinks:
-        """The other brokers."""
+        """The federation, as far as this module needs it."""
 
     @property
     def journal(self) -> Journal:
-        """What keeps its state."""
+        """Records what is to survive a restart of this broker."""
 
 
 class ConnectionRegistry:
-    """All open connections."""
+    """The connections of one broker that are not closed yet."""
 
     __slots__ = (
         "_broker",

@@ -1,5 +1,5 @@
-"""The publish path: topic -> route -> outboxes. Nothing here awaits, logs or
-waits."""
+"""Who gets a message that was published: topic -> route -> outboxes of sessions. It does no I/O and
+writes no log."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Host(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What it keeps to."""
+        """The limits of what this broker keeps and does at once."""
 
     @property
     def now(self) -> float:
@@ -54,7 +54,7 @@ class Host(Protocol):
 
     @property
     def counters(self) -> Counters:
-        """What is counted."""
+        """The counters of this broker, as `/metrics` shows them."""
 
     @property
     def dirty(self) -> list[Connection | Session]:
@@ -74,11 +74,11 @@ class Host(Protocol):
 
     @property
     def journal(self) -> Journal:
-        """What keeps its state."""
+        """Records what is to survive a restart of this broker."""
 
     @property
     def cluster(self) -> Cluster:
-        """The other brokers."""
+        """The federation, as far as this module needs it."""
 
     def hold(self, source: Connection | None, reason: object, /) -> None:
         """Do not read `source` until `release_publishers(reason)`."""
@@ -240,7 +240,7 @@ class Dispatcher:
             self.forget_routes()
 
     def forget_routes(self) -> None:
-        """Forget all cached routes."""
+        """Have each topic looked up again at its next message."""
         if self.node.access is not None or self._viewed:
             self._viewed = False
             for route in self.routes.values():

@@ -18,7 +18,7 @@ class ConnectingClient(Protocol):
 
     @property
     def conn(self) -> Connection:
-        """Its connection."""
+        """The connection on which the client waits."""
 
     @property
     def checking(self) -> bool:
@@ -33,11 +33,11 @@ class AskingClient(Protocol):
 
     @property
     def conn(self) -> Connection:
-        """Its connection."""
+        """The connection on which the client waits."""
 
     @property
     def session(self) -> Session:
-        """Its session."""
+        """The session with which it is connected."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -41,7 +41,7 @@ class Flow(Scheduler, Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What it keeps to."""
+        """The limits of what this broker keeps and does at once."""
 
     @property
     def log_limit(self) -> LogLimit:
@@ -49,7 +49,7 @@ class Flow(Scheduler, Protocol):
 
     @property
     def cluster(self) -> RemotePublishers:
-        """The other brokers."""
+        """The federation, as far as this module needs it."""
 
 
 class FlowControl:

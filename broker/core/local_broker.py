@@ -36,15 +36,15 @@ class LocalBroker(Scheduler, Protocol):
 
     @property
     def config(self) -> NodeConfig:
-        """The broker's settings."""
+        """The settings that this broker was started with."""
 
     @property
     def limits(self) -> Limits:
-        """What it keeps to."""
+        """The limits of what this broker keeps and does at once."""
 
     @property
     def counters(self) -> Counters:
-        """What is counted."""
+        """The counters of this broker, as `/metrics` shows them."""
 
     @property
     def log(self) -> Callable[[str, str], None]:
@@ -64,13 +64,13 @@ class LocalBroker(Scheduler, Protocol):
 
     @property
     def journal(self) -> Journal:
-        """What keeps its state."""
+        """Records what is to survive a restart of this broker."""
 
     # ---------------------------------------------------------------- clients
 
     @property
     def sessions(self) -> dict[str, Session]:
-        """By client id."""
+        """All sessions of this broker, connected or not, by client id."""
 
     def permissions(
         self, username: str | None, client_id: str, listener: str
@@ -89,7 +89,7 @@ class LocalBroker(Scheduler, Protocol):
 
     @property
     def retained(self) -> RetainedStore:
-        """Retained messages."""
+        """The retained messages of this broker."""
 
     @property
     def forwarding(self) -> Sequence[object]:

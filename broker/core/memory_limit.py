@@ -74,15 +74,15 @@ class Host(Scheduler, Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What it keeps to."""
+        """The limits of what this broker keeps and does at once."""
 
     @property
     def config(self) -> NodeConfig:
-        """The broker's settings."""
+        """The settings that this broker was started with."""
 
     @property
     def counters(self) -> Counters:
-        """What is counted."""
+        """The counters of this broker, as `/metrics` shows them."""
 
     @property
     def log(self) -> Callable[[str, str], None]:
@@ -94,7 +94,7 @@ class Host(Scheduler, Protocol):
 
     @property
     def cluster(self) -> Cluster:
-        """The other brokers."""
+        """The federation, as far as this module needs it."""
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -102,18 +102,18 @@ class Host(Scheduler, Protocol):
 
     @property
     def retained(self) -> RetainedStore:
-        """Retained messages."""
+        """The retained messages of this broker."""
 
     @property
     def sessions(self) -> dict[str, Session]:
-        """By client id."""
+        """All sessions of this broker, connected or not, by client id."""
 
     @property
     def connections(self) -> set[Connection]:
-        """All that stand."""
+        """All connections of this broker that are not closed yet."""
 
     def end_session(self, session: Session, source: Connection | None, /) -> None:
-        """Forget a session."""
+        """End a session here, with its subscriptions and its queue."""
 
 
 class MemoryLimit:

@@ -22,7 +22,7 @@ class Sender(Protocol):
 
     @property
     def journal(self) -> Journal:
-        """What keeps its state."""
+        """Records what is to survive a restart of this broker."""
 
 
 class Output:

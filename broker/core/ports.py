@@ -117,43 +117,43 @@ class NullJournal:
     lsn = durable_lsn = pending = 0
 
     def require(self, source: object, /) -> None:
-        """Nothing is held back."""
+        """Let what `source` is sent go out at once: nothing is recorded."""
 
     def origin_seen(self, key: bytes) -> None:
-        """Nothing is recorded."""
+        """Drop that a message of an origin was here."""
 
     def origin_added(self, key: bytes) -> None:
-        """Nothing is recorded."""
+        """Drop that an incarnation of an origin is new."""
 
     def session_connected(self, session: object, *, present: bool) -> None:
-        """Nothing is recorded."""
+        """Drop that a client is connected."""
 
     def make_durable(self, session: object) -> None:
         """The session ends with the broker."""
 
     def session_ended(self, session: object, source: object) -> None:
-        """Nothing was recorded."""
+        """Drop that a session is over: it was not recorded."""
 
     def retained_changed(self, version: object, /) -> None:
-        """Nothing is recorded."""
+        """Drop what was written to a retained topic."""
 
     def logged(self, entry: object, source: object) -> None:
-        """Nothing is recorded."""
+        """Drop an entry of the replay log."""
 
     def subscription_start_changed(self, start: object) -> None:
-        """Nothing is recorded."""
+        """Drop that subscriptions begin elsewhere."""
 
     def shared_closed(self, refs: object, /) -> None:
-        """Nothing was recorded."""
+        """Drop that messages given to other brokers are acknowledged."""
 
     def shared_taken(self, refs: object, /) -> None:
-        """Nothing is recorded."""
+        """Drop that messages of other brokers were granted here."""
 
     def shared_covered(self, *covered: object) -> None:
-        """Nothing is recorded."""
+        """Drop which messages a group got."""
 
     def run_published(self, *published: object) -> None:
-        """Nothing is recorded."""
+        """Drop a run: its messages need no numbers."""
 
     def gate_output(self, conn: Connection, outbox: list[bytes], source: Connection | None) -> None:
         """Send the `outbox` of `conn` at once; empties it. `source`: as of `Connection.flush`."""
@@ -169,13 +169,13 @@ class NullJournal:
         return []
 
     def connection_closed(self, conn: object) -> None:
-        """Nothing was held back."""
+        """Do nothing: no output was held back for a connection."""
 
     def seal(self) -> None:
-        """There is no frame."""
+        """Do nothing: no frame was begun."""
 
     def clock_set(self, step: int) -> None:
-        """No time of day was recorded."""
+        """Drop that the time of day was set."""
 
 
 class Draining(Protocol):
@@ -219,11 +219,13 @@ class Cluster(Protocol):
         own."""
 
     def forward_run(self, chunk: bytes, prefix: int, size: int, version: int, /) -> None:
-        """The same of a run of QoS 0 packets of one topic without properties. `chunk`: the packets,
-        `size` bytes each, of MQTT `version`; `prefix`: where in a packet its payload begins."""
+        """Number the messages of a run of QoS 0 packets of one topic without properties, and send
+        them to others. `chunk`: the packets, `size` bytes each, of MQTT `version`; `prefix`: where
+        in a packet its payload begins."""
 
     def forward_batch(self, batch: PublishRun, source: Connection | None, /) -> None:
-        """The same of a run at QoS 1 or 2."""
+        """Number the messages of a run (`batch`) at QoS 1 or 2 that was published here, log them,
+        and send them to others. `source`: as of `forward`."""
 
     def retained_written(self, message: Message, source: Connection | None, /) -> None:
         """A message with RETAIN was published here: it becomes its topic's one, here and at other
@@ -274,9 +276,10 @@ class Cluster(Protocol):
         sender: Session,
         /,
     ) -> None:
-        """The same of a run of QoS 0 packets along `route`. `chunk`: the packets, `size` bytes
-        each, of MQTT `version`; `prefix`: where in a packet its payload begins; `properties`: of
-        each, encoded; `sender`: the session that published them."""
+        """Deliver a run of QoS 0 packets along `route` and pass it on, as `share` does with one
+        message. `chunk`: the packets, `size` bytes each, of MQTT `version`; `prefix`: where in a
+        packet its payload begins; `properties`: of each, encoded; `sender`: the session that
+        published them."""
 
     def stays(
         self,
@@ -374,7 +377,7 @@ class Claimant(Protocol):
 
     @property
     def conn(self) -> Connection:
-        """Its connection."""
+        """The connection on which the client waits."""
 
     @property
     def owner(self) -> str | None:
@@ -382,13 +385,13 @@ class Claimant(Protocol):
 
     @property
     def connect(self) -> Connect | None:
-        """What it said."""
+        """The CONNECT packet that the client sent, None before it has been read."""
 
     def foreign(self) -> None:
         """Refuse it: the session is another user's."""
 
     def turn_away(self, reason: ReasonCode, why: str) -> None:
-        """Refuse it."""
+        """Refuse the client with a `reason` code; `why` is for the log."""
 
     def moved(self, stamp: int, now: float) -> None:
         """Go on: the session is here, or no broker has it. `stamp`: as of

@@ -8,7 +8,8 @@ takeover waits until that is handled:
     CONNECT -> nothing is left of the old connection -> takeover, in the same turn
             -> something is left: waiting
                    -(handled, or the old connection has ended)-> takeover
-                   -(QUIET s without progress, or LONGEST s)---> takeover [takeover_unread]
+                   -(`takeover_quiet` s without progress, or `takeover_longest` s)
+                   ---> takeover, and what is left is lost [takeover_unread]
 
 Clients that connect with the same client id meanwhile wait in line, in the order in which they
 came. A client that has connected to another broker is waited for in the same way, before its
@@ -46,7 +47,7 @@ class Successor(Protocol):
 
     @property
     def conn(self) -> Connection:
-        """The new connection."""
+        """The new connection, which waits."""
 
     def turn_away(self, reason: ReasonCode, why: str, /) -> None:
         """Refuse it; `why` is for the log."""
@@ -60,11 +61,11 @@ class Host(Scheduler, Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What it keeps to."""
+        """The limits of what this broker keeps and does at once."""
 
     @property
     def counters(self) -> Counters:
-        """What is counted."""
+        """The counters of this broker, as `/metrics` shows them."""
 
     @property
     def log(self) -> Callable[[str, str], None]:
@@ -72,7 +73,7 @@ class Host(Scheduler, Protocol):
 
     @property
     def sessions(self) -> dict[str, Session]:
-        """By client id."""
+        """All sessions of this broker, connected or not, by client id."""
 
 
 class Line:

@@ -19,7 +19,7 @@ class PublishingBroker(Protocol):
 
     @property
     def counters(self) -> Counters:
-        """What is counted."""
+        """The counters of this broker, as `/metrics` shows them."""
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -27,7 +27,7 @@ class PublishingBroker(Protocol):
 
     @property
     def cluster(self) -> Cluster:
-        """The other brokers."""
+        """The federation, as far as this module needs it."""
 
     @property
     def federated(self) -> bool:

@@ -83,7 +83,7 @@ class ReceiverAssignment:
         return self
 
     def encode(self) -> bytes:
-        """Return it as text."""
+        """Return the assignment as the text that stands behind the sequence number."""
         letter = CHOSEN if not self.passed else b"r" if self.retain else b"p"
         return letter + b2a_base64(
             b"".join([*map(b"".join, self.entries), *self.visited]), newline=False

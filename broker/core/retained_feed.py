@@ -40,11 +40,11 @@ class Host(Scheduler, Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What it keeps to."""
+        """The limits of what this broker keeps and does at once."""
 
     @property
     def retained(self) -> RetainedStore:
-        """Retained messages."""
+        """The retained messages of this broker."""
 
     @property
     def turns(self) -> Turns:

@@ -21,7 +21,7 @@ from routing.subscription_trie import TopicTrie
 
 
 class Change(IntEnum):
-    """What a write did."""
+    """What a write of a retained topic has changed here."""
 
     OLD = 0
     """Nothing: what is here is as new, or newer; or it was a deletion too old to remember."""
@@ -114,7 +114,7 @@ class RetainedStore:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything, tombstones included."""
+        """Forget all retained messages and tombstones."""
         self._trie: TopicTrie[bytes] = TopicTrie()  # messages, packed
         self._bytes = 0
         self._own = 0  # topics that begin with `$`
@@ -269,7 +269,7 @@ class RetainedStore:
     # ---------------------------------------------------------------- reading
 
     def get(self, topic: str) -> Message | None:
-        """Return the topic's message."""
+        """Return the retained message of a topic, None if there is none."""
         packed = self._trie.get(topic)
         return None if packed is None else _unpack(topic.encode(), packed)
 
@@ -279,8 +279,8 @@ class RetainedStore:
         return [message for message in self.search(topic_filter, now) if message is not None]
 
     def search(self, topic_filter: str, now: float) -> Iterator[Message | None]:
-        """Each of them, and None for each step that found none. Messages may come and go
-        meanwhile."""
+        """Yield the messages that a new subscription gets, and None for each step that found none.
+        Messages may come and go meanwhile."""
         everything = topic_filter == "#" and len(self) + self.tombstones == len(self.digests)
         for topic in self._all() if everything else self._trie.search(topic_filter):
             packed = None if topic is None else self._trie.get(topic)
@@ -316,7 +316,7 @@ class RetainedStore:
         return [(topic, _unpack(topic.encode(), packed)) for topic, packed in self._trie.items()]
 
     def topics(self) -> list[str]:
-        """Return every topic."""
+        """Return the topics that have a retained message, the broker's own included."""
         return [topic for topic, _ in self._trie.items()]
 
     # ---------------------------------------------------------------- tombstones

@@ -17,7 +17,7 @@ class Viewer(Protocol):
 
     @property
     def routes(self) -> dict[bytes, Route]:
-        """By topic."""
+        """The routes of this client alone, by topic name."""
 
 
 Interned = dict["tuple[Session, ...]", "tuple[Session, ...]"]

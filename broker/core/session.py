@@ -198,7 +198,7 @@ class SessionRecorder(Protocol):
         """A subscription is new, or has other options."""
 
     def unsubscribed(self, topic_filter: str) -> None:
-        """A subscription is gone."""
+        """The subscription to a filter has ended."""
 
     def record_starts(self) -> None:
         """The subscriptions begin behind other sequence numbers (`subscription_start`)."""
@@ -257,7 +257,7 @@ class Listening(Protocol):
 
     @property
     def events(self) -> frozenset[str]:
-        """Names of events."""
+        """The names of the events that some plugin wants."""
 
 
 class Host(Scheduler, Protocol):
@@ -265,7 +265,7 @@ class Host(Scheduler, Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What it keeps to."""
+        """The limits of what this broker keeps and does at once."""
 
     @property
     def access(self) -> Access | None:
@@ -273,11 +273,11 @@ class Host(Scheduler, Protocol):
 
     @property
     def config(self) -> NodeConfig:
-        """The broker's settings."""
+        """The settings that this broker was started with."""
 
     @property
     def counters(self) -> Counters:
-        """What is counted."""
+        """The counters of this broker, as `/metrics` shows them."""
 
     @property
     def dirty(self) -> list[Connection | Session]:
@@ -289,7 +289,7 @@ class Host(Scheduler, Protocol):
 
     @property
     def cluster(self) -> OtherBrokers:
-        """The other brokers."""
+        """The federation, as far as this module needs it."""
 
     @property
     def memory(self) -> QueueMemory:

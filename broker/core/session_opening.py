@@ -31,7 +31,7 @@ class Host(SessionHost, Protocol):
 
     @property
     def cluster(self) -> SessionsElsewhere:
-        """The other brokers."""
+        """The federation, as far as this module needs it."""
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -39,7 +39,7 @@ class Host(SessionHost, Protocol):
 
     @property
     def sessions(self) -> dict[str, Session]:
-        """By client id."""
+        """All sessions of this broker, connected or not, by client id."""
 
     def permissions(
         self, username: str | None, client_id: str, listener: str, /

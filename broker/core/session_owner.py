@@ -38,7 +38,7 @@ class Host(Protocol):
 
     @property
     def config(self) -> NodeConfig:
-        """The broker's settings."""
+        """The settings that this broker was started with."""
 
     @property
     def hooks(self) -> Hooks:

@@ -24,7 +24,7 @@ class RegistryBroker(Scheduler, Protocol):
 
     @property
     def counters(self) -> Counters:
-        """What is counted."""
+        """The counters of this broker, as `/metrics` shows them."""
 
     @property
     def turns(self) -> Turns:

@@ -28,11 +28,11 @@ class Stopping(Protocol):
 
     @property
     def sessions(self) -> dict[str, Session]:
-        """By client id."""
+        """All sessions of this broker, connected or not, by client id."""
 
     @property
     def connections(self) -> set[Connection]:
-        """All that stand."""
+        """All connections of this broker that are not closed yet."""
 
 
 class Shutdown:

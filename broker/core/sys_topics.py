@@ -50,15 +50,15 @@ class Host(Scheduler, Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What it keeps to."""
+        """The limits of what this broker keeps and does at once."""
 
     @property
     def counters(self) -> Counters:
-        """What is counted."""
+        """The counters of this broker, as `/metrics` shows them."""
 
     @property
     def sessions(self) -> dict[str, Session]:
-        """By client id."""
+        """All sessions of this broker, connected or not, by client id."""
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -66,7 +66,7 @@ class Host(Scheduler, Protocol):
 
     @property
     def retained(self) -> RetainedStore:
-        """Retained messages."""
+        """The retained messages of this broker."""
 
     @property
     def connected(self) -> int:

@@ -51,7 +51,7 @@ class WildcardForms:
         return form in self._count
 
     def add_filter(self, topic_filter: str) -> None:
-        """Count a filter."""
+        """Count a filter by the form of its wildcards; one without wildcards is not counted."""
         if (form := form_of(topic_filter)) is not None:
             self.add(form)
 
@@ -63,7 +63,7 @@ class WildcardForms:
             self._levels[form] = levels
 
     def remove(self, form: str) -> None:
-        """Count one less."""
+        """Count one filter of this form less."""
         left = self._count[form] - 1
         if left:
             self._count[form] = left

@@ -21,7 +21,7 @@ class Publisher(Scheduler, Protocol):
 
     @property
     def counters(self) -> Counters:
-        """What is counted."""
+        """The counters of this broker, as `/metrics` shows them."""
 
     def publish(self, message: Message, source: Connection | None, /) -> None:
         """Take over a message that was published here: deliver it and pass it on. `source`: its

@@ -6,8 +6,8 @@ lost for these brokers, and counted exactly (docs/decisions/0027).
                -(the tree has it again)-> back: it asks for what it lacks
                -(it lacks nothing of the tail, and asks no more)-> served; or `absent_time` has
                passed: the lost messages that it lacks are counted, and one line gives the number
-    link       up -(lost)-> brokers that were reached over it are absent, or back if they are
-               reached over another one, and may lack messages that were on their way
+    link       up -(lost)-> each broker that was reached over it is absent; or, if another link
+               leads to it, it is back, and may lack messages that were on their way
 
 Each message has one origin, which keeps it or counts it. Messages on their way over a link that is
 lost may have left their origin's log by then: the broker that had them last keeps or counts them.

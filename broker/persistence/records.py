@@ -43,7 +43,7 @@ class JournalError(ValueError):
 
 
 class Kind(IntEnum):
-    """Kinds of records."""
+    """What a record says; its first byte."""
 
     MESSAGE = 1
     """A message that sessions refer to by its number."""
@@ -280,7 +280,7 @@ class MessageRecord(NamedTuple):
     payload: bytes
 
     def encode(self) -> bytes:
-        """Return the record."""
+        """Return MESSAGE as bytes: the record's head and its body."""
         size = _MESSAGE.size + len(self.topic) + len(self.properties) + len(self.payload)
         flags = self.qos | self.retain << 2
         head = _MESSAGE.pack(
@@ -318,7 +318,7 @@ class RunRecord(NamedTuple):
     data: bytes
 
     def encode(self) -> bytes:
-        """Return the record."""
+        """Return RUN as bytes: the record's head and its body."""
         size = _RUN.size + len(self.topic) + len(self.properties) + len(self.data)
         head = _RUN.pack(
             self.number,
@@ -343,7 +343,7 @@ class RunRecord(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """The number of messages."""
+        """How many messages the run has."""
         return len(self.data) // self.size
 
     def message(self, number: int) -> MessageRecord:
@@ -372,7 +372,7 @@ class SessionRecord(NamedTuple):
     """When it was created, and its floor (see `session_owner`)."""
 
     def encode(self) -> bytes:
-        """Return the record."""
+        """Return SESSION as bytes: the record's head and its body."""
         flags = self.flags | CAME_IN if self.listener is not None else self.flags
         flags |= (OWNED if self.owner is not None else 0) | (AGED if self.ages != (0, 0) else 0)
         head = _SESSION.pack(
@@ -438,7 +438,7 @@ class SubscribedRecord(NamedTuple):
     filter: bytes
 
     def encode(self) -> bytes:
-        """Return the record."""
+        """Return SUBSCRIBED as bytes: the record's head and its body."""
         head = _SUBSCRIBED.pack(self.session, self.options, self.identifier)
         return _RECORD.pack(5, len(head) + len(self.filter)) + head + self.filter
 
@@ -463,7 +463,7 @@ class OutgoingRecord(NamedTuple):
     shared: bytes
 
     def encode(self) -> bytes:
-        """Return the record."""
+        """Return QUEUED or SENT as bytes: the record's head and its body."""
         flags = self.qos | self.retain << 2
         head = _OUTGOING.pack(
             self.session, self.packet_id, self.number, flags, len(self.ids), len(self.shared)
@@ -509,7 +509,7 @@ class RetainedRecord(NamedTuple):
     payload: bytes
 
     def encode(self) -> bytes:
-        """Return the record."""
+        """Return RETAINED as bytes: the record's head and its body."""
         size = _RETAINED.size + len(self.topic) + len(self.properties) + len(self.payload)
         head = _RETAINED.pack(
             self.time,
@@ -562,7 +562,7 @@ class LoggedRecord(NamedTuple):
     data: bytes
 
     def encode(self) -> bytes:
-        """Return the record."""
+        """Return LOGGED as bytes: the record's head and its body."""
         head = _LOGGED.pack(self.key, self.sequence, self.messages, self.step, self.at)
         return b"".join((_RECORD.pack(14, len(head) + len(self.data)), head, self.data))
 
@@ -574,12 +574,12 @@ class LoggedRecord(NamedTuple):
 
 
 def encode_end(session: int) -> bytes:
-    """Return END."""
+    """Return END as bytes: the session with this number is over."""
     return _RECORD.pack(4, 4) + _NUMBER.pack(session)
 
 
 def encode_unsubscribed(session: int, topic_filter: bytes) -> bytes:
-    """Return UNSUBSCRIBED."""
+    """Return UNSUBSCRIBED as bytes: a session's subscription to a filter has ended."""
     return _RECORD.pack(6, 4 + len(topic_filter)) + _NUMBER.pack(session) + topic_filter
 
 
@@ -601,27 +601,27 @@ def encode_dequeued(session: int, packet_id: int, count: int, number: int) -> by
 
 
 def encode_acknowledged(session: int, packets: bytes) -> bytes:
-    """Return SETTLED: acknowledgements of 4 bytes each, all of one kind."""
+    """Return ACKNOWLEDGED as bytes: acknowledgements of 4 bytes each, all of one kind."""
     return _RECORD.pack(11, 4 + len(packets)) + _NUMBER.pack(session) + packets
 
 
 def encode_incoming(session: int, packet_ids: bytes) -> bytes:
-    """Return INCOMING: packet identifiers of 2 bytes each."""
+    """Return INCOMING as bytes: packet identifiers of 2 bytes each."""
     return _RECORD.pack(12, 4 + len(packet_ids)) + _NUMBER.pack(session) + packet_ids
 
 
 def encode_retained(body: bytes) -> bytes:
-    """Return RETAINED with an encoded body."""
+    """Return RETAINED as bytes, of a body that is encoded."""
     return _RECORD.pack(13, len(body)) + body
 
 
 def encode_seen(vector: bytes) -> bytes:
-    """Return SEEN. `vector`: as `codec` encodes it."""
+    """Return SEEN as bytes. `vector`: as `codec` encodes it."""
     return _RECORD.pack(15, len(vector)) + vector
 
 
 def encode_shared(body: bytes) -> bytes:
-    """Return SHARED."""
+    """Return SHARED as bytes; `shared_records` encodes its body."""
     return _RECORD.pack(17, len(body)) + body
 
 
@@ -640,7 +640,7 @@ class StartTimeRecord(NamedTuple):
     origins: tuple[bytes, ...]
 
     def encode(self) -> bytes:
-        """Return the record."""
+        """Return START_TIME as bytes: the record's head and its body."""
         body = _START_TIME.pack(self.session, self.at, self.offset) + b"".join(self.origins)
         return _RECORD.pack(19, len(body)) + body
 
@@ -664,13 +664,15 @@ def decode_number(body: bytes) -> tuple[int, bytes]:
 
 
 def decode_sent_run(body: bytes) -> tuple[int, int, int, int, int]:
-    """Decode SENT_RUN. Raises struct.error."""
+    """Return session, packet identifier, count, number and QoS from the body of SENT_RUN. Raises
+    struct.error."""
     found: tuple[int, int, int, int, int] = _SENT_RUN.unpack(body)
     return found
 
 
 def decode_dequeued(body: bytes) -> tuple[int, int, int, int]:
-    """Decode PUMPED. Raises struct.error."""
+    """Return session, packet identifier, count and number from the body of DEQUEUED. Raises
+    struct.error."""
     found: tuple[int, int, int, int] = _DEQUEUED.unpack(body)
     return found
 

@@ -5,18 +5,18 @@ A message crosses only links that have subscribers behind them. So sequence numb
 of messages that no local subscriber wanted. Only the origin knows which numbers these are, and it
 is asked only when a message may have been lost on the way. Until then everything that is wanted
 here comes over the link that leads to the origin, in order: that link is the source of the origin's
-feed. A feed loses its source when the path to the origin or back changes: a broker that finds a new
-path to another one tells it (BREAK), ahead of the messages that take the new path. From then on
-messages are still passed on to neighbours, but they are held back from local subscribers until the
-origin has sent what is missing:
+feed. A feed loses its source when the path to the origin or the path back changes: a broker that
+finds a new path to another broker sends it a BREAK, and only then messages over the new path. From
+then on the broker here still passes messages on to its neighbours, but it holds them back from its
+own subscribers until the origin has sent what is missing:
 
     ASK     to the origin: what is not here, and when subscriptions were made meanwhile
     ANSWER  back, behind the messages that are on their way: of that, what is wanted here; "up to
             number n that is all"
 
-A broker on the path passes an ANSWER on over a live link only, and only while it
-knows all filters that the asking broker had posted when it asked. So what is published behind the
-answer takes the same path, or a BREAK precedes it.
+A broker on the path passes an ANSWER on over a live link only, and only while it knows all filters
+that the asking broker had posted when it asked. So what is published behind the answer takes the
+same path, or a BREAK precedes it.
 """
 
 from __future__ import annotations
@@ -125,9 +125,8 @@ class GapRecovery:
         alarm: Alarm,
     ) -> None:
         """`node`: this broker, as `config` describes it; `events`: dispatches that an origin is
-        lost;
-        `flow_control`: holds publishers at origins; `above`: the floors above delivery; `report`:
-        counts and logs; `alarm`: calls the cluster again; `origins`, `log`, `directory`,
+        lost; `flow_control`: holds publishers at origins; `above`: the floors above delivery;
+        `report`: counts and logs; `alarm`: calls the cluster again; `origins`, `log`, `directory`,
         `strategy`, `starts`, `orphans`, `history`: the modules that it uses."""
         self.node = node
         self._limits = node.limits
@@ -299,8 +298,8 @@ class GapRecovery:
             self.lose(feed)
 
     def entering(self, link: Link) -> None:
-        """Tell the neighbour of a link that is about to be live that its messages
-        take another path from now on (BREAK)."""
+        """Tell the neighbour of a link that is about to be live that its messages take another path
+        from now on (BREAK)."""
         if self.active:
             self._strategy.link_joining(link)
         link.upto.clear()

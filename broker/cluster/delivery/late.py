@@ -12,13 +12,14 @@ them.
                                       <---  LACK   when subscribers here have room: what is still
                                                    missing, until nothing is
 
-The offer is repeated each second until the other broker answers. These messages arrive behind newer
-ones.
+The offer is repeated each second until the other broker answers. Messages of the tail arrive behind
+newer ones.
 
     body of OFFER, LACK   origin, (u48 first, u48 last)...
-    body of PIECE         origin, u32 number of it, u32 index, u8 last, u48 up to which number it
-                          stands for what was offered, a part of (u32 size of ages, ages, PUBLISH
-                          packets)
+    body of PIECE         origin, u32 the piece's number, u32 this part's index, u8 1 if the part is
+                          the last one, u48 the sequence number up to which the piece has all that
+                          was offered, then the part. Joined, the parts are u32 size of the ages,
+                          ages, PUBLISH packets
     origin                id, u32 boot
 """
 
@@ -67,10 +68,10 @@ PAUSE = 0.005
 """s between two checks of subscribers that have to catch up."""
 
 ORIGIN_SIZE = 12
-"""bytes of an origin,"""
+"""bytes of an origin."""
 
 HEAD = ORIGIN_SIZE + 15
-"""and bytes ahead of the content in one part of a PIECE."""
+"""bytes ahead of the content in one part of a PIECE."""
 
 LONGEST = 4 * CHUNK
 """bytes of all pieces of which parts are here, beyond the largest message; if there are more, some

@@ -205,7 +205,7 @@ class Above(Protocol):
 
     @property
     def retained_sync(self) -> RetainedMessages:
-        """Retained messages."""
+        """The retained messages of this broker."""
 
     @property
     def retained_comparison(self) -> Comparing:

@@ -8,13 +8,14 @@ when these subscriptions began, and the answer says which number was the newest 
 all messages. A broker that has confirmed the subscription has said that number then
 (`subscription_barrier`), and is not asked.
 
-Times are those of the origin's clock: each answer says what it showed, some time between question
-and answer. The origin finds the number of a time in its log, or, if the log does not go back so
-far, in notes of the numbers that it had at times (`PastNumbers`). A broker that replays messages
-tells the neighbour how old they are, and that is passed on to all brokers behind: with flooding,
-where no origin is asked, and for an origin that does not answer. Until it is known where a
-subscription begins, it gets all messages that arrive. When it began, and which origins may say
-more, goes with its session to the journal and to other brokers, each by its own clock.
+Times are given by the origin's clock. Each answer has the time that this clock showed, so that the
+broker that asked can compare it with its own. The origin looks up in its log which number was the
+newest one at a time. If the log does not go back so far, it looks into notes of the numbers that it
+had at certain times (`PastNumbers`). With flooding no origin is asked, and some origins do not
+answer. For these cases a broker that replays messages tells its neighbour how old they are (AGES),
+and that is passed on to all brokers behind. Until it is known where a subscription begins, it gets
+all messages that arrive. The journal, and another broker that takes the session, are told when its
+subscriptions began and which origins may still answer; each converts the time to its own clock.
 
     question  u8 count, u48 times of the origin's clock (ms)
     answer    u8 count, u48 the origin's clock (ms), u48 numbers
@@ -79,10 +80,11 @@ ASKED = 1000
 
 
 NOTED, NOTES = 0.1, 2048
-"""s between two notes of the newest number that was published here, and how many are kept,"""
+"""s between two notes of the newest number that was published here, and how many are kept."""
 
 NOTED_OLD, OLD_NOTES = 10.0, 512
-"""and the same for older notes: as long as a broker may be away."""
+"""s between two older notes, and how many of these are kept: together as long as a broker may be
+away."""
 
 
 def starts_of(session: Session) -> list[SubscriptionStart | None]:

@@ -45,9 +45,9 @@ from broker.wire.varint import encode_varint, read_length
 from routing.topic_filter import valid_topic_name
 
 MARK = ORIGIN + b"\x00\x18"
-"""What an origin property without a receiver assignment begins with,"""
+"""What an origin property without a receiver assignment begins with."""
 SIZE = len(MARK) + 24
-"""and its bytes."""
+"""bytes of such a property."""
 STAMP_MARK = b"\x26\x00\x01h\x00\x14"
 STAMP_SIZE = len(STAMP_MARK) + 20
 EXPIRY = b"\x02"

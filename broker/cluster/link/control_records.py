@@ -11,16 +11,16 @@ from broker.wire.errors import MalformedPacket
 
 
 class RecordType(NamedTuple):
-    """One kind of record."""
+    """What a kind of record is called, who sends it, and what it costs its receiver."""
 
     number: int
     name: str
     answers: str = ""
     """The name of the record that it answers; "": either end sends it by itself."""
     costly: bool = False
-    """Its receiver walks through tables,"""
+    """Its receiver walks through tables to answer it."""
     replaying: bool = False
-    """and for this one through the log."""
+    """Its receiver walks through its replay log to answer it."""
     paced: bool = False
     """Honest neighbours send it often, on behalf of all behind them; each broker paces how many it
     sends itself."""

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from broker.cluster.link.ports import HandshakeHost
 
 AUTHENTICATION = "mqttree-x25519-sha256-aes256gcm"
-"""The Authentication Method with a cluster secret,"""
+"""The Authentication Method of brokers with a cluster secret."""
 IDENTITY = "mqttree-ed25519"
-"""and without one: ids are proven, nothing is encrypted."""
+"""The Authentication Method without a secret: ids are proven, nothing is encrypted."""
 LINK_PROTOCOL = 2
 """The version of the link protocol. It is another one whenever links carry something else, or it
 means something else: brokers of two versions do not link (docs/decisions/0017)."""

@@ -110,7 +110,7 @@ class Forwarding(Receiver["Link"], Protocol):
 
     @property
     def log(self) -> Sized:
-        """The replay log."""
+        """The replay log, of which a link asks only how many entries it has."""
 
 
 class Acknowledgements(Protocol):
@@ -143,7 +143,7 @@ class LinkHost(Reporting, Protocol):
 
     @property
     def config(self) -> NodeConfig:
-        """Its configuration."""
+        """The settings that this broker was started with."""
 
     @property
     def to_ping(self) -> list[Link]:
@@ -155,19 +155,19 @@ class LinkHost(Reporting, Protocol):
 
     @property
     def acks(self) -> Acknowledgements:
-        """Takes acknowledgements of neighbours."""
+        """Takes the answers to marks: what neighbours have handled."""
 
     @property
     def retained_sync(self) -> Restorer[Link]:
-        """Who takes retained messages that a comparison brings."""
+        """Takes the retained messages that a comparison with a neighbour brings."""
 
     @property
     def retained_comparison(self) -> Comparing:
-        """Who compares retained messages."""
+        """Compares the retained messages here with those of a neighbour."""
 
     @property
     def low_watermarks(self) -> Advance:
-        """Who tells how far neighbours have all."""
+        """Tells neighbours up to which number they have all that they want."""
 
     def link_up(self, link: Link, now: float) -> None:
         """Note that a handshake is complete."""
@@ -337,7 +337,8 @@ class Link:
         return action
 
     def move(self, given: Input) -> Action:
-        """Do so for an input that is no packet: one that has no place closes the link."""
+        """Go to the next state of the table for an input that is no packet, and return what is to
+        be done. An input that has no place in this state closes the link."""
         try:
             return self.step(given)
         except ProtocolViolation as error:

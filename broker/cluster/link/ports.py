@@ -47,7 +47,7 @@ class HandshakeHost(LinkHost, Protocol):
 
     @property
     def own(self) -> Identity:
-        """Who it is."""
+        """The id and the boot number of this broker."""
 
     @property
     def rng(self) -> random.Random:

@@ -69,9 +69,9 @@ class Receiver(Protocol[L_contra]):
     def batch_received(
         self, link: L_contra, batch: PublishRun, key: bytes, sequence: int, data: bytes, now: float
     ) -> None:
-        """Do so with a run of QoS 1 or 2 packets, `batch`, that came over `link` at `now` (s): its
-        first message is number `sequence` of the origin `key`. `data`: the packets as they came if
-        the first one names the origin, else b""."""
+        """Deliver here, and pass on, a run of QoS 1 or 2 packets (`batch`) that came over `link` at
+        `now` (s): its first message is number `sequence` of the origin `key`. `data`: the packets
+        as they came if the first one names the origin, else b""."""
 
     def run_received(
         self,
@@ -83,9 +83,9 @@ class Receiver(Protocol[L_contra]):
         sequence: int,
         now: float,
     ) -> None:
-        """Do so with a run of QoS 0 packets that came over `link` at `now` (s): the first one is
-        number `sequence` of the origin `key`. `chunk`: the packets, of `size` bytes each;
-        `prefix`: bytes ahead of the payload."""
+        """Deliver here, and pass on, a run of QoS 0 packets that came over `link` at `now` (s): the
+        first one is number `sequence` of the origin `key`. `chunk`: the packets, of `size` bytes
+        each; `prefix`: bytes ahead of the payload."""
 
 
 class Restorer(Protocol[L_contra]):

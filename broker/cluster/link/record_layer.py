@@ -139,15 +139,15 @@ class RecordLayer:
             self.under.write(b"".join(pieces))
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection below at once; what has not gone out is lost."""
         self.under.abort()
 
     def pause_reading(self) -> None:
-        """Stop reading."""
+        """Stop reading from the connection below."""
         self.under.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Read again from the connection below."""
         self.under.resume_reading()
 
     def unread(self) -> bool:

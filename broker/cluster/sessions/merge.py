@@ -86,9 +86,9 @@ SUBSCRIBING = 0.25
 """s since a client's last SUBSCRIBE in which another one may follow."""
 
 UNSUBSCRIBED = 2.0
-"""s for which a merge waits until the newer session's client subscribes,"""
+"""s for which a merge waits at most until the newer session's client subscribes."""
 UNSETTLED = 10.0
-"""and until it is known where its subscriptions begin."""
+"""s for which a merge waits at most until it is known where that session's subscriptions begin."""
 HELD_TIME = 30.0
 """s for which an old session that is here waits for newer ones at most: as long as its holder keeps
 its bytes."""

@@ -1,9 +1,10 @@
 """Sets of messages by number, as brokers tell each other which messages a session was offered
 (docs/decisions/0016). Pure.
 
-A `Vector` has for each origin the highest number and the gaps below it, `Ranges` are ascending
-inclusive pairs of numbers. A session was *offered* a message when its broker had the message and
-asked the session's subscriptions, whether these matched or not.
+A `Vector` says for each origin which numbers are in the set: the highest one, and the gaps below
+it. `Ranges` are pairs (first number, last number) in ascending order. A session was *offered* a
+message once its broker has compared the message with the session's subscriptions, whether one of
+these matched or not.
 """
 
 from __future__ import annotations

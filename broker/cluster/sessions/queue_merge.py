@@ -1,7 +1,7 @@
 """The queue of an older session is added to the newer session of the same client.
 
-Of each message one of the two sessions is sure to have it: the old one has the messages up to the
-start of the newer one's subscriptions (see `subscription_start`), the newer one those behind it.
+Together the two sessions have every message: the older one has those up to the point where the
+subscriptions of the newer one begin (see `subscription_start`), the newer one those behind it.
 Messages that both had are found by number: those of the newer session are in its broker's log. A
 message in a session does not say its origin and number. So the old broker looks in its own log for
 the same topic and payload, and the newer one does for those that are not found there. QoS 2

@@ -74,9 +74,9 @@ GONE = 2.0
 """s without a path to a broker after which its messages go to others: a repair of the tree takes
 much less."""
 ASK = 10.0
-"""s after which a broker is asked about an assignment of which it has said nothing,"""
+"""s after which a broker is asked about an assignment of which it has said nothing."""
 ASK_AGAIN = 5.0
-"""and s until it is asked once more."""
+"""s between two such questions."""
 LATE = 30.0
 """s after which a broker is believed that it never had an assignment: it can no longer be queued
 behind other messages."""

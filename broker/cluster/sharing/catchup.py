@@ -46,9 +46,9 @@ ASK, TOLD = 13, 14
 """Kinds of messages to one broker."""
 
 STEP = 500
-"""messages that are given to groups in one turn, about 10 ms of work,"""
+"""messages that are given to groups in one turn at most, about 10 ms of work."""
 LOOKS = 2_000
-"""and entries of the log that are looked at."""
+"""entries of the log that are looked at in one turn at most."""
 PAUSE = 0.001
 """s between two turns."""
 ASKED = 500
@@ -56,9 +56,9 @@ ASKED = 500
 FORGOTTEN = 5_000
 """groups without members that are looked at in one turn."""
 RETRY = 1.0
-"""s after which a broker is asked again,"""
+"""s without an answer after which a broker is asked again."""
 PATIENCE = 5.0
-"""and after which a group counts as new."""
+"""s without an answer after which a group counts as new."""
 OLDEST = 0xFFFFFFFF
 TIME_SIZE = 6
 """bytes of the time of a question."""
