@@ -130,7 +130,13 @@ class Node:
     def attach_journal(self, journal: Journal) -> None:
         """Have the state of this broker kept by a journal, from now on."""
         self.journal = journal
+        self.cluster.attach_journal(journal)
         journal.take_answers(self.answers)
+
+    @property
+    def journal_healthy(self) -> bool:
+        """Whether the journal is written, if there is one."""
+        return self.journal.healthy
 
     def restore_tail(self, loaded: TailLoaded) -> None:
         """Have the log's tail go on with what an earlier incarnation of this broker `loaded`."""

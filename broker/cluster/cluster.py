@@ -87,7 +87,7 @@ from stp.tree import Tree
 if TYPE_CHECKING:
     from broker.cluster.delivery.ports import AbsentMembers
     from broker.core.message import Message
-    from broker.core.ports import Claimant, Draining
+    from broker.core.ports import Claimant, Draining, Journal
     from broker.core.publish_run import PublishRun
     from broker.core.route import Route
     from broker.core.session import Session, SharedGroup, SharedOutgoing
@@ -425,6 +425,10 @@ class Cluster:
             self.topology.change_deadline,
         )
         """When each module that has timers is to be called (s)."""
+
+    def attach_journal(self, journal: Journal) -> None:
+        """Hand the journal to the modules that record in it by themselves."""
+        self.sharing.attach_journal(journal)
 
     def attach(self, absent_members: AbsentMembers) -> None:
         """Take the module that is built above the cluster. To be called before any input."""

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from broker.cluster.strategy.directory import Directory
     from broker.core.connection import Connection
     from broker.core.local_broker import LocalBroker
+    from broker.core.ports import Journal
 
 REPORT, RULING, QUERY = 10, 11, 12
 """Kinds of messages to one broker."""
@@ -100,6 +101,7 @@ class Assignments:
         "_gone",
         "_groups",
         "_heard",
+        "_journal",
         "_limits",
         "_node",
         "_out",
@@ -123,6 +125,7 @@ class Assignments:
         that come back to other members; `alarm`: calls the cluster again; `directory`, `forwarder`:
         the modules below that it uses."""
         self._node = node
+        self._journal: Journal = node.journal
         self._counters = node.counters
         self._turns = node.turns
         self._limits = node.limits
@@ -142,6 +145,10 @@ class Assignments:
         self._full = False  # publishers are held
         self._progress = 0.0  # s; when an assignment was closed, or publishers were held
         directory.receive(REPORT, self._report)
+
+    def attach_journal(self, journal: Journal) -> None:
+        """Record in `journal` what members elsewhere have acknowledged, from now on."""
+        self._journal = journal
 
     # ---------------------------------------------------------------- given
 
@@ -260,7 +267,7 @@ class Assignments:
                 self._take_back(found, operation, sender)
         if closed:
             self._progress = now
-            self._node.journal.shared_closed(closed)
+            self._journal.shared_closed(closed)
             self._release()
         if rulings:
             self._alarm.hurry(now)
@@ -454,7 +461,7 @@ class Assignments:
         self._counters.shared_undelivered += 1
 
     def _closed(self, ref: Ref) -> None:
-        self._node.journal.shared_closed([ref])
+        self._journal.shared_closed([ref])
 
     # ---------------------------------------------------------------- the end, and the beginning
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from broker.cluster.strategy.directory import Directory
     from broker.core.connection import Connection
     from broker.core.local_broker import LocalBroker
+    from broker.core.ports import Journal
 
 ASK, TOLD = 13, 14
 """Kinds of messages to one broker."""
@@ -162,6 +163,7 @@ class Catchup:
         "_giver",
         "_groups",
         "_jobs",
+        "_journal",
         "_kept",
         "_limits",
         "_node",
@@ -185,6 +187,7 @@ class Catchup:
         to groups; `alarm`: calls the cluster again; `directory`, `forwarder`: the modules below
         that it uses."""
         self._node = node
+        self._journal: Journal = node.journal
         self._counters = node.counters
         self._turns = node.turns
         self._limits = node.limits
@@ -206,6 +209,10 @@ class Catchup:
         self._at = 0.0  # s; when that is due
         directory.receive(ASK, self._ask_received)
         directory.receive(TOLD, self._told_received)
+
+    def attach_journal(self, journal: Journal) -> None:
+        """Record in `journal` what groups have got, from now on."""
+        self._journal = journal
 
     # ---------------------------------------------------------------- known groups
 
@@ -236,7 +243,7 @@ class Catchup:
         self._record(group_id, key)
 
     def _record(self, group_id: bytes, key: bytes) -> None:
-        self._node.journal.shared_covered(
+        self._journal.shared_covered(
             group_id, key, self._covered[group_id][key], self._since.get(group_id)
         )
 
@@ -510,7 +517,7 @@ class Catchup:
                     ref: Ref = (key, sequence, group_id)
                     given += 1
                     self._giver.give_late(ref, message)
-                    self._node.journal.shared_closed([ref])
+                    self._journal.shared_closed([ref])
         return given
 
     def _end(self, job: Job) -> None:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from broker.cluster.sharing.ports import Giver
     from broker.cluster.strategy.directory import Directory
     from broker.core.local_broker import LocalBroker
+    from broker.core.ports import Journal
     from broker.core.session import SharedGroup
 
 SOON = 0.002
@@ -88,6 +89,7 @@ class Custody:
         "_granted",
         "_groups",
         "_held",
+        "_journal",
         "_leaving",
         "_limits",
         "_node",
@@ -115,6 +117,7 @@ class Custody:
         where; `giver`: delivers to local members; `leaving`: knows which sessions go to other
         brokers; `directory`, `forwarder`: the modules below that it uses."""
         self._node = node
+        self._journal: Journal = node.journal
         self._counters = node.counters
         self._limits = node.limits
         self._boot = boot
@@ -192,6 +195,10 @@ class Custody:
         self._parked.setdefault(split_key(ref[0])[0], OrderedDict())[ref] = (message, at)
         self._soon(CHECK)
 
+    def attach_journal(self, journal: Journal) -> None:
+        """Record in `journal` what members here are granted, from now on."""
+        self._journal = journal
+
     @property
     def count(self) -> int:
         """Messages that are here, or are known to be declined."""
@@ -248,7 +255,7 @@ class Custody:
             return
         self._given[ref] = (session, outgoing)
         self._soon(CHECK)
-        conn, journal = session.conn, self._node.journal
+        conn, journal = session.conn, self._journal
         if outgoing.qos == 2 and conn is not None and journal.recording:
             # The journal has it before the client gets the message.
             conn.gate = journal.lsn + 1
@@ -287,7 +294,7 @@ class Custody:
             if len(self._declined) > self._limits.max_assigned_moved:
                 self._declined.popitem(last=False)
         elif operation == DONE:
-            self._frame = self._node.journal.lsn + 1
+            self._frame = self._journal.lsn + 1
         self._out.setdefault(split_key(ref[0])[0], []).append((operation, ref))
         self._soon(SOON)
 
@@ -320,7 +327,7 @@ class Custody:
 
     def _report(self) -> None:
         """Send the reports that the journal has made durable."""
-        journal = self._node.journal
+        journal = self._journal
         if self._out:
             self._unsaid.append((self._frame, self._out))
             self._out = {}
@@ -487,10 +494,10 @@ class Custody:
     def _take(self, taken: list[tuple[Ref, Message]]) -> None:
         """Deliver messages to local members."""
         once = [ref for ref, message in taken if message.qos == 2]
-        if once and self._node.journal.recording:
+        if once and self._journal.recording:
             for ref in once:
                 self.taken.add(ref, self._node.now)
-            self._node.journal.shared_taken(once)
+            self._journal.shared_taken(once)
         for (_, _, group_id), message in taken:
             self._weigh(message, -1)
             self._giver.deliver_here(group_id, message)
@@ -523,7 +530,7 @@ class Custody:
                 self._say(self._declined[ref][1], ref)
             elif ref in self.taken or (boot == own and self._came(ref)):
                 self._say(DONE, ref)
-            elif boot != own and not self._node.journal.recording:
+            elif boot != own and not self._journal.recording:
                 # An earlier incarnation of this broker may have sent it, without a record.
                 self._counters.shared_uncertain += 1
                 self._say(DONE, ref)

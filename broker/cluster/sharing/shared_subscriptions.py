@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
     from broker.core.connection import Connection
     from broker.core.local_broker import LocalBroker
+    from broker.core.ports import Journal
     from broker.core.route import Route
     from broker.core.session import Session, SharedGroup
 
@@ -110,6 +111,11 @@ class SharedSubscriptions:
     # ---------------------------------------------------------------- published here
 
     # ---------------------------------------------------------------- for the journal
+
+    def attach_journal(self, journal: Journal) -> None:
+        """Record in `journal` what becomes of messages for groups, from now on."""
+        for part in (self.assignments, self.custody, self.catchup):
+            part.attach_journal(journal)
 
     def covered(self) -> Iterable[tuple[bytes, bytes, Ranges, float | None]]:
         """Return group id, origin, numbers that the group got, and since when (s) it is known, of
