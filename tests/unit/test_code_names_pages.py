@@ -28,8 +28,10 @@ MAINTAINERS = [
     if re.search(r"decisions/|driver-contract|link-protocol|glossary|ARCHITECTURE|CONTRIB", name)
 ]
 
-NOT_OURS = {"prometheus_client", "generate_latest"}
-"""Names of libraries that the pages speak of."""
+NOT_OURS = {"prometheus_client", "generate_latest", "bytes.startswith", "sys.settrace", "py.typed"}
+"""Names of libraries, and of a file, that the pages speak of."""
+
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def sources() -> Iterator[str]:
@@ -79,6 +81,32 @@ def test_members_are_there(page: str, known_members: set[str]) -> None:
     assert named - known_members == set()
 
 
+@pytest.fixture(scope="module")
+def dotted(known_members: set[str]) -> set[str]:
+    """`package.module`, `module.name`, and members of what drivers call node and link."""
+    found = {
+        f"{owner.lower()}.{member}"
+        for owner, member in (name.split(".") for name in known_members)
+        if owner in {"Node", "Link"}
+    }
+    for name in (name for name in files() if name.endswith(".py")):
+        path = name.removesuffix(".py").removesuffix("/__init__").split("/")
+        found |= {".".join(path[start:]) for start in range(len(path))}
+        top = ast.parse(read(name)).body
+        found |= {f"{path[-1]}.{node.name}" for node in top if isinstance(node, DEFINITIONS)}
+    return found
+
+
+@pytest.mark.parametrize("page", MAINTAINERS)
+def test_names_with_a_dot_are_there(page: str, dotted: set[str]) -> None:
+    named = set(re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", read(page)))
+    # Of `node.turns.took` the member of the node.
+    short = {re.sub(r"^(node\.\w+)\..*", r"\1", name) for name in named}
+    assert {
+        name for name in short - dotted - NOT_OURS if not name.endswith((".py", ".toml"))
+    } == set()
+
+
 @pytest.mark.parametrize("page", MAINTAINERS)
 def test_words_with_an_underscore_are_there(page: str, words: set[str]) -> None:
     named = set(re.findall(r"`([A-Za-z]+_\w+)`|\[([a-z]+_\w+)\](?!\()", read(page)))
@@ -93,8 +121,11 @@ def test_commands_of_bench_are_there(page: str) -> None:
     assert set(re.findall(r"mqttree bench ([a-z][a-z-]*)", read(page))) - known == set()
 
 
-def test_a_missing_name_is_found(words: set[str], known_members: set[str]) -> None:
+def test_a_missing_name_is_found(
+    words: set[str], known_members: set[str], dotted: set[str]
+) -> None:
     assert "Node.flush" in known_members and "Node.no_such_thing" not in known_members
+    assert "node.cluster" in dotted and "federation.entropy" not in dotted
     assert "MAX_RETAINED" in words and "NO_SUCH" + "_LIMIT" not in words
 
 
