@@ -482,8 +482,7 @@ class Cluster:
     def filter_changed(self, topic_filter: str, *, wanted: bool) -> None:
         """Tell other brokers of the first subscription to a filter here, or that the last one is
         gone."""
-        if self.strategy.posting:
-            self.strategy.filter_changed(topic_filter, wanted=wanted)
+        self.strategy.filter_changed(topic_filter, wanted=wanted)
 
     @property
     def shares(self) -> bool:
