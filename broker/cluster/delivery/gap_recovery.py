@@ -49,7 +49,6 @@ from broker.cluster.delivery.paced_release import PacedRelease
 from broker.cluster.events import ClusterEvents, LinkDown, LinkUp, OriginLost, RouteChanged
 from broker.cluster.link.codec import read_link_packets, split_key
 from broker.cluster.strategy.directory import ROUTING
-from broker.cluster.strategy.flood import leaves_out
 from broker.cluster.strategy.path_change import (
     BREAK,
     CHANGED,
@@ -176,13 +175,13 @@ class GapRecovery:
                 self.changed(broker_id)
             else:
                 self._arm_all(broker_id)
-        elif leaves_out(value[4:].decode(errors="replace")):
+        elif self._strategy.needs_feeds(value[4:].decode(errors="replace")):
             self.activate()
 
     def link_up(self, event: LinkUp) -> None:
         """Begin feeds if a new neighbour routes by interest, as its CONNECT says."""
         link = event.link
-        if link.peer is not None and leaves_out(link.peer.routing):
+        if link.peer is not None and self._strategy.needs_feeds(link.peer.routing):
             self.activate()
 
     def _started(self, broker_id: bytes) -> None:

@@ -9,15 +9,8 @@ from broker.cluster.events import LinkUp, RouteChanged
 from broker.cluster.link.link import Link
 from broker.cluster.strategy.directory import EVERYTHING, INTEREST, Changes, Directory
 from broker.cluster.strategy.ports import Delivery, LinkedBroker
-from broker.cluster.strategy.spanning_tree import OverSpanningTree
+from broker.cluster.strategy.spanning_tree import FLOOD, OverSpanningTree
 from broker.core.receiver_assignment import ReceiverAssignment
-
-FLOOD = "flood"
-
-
-def leaves_out(routing: str) -> bool:
-    """Whether a broker with this value of `--routing` leaves out messages that are not wanted."""
-    return routing != FLOOD
 
 
 class Flood(OverSpanningTree):

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from broker.cluster.events import LinkUp, RouteChanged
 from broker.cluster.link.link import Link
 from broker.cluster.strategy.directory import Directory
-from broker.cluster.strategy.flood import leaves_out
 from broker.cluster.strategy.interest_table import InterestTable, remembering
 from broker.cluster.strategy.ports import Delivery, LinkedBroker, LostBrokers
 from broker.cluster.strategy.spanning_tree import OverSpanningTree
@@ -151,7 +150,7 @@ class Interest(OverSpanningTree):
         """Note a neighbour: what is not wanted behind it is not sent to it, unless it floods. With
         the first one this broker begins to tell what is wanted here."""
         link = event.link
-        link.selective = link.peer is not None and leaves_out(link.peer.routing)
+        link.selective = link.peer is not None and self.needs_feeds(link.peer.routing)
         self.table.begin()
 
     def live_changed(self) -> None:

@@ -37,6 +37,11 @@ class RoutingStrategy(Protocol):
         """Whether messages do not go to brokers that do not want them: then a missing number is no
         loss, and a broker with a new filter has to ask the origins (ordered feeds)."""
 
+    def needs_feeds(self, routing: str) -> bool:
+        """Return whether messages of other brokers have to be taken in order (ordered feeds) once a
+        broker is there with the value `routing` of `--routing`, as it leaves out messages that are
+        not wanted behind it."""
+
     @property
     def posting(self) -> bool:
         """Whether this broker posts the filters that are wanted here."""

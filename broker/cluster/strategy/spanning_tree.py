@@ -11,6 +11,8 @@ from broker.cluster.strategy.directory import Directory
 from broker.cluster.strategy.path_change import tell_break, tell_break_over
 from broker.cluster.strategy.ports import Delivery, Feed, LinkedBroker
 
+FLOOD = "flood"
+
 
 class OverSpanningTree:
     """Links and brokers that come and go, where messages take the spanning tree."""
@@ -23,6 +25,11 @@ class OverSpanningTree:
         self._directory = directory
         self._delivery = delivery
         directory.strategy = self
+
+    def needs_feeds(self, routing: str) -> bool:
+        """Return whether a broker with the value `routing` of `--routing` leaves messages out: all
+        do that do not flood."""
+        return routing != FLOOD
 
     # ---------------------------------------------------------------- next hops
 
