@@ -71,7 +71,7 @@ class Group:
         self.trie: SubscriptionTrie[Rule] = SubscriptionTrie()
 
     def add(self, rule: Rule) -> None:
-        """Add a rule."""
+        """Add a rule to those of the group."""
         self.trie.insert(rule.general, rule.order, rule)
 
 

@@ -34,7 +34,7 @@ class Scheduler(Protocol):
         """Call `call(now)` once, at `when` (s) or a little later."""
 
     def cancel(self, timer: Timer, /) -> None:
-        """Do not call."""
+        """Take a timer back: it is not called any more."""
 
 
 class Timers:

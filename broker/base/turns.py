@@ -32,7 +32,7 @@ class Peer(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether it is closed."""
+        """Whether the connection is closed, so that nothing of it is to be handled."""
 
     @property
     def link(self) -> object | None:

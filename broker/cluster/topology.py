@@ -46,7 +46,7 @@ class AnnouncingBroker(LocalBroker, Protocol):
 
 
 class LosesLinks(Protocol):
-    """Ends links."""
+    """Called when a link is to end, or has ended."""
 
     def __call__(
         self, link: Link, reason: str, now: float, *, quiet: bool = False, replaced: bool = False

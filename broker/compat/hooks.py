@@ -127,8 +127,8 @@ class HookedNode(ServedNode):
 
 
 class ShowingNode(HookedNode):
-    """The same for plugins that observe every packet: outgoing packets are shown when they are
-    written."""
+    """A node for plugins that observe every packet: outgoing packets are shown to them when they
+    are written."""
 
     on_packets: Callable[[Client, bytes], None]
     """Called with whole packets that go to a client."""

@@ -14,8 +14,7 @@ from broker.wire.publish_header import HIGH, LOW, PACKET_IDS, PUBLISH
 from broker.wire.varint import encode_varint
 
 MOST = 1024
-"""packets of one batch at most: flow control and replays must not overshoot by
-more."""
+"""packets of one batch at most: flow control and replays must not overshoot by more."""
 
 LARGEST = 4096
 """bytes of a packet; with larger ones the copies cost more than what is saved for each packet."""

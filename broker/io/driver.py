@@ -116,7 +116,7 @@ class Driver:
         self.turns.took(self.time() - began)
 
     def stop(self) -> None:
-        """Tick no more."""
+        """End the ticks of the node."""
         self.stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -256,7 +256,7 @@ class StreamProtocol(asyncio.Protocol):
             transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection at once; what has not gone out is lost."""
         self.transport.abort()
 
     def pause_reading(self) -> None:
@@ -266,7 +266,7 @@ class StreamProtocol(asyncio.Protocol):
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Read again after `pause_reading`."""
         with suppress(RuntimeError):
             self.transport.resume_reading()
 

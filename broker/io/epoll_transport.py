@@ -520,7 +520,7 @@ class EpollStream:
         self._timer = self.poller.driver.loop.call_later(delay, self.abort)
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection at once; what has not gone out is lost."""
         self._end("closed")
 
     def fail(self, error: OSError) -> None:
@@ -573,7 +573,7 @@ class EpollStream:
                 self.watched()
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Read again after `pause_reading`."""
         if not self.reading and self.state == OPEN:
             self.reading = True
             self.watched()

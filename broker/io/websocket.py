@@ -298,7 +298,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._finish(CloseCode.NORMAL_CLOSURE)
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection at once; what has not gone out is lost."""
         self.transport.abort()
 
     def pause_reading(self) -> None:
@@ -307,7 +307,7 @@ class WebSocketProtocol(asyncio.Protocol):
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Read again after `pause_reading`."""
         with contextlib.suppress(RuntimeError):
             self.transport.resume_reading()
 
@@ -441,7 +441,7 @@ class AdapterTransport:
         self._wanted.set()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection at once; what has not gone out is lost."""
         for task in self._tasks:
             task.cancel()
 
@@ -450,7 +450,7 @@ class AdapterTransport:
         self._reading.clear()
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Read again after `pause_reading`."""
         self._reading.set()
 
     def unread(self) -> bool:

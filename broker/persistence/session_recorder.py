@@ -49,11 +49,11 @@ class RecordedSessions(Protocol):
 
     @property
     def frames(self) -> WriteAheadLog:
-        """Where records go."""
+        """The log that makes frames of records."""
 
     @property
     def messages(self) -> MessageRecords:
-        """Numbers and records messages."""
+        """Gives messages their numbers and records each of them once."""
 
     @property
     def clock_step(self) -> int:

@@ -30,7 +30,7 @@ class Frame(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes of its records."""
+        """Bytes of the records that are in the frame by now."""
 
 
 class Snapshot:

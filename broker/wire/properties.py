@@ -309,7 +309,8 @@ def forwardable(section: bytes) -> bool:
 
 @lru_cache(maxsize=4096)
 def forwardable_cached(section: bytes) -> bool:
-    """The same for short sections (up to 127 bytes), which publishers often repeat."""
+    """Return what `forwardable` says of a short section (up to 127 bytes). Answers are kept, as
+    publishers repeat such sections."""
     return forwardable(section)
 
 

@@ -193,11 +193,11 @@ class SeenWatcher(Protocol):
 
 
 class Above(Protocol):
-    """The floors above delivery."""
+    """What messages lead to on the floors above delivery."""
 
     @property
     def sharing(self) -> SharedGroups:
-        """Shared subscriptions."""
+        """Gives messages to members of shared subscriptions."""
 
     @property
     def delivered_ranges(self) -> DeliveredElsewhere:
@@ -213,4 +213,4 @@ class Above(Protocol):
 
     @property
     def absent_members(self) -> AbsentBrokers:
-        """Brokers that are away."""
+        """Keeps what brokers that are away will want, or counts it."""

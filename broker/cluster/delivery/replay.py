@@ -174,7 +174,7 @@ class LogWalk:
             self._step(now)
 
     def stop(self) -> None:
-        """Go no further."""
+        """End the walk; what it has found and not handed on is dropped."""
         self.over = True
         self._found.clear()
 

@@ -115,7 +115,7 @@ class PastNumbers:
         self._old: deque[tuple[float, int]] = deque(maxlen=OLD_NOTES)
 
     def note(self, number: int, now: float) -> None:
-        """Note the newest number."""
+        """Note that `number` is the newest one at `now` (s), unless that was noted just before."""
         notes, old = self._notes, self._old
         if notes and (number == notes[-1][1] or now < notes[-1][0] + NOTED):
             return

@@ -27,8 +27,8 @@ class RecordType(NamedTuple):
 
 
 MAX_PING_PAYLOAD = 1024 * 1024
-"""bytes of records in one PINGREQ on a link; all origins with their gaps fit twice
-(SEEN, ORIGINS), and the members. Larger: garbage [link_garbage]."""
+"""bytes of records in one PINGREQ on a link; all origins with their gaps fit twice (SEEN, ORIGINS),
+and the members. Larger: garbage [link_garbage]."""
 
 PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE = 1, 2, 3, 4, 5, 6, 7, 8
 DIRECTORY, ROUTED, UPTO, TOLD, HEARD = 9, 10, 11, 12, 13

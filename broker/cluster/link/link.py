@@ -1,5 +1,4 @@
-"""A connection to another broker (MQTT-ST II-C): packets in and out, records in
-PINGREQ, messages.
+"""A connection to another broker (MQTT-ST II-C): packets in and out, records in PINGREQ, messages.
 
 Its states, and what each packet does in them, are a table (`link_states`). What comes before the
 link is up is the handshake's; from then on PINGREQ with records, PINGRESP and PUBLISH go both ways,

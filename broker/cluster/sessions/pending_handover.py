@@ -35,7 +35,7 @@ class State(TableEnum):
 
 
 class Input(TableEnum):
-    """What happens to it."""
+    """What happens to a handover."""
 
     CONNECTED = "a request of a newer connection came, and the older one is open here"
     FOREIGN = "a request of another user came"
@@ -180,5 +180,5 @@ class PendingHandover:
 
     @property
     def size(self) -> int:
-        """Bytes that are encoded."""
+        """Bytes of the encoded session and of its encoded rest."""
         return len(self.data or b"") + len(self.rest or b"")

@@ -36,7 +36,7 @@ class State(TableEnum):
 
 
 class Input(TableEnum):
-    """What happens to it."""
+    """What happens to a merge."""
 
     BEGUN = "it is known where the newer session's subscriptions begin, or was waited for too long"
     WHOLE = "all parts have come"

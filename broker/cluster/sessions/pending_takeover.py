@@ -48,7 +48,7 @@ class State(TableEnum):
 
 
 class Input(TableEnum):
-    """What happens to it."""
+    """What happens to a takeover."""
 
     SESSION = "all parts of the session have come"
     REST = "all parts of the rest have come"

@@ -53,11 +53,11 @@ class SessionParts:
 
     @property
     def position(self) -> int:
-        """Bytes that have arrived."""
+        """Bytes of the session that have arrived: where the next part begins."""
         return len(self._data)
 
     def clear(self) -> None:
-        """Begin again."""
+        """Drop the parts that have arrived."""
         self._export, self._data = (0, 0), bytearray()
 
     def take(self) -> bytes:

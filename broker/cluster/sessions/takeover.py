@@ -1,5 +1,5 @@
-"""One session for a client id in the whole federation: the newest connection takes it
-over (docs/decisions/0016). `pending_takeover` has the states as a table.
+"""One session for a client id in the whole federation: the newest connection takes it over
+(docs/decisions/0016). `pending_takeover` has the states as a table.
 
 Every broker posts for which clients it has sessions, with the time when their connection began. A
 client is accepted at once if no other broker has a session of it, or if it wants a clean start.

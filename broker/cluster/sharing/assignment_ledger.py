@@ -92,7 +92,7 @@ class Ledger:
         return len(self.refs)
 
     def add(self, assignment: Assignment) -> None:
-        """Keep an assignment."""
+        """Keep an assignment, and count its bytes."""
         self.refs[assignment.ref] = assignment
         self.by_who.setdefault(assignment.who, {})[assignment.ref] = assignment
         self.size += assignment.size
@@ -141,7 +141,7 @@ class SequenceSet:
         self._at: OrderedDict[tuple[bytes, bytes, int], float] = OrderedDict()
 
     def add(self, ref: Ref, now: float) -> None:
-        """Put one in."""
+        """Add the number of `ref`; `now` (s) is when it was used last."""
         key, sequence, group_id = ref
         place = (key, group_id, sequence >> 8)
         self._bits[place] = self._bits.get(place, 0) | 1 << (sequence & 255)

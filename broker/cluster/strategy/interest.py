@@ -29,7 +29,7 @@ class Forgotten:
     __slots__ = ()
 
     def keeps(self, broker_id: bytes, *, gone: bool = False) -> bool:
-        """No message goes there."""
+        """Return False: no message goes to a broker that the tree has lost."""
         return False
 
     def learnt(self, broker_id: bytes, topic_filter: str) -> None:
@@ -143,7 +143,7 @@ class Interest(OverSpanningTree):
     # ---------------------------------------------------------------- links
 
     def route_changed(self, event: RouteChanged) -> None:
-        """Find links again."""
+        """Find again over which links messages go."""
         self.table.route_changed(event)
 
     def link_up(self, event: LinkUp) -> None:

@@ -29,8 +29,7 @@ of work. As many filters without subscribers are withdrawn at a time, every PACE
 
 FilterChange = tuple[bytes, bool, bool]
 """A filter, whether it is wanted, and if not, whether messages still go there
-(`SourceTrees.keeps`);
-b"": none of those kept is."""
+(`SourceTrees.keeps`); b"": none of those kept is."""
 
 
 class PostedFilters:

@@ -74,19 +74,19 @@ class Entry(Protocol):
 
     @property
     def key(self) -> bytes:
-        """Its origin."""
+        """The origin of the message, as 16 characters."""
 
     @property
     def topic(self) -> bytes:
-        """UTF-8"""
+        """The topic of the message, as UTF-8."""
 
     @property
     def at(self) -> float:
-        """s; when it came"""
+        """When the message came (s)."""
 
 
 class Log(Protocol):
-    """The replay log."""
+    """The replay log, as far as strategies read it."""
 
     @property
     def end(self) -> int:
@@ -101,7 +101,7 @@ class Numbers(Protocol):
 
     @property
     def top(self) -> int:
-        """The highest one."""
+        """The highest number that has been here."""
 
 
 class Passed(Protocol):
@@ -121,7 +121,7 @@ class Delivery(Host, Protocol):
 
     @property
     def gap_recovery(self) -> Recovery:
-        """Finds missing messages."""
+        """Keeps the ordered feeds, and asks origins for what is missing."""
 
     @property
     def acks(self) -> LinkLog:
@@ -137,7 +137,7 @@ class Delivery(Host, Protocol):
 
     @property
     def events(self) -> ClusterEvents:
-        """Tells subscribers what happens."""
+        """Dispatches cluster events to the modules that hear of them."""
 
 
 class RoutedHops(Protocol):

@@ -126,7 +126,7 @@ class RoutingStrategy(Protocol):
         """Note that a link has become live, or is not live any more."""
 
     def link_measured(self, link: Link) -> None:
-        """Note a round trip."""
+        """Note that the round-trip time of a link was measured again."""
 
     def link_overflowed(self, event: LinkBehind) -> None:
         """Note that the queue of a link has overflowed."""

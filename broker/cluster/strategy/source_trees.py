@@ -96,7 +96,7 @@ class PathCostSettings(Protocol):
 
     @property
     def capability(self) -> float:
-        """Of this machine."""
+        """The capability of this machine (`stp.capability`)."""
 
 
 class NextHops:

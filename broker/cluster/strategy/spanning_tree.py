@@ -131,7 +131,7 @@ class OverSpanningTree:
         return False
 
     def next_deadline(self) -> float | None:
-        """Return none."""
+        """Return None: nothing is due at a time."""
         return None
 
     def entries_handled(self, event: EntriesHandled) -> None:

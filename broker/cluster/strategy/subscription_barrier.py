@@ -209,7 +209,7 @@ class SubscriptionBarrier:
     # ---------------------------------------------------------------- waiting clients
 
     def posted(self) -> None:
-        """A filter was posted."""
+        """Note that this broker has posted a filter: the next wave asks who knows of it."""
         self._posted = self._last_new = self._posted + 1
 
     def expect(self, filters: Iterable[str], then: Then, *, again: bool = False) -> bool:
