@@ -48,9 +48,11 @@ PROPERTY_MEMORY = 130
 bytes."""
 
 ROUTE_MEMORY = 1_000
+TOPIC_MEMORY = 250
+RECEIVER_MEMORY = 250
 ROUTE_SHOWN_MEMORY = 150
-"""bytes of memory that a kept route takes, and each client that has it among its own, as rules are
-in force."""
+"""bytes of memory that a kept route takes, each topic that has it, each receiver in it, and each
+client that has a topic among its own, as rules are in force."""
 
 GROUP_MEMORY = 1_000
 MEMBERS_MEMORY = 300

@@ -233,8 +233,16 @@ class Limits(Record, kw_only=True):
     GiB."""
 
     route_cache_deliveries: int = 4_000_000
-    """receivers in all kept routes together; as above (many topics times many subscribers of all of
-    them)."""
+    """receivers in all kept routes together, of routes that topics share once; as above (many
+    topics times many subscribers)."""
+
+    changed_filters: int = 1_024
+    """filters with wildcards that change before all routes are forgotten, instead of those that
+    match: to look a topic up in these costs as much as to find its route."""
+
+    routes_aged: int = 4_096
+    """routes that are forgotten each second of those that have not been used since a filter with
+    wildcards changed: they may hold sessions that have ended."""
 
     route_cache_origins: int = 256
     """origins whose links are kept with a route, with routing by topic; then they are forgotten. A

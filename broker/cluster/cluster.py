@@ -454,6 +454,7 @@ class Cluster:
         self.group_changed: Callable[[SharedGroup], None] = self.sharing.groups.tell
         self.session_changed: Callable[[Session], None] = self.sharing.groups.session_changed
         self.remote_members = self.sharing.groups.matching
+        self.brokers_wanting: Callable[[str], tuple[bytes, ...]] = self.strategy.brokers_wanting
         self.share: Callable[[Route, Message, Connection | None], None] = self.sharing.publish
         self.share_run = self.sharing.publish_run
         self.stays: Callable[

@@ -200,10 +200,7 @@ class Client:
     def forget_routes(self) -> None:
         """Have the rules asked again, or nothing more: the client goes."""
         if self.routes is not self.node.dispatcher.routes:
-            for route in self.routes.values():
-                if route.viewers is not None:
-                    route.viewers.discard(self)
-            self.routes.clear()
+            self.node.dispatcher.cache.hide(self)
 
     # ---------------------------------------------------------------- everything else
 

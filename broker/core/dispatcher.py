@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from broker.auth.authorization import receivers
 from broker.base import costs
+from broker.base.timers import Scheduler
 from broker.core.effects import AuthorizeReceive
 from broker.core.message import Message
-from broker.core.route import Delivery, Interned, Route, Viewer, encode_identifier
+from broker.core.route import Delivery, Interned, Key, Route, encode_identifier
+from broker.core.route_cache import RouteCache
 from broker.core.session import Session, SharedGroup, SharedOutgoing, Subscription
 from broker.core.wildcard_forms import WildcardForms, filter_memory, form_of
 from broker.wire.constants import ReasonCode
@@ -31,13 +33,15 @@ if TYPE_CHECKING:
     from broker.core.effects import Effect, Hooks
     from broker.core.ports import Cluster, Journal
     from broker.core.publish_run import PublishRun
+    from broker.core.route_cache import Viewer
+
+NO_SESSIONS: frozenset[Session] = frozenset()
+
+AGE = 1.0
+"""s between two looks at routes that changed filters made doubtful."""
 
 
-EVICTED = 64
-"""routes that make room at a time: all of them at once would take long."""
-
-
-class Host(Protocol):
+class Host(Scheduler, Protocol):
     """What the dispatcher asks of its broker."""
 
     @property
@@ -96,10 +100,9 @@ class Dispatcher:
         self.shared: SubscriptionTrie[SharedGroup] = SubscriptionTrie()
         self.members = 0  # of all of them
         self.memory = 0  # bytes that all filters take, of shared subscriptions, too
-        self.routes: dict[bytes, Route] = {}
-        self._interned: Interned = {}
-        self._receivers = 0  # in all of `routes`
-        self._viewed = False  # some routes have `viewers`
+        self.cache = RouteCache(node.limits)
+        self.routes: dict[bytes, Route] = self.cache.routes
+        self._ages = False  # `_age` is going to be called
         self._waiting: deque[AuthorizeReceive] = deque()
 
     # ---------------------------------------------------------------- subscriptions
@@ -184,11 +187,6 @@ class Dispatcher:
         session.filters_memory += size
         self.memory += size
 
-    @property
-    def routes_memory(self) -> int:
-        """Bytes that the kept routes take, about."""
-        return len(self.routes) * costs.ROUTE_MEMORY + self._receivers * 16
-
     def leave(self, session: Session) -> None:
         """Take all subscriptions of a session out that has ended: from now on it gets nothing,
         wherever they still stand."""
@@ -209,30 +207,17 @@ class Dispatcher:
         return self.shared.get(inner, name)
 
     def invalidate(self, topic_filter: str) -> None:
-        """Forget the cached routes that a change of this filter touches."""
-        if "+" in topic_filter or "#" in topic_filter:
-            self.forget_routes()
-        else:
-            self._forget(topic_filter.encode())
+        """Forget the kept routes of the topics that `topic_filter` matches, which has changed."""
+        self.cache.invalidate(topic_filter)
+        if self.cache.ages and not self._ages:
+            self._ages = True
+            self.node.schedule(self.node.now + AGE, self._age)
 
-    def _forget(self, topic: bytes) -> None:
-        route = self.routes.pop(topic, None)
-        if route is not None:
-            self._receivers -= len(route.deliveries)
-            for client in route.viewers or ():
-                client.routes.pop(topic, None)
-
-    def _make_room(self) -> None:
-        """Forget the routes that were made first, as there are too many, or too many receivers."""
-        limits = self.node.limits
-        while (
-            len(self.routes) >= limits.route_cache
-            or self._receivers > limits.route_cache_deliveries
-        ):
-            for topic in list(islice(self.routes, min(EVICTED, limits.route_cache))):
-                self._forget(topic)
-        if len(self._interned) >= limits.interned_receivers:
-            self._interned.clear()
+    def _age(self, now: float) -> None:
+        self.cache.age()
+        self._ages = self.cache.ages
+        if self._ages:
+            self.node.schedule(now + AGE, self._age)
 
     def session_changed(self, session: Session) -> None:
         """Forget routes because the session's version or limits changed."""
@@ -240,19 +225,11 @@ class Dispatcher:
             self.forget_routes()
 
     def forget_routes(self) -> None:
-        """Have each topic looked up again at its next message."""
-        if self.node.access is not None or self._viewed:
-            self._viewed = False
-            for route in self.routes.values():
-                for client in route.viewers or ():
-                    client.routes.clear()
-        self.routes.clear()
-        self._interned.clear()
-        self._receivers = 0
+        """Forget all kept routes."""
+        self.cache.clear()
 
     def route(self, topic: bytes, *, keep: bool = True) -> Route:
-        """Return the route of a topic name, from the cache or made now, and then kept there
-        (`keep`).
+        """Return the route of a topic name: a kept one, or one found now and then kept (`keep`).
 
         Raises:
             MalformedPacket, ProtocolViolation: not a topic name (MQTT-3.3.2-1, -2).
@@ -261,46 +238,66 @@ class Dispatcher:
         if route is not None:
             return route
         name = topic_name(topic)
-        steps = self.trie.steps + self.shared.steps
-        shared = self.shared.match(name)
-        cluster = self.node.cluster
-        sessions: dict[Session, list[Subscription]] = {}
-        for value in self.trie.match(name):
-            if not value.session.ended:
-                sessions.setdefault(value.session, []).append(value)
-        self.node.turns.work += costs.PACKET_WORK + self.trie.steps + self.shared.steps - steps
-        permitted: set[Session] | None = None
-        if self.node.access is not None:
-            members = {member.session for group in shared for member in group.members.values()}
-            permitted = receivers(name, members)
-            may = receivers(name, sessions)
-            sessions = {s: subs for s, subs in sessions.items() if s in may}
-        deliveries = [Delivery(s, subs) for s, subs in sessions.items()]
-        if not keep or name.startswith("$") or len(topic) > self.node.limits.route_cache_topic:
+        cache = self.cache
+        route = cache.valid(topic, name)
+        if route is not None:
+            self.node.turns.work += costs.PACKET_WORK
+            return route
+        own = name.startswith("$")
+        key = self._key(name, own)
+        if not keep or own or len(topic) > self.node.limits.route_cache_topic:
             # Not kept: whether a client may publish to a topic is not asked once it is in `routes`
             # (MQTT-4.7.2-1).
-            route = Route(deliveries, shared, not name.startswith("$"), {})
-            route.permitted = permitted
-            route.elsewhere = cluster.remote_members(name, shared)
-            return route
-        self._make_room()
-        self._receivers += len(deliveries)
-        route = Route(deliveries, shared, True, self._interned)
-        route.permitted = permitted
-        if cluster.shares:
-            route.elsewhere = cluster.remote_members(name, shared)
-        self.routes[topic] = route
+            return self._found(key, {}, forward=not own)
+        route = cache.shared(key)
+        if route is None:
+            route = self._found(key, cache.interned, forward=True)
+        cache.keep(topic, route, key)
+        return route
+
+    def _key(self, name: str, own: bool) -> Key:
+        """Return what decides about the route of a topic: the subscriptions that match, in order,
+        and whoever else gets it. `own`: the topic begins with `$`, and goes nowhere else."""
+        node = self.node
+        cluster, turns = node.cluster, node.turns
+        trie, shared_trie = self.trie, self.shared
+        steps = trie.steps + shared_trie.steps
+        found = trie.match(name)
+        for subscription in found:
+            if subscription.session.ended:
+                found = [one for one in found if not one.session.ended]
+                break
+        groups = shared_trie.match(name) if len(shared_trie) else ()
+        turns.work += costs.PACKET_WORK + trie.steps + shared_trie.steps - steps
+        permitted: frozenset[Session] | None = None
+        if node.access is not None:
+            members = {member.session for group in groups for member in group.members.values()}
+            permitted = frozenset(receivers(name, members)) if members else NO_SESSIONS
+            may = receivers(name, {one.session: None for one in found})
+            found = [one for one in found if one.session in may]
+        elsewhere = cluster.remote_members(name, groups) if cluster.shares else ()
+        brokers = () if own else cluster.brokers_wanting(name)
+        if groups or elsewhere or brokers or permitted is not None:
+            return Key((*found,), (*groups,), (*elsewhere,), permitted, brokers)
+        return Key((*found,))
+
+    def _found(self, key: Key, interned: Interned, *, forward: bool) -> Route:
+        """Return a new route. `key`: what decides about it; `interned`, `forward`: as of
+        `Route`."""
+        sessions: dict[Session, list[Subscription]] = {}
+        for subscription in key.subscriptions:
+            sessions.setdefault(subscription.session, []).append(subscription)
+        deliveries = [Delivery(session, found) for session, found in sessions.items()]
+        route = Route(deliveries, key.groups, forward, interned)
+        route.permitted = None if key.permitted is None else set(key.permitted)
+        route.elsewhere = key.elsewhere
+        route.brokers = key.brokers
         return route
 
     def show(self, route: Route, topic: bytes, client: Viewer) -> None:
         """Let a `client` that may publish to a `topic` find its `route` without being asked again,
         as long as the route is kept."""
-        if self.routes.get(topic) is route:
-            if route.viewers is None:
-                route.viewers = set()
-            route.viewers.add(client)
-            client.routes[topic] = route
-            self._viewed = True
+        self.cache.show(route, topic, client)
 
     # ---------------------------------------------------------------- messages
 

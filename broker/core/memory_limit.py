@@ -193,7 +193,7 @@ class MemoryLimit:
             + node.cluster.log_size
             + len(node.sessions) * costs.SESSION_MEMORY
             + node.dispatcher.memory
-            + node.dispatcher.routes_memory
+            + node.dispatcher.cache.memory
             + len(node.connections) * costs.CONNECTION_MEMORY
             + node.cluster.memory
         )

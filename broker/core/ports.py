@@ -243,6 +243,9 @@ class Cluster(Protocol):
     def subscription_start(self) -> SubscriptionStart | None:
         """Return where a subscription that begins now begins; None: all that comes is for it."""
 
+    def brokers_wanting(self, topic: str, /) -> tuple[bytes, ...]:
+        """Return the other brokers that want a `topic`, if messages go to these alone."""
+
     # ---------------------------------------------------------------- shared subscriptions
 
     @property
@@ -256,7 +259,7 @@ class Cluster(Protocol):
         """A session that may be a member of groups has connected or disconnected."""
 
     def remote_members(
-        self, topic: str, groups: list[SharedGroup], /
+        self, topic: str, groups: Sequence[SharedGroup], /
     ) -> Sequence[tuple[Pool, SharedGroup | None]]:
         """Return the groups for a topic of which other brokers have members; `groups`: those that
         have members here."""

@@ -1,9 +1,10 @@
-"""Which local subscribers get a topic, and how: found once, and kept until subscriptions change."""
+"""Which local subscribers get a topic, and how: found once for all topics with the same receivers,
+and kept until subscriptions change (see `route_cache`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.wire.varint import encode_varint
 
@@ -12,20 +13,27 @@ if TYPE_CHECKING:
     from routing.group_selection import Pool
 
 
-class Viewer(Protocol):
-    """A client that finds routes in its own table, as rules say which topics it may publish to."""
-
-    @property
-    def routes(self) -> dict[bytes, Route]:
-        """The routes of this client alone, by topic name."""
-
-
 Interned = dict["tuple[Session, ...]", "tuple[Session, ...]"]
 """Receivers, each tuple of them once."""
 
 NO_LINKS: list[Any] = []
 NO_WAYS: dict[bytes, list[Any]] = {}
 """Of routes for which they have not been looked up yet; both are replaced then, and stay empty."""
+
+
+class Key(NamedTuple):
+    """What decides about a route."""
+
+    subscriptions: tuple[Subscription, ...]
+    """that match the topic, in a fixed order"""
+    groups: tuple[SharedGroup, ...] = ()
+    """of shared subscriptions, with members here"""
+    elsewhere: tuple[tuple[Pool, SharedGroup | None], ...] = ()
+    """groups with members at other brokers, each with the one here"""
+    permitted: frozenset[Session] | None = None
+    """members of `groups` that may receive the topic; None: all"""
+    brokers: tuple[bytes, ...] = ()
+    """others with a matching filter, with routing by interest or by topic"""
 
 
 class Delivery:
@@ -53,15 +61,17 @@ class Delivery:
 
 
 class Route:
-    """The sessions that get a topic, sorted by how. Valid until the subscriptions that match the
-    topic change."""
+    """The sessions that get a topic, sorted by how, and where else it goes. All topics with the
+    same receivers share one; a topic has it until a subscription that matches it changes."""
 
     __slots__ = (
+        "brokers",
         "deliveries",
         "elsewhere",
         "forward",
         "generation",
         "granted",
+        "key",
         "links",
         "onward",
         "permitted",
@@ -71,7 +81,7 @@ class Route:
         "raw5",
         "shared",
         "special",
-        "viewers",
+        "topics",
     )
 
     def __init__(
@@ -84,8 +94,8 @@ class Route:
         """`deliveries`: what each session gets; `shared`: groups that get it; `forward`: whether
         other brokers may get it; `interned`: tuples of receivers, so that equal ones are one
         object."""
-        # Empty tuples: most of 65,536 routes have hardly any receivers, and lists of theirs would
-        # be many for the collector.
+        # Empty tuples: many routes have hardly any receivers, and lists of theirs would be many for
+        # the collector.
         self.deliveries = deliveries or ()
         self.shared = shared or ()
         # Groups that other brokers have members of, with ours.
@@ -95,13 +105,16 @@ class Route:
         self.forward = forward  # goes over links: every topic that does not begin with '$'
         # Members of `shared` that may receive the topic; None: all.
         self.permitted: set[Session] | None = None
+        # The other brokers with a matching filter, with routing by interest or by topic.
+        self.brokers: Sequence[bytes] = ()
         self.generation = -1  # of `InterestTable`, for which `links` is right
-        # Those that the topic's messages take, with routing by interest.
+        # Those that lead to these brokers.
         self.links: list[Any] = NO_LINKS
-        # The same of messages of other origins, with routing by topic.
+        # The same for messages of other origins, with routing by topic.
         self.onward: dict[bytes, list[Any]] = NO_WAYS
-        # Who have it among their own `routes`, as rules are in force.
-        self.viewers: set[Viewer] | None = None
+        # What it is found by among the routes that topics share; how many topics have it.
+        self.key = Key(())
+        self.topics = 0
         self.plain4: Sequence[Session] = ()
         self.plain5: Sequence[Session] = ()
         self.special: Sequence[Delivery] = ()

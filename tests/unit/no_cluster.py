@@ -55,6 +55,9 @@ class NoCluster:
 
     def session_changed(self, session: object, /) -> None: ...
 
+    def brokers_wanting(self, topic: str, /) -> tuple[bytes, ...]:
+        return ()
+
     def remote_members(self, topic: str, groups: object, /) -> tuple[()]:
         return ()
 

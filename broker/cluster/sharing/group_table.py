@@ -8,7 +8,7 @@ it gets late (`catchup`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from broker.base import costs
@@ -393,7 +393,7 @@ class GroupTable:
             self._late.forget_old()
 
     def matching(
-        self, topic: str, groups: list[SharedGroup]
+        self, topic: str, groups: Sequence[SharedGroup]
     ) -> list[tuple[Pool, SharedGroup | None]]:
         """Return the groups for a topic of which other brokers have members, each with the local
         one of the same name."""

@@ -44,6 +44,10 @@ class Flood(OverSpanningTree):
         """Return all live links."""
         return self._node.forwarding
 
+    def brokers_wanting(self, topic: str) -> tuple[bytes, ...]:
+        """Return no broker: which ones want a `topic` decides nothing."""
+        return ()
+
     def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
         """Return all live links, whatever `topic`, `key` and `source` are."""
         return self._node.forwarding

@@ -77,19 +77,23 @@ class Interest(OverSpanningTree):
         dispatcher = self._node.dispatcher
         route = dispatcher.routes.get(topic) or dispatcher.route(topic)
         if route.generation != self.table.generation:
-            self._find(topic, route)
-            route.generation = self.table.generation
+            self._find(route)
         return route.links
 
-    def _find(self, topic: bytes, route: Route) -> None:
-        """Look up the links of a topic."""
+    def _find(self, route: Route) -> None:
+        """Look up the links of all topics that have a `route`."""
+        route.generation = self.table.generation
         via = self._directory.database.via
-        neighbours = {via(broker_id) for broker_id in self.table.brokers_wanting(topic)}
+        neighbours = {via(broker_id) for broker_id in route.brokers}
         route.links = [
             link
             for link in self._node.forwarding
             if not link.selective or (link.peer is not None and link.peer.id in neighbours)
         ]
+
+    def brokers_wanting(self, topic: str) -> tuple[bytes, ...]:
+        """Return the other brokers with a filter that matches a `topic`."""
+        return tuple(self.table.brokers_wanting(topic))
 
     def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
         """Return the links that lead to brokers that want a `topic`; none if there is no link but
@@ -133,7 +137,7 @@ class Interest(OverSpanningTree):
             return lambda topic: True
         wanting = self.table.brokers_wanting
         return remembering(
-            lambda topic: any(via(broker_id) == peer.id for broker_id in wanting(topic))
+            lambda topic: any(via(broker_id) == peer.id for broker_id in wanting(topic.decode()))
         )
 
     def wanted_by(self, broker_id: bytes) -> Callable[[bytes], bool]:

@@ -144,7 +144,7 @@ class InterestTable:
         """Whether filters are posted: since the first other broker has come. Before that, a
         subscription costs no more than at a lone broker."""
         self.generation = 0
-        """Grows when the links that were found for a topic may have changed."""
+        """Grows when messages may take other links to the same brokers than before."""
         directory.watch(INTEREST, self._posted, self._many_posted)
 
     def paths_changed(self) -> None:
@@ -291,7 +291,6 @@ class InterestTable:
             posted.wide = True
             posted.everything = self._filters.get(EVERYTHING.decode(), broker_id) is not None
             self._take(EVERYTHING.decode(), broker_id)
-            self.generation += 1
 
     def _begin_steps(self, broker_id: bytes) -> PostedFilters:
         posted = self._unhandled[broker_id] = PostedFilters()
@@ -309,7 +308,6 @@ class InterestTable:
         del self._unhandled[broker_id]
         if posted.wide and not posted.everything and broker_id not in self._dropped:
             self._forget(EVERYTHING.decode(), broker_id)
-            self.generation += 1
 
     def _look(self, broker_id: bytes, posted: PostedFilters, change: FilterChange) -> None:
         key, wanted, keeps = change
@@ -357,7 +355,6 @@ class InterestTable:
                 or self._all_taken > self._limits.all_filters_memory
             ):
                 self._widen(broker_id)
-        self.generation += 1
 
     def _take(self, topic_filter: str, broker_id: bytes, *, late: bool = False) -> None:
         if self._filters.get(topic_filter, broker_id) is None:
@@ -366,6 +363,7 @@ class InterestTable:
             if self._filters.insert(topic_filter, broker_id, broker_id):
                 self.memory += size
                 self._all_taken += size
+            self._node.dispatcher.invalidate(topic_filter)
         if not late:
             self._lost.learnt(broker_id, topic_filter)
 
@@ -378,6 +376,7 @@ class InterestTable:
             if self._filters.remove(topic_filter, broker_id):
                 self.memory -= size
                 self._all_taken -= size
+            self._node.dispatcher.invalidate(topic_filter)
 
     def _widen(self, broker_id: bytes) -> None:
         """Send a broker everything that posts too many filters; no message is lost by that. Its
@@ -428,19 +427,18 @@ class InterestTable:
             return
         for topic_filter in self._kept.pop(broker_id, ()):
             self._forget(topic_filter, broker_id)
-        self.generation += 1
 
-    def brokers_wanting(self, topic: bytes) -> dict[bytes, None]:
+    def brokers_wanting(self, topic: str) -> dict[bytes, None]:
         """Return the ids of the other brokers with a matching filter, in a fixed order."""
         filters = self._filters
         before = filters.steps
-        found = dict.fromkeys(filters.match(topic.decode()))
+        found = dict.fromkeys(filters.match(topic))
         self._node.turns.work += filters.steps - before
         return found
 
     def wanted_by(self, broker_id: bytes) -> Callable[[bytes], bool]:
         """Return a function that says whether one broker wants a topic."""
-        return remembering(lambda topic: broker_id in self.brokers_wanting(topic))
+        return remembering(lambda topic: broker_id in self.brokers_wanting(topic.decode()))
 
 
 def remembering(ask: Callable[[bytes], bool]) -> Callable[[bytes], bool]:

@@ -55,6 +55,10 @@ class RoutingStrategy(Protocol):
     def next_hops(self, topic: bytes) -> list[Link]:
         """Return the links that a message to `topic` takes that was published here."""
 
+    def brokers_wanting(self, topic: str) -> tuple[bytes, ...]:
+        """Return the other brokers that want a `topic`, if these decide which links it takes. Valid
+        until `Dispatcher.invalidate` is called for a filter that matches the topic."""
+
     def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
         """Return the links that a message to `topic` of the origin `key` takes from here. It came
         over `source`, which may be one of them; empty, or `source` alone: it goes no further."""

@@ -388,13 +388,11 @@ class SourceTrees:
         """Return what /api/federation says of them; `receiver_sets`: sets of brokers, each of
         which wants the same topics."""
         others = self.others
-        topics = [
-            topic
-            for topic, route in islice(self._node.dispatcher.routes.items(), REPORTED)
-            if route.forward
-        ]
+        topics = list(islice(self._node.dispatcher.routes, REPORTED))
         sets = Counter(
-            frozenset(wanting) for topic in topics if (wanting := others.brokers_wanting(topic))
+            frozenset(wanting)
+            for topic in topics
+            if (wanting := others.brokers_wanting(topic.decode()))
         )
         return {
             "active": self.active,

@@ -52,38 +52,35 @@ class Topic(Interest):
 
     # ---------------------------------------------------------------- next hops
 
-    def _find(self, topic: bytes, route: Route) -> None:
+    def _find(self, route: Route) -> None:
         if self.trees.active:
-            route.links = self._behind(topic, self._directory.own_id)
+            route.generation = self.table.generation
+            route.links = self._behind(route, self._directory.own_id)
             route.onward = {}
         else:
-            super()._find(topic, route)
+            super()._find(route)
 
     def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
         """Return the links on the tree of the origin `key` that lead to brokers that want a
         `topic`. `source`: the link over which the message came."""
         if not self.trees.active:
             return Interest.onward(self, topic, key, source)  # `super()` costs as much as the rest
-        routes = self._node.dispatcher.routes
-        route = routes.get(topic)
-        if route is None or route.generation != self.table.generation:
-            self.next_hops(topic)
-            route = routes.get(topic)
-            if route is None:  # its topic is too long to be kept
-                return self._behind(topic, split_key(key)[0])
+        dispatcher = self._node.dispatcher
+        route = dispatcher.routes.get(topic) or dispatcher.route(topic)
+        if route.generation != self.table.generation:
+            self._find(route)
         found = route.onward.get(key)
         if found is None:
             if len(route.onward) >= self._node.limits.route_cache_origins:
                 route.onward.clear()
-            found = route.onward[key] = self._behind(topic, split_key(key)[0])
+            found = route.onward[key] = self._behind(route, split_key(key)[0])
         return found
 
-    def _behind(self, topic: bytes, origin: bytes) -> list[Link]:
+    def _behind(self, route: Route, origin: bytes) -> list[Link]:
         hops = self.trees.onward(origin)
         if not hops:
             return []
-        wanting = self.table.brokers_wanting(topic)
-        return list({hops[broker_id]: None for broker_id in wanting if broker_id in hops})
+        return list({hops[broker_id]: None for broker_id in route.brokers if broker_id in hops})
 
     def everywhere(self, key: bytes) -> list[Link]:
         """Return the links of the origin's tree."""

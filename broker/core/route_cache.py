@@ -1,0 +1,215 @@
+"""The routes of topics that were published to before, each kept until a subscription that matches
+its topic changes.
+
+A change of a filter without wildcards forgets the route of one topic. Which of very many topics a
+filter with wildcards matches is not looked up when it changes, but when their next message comes:
+until then their routes are doubtful. Those that no changed filter matches stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol
+
+from broker.base import costs
+from broker.core.route import Interned, Key, Route
+from routing.subscription_trie import SubscriptionTrie
+from routing.topic_filter import is_wildcard
+
+if TYPE_CHECKING:
+    from broker.base.limits import Limits
+
+EVICTED = 64
+"""routes that make room at a time: all of them at once would take long."""
+
+
+class Viewer(Protocol):
+    """A client that finds routes in its own table, as rules say which topics it may publish to."""
+
+    @property
+    def routes(self) -> dict[bytes, Route]:
+        """By topic."""
+
+
+class RouteCache:
+    """Routes by topic. Topics with the same receivers share one."""
+
+    __slots__ = (
+        "_changed",
+        "_doubtful",
+        "_limits",
+        "_receivers",
+        "_shared",
+        "_stale",
+        "_viewers",
+        "_viewing",
+        "interned",
+        "routes",
+    )
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.routes: dict[bytes, Route] = {}
+        """Those that are valid; always this object, as clients look into it."""
+        self.interned: Interned = {}
+        # Routes of before the filters in `_changed` were added or removed.
+        self._doubtful: dict[bytes, Route] = {}
+        self._changed: SubscriptionTrie[bool] = SubscriptionTrie()
+        self._shared: dict[Key, Route] = {}
+        self._receivers = 0  # in all of these
+        self._stale = False  # `interned` may hold sessions that have ended
+        self._viewers: dict[bytes, set[Viewer]] = {}
+        self._viewing: set[Viewer] = set()
+
+    def __len__(self) -> int:
+        """Return the number of topics."""
+        return len(self.routes) + len(self._doubtful)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it takes, about."""
+        return (
+            len(self) * costs.TOPIC_MEMORY
+            + len(self._shared) * costs.ROUTE_MEMORY
+            + self._receivers * costs.RECEIVER_MEMORY
+        )
+
+    @property
+    def ages(self) -> bool:
+        """Whether `age` is to be called."""
+        return self._stale or bool(self._doubtful)
+
+    # ---------------------------------------------------------------- finding
+
+    def valid(self, topic: bytes, name: str) -> Route | None:
+        """Return the route of a topic that is not among `routes`, if no filter that matches `name`,
+        the topic as text, has changed. From now on it is among them."""
+        if not self._doubtful:
+            return None
+        route = self._doubtful.pop(topic, None)
+        if route is None:
+            return None
+        if self._changed.match(name):
+            self._release(route)
+            return None
+        self.routes[topic] = route
+        return route
+
+    def shared(self, key: Key) -> Route | None:
+        """Return the route that topics with this key share, if there is one."""
+        return self._shared.get(key)
+
+    def keep(self, topic: bytes, route: Route, key: Key) -> None:
+        """Keep the `route` of a `topic` for its next message, and for all topics with this `key`.
+        Too many topics, or too many receivers: those go that came first."""
+        self._make_room()
+        if not route.topics:
+            route.key = key
+            self._shared[key] = route
+            self._receivers += len(route.deliveries)
+        route.topics += 1
+        self.routes[topic] = route
+
+    def _make_room(self) -> None:
+        limits = self._limits
+        while len(self) >= limits.route_cache or (
+            self._receivers > limits.route_cache_deliveries and len(self)
+        ):
+            self._evict(min(EVICTED, limits.route_cache))
+        if len(self.interned) >= limits.interned_receivers:
+            self.interned.clear()
+
+    def _evict(self, count: int) -> None:
+        for topic in list(islice(self._doubtful or self.routes, count)):
+            self._forget(topic)
+        if not self._doubtful:
+            self._settled()
+
+    def _settled(self) -> None:
+        """No route is doubtful any more."""
+        if len(self._changed):
+            self._changed = SubscriptionTrie()
+
+    # ---------------------------------------------------------------- forgetting
+
+    def invalidate(self, topic_filter: str) -> None:
+        """Forget the routes of the topics that a filter matches which was added or removed."""
+        self._stale = bool(self.interned)
+        if not is_wildcard(topic_filter):
+            self._forget(topic_filter.encode())
+            return
+        self._doubt()
+        if self._doubtful:
+            self._changed.insert(topic_filter, 0, True)
+            if len(self._changed) > self._limits.changed_filters:
+                self.clear()
+
+    def _doubt(self) -> None:
+        """Have each route looked at before it is used again."""
+        if self.routes:
+            self._doubtful.update(self.routes)
+            self.routes.clear()
+        if self._viewing:
+            self._unshow(self._viewing)
+
+    def _unshow(self, viewers: Iterable[Viewer]) -> None:
+        for viewer in viewers:
+            viewer.routes.clear()
+        self._viewing.clear()
+        self._viewers.clear()
+
+    def _forget(self, topic: bytes) -> None:
+        route = self.routes.pop(topic, None) or self._doubtful.pop(topic, None)
+        if route is not None:
+            self._release(route)
+        if self._viewers:
+            for viewer in self._viewers.pop(topic, ()):
+                viewer.routes.pop(topic, None)
+
+    def _release(self, route: Route) -> None:
+        route.topics -= 1
+        if not route.topics and self._shared.pop(route.key, None) is not None:
+            self._receivers -= len(route.deliveries)
+
+    def age(self) -> None:
+        """Forget some routes that have been doubtful for long, to be called once a second: they may
+        hold sessions that have ended."""
+        if self._doubtful:
+            self._evict(self._limits.routes_aged)
+        if self._stale:
+            self._stale = False
+            self.interned.clear()
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._unshow(self._viewing)
+        self.routes.clear()
+        self._doubtful.clear()
+        self._settled()
+        self._shared.clear()
+        self.interned.clear()
+        self._stale = False
+        self._receivers = 0
+
+    # ---------------------------------------------------------------- rules
+
+    def show(self, route: Route, topic: bytes, viewer: Viewer) -> None:
+        """Let a client (`viewer`) that may publish to a `topic` find its `route` without being
+        asked again, as long as the route is kept."""
+        if self.routes.get(topic) is route:
+            self._viewers.setdefault(topic, set()).add(viewer)
+            self._viewing.add(viewer)
+            viewer.routes[topic] = route
+
+    def hide(self, viewer: Viewer) -> None:
+        """Forget what a client was shown."""
+        if viewer in self._viewing:
+            self._viewing.discard(viewer)
+            for topic in viewer.routes:
+                viewers = self._viewers.get(topic)
+                if viewers is not None:
+                    viewers.discard(viewer)
+                    if not viewers:
+                        del self._viewers[topic]
+            viewer.routes.clear()
