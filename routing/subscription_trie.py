@@ -9,7 +9,7 @@ visits a node twice, however many wildcards a filter has.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from routing.sharded import ShardedDict
 from routing.topic_filter import is_wildcard, matches, well_formed
@@ -40,6 +40,9 @@ class _Node(Generic[V]):
         return (
             not self.children and self.plus is None and self.multi is None and self.bucket is None
         )
+
+
+NO_NODES: list[Any] = []
 
 
 class SubscriptionTrie(Generic[V]):
@@ -151,30 +154,61 @@ class SubscriptionTrie(Generic[V]):
             _collect(found, bucket)
         if not self._wild:
             return found
-        nodes = [self._root]
-        guarded = topic.startswith("$")  # the first level's wildcards do not match (MQTT-4.7.2-1)
-        for level in topic.split("/"):
+        levels = iter(topic.split("/"))
+        node, nodes = self._root, NO_NODES
+        guarded = topic[:1] == "$"  # the first level's wildcards do not match (MQTT-4.7.2-1)
+        steps = 0
+        # A walk with one node at each level, as most are, makes no lists.
+        for level in levels:
+            multi, plus, children = node.multi, node.plus, node.children
+            if guarded:
+                multi = plus = None
+                guarded = False
+            if multi is not None:
+                _collect(found, multi)
+            child = None if children is None else children.get(level)
+            if child is None:
+                child = plus
+            elif plus is not None:
+                nodes = [child, plus]
+                break
+            if child is None:
+                self.steps += steps + len(found)
+                return found
+            steps += 1
+            node = child
+        else:
+            if node.bucket is not None:
+                _collect(found, node.bucket)
+            if node.multi is not None:  # '#' includes its parent level
+                _collect(found, node.multi)
+        if nodes:
+            self._match_below(nodes, levels, found)
+        self.steps += steps + len(found)
+        return found
+
+    def _match_below(self, nodes: list[_Node[V]], levels: Iterator[str], found: list[V]) -> None:
+        """Add to `found` the values of the filters below `nodes`, all of one level, that match the
+        rest of a topic (`levels`)."""
+        for level in levels:
+            self.steps += len(nodes)
             reached: list[_Node[V]] = []
             for node in nodes:
-                if node.multi is not None and not guarded:
+                if node.multi is not None:
                     _collect(found, node.multi)
                 if node.children is not None and (child := node.children.get(level)) is not None:
                     reached.append(child)
-                if node.plus is not None and not guarded:
+                if node.plus is not None:
                     reached.append(node.plus)
-            self.steps += len(reached)
             if not reached:
-                break
-            guarded = False
+                return
             nodes = reached
-        else:
-            for node in nodes:
-                if node.bucket is not None:
-                    _collect(found, node.bucket)
-                if node.multi is not None:  # '#' includes its parent level
-                    _collect(found, node.multi)
-        self.steps += len(found)
-        return found
+        self.steps += len(nodes)
+        for node in nodes:
+            if node.bucket is not None:
+                _collect(found, node.bucket)
+            if node.multi is not None:  # '#' includes its parent level
+                _collect(found, node.multi)
 
     def _buckets(self, filter: str) -> dict[str, _Bucket[V]]:
         return self._wild if is_wildcard(filter) else self._exact

@@ -47,6 +47,10 @@ PROPERTY_MEMORY = 130
 """bytes of memory that a User Property takes besides its text: on the wire it may have five
 bytes."""
 
+ROUTE_WORK = 4
+"""steps of work that it takes to find the route of a topic, besides those of the look-up among
+filters."""
+
 ROUTE_MEMORY = 1_000
 TOPIC_MEMORY = 250
 RECEIVER_MEMORY = 250

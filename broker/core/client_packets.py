@@ -11,7 +11,7 @@ from broker.core.client import CONNACK, Client
 from broker.core.connection_states import State
 from broker.core.effects import Event
 from broker.core.message import Message
-from broker.core.publish import publish
+from broker.core.publish import first_route, publish
 from broker.core.qos_fast_path import ACKNOWLEDGED, acknowledgements, publish_run
 from broker.core.reauthentication import authenticate_again
 from broker.core.session import Session
@@ -95,9 +95,12 @@ class ClientPackets(Client):
                 first = data[position]
                 if first == PUBLISH and fast and length > 3:
                     start = body + 2 + (data[body] << 8 | data[body + 1])
-                    route = routes.get(data[body + 2 : start])
+                    route = None
                     section = 0  # bytes of properties
-                    if route is not None and start + five <= end:
+                    if start + five <= end:
+                        topic = data[body + 2 : start]
+                        route = routes.get(topic) or first_route(self, topic)
+                    if route is not None:
                         targets = None if node.forwarding else (route.raw5 if five else route.raw4)
                         if five:
                             start += 1
@@ -109,8 +112,6 @@ class ClientPackets(Client):
                                     or not forwardable_cached(data[start - section : start])
                                 ):
                                     route = None
-                    else:
-                        route = None
                     if route is not None:
                         if targets is None:
                             if raw is not None:

@@ -22,7 +22,7 @@ from broker.wire.errors import MalformedPacket, ProtocolViolation
 from broker.wire.publish_header import PACKET_IDS, PUBLISH, topic_of
 from broker.wire.varint import encode_varint
 from routing.subscription_trie import SubscriptionTrie
-from routing.topic_filter import split_shared, valid_topic_name
+from routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
     from broker.auth.authorization import Access
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from broker.core.publish_run import PublishRun
     from broker.core.route_cache import Viewer
 
+NO_GROUPS: list[SharedGroup] = []
 NO_SESSIONS: frozenset[Session] = frozenset()
 
 AGE = 1.0
@@ -241,9 +242,9 @@ class Dispatcher:
         cache = self.cache
         route = cache.valid(topic, name)
         if route is not None:
-            self.node.turns.work += costs.PACKET_WORK
+            self.node.turns.work += costs.ROUTE_WORK
             return route
-        own = name.startswith("$")
+        own = name[:1] == "$"
         key = self._key(name, own)
         if not keep or own or len(topic) > self.node.limits.route_cache_topic:
             # Not kept: whether a client may publish to a topic is not asked once it is in `routes`
@@ -263,35 +264,38 @@ class Dispatcher:
         trie, shared_trie = self.trie, self.shared
         steps = trie.steps + shared_trie.steps
         found = trie.match(name)
+        groups = shared_trie.match(name) if self.members else NO_GROUPS
+        turns.work += costs.ROUTE_WORK + trie.steps + shared_trie.steps - steps
         for subscription in found:
             if subscription.session.ended:
                 found = [one for one in found if not one.session.ended]
                 break
-        groups = shared_trie.match(name) if len(shared_trie) else ()
-        turns.work += costs.PACKET_WORK + trie.steps + shared_trie.steps - steps
         permitted: frozenset[Session] | None = None
         if node.access is not None:
             members = {member.session for group in groups for member in group.members.values()}
             permitted = frozenset(receivers(name, members)) if members else NO_SESSIONS
             may = receivers(name, {one.session: None for one in found})
             found = [one for one in found if one.session in may]
-        elsewhere = cluster.remote_members(name, groups) if cluster.shares else ()
-        brokers = () if own else cluster.brokers_wanting(name)
-        if groups or elsewhere or brokers or permitted is not None:
-            return Key((*found,), (*groups,), (*elsewhere,), permitted, brokers)
-        return Key((*found,))
+        return (
+            tuple(found),
+            tuple(groups),
+            tuple(cluster.remote_members(name, groups)) if cluster.shares else (),
+            permitted,
+            () if own else cluster.brokers_wanting(name),
+        )
 
     def _found(self, key: Key, interned: Interned, *, forward: bool) -> Route:
         """Return a new route. `key`: what decides about it; `interned`, `forward`: as of
         `Route`."""
+        subscriptions, groups, elsewhere, permitted, brokers = key
         sessions: dict[Session, list[Subscription]] = {}
-        for subscription in key.subscriptions:
+        for subscription in subscriptions:
             sessions.setdefault(subscription.session, []).append(subscription)
         deliveries = [Delivery(session, found) for session, found in sessions.items()]
-        route = Route(deliveries, key.groups, forward, interned)
-        route.permitted = None if key.permitted is None else set(key.permitted)
-        route.elsewhere = key.elsewhere
-        route.brokers = key.brokers
+        route = Route(deliveries, groups, forward, interned)
+        route.permitted = None if permitted is None else set(permitted)
+        route.elsewhere = elsewhere
+        route.brokers = brokers
         return route
 
     def show(self, route: Route, topic: bytes, client: Viewer) -> None:
@@ -568,7 +572,7 @@ def topic_name(topic: bytes) -> str:
         name = topic.decode()
     except UnicodeDecodeError:
         raise MalformedPacket("topic name is not UTF-8 [MQTT-3.3.2-1]") from None
-    if not valid_topic_name(name):
+    if not name or "+" in name or "#" in name or "\0" in name:
         raise ProtocolViolation(
             "topic name with a wildcard or NUL [MQTT-3.3.2-2]", ReasonCode.TOPIC_NAME_INVALID
         )

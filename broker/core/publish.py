@@ -114,6 +114,32 @@ def _accept(client: Client, message: Message, packet_id: int) -> None:
         take(client, message, packet_id)
 
 
+def first_route(client: Client, topic: bytes) -> Route | None:
+    """Return the route of a topic that is not among the client's `routes`, for a PUBLISH on the
+    fast path; None: it is to be handled by `publish`, which refuses or closes, or makes the client
+    rest as this turn has done enough."""
+    node = client.node
+    limits = node.limits
+    if (
+        topic[:1] == b"$"
+        or len(topic) > limits.route_cache_topic
+        or topic.count(b"/") >= limits.max_topic_levels
+        or node.turns.work >= limits.turn_work
+    ):
+        return None
+    try:
+        route = node.dispatcher.route(topic)
+    except WireError:
+        return None
+    permissions = client.session.permissions
+    if permissions is not None:
+        rule = permissions.publish_rule(topic.decode())
+        if rule is None or not rule.allow:
+            return None
+        _remember(client, topic, route)
+    return route
+
+
 def _answered(client: Client, message: Message, packet_id: int, allowed: bool, now: float) -> None:
     """Go on after the topic plugins' answer."""
     if not (client.conn.closed or client.conn.closing):
@@ -131,12 +157,16 @@ def _permitted(client: Client, permissions: Permissions, topic: bytes, route: Ro
     """Ask the rules about publishing; the answer yes is remembered as long as the route is."""
     rule = permissions.publish_rule(topic.decode())
     if rule is not None and rule.allow:
-        if len(client.routes) >= client.node.limits.permitted_topics:
-            client.forget_routes()
-        client.node.dispatcher.show(route, topic, client)
+        _remember(client, topic, route)
         return True
     client.note_refusal("publish to", topic.decode(), rule)
     return False
+
+
+def _remember(client: Client, topic: bytes, route: Route) -> None:
+    if len(client.routes) >= client.node.limits.permitted_topics:
+        client.forget_routes()
+    client.node.dispatcher.show(route, topic, client)
 
 
 def take(client: Client, message: Message, packet_id: int) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from broker.core.message import ORIGIN, Message
+from broker.core.publish import first_route
 from broker.core.publish_run import LARGEST, MOST, PublishRun
 from broker.core.session import RELEASED, Session, SharedOutgoing
 from broker.wire.properties import forwardable_cached
@@ -196,7 +197,7 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
         payload += size
         if size > 127 or payload > end or not forwardable_cached(properties):
             return position
-    route = client.routes.get(data[body + 2 : start])
+    route = client.routes.get(topic := data[body + 2 : start]) or first_route(client, topic)
     if route is None:
         return position
     node = client.node

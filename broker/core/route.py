@@ -4,7 +4,7 @@ and kept until subscriptions change (see `route_cache`)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from broker.wire.varint import encode_varint
 
@@ -16,24 +16,23 @@ if TYPE_CHECKING:
 Interned = dict["tuple[Session, ...]", "tuple[Session, ...]"]
 """Receivers, each tuple of them once."""
 
+Key = tuple[
+    "tuple[Subscription, ...]",
+    "tuple[SharedGroup, ...]",
+    "Sequence[tuple[Pool, SharedGroup | None]]",
+    "frozenset[Session] | None",
+    tuple[bytes, ...],
+]
+"""What decides about a route: the subscriptions that match the topic, in a fixed order; groups of
+shared subscriptions with members here; those with members at other brokers, each with the one here;
+members of groups that may receive the topic, None: all; other brokers with a matching filter, with
+routing by interest or by topic."""
+
+NO_KEY: Key = ((), (), (), None, ())
+
 NO_LINKS: list[Any] = []
 NO_WAYS: dict[bytes, list[Any]] = {}
 """Of routes for which they have not been looked up yet; both are replaced then, and stay empty."""
-
-
-class Key(NamedTuple):
-    """What decides about a route."""
-
-    subscriptions: tuple[Subscription, ...]
-    """that match the topic, in a fixed order"""
-    groups: tuple[SharedGroup, ...] = ()
-    """of shared subscriptions, with members here"""
-    elsewhere: tuple[tuple[Pool, SharedGroup | None], ...] = ()
-    """groups with members at other brokers, each with the one here"""
-    permitted: frozenset[Session] | None = None
-    """members of `groups` that may receive the topic; None: all"""
-    brokers: tuple[bytes, ...] = ()
-    """others with a matching filter, with routing by interest or by topic"""
 
 
 class Delivery:
@@ -113,7 +112,7 @@ class Route:
         # The same for messages of other origins, with routing by topic.
         self.onward: dict[bytes, list[Any]] = NO_WAYS
         # What it is found by among the routes that topics share; how many topics have it.
-        self.key = Key(())
+        self.key = NO_KEY
         self.topics = 0
         self.plain4: Sequence[Session] = ()
         self.plain5: Sequence[Session] = ()

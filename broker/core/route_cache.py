@@ -42,10 +42,10 @@ class RouteCache:
         "_receivers",
         "_shared",
         "_stale",
-        "_viewers",
         "_viewing",
         "interned",
         "routes",
+        "viewers",
     )
 
     def __init__(self, limits: Limits) -> None:
@@ -59,7 +59,8 @@ class RouteCache:
         self._shared: dict[Key, Route] = {}
         self._receivers = 0  # in all of these
         self._stale = False  # `interned` may hold sessions that have ended
-        self._viewers: dict[bytes, set[Viewer]] = {}
+        self.viewers: dict[bytes, set[Viewer]] = {}
+        """By topic, the clients that have its route among their own."""
         self._viewing: set[Viewer] = set()
 
     def __len__(self) -> int:
@@ -103,24 +104,26 @@ class RouteCache:
     def keep(self, topic: bytes, route: Route, key: Key) -> None:
         """Keep the `route` of a `topic` for its next message, and for all topics with this `key`.
         Too many topics, or too many receivers: those go that came first."""
-        self._make_room()
+        routes = self.routes
+        if len(routes) + len(self._doubtful) >= self._limits.route_cache:
+            self._evict()
         if not route.topics:
-            route.key = key
-            self._shared[key] = route
-            self._receivers += len(route.deliveries)
+            self._share(route, key)
         route.topics += 1
-        self.routes[topic] = route
+        routes[topic] = route
 
-    def _make_room(self) -> None:
+    def _share(self, route: Route, key: Key) -> None:
         limits = self._limits
-        while len(self) >= limits.route_cache or (
-            self._receivers > limits.route_cache_deliveries and len(self)
-        ):
-            self._evict(min(EVICTED, limits.route_cache))
+        while self._receivers > limits.route_cache_deliveries and len(self):
+            self._evict()
         if len(self.interned) >= limits.interned_receivers:
             self.interned.clear()
+        route.key = key
+        self._shared[key] = route
+        self._receivers += len(route.deliveries)
 
-    def _evict(self, count: int) -> None:
+    def _evict(self, count: int = EVICTED) -> None:
+        """Forget the routes of `count` topics, those that came first."""
         for topic in list(islice(self._doubtful or self.routes, count)):
             self._forget(topic)
         if not self._doubtful:
@@ -147,6 +150,8 @@ class RouteCache:
 
     def _doubt(self) -> None:
         """Have each route looked at before it is used again."""
+        if not self._doubtful:
+            self._settled()
         if self.routes:
             self._doubtful.update(self.routes)
             self.routes.clear()
@@ -157,14 +162,14 @@ class RouteCache:
         for viewer in viewers:
             viewer.routes.clear()
         self._viewing.clear()
-        self._viewers.clear()
+        self.viewers.clear()
 
     def _forget(self, topic: bytes) -> None:
         route = self.routes.pop(topic, None) or self._doubtful.pop(topic, None)
         if route is not None:
             self._release(route)
-        if self._viewers:
-            for viewer in self._viewers.pop(topic, ()):
+        if self.viewers:
+            for viewer in self.viewers.pop(topic, ()):
                 viewer.routes.pop(topic, None)
 
     def _release(self, route: Route) -> None:
@@ -198,7 +203,7 @@ class RouteCache:
         """Let a client (`viewer`) that may publish to a `topic` find its `route` without being
         asked again, as long as the route is kept."""
         if self.routes.get(topic) is route:
-            self._viewers.setdefault(topic, set()).add(viewer)
+            self.viewers.setdefault(topic, set()).add(viewer)
             self._viewing.add(viewer)
             viewer.routes[topic] = route
 
@@ -207,9 +212,9 @@ class RouteCache:
         if viewer in self._viewing:
             self._viewing.discard(viewer)
             for topic in viewer.routes:
-                viewers = self._viewers.get(topic)
+                viewers = self.viewers.get(topic)
                 if viewers is not None:
                     viewers.discard(viewer)
                     if not viewers:
-                        del self._viewers[topic]
+                        del self.viewers[topic]
             viewer.routes.clear()

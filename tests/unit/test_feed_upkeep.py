@@ -153,8 +153,8 @@ def test_a_question_for_very_much_is_answered_in_pieces(monkeypatch: pytest.Monk
             b"t" if number % 1000 == 0 else b"u", b"%d" % number, 1, False, b"", None, None
         )
         relay.log.append(LogEntry(relay.key, number, b"", one, world.now), None)
-    assert listing.brokers_wanting(b"t")
-    assert not listing.brokers_wanting(b"u")
+    assert listing.brokers_wanting("t")
+    assert not listing.brokers_wanting("u")
     got: list[int] = []
     begin, answers = 1, 0
     while begin <= count:

@@ -91,7 +91,7 @@ class Told:
     def check(self, *, exactly: bool = False) -> None:
         wanted = self.kept if self.away else self.filters
         for topic in TOPICS:
-            found = BROKER in self.interest.brokers_wanting(topic.encode())
+            found = BROKER in self.interest.brokers_wanting(topic)
             assert found or not any(matches(topic_filter, topic) for topic_filter in wanted), topic
         if exactly:
             assert {

@@ -208,7 +208,7 @@ def test_who_tells_of_too_many_filters_gets_everything() -> None:
     client.publish("few", b"for it", 1)
     world.advance(0.1)
     assert b"for it" in liar.messages()
-    assert list(interest.brokers_wanting(b"quite/another")) == []
+    assert list(interest.brokers_wanting("quite/another")) == []
 
 
 def test_filters_of_all_brokers_together() -> None:

@@ -428,6 +428,11 @@ class InterestTable:
         for topic_filter in self._kept.pop(broker_id, ()):
             self._forget(topic_filter, broker_id)
 
+    @property
+    def used(self) -> bool:
+        """Whether another broker has any filter."""
+        return len(self._filters) > 0
+
     def brokers_wanting(self, topic: str) -> dict[bytes, None]:
         """Return the ids of the other brokers with a matching filter, in a fixed order."""
         filters = self._filters
