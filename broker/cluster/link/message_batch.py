@@ -1,0 +1,175 @@
+"""Many messages of one origin on a link, of any topics: one header, and the packets as their
+publishers sent them.
+
+On the wire it is a PUBLISH (MQTT 5) to the topic `$batch`, which no client can publish to. Its
+first property is the origin property of `codec`, with the number of the first message; the others
+have the numbers that follow. Its payload is the protocol version of the packets (one byte: 5, or 4
+for both 3.x), how many there are (two bytes), and the PUBLISH packets behind each other, without
+RETAIN, DUP and Topic Alias. At QoS 0 of the batch, all are of QoS 0. At QoS 1 of the batch, all are
+of QoS 1 or 2; their packet identifiers are those of their publishers, and mean nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from broker.cluster.link.codec import MARK, SIZE, decode_sequence, encode_origin
+from broker.core.message import LINK_ID, Message
+from broker.wire.errors import MalformedPacket
+from broker.wire.publish_header import PACKET_IDS, PUBLISH, QOS_1, QOS_BITS
+from broker.wire.varint import encode_varint, read_length
+
+TOPIC = b"$batch"
+"""Topic name of a batch."""
+
+MOST = 0xFFFF
+"""messages of one batch."""
+
+_TOPIC = PACKET_IDS[len(TOPIC)] + TOPIC
+_HEAD = 3
+"""bytes of the payload ahead of the packets."""
+_AHEAD = {PUBLISH: len(_TOPIC) + 1 + SIZE, PUBLISH | QOS_1: len(_TOPIC) + 2 + 1 + SIZE}
+"""Bytes between the length of a batch and its payload, by its first byte."""
+
+
+def encode_batch(
+    key: bytes, sequence: int, packets: bytes, count: int, version: int, *, logged: bool
+) -> bytes:
+    """Return a batch.
+
+    `key`, `sequence`: the origin, and the number of the first message; `packets`: `count` PUBLISH
+    packets of MQTT `version`; `logged`: they are of QoS 1 and 2.
+    """
+    first = PUBLISH | QOS_1 if logged else PUBLISH
+    return b"".join(
+        (
+            bytes((first,)),
+            encode_varint(_AHEAD[first] + _HEAD + len(packets)),
+            _TOPIC,
+            LINK_ID if logged else b"",
+            bytes((SIZE,)),
+            encode_origin(key, sequence),
+            bytes((version,)),
+            PACKET_IDS[count],
+            packets,
+        )
+    )
+
+
+def is_batch(data: bytes) -> bool:
+    """Whether a PUBLISH of a link (`data`) is a batch."""
+    body = read_length(data, 1)[1]
+    return data.startswith(_TOPIC, body)
+
+
+class MessageBatch:
+    """A batch that was read: `count` messages from number `sequence` of the origin `key` on;
+    `packets`: PUBLISH packets of MQTT `version`; `logged`: of QoS 1 and 2."""
+
+    __slots__ = ("count", "key", "logged", "packets", "sequence", "version")
+
+    def __init__(
+        self, key: bytes, sequence: int, packets: bytes, count: int, version: int, *, logged: bool
+    ) -> None:
+        """All as of `encode_batch`."""
+        self.key = key
+        self.sequence = sequence
+        self.packets = packets
+        self.count = count
+        self.version = version
+        self.logged = logged
+
+    @classmethod
+    def read(cls, data: bytes) -> MessageBatch:
+        """Return what is in a batch.
+
+        Raises:
+            MalformedPacket: it is none, or is truncated. Its packets are not looked at.
+        """
+        length, body = read_length(data, 1)
+        ahead = _AHEAD.get(data[0])
+        if body < 0 or ahead is None or length < ahead + _HEAD or body + length != len(data):
+            raise MalformedPacket("batch on a link is truncated")
+        payload = body + ahead
+        at = payload - SIZE
+        if data[at - 1] != SIZE or not data.startswith(MARK, at):
+            raise MalformedPacket("batch on a link without its origin")
+        key = data[at + SIZE - 24 : at + SIZE - 8]
+        sequence = decode_sequence(data[at + SIZE - 8 : at + SIZE])
+        version = data[payload]
+        count = data[payload + 1] << 8 | data[payload + 2]
+        if version not in {4, 5} or not count:
+            raise MalformedPacket("batch on a link with an unknown version, or without messages")
+        return cls(
+            key,
+            sequence,
+            data[payload + _HEAD :],
+            count,
+            version,
+            logged=data[0] != PUBLISH,
+        )
+
+    def encode(self) -> bytes:
+        """Return its bytes on a link."""
+        return encode_batch(
+            self.key, self.sequence, self.packets, self.count, self.version, logged=self.logged
+        )
+
+    def part(self, low: int, high: int) -> MessageBatch:
+        """Return the messages numbered `low` to `high` (inclusive).
+
+        Raises:
+            MalformedPacket: a packet is truncated.
+        """
+        ends = [0, *(end for _, end in self._bounds())]
+        begin, end = ends[low - self.sequence], ends[high + 1 - self.sequence]
+        packets = self.packets[begin:end]
+        return MessageBatch(
+            self.key, low, packets, high - low + 1, self.version, logged=self.logged
+        )
+
+    def _bounds(self) -> Iterator[tuple[int, int]]:
+        """Yield where each packet begins behind its length, and where it ends. Raises
+        MalformedPacket: one is truncated, or there are more or fewer than `count`."""
+        data, position, left = self.packets, 0, self.count
+        while position < len(data):
+            length, body = read_length(data, position + 1)
+            end = body + length
+            if body < 0 or end > len(data) or length < 3 or not left:
+                raise MalformedPacket("batch on a link whose messages are truncated")
+            left -= 1
+            yield body, end
+            position = end
+        if left:
+            raise MalformedPacket("batch on a link with fewer messages than it says")
+
+    def messages(self) -> Iterator[tuple[int, Message]]:
+        """Yield each message with its number.
+
+        Raises:
+            MalformedPacket: a packet is truncated, or no PUBLISH that a batch may have.
+        """
+        data, position, number = self.packets, 0, self.sequence
+        for body, end in self._bounds():
+            first = data[position]
+            start = body + 2 + (data[body] << 8 | data[body + 1])
+            qos = first >> 1 & 3
+            payload = start + (2 if qos else 0)
+            properties = b""
+            if first & ~QOS_BITS != PUBLISH or qos == 3 or (qos > 0) != self.logged:
+                raise MalformedPacket("batch on a link with a packet that it may not have")
+            if self.version == 5:
+                size, payload = read_length(data, payload)
+                if payload < 0:
+                    raise MalformedPacket("batch on a link whose messages are truncated")
+                properties = data[payload : payload + size]
+                payload += size
+            if payload > end:
+                raise MalformedPacket("batch on a link whose messages are truncated")
+            yield (
+                number,
+                Message(
+                    data[body + 2 : start], data[payload:end], qos, False, properties, None, None
+                ),
+            )
+            position, number = end, number + 1

@@ -1,0 +1,92 @@
+"""Batches of messages on a link, to bytes and back."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.cluster.link.codec import origin_key
+from broker.cluster.link.message_batch import MessageBatch, encode_batch, is_batch
+from broker.wire import Publish, encode_packet
+from broker.wire.errors import MalformedPacket
+
+KEY = origin_key(b"abcdefgh", 7)
+
+topics = st.sampled_from(["a", "a/b", "x" * 200, "\u00e4/\u4e2d"])
+payloads = st.binary(max_size=200)
+
+
+def packet(topic: str, payload: bytes, qos: int, version: int) -> bytes:
+    return encode_packet(Publish(topic, payload, qos, packet_id=9 if qos else None), version)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[MessageBatch, list[tuple[str, bytes, int]]]:
+    logged = draw(st.booleans())
+    version = draw(st.sampled_from([4, 5]))
+    qos = st.sampled_from([1, 2]) if logged else st.just(0)
+    wanted = draw(st.lists(st.tuples(topics, payloads, qos), min_size=1, max_size=8))
+    packets = b"".join(packet(*one, version) for one in wanted)
+    sequence = draw(st.integers(1, 1 << 40))
+    return MessageBatch(KEY, sequence, packets, len(wanted), version, logged=logged), wanted
+
+
+@given(batches())
+def test_what_is_encoded_is_read(case: tuple[MessageBatch, list[tuple[str, bytes, int]]]) -> None:
+    batch, wanted = case
+    data = batch.encode()
+    assert is_batch(data)
+    read = MessageBatch.read(data)
+    assert all(getattr(read, name) == getattr(batch, name) for name in MessageBatch.__slots__)
+    found = list(read.messages())
+    assert [number for number, _ in found] == list(
+        range(batch.sequence, batch.sequence + batch.count)
+    )
+    assert [(m.topic.decode(), m.payload, m.qos) for _, m in found] == wanted
+
+
+@given(batches(), st.data())
+def test_a_part_has_the_messages_with_these_numbers(
+    case: tuple[MessageBatch, list[tuple[str, bytes, int]]], data: st.DataObject
+) -> None:
+    batch, _ = case
+    low = data.draw(st.integers(batch.sequence, batch.sequence + batch.count - 1))
+    high = data.draw(st.integers(low, batch.sequence + batch.count - 1))
+    part = MessageBatch.read(batch.part(low, high).encode())
+    assert [(number, m.topic, m.payload) for number, m in part.messages()] == [
+        (number, m.topic, m.payload) for number, m in batch.messages() if low <= number <= high
+    ]
+
+
+@given(batches(), st.data())
+def test_a_damaged_batch_is_refused_or_read_and_nothing_else(
+    case: tuple[MessageBatch, list[tuple[str, bytes, int]]], data: st.DataObject
+) -> None:
+    whole = bytearray(case[0].encode())
+    at = data.draw(st.integers(0, len(whole) - 1))
+    whole[at] = data.draw(st.integers(0, 255))
+    damaged = bytes(whole[: data.draw(st.integers(2, len(whole)))])
+    with contextlib.suppress(MalformedPacket):
+        list(MessageBatch.read(damaged).messages())
+
+
+@pytest.mark.parametrize(
+    ("first", "logged"), [(0x31, False), (0x38, False), (0x32, False), (0x30, True), (0x36, True)]
+)
+def test_packets_that_a_batch_may_not_have(first: int, logged: bool) -> None:
+    one = bytearray(packet("a", b"x", int(first & 6 > 0), 4))
+    one[0] = first
+    data = encode_batch(KEY, 1, bytes(one), 1, 4, logged=logged)
+    with pytest.raises(MalformedPacket):
+        list(MessageBatch.read(data).messages())
+
+
+def test_the_count_is_that_of_the_packets() -> None:
+    one = packet("a", b"x", 0, 5)
+    for count in (1, 3):
+        data = encode_batch(KEY, 1, 2 * one, count, 5, logged=False)
+        with pytest.raises(MalformedPacket):
+            list(MessageBatch.read(data).messages())
