@@ -25,13 +25,13 @@ def packet(topic: str, payload: bytes, qos: int, version: int) -> bytes:
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[MessageBatch, list[tuple[str, bytes, int]]]:
-    logged = draw(st.booleans())
+    qos = draw(st.integers(0, 2))
     version = draw(st.sampled_from([4, 5]))
-    qos = st.sampled_from([1, 2]) if logged else st.just(0)
-    wanted = draw(st.lists(st.tuples(topics, payloads, qos), min_size=1, max_size=8))
-    packets = b"".join(packet(*one, version) for one in wanted)
+    one = st.tuples(topics, payloads, st.just(qos))
+    wanted = draw(st.lists(one, min_size=1, max_size=8))
+    packets = b"".join(packet(*each, version) for each in wanted)
     sequence = draw(st.integers(1, 1 << 40))
-    return MessageBatch(KEY, sequence, packets, len(wanted), version, logged=logged), wanted
+    return MessageBatch(KEY, sequence, packets, len(wanted), version, qos), wanted
 
 
 @given(batches())
@@ -74,12 +74,12 @@ def test_a_damaged_batch_is_refused_or_read_and_nothing_else(
 
 
 @pytest.mark.parametrize(
-    ("first", "logged"), [(0x31, False), (0x38, False), (0x32, False), (0x30, True), (0x36, True)]
+    ("first", "qos"), [(0x31, 0), (0x38, 0), (0x32, 0), (0x30, 1), (0x36, 1), (0x34, 1), (0x3A, 1)]
 )
-def test_packets_that_a_batch_may_not_have(first: int, logged: bool) -> None:
+def test_packets_that_a_batch_may_not_have(first: int, qos: int) -> None:
     one = bytearray(packet("a", b"x", int(first & 6 > 0), 4))
     one[0] = first
-    data = encode_batch(KEY, 1, bytes(one), 1, 4, logged=logged)
+    data = encode_batch(KEY, 1, bytes(one), 1, 4, qos)
     with pytest.raises(MalformedPacket):
         list(MessageBatch.read(data).messages())
 
@@ -87,6 +87,6 @@ def test_packets_that_a_batch_may_not_have(first: int, logged: bool) -> None:
 def test_the_count_is_that_of_the_packets() -> None:
     one = packet("a", b"x", 0, 5)
     for count in (1, 3):
-        data = encode_batch(KEY, 1, 2 * one, count, 5, logged=False)
+        data = encode_batch(KEY, 1, 2 * one, count, 5, 0)
         with pytest.raises(MalformedPacket):
             list(MessageBatch.read(data).messages())

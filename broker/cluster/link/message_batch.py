@@ -5,8 +5,8 @@ On the wire it is a PUBLISH (MQTT 5) to the topic `$batch`, which no client can 
 first property is the origin property of `codec`, with the number of the first message; the others
 have the numbers that follow. Its payload is the protocol version of the packets (one byte: 5, or 4
 for both 3.x), how many there are (two bytes), and the PUBLISH packets behind each other, without
-RETAIN, DUP and Topic Alias. At QoS 0 of the batch, all are of QoS 0. At QoS 1 of the batch, all are
-of QoS 1 or 2; their packet identifiers are those of their publishers, and mean nothing here.
+RETAIN, DUP and Topic Alias, all of the QoS of the batch itself. At QoS 1 and 2 their packet
+identifiers are those of their publishers, and mean nothing here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from broker.cluster.link.codec import MARK, SIZE, decode_sequence, encode_origin
 from broker.core.message import LINK_ID, Message
 from broker.wire.errors import MalformedPacket
-from broker.wire.publish_header import PACKET_IDS, PUBLISH, QOS_1, QOS_BITS
+from broker.wire.publish_header import PACKET_IDS, PUBLISH, QOS_1, QOS_2
 from broker.wire.varint import encode_varint, read_length
 
 TOPIC = b"$batch"
@@ -28,25 +28,29 @@ MOST = 0xFFFF
 _TOPIC = PACKET_IDS[len(TOPIC)] + TOPIC
 _HEAD = 3
 """bytes of the payload ahead of the packets."""
-_AHEAD = {PUBLISH: len(_TOPIC) + 1 + SIZE, PUBLISH | QOS_1: len(_TOPIC) + 2 + 1 + SIZE}
+_AHEAD = {
+    PUBLISH: len(_TOPIC) + 1 + SIZE,
+    PUBLISH | QOS_1: len(_TOPIC) + 2 + 1 + SIZE,
+    PUBLISH | QOS_2: len(_TOPIC) + 2 + 1 + SIZE,
+}
 """Bytes between the length of a batch and its payload, by its first byte."""
 
 
 def encode_batch(
-    key: bytes, sequence: int, packets: bytes, count: int, version: int, *, logged: bool
+    key: bytes, sequence: int, packets: bytes, count: int, version: int, qos: int
 ) -> bytes:
     """Return a batch.
 
     `key`, `sequence`: the origin, and the number of the first message; `packets`: `count` PUBLISH
-    packets of MQTT `version`; `logged`: they are of QoS 1 and 2.
+    packets of MQTT `version`, all of this `qos`.
     """
-    first = PUBLISH | QOS_1 if logged else PUBLISH
+    first = PUBLISH | qos << 1
     return b"".join(
         (
             bytes((first,)),
             encode_varint(_AHEAD[first] + _HEAD + len(packets)),
             _TOPIC,
-            LINK_ID if logged else b"",
+            LINK_ID if qos else b"",
             bytes((SIZE,)),
             encode_origin(key, sequence),
             bytes((version,)),
@@ -64,12 +68,12 @@ def is_batch(data: bytes) -> bool:
 
 class MessageBatch:
     """A batch that was read: `count` messages from number `sequence` of the origin `key` on;
-    `packets`: PUBLISH packets of MQTT `version`; `logged`: of QoS 1 and 2."""
+    `packets`: PUBLISH packets of MQTT `version`, all of this `qos`."""
 
-    __slots__ = ("count", "key", "logged", "packets", "sequence", "version")
+    __slots__ = ("count", "key", "packets", "qos", "sequence", "version")
 
     def __init__(
-        self, key: bytes, sequence: int, packets: bytes, count: int, version: int, *, logged: bool
+        self, key: bytes, sequence: int, packets: bytes, count: int, version: int, qos: int
     ) -> None:
         """All as of `encode_batch`."""
         self.key = key
@@ -77,7 +81,7 @@ class MessageBatch:
         self.packets = packets
         self.count = count
         self.version = version
-        self.logged = logged
+        self.qos = qos
 
     @classmethod
     def read(cls, data: bytes) -> MessageBatch:
@@ -106,13 +110,13 @@ class MessageBatch:
             data[payload + _HEAD :],
             count,
             version,
-            logged=data[0] != PUBLISH,
+            data[0] >> 1 & 3,
         )
 
     def encode(self) -> bytes:
         """Return its bytes on a link."""
         return encode_batch(
-            self.key, self.sequence, self.packets, self.count, self.version, logged=self.logged
+            self.key, self.sequence, self.packets, self.count, self.version, self.qos
         )
 
     def part(self, low: int, high: int) -> MessageBatch:
@@ -124,9 +128,7 @@ class MessageBatch:
         ends = [0, *(end for _, end in self._bounds())]
         begin, end = ends[low - self.sequence], ends[high + 1 - self.sequence]
         packets = self.packets[begin:end]
-        return MessageBatch(
-            self.key, low, packets, high - low + 1, self.version, logged=self.logged
-        )
+        return MessageBatch(self.key, low, packets, high - low + 1, self.version, self.qos)
 
     def _bounds(self) -> Iterator[tuple[int, int]]:
         """Yield where each packet begins behind its length, and where it ends. Raises
@@ -149,14 +151,13 @@ class MessageBatch:
         Raises:
             MalformedPacket: a packet is truncated, or no PUBLISH that a batch may have.
         """
-        data, position, number = self.packets, 0, self.sequence
+        data, position, number, qos = self.packets, 0, self.sequence, self.qos
+        expected = PUBLISH | qos << 1
         for body, end in self._bounds():
-            first = data[position]
             start = body + 2 + (data[body] << 8 | data[body + 1])
-            qos = first >> 1 & 3
             payload = start + (2 if qos else 0)
             properties = b""
-            if first & ~QOS_BITS != PUBLISH or qos == 3 or (qos > 0) != self.logged:
+            if data[position] != expected:
                 raise MalformedPacket("batch on a link with a packet that it may not have")
             if self.version == 5:
                 size, payload = read_length(data, payload)
