@@ -300,11 +300,11 @@ class AbsentMembers:
         has not asked for yet go to the tail."""
         if not entry.qos:
             return
-        topic, key = entry.topic, entry.key
+        key = entry.key
         kept, ours = self.tail.usable, key in self._forwarder.ours
         origin = b"" if ours else split_key(key)[0]
-        wanting = [
-            broker_id
+        lacking = {
+            broker_id: absent
             for broker_id, absent in self.absent.items()
             # `lacking` has [] for an origin of which it has been sent everything.
             if (absent.back is None or ((kept or not ours) and absent.lacking.get(key) != []))
@@ -313,14 +313,19 @@ class AbsentMembers:
                 if ours
                 else absent.passing(entry, position) and broker_id != origin
             )
-            and absent.wants(topic)
-        ]
-        if wanting and not self.tail.add(entry, wanting, source):
-            for broker_id in wanting:
-                if self.absent[broker_id].back is None or not ours:
-                    self.absent[broker_id].drop(
-                        entry.key, entry.sequence, entry.sequence + entry.count - 1, entry.count
-                    )
+        }
+        if not lacking:
+            return
+
+        def wanting(topic: bytes) -> list[bytes]:
+            return [broker_id for broker_id, absent in lacking.items() if absent.wants(topic)]
+
+        for brokers, part in entry.divide(wanting):
+            if brokers and not self.tail.add(part, brokers, source):
+                last = part.sequence + part.count - 1
+                for broker_id in brokers:
+                    if lacking[broker_id].back is None or not ours:
+                        lacking[broker_id].drop(key, part.sequence, last, part.count)
 
     def _lost(self, part: Part) -> None:
         """Note messages that the tail could not keep."""

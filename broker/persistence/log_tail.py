@@ -23,8 +23,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.base.sequence_set import Ranges, intersect
-from broker.cluster.delivery.replay_log import LogEntry
+from broker.cluster.delivery.replay_log import LogEntry, restored_batch
 from broker.cluster.link.codec import expiry_of
+from broker.cluster.link.message_batch import is_batch
 from broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
 from broker.persistence.records import JournalError, LoggedRecord
 from broker.persistence.tail_segment import (
@@ -36,6 +37,7 @@ from broker.persistence.tail_segment import (
     encode_entries,
     encode_header,
 )
+from broker.wire.errors import WireError
 
 if TYPE_CHECKING:
     from broker.core.connection import Connection
@@ -409,21 +411,24 @@ class LogTail:
 
     def _decode(self, frame: Frame, data: bytes) -> list[LogEntry] | None:
         try:
-            records = decode_entries(data)
+            return [self._entry(record) for record in decode_entries(data)]
         except JournalError as error:
             self._damaged(frame, str(error))
-            return None
-        now, wall = self._node.now, self._wall()
-        found = []
-        for record in records:
-            at = min(now, now - (wall - record.at) / 1000)
-            entry = LogEntry.run(
-                record.key, record.sequence, record.messages, record.data, record.step, at
-            )
-            if not record.step and (seconds := expiry_of(record.data)) is not None:
-                entry.expires_at = at + seconds
-            found.append(entry)
-        return found
+        except WireError:
+            self._damaged(frame, "is damaged")
+        return None
+
+    def _entry(self, record: LoggedRecord) -> LogEntry:
+        """Return the entry that was recorded. Raises WireError: a batch that is none."""
+        now = self._node.now
+        at = min(now, now - (self._wall() - record.at) / 1000)
+        key, sequence, count, data = record.key, record.sequence, record.messages, record.data
+        if not record.step and is_batch(data):
+            return restored_batch(key, sequence, count, data, at, whole=False)
+        entry = LogEntry.run(key, sequence, count, data, record.step, at)
+        if not record.step and (seconds := expiry_of(data)) is not None:
+            entry.expires_at = at + seconds
+        return entry
 
     def _damaged(self, frame: Frame, why: str) -> None:
         self._counters.log_tail_damaged += 1

@@ -19,8 +19,9 @@ from enum import IntEnum
 from typing import BinaryIO, NamedTuple
 from zlib import crc32
 
-VERSION = 3
-"""1: sessions without their listeners. 2: without their owners and ages."""
+VERSION = 4
+"""1: sessions without their listeners. 2: without their owners and ages. 3: no batches among the
+messages that other brokers may lack."""
 FULL_SNAPSHOT = 0x8000
 """Added to the version of a segment that began after a failed write. Its records do not continue
 those of the segment before, so it starts with a full snapshot: without a SNAPSHOT_END it is
@@ -551,8 +552,8 @@ class RetainedRecord(NamedTuple):
 
 class LoggedRecord(NamedTuple):
     """LOGGED: `messages` messages of the origin `key` (16 bytes) from `sequence` on, as in
-    `replay_log.LogEntry`. `at`: when they came to this broker (ms since the epoch); `data` has
-    their expiry relative to that."""
+    `replay_log.LogEntry`: a batch has no `step`, and `data` says that it is one. `at`: when they
+    came to this broker (ms since the epoch); `data` has their expiry relative to that."""
 
     key: bytes
     sequence: int

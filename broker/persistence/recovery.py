@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from broker.base.sequence_set import subtract
 from broker.cluster.delivery.local_window import LocalWindow
-from broker.cluster.delivery.replay_log import LogEntry
+from broker.cluster.delivery.replay_log import LogEntry, restored_batch
 from broker.cluster.link.codec import read_link_packets, split_key
+from broker.cluster.link.message_batch import is_batch
 from broker.cluster.link.version_vector import decode_vector
 from broker.cluster.sessions.session_codec import (
     IN_FLIGHT,
@@ -118,27 +119,31 @@ class Recovery:
             ):
                 continue
             known.add((record.key, record.sequence))
+            # Entries age while the broker runs. The clock may have been set in between.
+            at = self.now + (record.at - self.image.alive) / 1000
+            at = max(latest, min(self.now, at))
             try:
-                message = next(
-                    read_link_packets(record.data, self._expires(record.at) or self.now)
-                )[2]
+                entry = self._entry(record, at)
             except (WireError, StopIteration):
                 self.image.skipped += 1
                 continue
-            # Entries age while the broker runs. The clock may have been set in between.
-            at = self.now + (record.at - self.image.alive) / 1000
-            at = latest = max(latest, min(self.now, at))
-            if record.step:
-                entry = LogEntry.run(
-                    record.key, record.sequence, record.messages, record.data, record.step, at
-                )
-            else:
-                entry = LogEntry(record.key, record.sequence, record.data, message, at)
+            latest = at
             origins.remember(record.key, record.sequence + record.messages - 1, self.now)
             log.restore(entry)
         if len(forwarder.ours) > 1:
             self.gap_recovery.tell_earlier()
         node.federated = node.federated or bool(self.image.logged)
+
+    def _entry(self, record: LoggedRecord, at: float) -> LogEntry:
+        """Return a recorded entry of the log that came at `at` (s). Raises WireError or
+        StopIteration: it cannot be read."""
+        key, sequence, data = record.key, record.sequence, record.data
+        if not record.step and is_batch(data):
+            return restored_batch(key, sequence, record.messages, data, at, whole=True)
+        message = next(read_link_packets(data, self._expires(record.at) or self.now))[2]
+        if record.step:
+            return LogEntry.run(key, sequence, record.messages, data, record.step, at)
+        return LogEntry(key, sequence, data, message, at)
 
     def _see(self) -> None:
         """Restore which messages of other brokers have come, if there is a session that misses

@@ -24,7 +24,8 @@ from zlib import crc32
 
 from broker.persistence.records import Cut, JournalError, Kind, LoggedRecord, read_records
 
-VERSION = 1
+VERSION = 2
+"""1: no batches."""
 MAGIC = b"mqttree log tail"
 ENTRIES, AWAY = 1, 2
 """Kinds of frames."""
@@ -70,9 +71,10 @@ class Found(NamedTuple):
     """None: it is a frame of messages."""
 
 
-def encode_header(broker_id: bytes, number: int) -> bytes:
-    """Return the beginning of a file."""
-    head = _HEADER.pack(MAGIC, VERSION, broker_id, number)
+def encode_header(broker_id: bytes, number: int, version: int = VERSION) -> bytes:
+    """Return the beginning of a file. `broker_id`: 8 bytes; `number`: of the segment; `version`: of
+    its form."""
+    head = _HEADER.pack(MAGIC, version, broker_id, number)
     return head + crc32(head).to_bytes(4, "big")
 
 
@@ -133,7 +135,7 @@ def read_frames(
     `stream`: stands at the beginning. `broker_id`, `number`: what the header must contain.
     """
     head = stream.read(HEADER_SIZE)
-    if len(head) < HEADER_SIZE or head != encode_header(broker_id, number):
+    if head not in {encode_header(broker_id, number, version) for version in (1, VERSION)}:
         yield Cut(0, "is no beginning of a segment of this broker's")
         return
     at = HEADER_SIZE

@@ -281,10 +281,10 @@ def test_a_file_that_is_not_ours(data: bytes, why: str) -> None:
 
 
 def test_a_file_of_a_newer_release() -> None:
-    data = encode_header(ID, 1, version=4)
+    data = encode_header(ID, 1, version=5)
     with pytest.raises(
         JournalError,
-        match="has version 4, and this release reads up to 3: it was written by a newer one",
+        match="has version 5, and this release reads up to 4: it was written by a newer one",
     ):
         decode_header(data, ID, 1)
 

@@ -9,6 +9,7 @@ same broker are not answered: it repeats them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.base.rate_limit import Budget
@@ -165,7 +166,7 @@ class Answers:
         parts: list[bytes] = []
         size, more = 0, False
         wants = self._wants(asked, now, named_too=log.chosen > log.begin or bool(log.spared))
-        for index, entry in enumerate(found):
+        for index, entry in enumerate(chain.from_iterable(each.singles() for each in found)):
             if size > CHUNK or index >= LOOKS:
                 top, more = entry.sequence - 1, True
                 break
@@ -220,8 +221,9 @@ class Answers:
         self._send(asked, numbers, data, piece.last, now, more=True, gone=gone)
 
     def _wants(self, asked: Asked, now: float, *, named_too: bool) -> Callable[[LogEntry], bool]:
-        """Return a function that says whether the sender wants an entry. `named_too`: entries may
-        be for members of shared subscriptions that were chosen by name."""
+        """Return a function that says whether the sender wants an entry that is no batch.
+        `named_too`: entries may be for members of shared subscriptions that were chosen by
+        name."""
         wanted = self._strategy.wanted_by(asked.sender)
 
         def wants(entry: LogEntry) -> bool:
@@ -273,12 +275,13 @@ def named(entry: LogEntry, broker_id: bytes) -> bool:
 
 def parts_of(entries: Iterable[LogEntry], key: bytes, lacks: Ranges) -> list[LogEntry]:
     """Return those of `entries`, or parts of them, that are messages of the origin `key` with
-    numbers in `lacks`."""
+    numbers in `lacks`; the messages of a batch as an entry each."""
     return [
-        entry.part(low, high)
+        single
         for entry in entries
         if entry.key == key
         for low, high in intersect([(entry.sequence, entry.sequence + entry.count - 1)], lacks)
+        for single in entry.part(low, high).singles()
     ]
 
 

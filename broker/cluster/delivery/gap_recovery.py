@@ -663,7 +663,15 @@ class GapRecovery:
     # ---------------------------------------------------------------- to local subscribers
 
     def hold(self, feed: OrderedFeed, entry: LogEntry) -> None:
-        """Hold back an entry of the log from local subscribers until the feed has got so far."""
+        """Hold back an entry of the log from local subscribers until the feed has got so far. The
+        messages of a batch wait as one each, as each has subscribers of its own."""
+        if entry.mixed:
+            for number, message in enumerate(entry.messages(), entry.sequence):
+                size = size_of(message) + costs.HELD_MEMORY
+                self.release.hold(
+                    feed, HeldPackets(number, 1, (message, None), message.topic, size)
+                )
+            return
         self.release.hold(
             feed,
             HeldPackets(

@@ -18,13 +18,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from broker.cluster.delivery.replay_log import NEVER
+from broker.cluster.delivery.replay_log import NEVER, wanted_parts
 from broker.cluster.link.link import ACK_MARK, Link
 
 if TYPE_CHECKING:
     from broker.cluster.delivery.origins import Origins
     from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from broker.cluster.events import LinkDown
+    from broker.cluster.link.version_vector import OriginWindow
     from broker.cluster.ports import Reporting
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
     from broker.core.connection import Connection
@@ -259,13 +260,13 @@ class LinkAcks:
             if not waits or link.kept_from is None or link.kept_from > position:
                 continue
             window = None if link.seen is None else link.seen.get(entry.key)
-            if window is not None and not any(
-                window.missing(n) for n in range(entry.sequence, entry.sequence + entry.count)
-            ):
+            if window is not None and not _lacks(window, entry):
                 continue
-            if entry.retain or self._strategy.wanted_behind(link)(entry.topic):
-                link.log_lost += entry.count
-                self._counters.replay_log_lost += entry.count
+            wanted = self._strategy.wanted_behind(link)
+            for part in [entry] if entry.retain else wanted_parts(entry, wanted):
+                if part is entry or window is None or _lacks(window, part):
+                    link.log_lost += part.count
+                    self._counters.replay_log_lost += part.count
 
     def tick(self, now: float) -> None:
         """Once a second: stop keeping the log for brokers that did not ask, close links without
@@ -310,3 +311,8 @@ class LinkAcks:
         self._report.log(
             "warning", f"link to {link.title}: {lost} messages for it are lost, because {why}"
         )
+
+
+def _lacks(window: OriginWindow, entry: LogEntry) -> bool:
+    """Whether a neighbour that has had `window` of its origin lacks any message of an `entry`."""
+    return any(window.missing(n) for n in range(entry.sequence, entry.sequence + entry.count))

@@ -31,12 +31,12 @@ RETRY, RETRY_MOST = 0.1, 2.0
 its last answer took: what is sent again meanwhile only makes the next one slower."""
 
 Found = tuple["Message", "ReceiverAssignment | None"]
-"""A message that an answer brought, and its receiver assignment."""
+"""A message of a batch or of an answer, and its receiver assignment."""
 
 
 class HeldPackets:
-    """Messages that wait until what is before them has been delivered: an entry of the log, or what
-    an answer brought."""
+    """Messages that wait until what is before them has been delivered: an entry of the log that is
+    no batch, or a message of a batch or of an answer."""
 
     __slots__ = ("count", "first", "item", "late", "size", "topic")
 
@@ -50,7 +50,7 @@ class HeldPackets:
         *,
         late: bool = False,
     ) -> None:
-        """`item`: the entry of the log, or the message of an answer; `topic`: of all of them;
+        """`item`: the entry of the log, or the single message; `topic`: of all of them;
         `first`: its number, or that of the first of `count`; `size`: bytes; `late`: newer messages
         have been delivered."""
         self.first = first

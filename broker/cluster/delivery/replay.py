@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.cluster.delivery.replay_log import in_order, lacked_parts
+from broker.cluster.delivery.replay_log import in_order, lacked_parts, wanted_parts
 
 if TYPE_CHECKING:
     from broker.cluster.delivery.orphans import Orphans
@@ -41,7 +41,10 @@ SCANNED = 4
 FEW = 100
 """entries that are taken at a time,"""
 TAKEN = 3
-"""steps of work for each."""
+"""steps of work for each,"""
+READ = 2
+"""and messages of a batch that are looked into in one step, as a topic may not be wanted. A batch
+counts like as many entries as take that time."""
 
 BYTES = 2 * 1024 * 1024
 """bytes that are taken in one turn, about."""
@@ -103,13 +106,17 @@ class LogWalks:
         entries = [
             part for entry in candidates for part in lacked_parts(entry, seen[entry.key], now)
         ]
-        return [
-            entry
-            for entry in entries
-            if entry.retain
-            or (orphans if entry.key in gone else wanted)(entry.topic)
-            or chosen(link, entry)
-        ]
+        found: list[LogEntry] = []
+        for entry in entries:
+            parts = (
+                [entry]
+                if entry.retain
+                else wanted_parts(entry, orphans if entry.key in gone else wanted)
+            )
+            found += parts
+            if not parts and chosen(link, entry):
+                found.append(entry)
+        return found
 
 
 class LogWalk:
@@ -191,11 +198,11 @@ class LogWalk:
             if self._at < self._until:
                 self._scan()
             elif self._next < len(self._found):
-                entries = self._lacking(now)
+                entries, behind = self._lacking(now)
                 whole = size + sum(entry.size for entry in entries)
                 wait = self._may(whole)
                 if not wait:
-                    self._next += FEW
+                    self._next = behind
                     taken += entries
                     size = whole
             elif self._until < log.next and not (self._once and self._rounds):
@@ -232,8 +239,13 @@ class LogWalk:
             self._found = in_order(self._found, self._mixed)
             self._mixed.clear()
 
-    def _lacking(self, now: float) -> list[LogEntry]:
-        """Return what is taken next."""
-        candidates = self._found[self._next : self._next + FEW]
-        self._turns.work += TAKEN * len(candidates)
-        return self._walks.wanted(candidates, self._link, self._seen, now)
+    def _lacking(self, now: float) -> tuple[list[LogEntry], int]:
+        """Return what is taken next, and where in `_found` the entries behind that begin."""
+        work, behind, most = 0, self._next, min(self._next + FEW, len(self._found))
+        while behind < most and work < TAKEN * FEW:
+            entry = self._found[behind]
+            work += TAKEN + entry.count // READ if entry.mixed else TAKEN
+            behind += 1
+        self._turns.work += work
+        candidates = self._found[self._next : behind]
+        return self._walks.wanted(candidates, self._link, self._seen, now), behind

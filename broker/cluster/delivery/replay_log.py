@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import chain, islice
 from operator import attrgetter
+from typing import TypeVar
 
 from broker.base.counters import Counters
 from broker.base.limits import Limits
@@ -16,17 +17,26 @@ from broker.cluster.link.codec import (
     choice_of,
     encode_for_links,
     explicit,
+    is_topic_name,
     payload_at,
     read_link_messages,
 )
+from broker.cluster.link.message_batch import MessageBatch
 from broker.cluster.link.version_vector import OriginWindow, Vector
+from broker.cluster.strategy.routing_strategy import every_topic
 from broker.core.connection import Connection
 from broker.core.message import Message, size_of
 from broker.core.receiver_assignment import ReceiverAssignment
+from broker.wire.errors import MalformedPacket
 from broker.wire.publish_header import topic_of
+
+A = TypeVar("A")
 
 NEVER = 1 << 62
 """bytes, or a sequence number, that no log reaches."""
+
+_BATCH = -1
+"""`_step` of a batch."""
 
 Numbers = dict[bytes, Ranges]
 """Some messages: origin -> ascending inclusive pairs of sequence numbers."""
@@ -42,7 +52,9 @@ class Looked:
 
 
 class LogEntry:
-    """One message for links, or a run of them (`Entry.run`): `count` messages from `sequence` on.
+    """Messages for links, `count` of them from number `sequence` on: a single one, a run
+    (`LogEntry.run`), or a batch (`LogEntry.batch`), whose messages may have several topics
+    (`mixed`).
 
     A message that was published here while no link was up is encoded only when it is needed.
     """
@@ -92,12 +104,22 @@ class LogEntry:
         entry.size = len(data)
         return entry
 
+    @classmethod
+    def batch(cls, key: bytes, sequence: int, count: int, data: bytes, at: float) -> LogEntry:
+        """Return the entry of a batch of `count` messages that came at `at` (s). `data`: the batch
+        as links carry it (`message_batch`), with its origin `key` and the number of its first
+        message, `sequence`. One entry and one piece of bytes, which is not looked into before
+        somebody asks for one of its messages or topics."""
+        return cls.run(key, sequence, count, data, _BATCH, at)
+
     def part(self, low: int, high: int) -> LogEntry:
         """Return the messages numbered `low` to `high` (inclusive) of this entry as an entry, which
         is in no log."""
         first = self.sequence
         if low == first and high == first + self.count - 1:
             return self
+        if self._step < 0:
+            return self._of(MessageBatch.read(self._data).part(low, high))
         step = self._step
         begin = len(self._data) - (self.count - (low - first)) * step  # unless it is the first
         end = len(self._data) - (first + self.count - 1 - high) * step
@@ -110,19 +132,53 @@ class LogEntry:
             data += self._data[begin + step : end]
         return LogEntry.run(self.key, low, high - low + 1, data, step, self.at)
 
+    def _of(self, batch: MessageBatch) -> LogEntry:
+        """Return an entry for a part of this one, which is a batch."""
+        return LogEntry.batch(batch.key, batch.sequence, batch.count, batch.encode(), self.at)
+
+    def singles(self) -> Iterable[LogEntry]:
+        """Return the messages of a batch as an entry each, which are in no log; of all others the
+        entry itself, whose messages have one topic."""
+        if self._step >= 0:
+            return (self,)
+        return (
+            LogEntry(self.key, number, b"", message, self.at)
+            for number, message in MessageBatch.read(self._data).messages()
+        )
+
+    def divide(self, ask: Callable[[bytes], A]) -> list[tuple[A, LogEntry]]:
+        """Return parts of messages that follow each other and for whose topics `ask` answers the
+        same, each with that answer; the entry itself if the answer is the same for all."""
+        if self._step >= 0:
+            return [(ask(self.topic), self)]
+        parts = MessageBatch.read(self._data).divide(ask)
+        if len(parts) == 1:
+            return [(parts[0][0], self)]
+        return [(answer, self._of(part)) for answer, part in parts]
+
+    def topics(self) -> Iterable[bytes]:
+        """Return the topic name of each message, or one if all have the same."""
+        return (self.topic,) if self._step >= 0 else MessageBatch.read(self._data).topics()
+
+    @property
+    def mixed(self) -> bool:
+        """Whether it is a batch: its messages may have several topics, and it has no `topic`."""
+        return self._step < 0
+
     @property
     def topic(self) -> bytes:
-        """The topic name of all its messages."""
+        """The topic name of all its messages; not of a batch (`topics`, `singles`)."""
+        assert self._step >= 0, "a batch has several topics"
         return topic_of(self._data) if self._message is None else self._message.topic
 
     @property
     def step(self) -> int:
-        """Bytes of each message of a run but the first; 0 for a single message."""
-        return self._step
+        """Bytes of each message of a run but the first; 0 for all others."""
+        return self._step if self._step > 0 else 0
 
     @property
     def choice(self) -> ReceiverAssignment | None:
-        """Who of shared subscriptions gets it, when it says so."""
+        """Who of shared subscriptions gets it, when it says so: a single message may."""
         return None if self._step or self._message is not None else choice_of(self._data)
 
     @property
@@ -147,6 +203,8 @@ class LogEntry:
         if self._message is not None:
             return [self._message.payload]
         data = self._data
+        if self._step < 0:
+            return [message.payload for message in self.messages()]
         end = len(data) - (self.count - 1) * self._step
         first = data[payload_at(data) : end]
         length = len(first)
@@ -157,6 +215,8 @@ class LogEntry:
         """Return its messages."""
         if self._message is not None:
             return [self._message]
+        if self._step < 0:
+            return [message for _, message in MessageBatch.read(self._data).messages()]
         return [message for _, _, message in read_link_messages(self._data, self.at)]
 
 
@@ -500,6 +560,35 @@ def lacked_parts(entry: LogEntry, window: OriginWindow, now: float) -> list[LogE
     return [
         entry.part(low, high) for low, high in intersect([(entry.sequence, last)], window.lacks)
     ]
+
+
+def wanted_parts(entry: LogEntry, wanted: Callable[[bytes], bool]) -> list[LogEntry]:
+    """Return the parts of an `entry` whose topics are `wanted`. A batch is looked into only if it
+    depends on the topic (`every_topic`)."""
+    if wanted is every_topic:
+        return [entry]
+    if not entry.mixed:
+        return [entry] if wanted(entry.topic) else []
+    return [part for yes, part in entry.divide(wanted) if yes]
+
+
+def restored_batch(
+    key: bytes, sequence: int, count: int, data: bytes, at: float, *, whole: bool
+) -> LogEntry:
+    """Return the entry of a batch that was read from the disk.
+
+    `key`, `sequence`, `count`, `data`, `at`: as of `LogEntry.batch`; `whole`: each of its messages
+    is checked, too.
+
+    Raises:
+        MalformedPacket: it is not a batch of these messages.
+    """
+    batch = MessageBatch.read(data)
+    if (batch.key, batch.sequence, batch.count) != (key, sequence, count) or not batch.qos:
+        raise MalformedPacket("batch on the disk is of other messages")
+    if whole and not all(is_topic_name(message.topic) for _, message in batch.messages()):
+        raise MalformedPacket("batch on the disk has no topic names")
+    return LogEntry.batch(key, sequence, count, data, at)
 
 
 def in_order(entries: list[LogEntry], origins: Container[bytes]) -> list[LogEntry]:

@@ -85,9 +85,13 @@ class SparedEntries:
         return None in self._moved and not self._strategy.leaves_out
 
     def _wanted(self, entry: LogEntry) -> bool:
-        topic, dispatcher = entry.topic, self._node.dispatcher
-        route = dispatcher.routes.get(topic) or dispatcher.route(topic, keep=False)
-        return any(delivery.session in self._moved for delivery in route.deliveries)
+        """Whether a session that moves gets a message of an entry."""
+        dispatcher, moved = self._node.dispatcher, self._moved
+        for topic in entry.topics():
+            route = dispatcher.routes.get(topic) or dispatcher.route(topic, keep=False)
+            if any(delivery.session in moved for delivery in route.deliveries):
+                return True
+        return False
 
     def _dropped(self, entry: LogEntry, position: int, source: Connection | None) -> None:
         """Keep an entry that leaves the log; the oldest ones are dropped if there is no room."""

@@ -89,15 +89,26 @@ class UnloggedNumbers:
         """Note an entry that leaves the log; the oldest notes are dropped if there is no room."""
         if entry.qos != 2:
             return
-        topic = entry.topic
+        for away, part in entry.divide(self._away_from):
+            if away:
+                self._note(part)
+
+    def _away_from(self, topic: bytes) -> bool:
+        """Whether a client is away that gets a topic at QoS 2; remembered for a while."""
         away = self._away.get(topic)
         if away is None:
             if len(self._away) >= TOPICS:
                 self._away.clear()
             away = self._away[topic] = self._waits(topic)
-        if not away:
-            return
-        hashes = array("q", [hash((topic, payload)) for payload in entry.payloads()])
+        return away
+
+    def _note(self, entry: LogEntry) -> None:
+        if entry.mixed:
+            contents = [(message.topic, message.payload) for message in entry.messages()]
+        else:
+            topic = entry.topic
+            contents = [(topic, payload) for payload in entry.payloads()]
+        hashes = array("q", map(hash, contents))
         self._noted.append((entry.key, entry.sequence, hashes))
         self.size += costs.UNLOGGED_MEMORY + 8 * len(hashes)
         while self.size > self._node.limits.unlogged_bytes:

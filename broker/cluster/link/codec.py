@@ -356,7 +356,8 @@ def read_link_messages(data: bytes, at: float) -> Iterator[tuple[bytes, int, Mes
             yield key, sequence, message
 
 
-def _is_topic_name(topic: bytes) -> bool:
+def is_topic_name(topic: bytes) -> bool:
+    """Whether `topic` is a topic name, in UTF-8 and without wildcards."""
     try:
         return valid_topic_name(topic.decode())
     except UnicodeDecodeError:
@@ -404,7 +405,7 @@ def read_link_packets(
             section = section[STAMP_SIZE:]
         expires_at, section = _without_expiry(section, at)
         _decoded(section)
-        if not _is_topic_name(topic):
+        if not is_topic_name(topic):
             raise MalformedPacket("messages of another broker have no topic name")
         message = Message(
             topic,

@@ -11,13 +11,16 @@ identifiers are those of their publishers, and mean nothing here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from broker.cluster.link.codec import MARK, SIZE, decode_sequence, encode_origin
 from broker.core.message import LINK_ID, Message
 from broker.wire.errors import MalformedPacket
 from broker.wire.publish_header import PACKET_IDS, PUBLISH, QOS_1, QOS_2
 from broker.wire.varint import encode_varint, read_length
+
+A = TypeVar("A")
 
 TOPIC = b"$batch"
 """Topic name of a batch."""
@@ -63,7 +66,7 @@ def encode_batch(
 def is_batch(data: bytes) -> bool:
     """Whether a PUBLISH of a link (`data`) is a batch."""
     body = read_length(data, 1)[1]
-    return data.startswith(_TOPIC, body)
+    return data.startswith(_TOPIC, body) and data[0] in _AHEAD
 
 
 class MessageBatch:
@@ -174,3 +177,37 @@ class MessageBatch:
                 ),
             )
             position, number = end, number + 1
+
+    def topics(self) -> Iterator[bytes]:
+        """Yield the topic name of each message.
+
+        Raises:
+            MalformedPacket: a packet is truncated.
+        """
+        data = self.packets
+        for body, _ in self._bounds():
+            yield data[body + 2 : body + 2 + (data[body] << 8 | data[body + 1])]
+
+    def divide(self, ask: Callable[[bytes], A]) -> list[tuple[A, MessageBatch]]:
+        """Return parts of messages that follow each other and for whose topics `ask` answers the
+        same, each with that answer.
+
+        Raises:
+            MalformedPacket: a packet is truncated.
+        """
+        data, position, number = self.packets, 0, self.sequence
+        begins: list[tuple[A, int, int]] = []
+        for body, end in self._bounds():
+            answer = ask(data[body + 2 : body + 2 + (data[body] << 8 | data[body + 1])])
+            if not begins or begins[-1][0] != answer:
+                begins.append((answer, number, position))
+            position, number = end, number + 1
+        if len(begins) == 1:
+            return [(begins[0][0], self)]
+        found: list[tuple[A, MessageBatch]] = []
+        ends = [*((first, begin) for _, first, begin in begins[1:]), (number, position)]
+        for (answer, first, begin), (behind, end) in zip(begins, ends, strict=True):
+            packets, count = data[begin:end], behind - first
+            part = MessageBatch(self.key, first, packets, count, self.version, self.qos)
+            found.append((answer, part))
+        return found

@@ -7,6 +7,7 @@ and the table of transitions, which is followed here.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from broker.base.sequence_set import LAST, MAX_GAPS, Ranges, intersect, merge, subtract
@@ -684,7 +685,8 @@ class Handover:
         seen = encode_vector(self._offered())
         parts = [len(seen).to_bytes(4, "big"), seen]
         came = only_here(self._origins.vector, export.seen)
-        for entry in self._log.those(came, export.began - LATE):
+        found = self._log.those(came, export.began - LATE)
+        for entry in chain.from_iterable(each.singles() for each in found):
             if any(session.wanting(entry.topic.decode())):
                 for sequence in range(entry.sequence, entry.sequence + entry.count):
                     parts.append(entry.part(sequence, sequence).data(now))

@@ -256,10 +256,13 @@ class QueueMerge:
             for key, pairs in theirs.items()
         }
         for entry in self._log.those(ranges, now - self._limits.log_age):
-            if (topic := entry.topic) not in topics:
+            if topics.isdisjoint(entry.topics()):
                 continue
             for number, message in enumerate(entry.messages(), entry.sequence):
-                if was_delivered(session, here, entry.key, number, topic, logged=True):
+                topic = message.topic
+                if topic in topics and was_delivered(
+                    session, here, entry.key, number, topic, logged=True
+                ):
                     numbers.add((entry.key, number))
                     both[topic, message.payload] += (entry.key, number) not in numbered
         return numbers, both

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from broker.base.sequence_set import Ranges, find, merge, subtract
@@ -249,7 +250,8 @@ class SessionHistory:
             for key, pairs in start.early.items():
                 early[key] = merge([*early.get(key, ()), *pairs])
         here = offered(self._origins.vector) if early else {}
-        for entry in self._log.those(early, self._node.now - self._limits.log_age) if early else ():
+        found = self._log.those(early, self._node.now - self._limits.log_age) if early else ()
+        for entry in chain.from_iterable(each.singles() for each in found):
             for number in range(entry.sequence, entry.sequence + entry.count):
                 if was_delivered(session, here, entry.key, number, entry.topic, logged=True):
                     self.offers(session, entry.key, number)
@@ -315,7 +317,7 @@ class SessionHistory:
         topics = {topic for topic, _ in places}
         log = self._log
         for entry in reversed(log.those(ranges, now - self._limits.log_age)) if items else ():
-            if entry.topic in topics:
+            if not topics.isdisjoint(entry.topics()):
                 for number, message in reversed(list(enumerate(entry.messages(), entry.sequence))):
                     if waiting := places.get((message.topic, message.payload)):
                         found[waiting.pop()] = (entry.key, number)

@@ -49,7 +49,7 @@ ASK, TOLD = 13, 14
 STEP = 500
 """messages that are given to groups in one turn at most, about 10 ms of work."""
 LOOKS = 2_000
-"""entries of the log that are looked at in one turn at most."""
+"""entries of the log, or messages of a batch, that are looked at in one turn at most."""
 PAUSE = 0.001
 """s between two turns."""
 ASKED = 500
@@ -353,7 +353,7 @@ class Catchup:
         if (
             entry.key not in self._forwarder.ours
             or not entry.qos
-            or not self._groups.waits(entry.topic.decode())
+            or not any(self._groups.waits(topic.decode()) for topic in entry.topics())
         ):
             return
         self._kept.append(entry)
@@ -467,15 +467,16 @@ class Catchup:
             self._gather(job, min(job.group_ids.values(), default=self._node.now))
         given, looks = 0, LOOKS
         while given < STEP and looks > 0:
-            looks -= 1
             entry = job.next()
             if entry is None and self._gather(job, float("-inf")):
                 entry = job.next()
             if entry is None:
                 self._end(job)
                 return True
+            looks -= entry.count if entry.mixed else 1
             if entry.key in self._forwarder.ours:
-                given += self._give(job, entry)
+                for single in entry.singles():
+                    given += self._give(job, single)
         return False
 
     def _gather(self, job: Job, since: float) -> bool:

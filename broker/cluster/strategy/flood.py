@@ -9,6 +9,7 @@ from broker.cluster.events import LinkUp, RouteChanged
 from broker.cluster.link.link import Link
 from broker.cluster.strategy.directory import EVERYTHING, INTEREST, Changes, Directory
 from broker.cluster.strategy.ports import Delivery, LinkedBroker
+from broker.cluster.strategy.routing_strategy import every_topic
 from broker.cluster.strategy.spanning_tree import FLOOD, OverSpanningTree
 from broker.core.receiver_assignment import ReceiverAssignment
 
@@ -70,11 +71,11 @@ class Flood(OverSpanningTree):
 
     def wanted_behind(self, link: Link, *, gone: bool = False) -> Callable[[bytes], bool]:
         """Return a function that says that every topic is wanted."""
-        return _wanted
+        return every_topic
 
     def wanted_by(self, broker_id: bytes) -> Callable[[bytes], bool]:
         """Return a function that says that every topic is wanted."""
-        return _wanted
+        return every_topic
 
     # ---------------------------------------------------------------- links
 
@@ -86,7 +87,3 @@ class Flood(OverSpanningTree):
 
     def live_changed(self) -> None:
         """Do nothing: nothing is remembered of links."""
-
-
-def _wanted(topic: bytes) -> bool:
-    return True

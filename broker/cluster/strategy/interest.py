@@ -15,6 +15,7 @@ from broker.cluster.link.link import Link
 from broker.cluster.strategy.directory import Directory
 from broker.cluster.strategy.interest_table import InterestTable, remembering
 from broker.cluster.strategy.ports import Delivery, LinkedBroker, LostBrokers
+from broker.cluster.strategy.routing_strategy import every_topic
 from broker.cluster.strategy.spanning_tree import OverSpanningTree
 from broker.core.receiver_assignment import ID, ReceiverAssignment
 from broker.core.route import Route
@@ -135,7 +136,7 @@ class Interest(OverSpanningTree):
         """Return a function that says whether a broker behind a link wants a topic."""
         via, peer = self._directory.database.via, link.peer
         if not link.selective or peer is None or not self._directory.knows(link):
-            return lambda topic: True
+            return every_topic
         wanting = self.table.brokers_wanting
         return remembering(
             lambda topic: any(via(broker_id) == peer.id for broker_id in wanting(topic.decode()))

@@ -70,19 +70,18 @@ class LinkLog(Protocol):
 
 
 class Entry(Protocol):
-    """A message in the replay log."""
+    """Messages in the replay log."""
 
     @property
     def key(self) -> bytes:
-        """The origin of the message, as 16 characters."""
-
-    @property
-    def topic(self) -> bytes:
-        """The topic of the message, as UTF-8."""
+        """The origin of the messages, as 16 characters."""
 
     @property
     def at(self) -> float:
-        """When the message came (s)."""
+        """When the messages came (s)."""
+
+    def topics(self) -> Iterable[bytes]:
+        """Return the topic of each message, as UTF-8; one if all have the same."""
 
 
 class Log(Protocol):

@@ -102,7 +102,7 @@ class RoutingStrategy(Protocol):
 
     def wanted_behind(self, link: Link, *, gone: bool = False) -> Callable[[bytes], bool]:
         """Return a function that says whether a topic is wanted behind a link, whether it is live
-        or not.
+        or not; `every_topic` if all are.
         `gone`: the origin of the messages cannot be reached."""
 
     def wanted_by(self, broker_id: bytes) -> Callable[[bytes], bool]:
@@ -186,3 +186,9 @@ class RoutingStrategy(Protocol):
 
     def report(self) -> dict[str, Any]:
         """Return what /api/federation says of the strategy besides its name."""
+
+
+def every_topic(topic: bytes) -> bool:
+    """Say of any `topic` that it is wanted: what `wanted_behind` returns where topics decide
+    nothing, so that no message is looked into for its topic."""
+    return True

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, Protocol
 
 from broker.base.timers import Timer
@@ -505,19 +505,18 @@ class SourceTrees:
         if not wanted:
             return
         found: list[tuple[bytes, bytes]] = []
-        looked = 0
-        for entry in self._delivery.replay_log.latest():
-            if entry.at < now - LATE or looked >= LOOKS:
-                break
-            looked += 1
-            origin, topic = split_key(entry.key)[0], entry.topic.decode()
+        recent = takewhile(lambda entry: entry.at >= now - LATE, self._delivery.replay_log.latest())
+        messages = ((entry.key, topic.decode()) for entry in recent for topic in entry.topics())
+        looked = list(islice(messages, LOOKS))
+        for key, topic in looked:
+            origin = split_key(key)[0]
             for broker, filters, origins in wanted:
                 if origin in origins and (
                     len(filters) > FEW or any(matches(known, topic) for known in filters)
                 ):
                     del origins[origin]
                     found.append((broker, origin))
-        if looked >= LOOKS:
+        if len(looked) >= LOOKS:
             found += [(broker, origin) for broker, _, origins in wanted for origin in origins]
         for broker, origin in found:
             link = self.link_to(origin, broker)
