@@ -164,17 +164,19 @@ class Answers:
         in_log = Looked()
         gone, found = self._logged(asked, in_log, now)
         parts: list[bytes] = []
-        size, more = 0, False
+        size, compared, more = 0, 0, False
         wants = self._wants(asked, now, named_too=log.chosen > log.begin or bool(log.spared))
-        for index, entry in enumerate(chain.from_iterable(each.singles() for each in found)):
-            if size > CHUNK or index >= LOOKS:
+        for entry in chain.from_iterable(each.singles() for each in found):
+            if size > CHUNK or compared >= LOOKS:
                 top, more = entry.sequence - 1, True
                 break
+            compared += 1
             if wants(entry):
                 parts.append(entry.data(now))
                 size += len(parts[-1])
                 self._counters.replayed += entry.count
-        self._budget.left -= (looked + in_log.entries) / 2000
+        # A batch is one entry of the log, and each of its messages is compared.
+        self._budget.left -= (looked + max(in_log.entries, compared)) / 2000
         self._send(asked, numbers, parts, top, now, more=more, gone=gone)
 
     def _logged(self, asked: Asked, looked: Looked, now: float) -> tuple[int, Iterable[LogEntry]]:
