@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from broker.cluster.delivery.history import FETCH_TIME
+from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import encode_origin, origin_key
 from broker.cluster.link.control_records import BPDU, SEEN, decode_records, encode_record
 from broker.cluster.link.handshake import LINK_PROTOCOL
 from broker.cluster.link.link import Link
+from broker.cluster.link.message_batch import encode_batch
 from broker.cluster.link.version_vector import encode_vector
 from broker.wire import Connack, Connect, Publish, encode_packet
 from broker.wire.decode import decode_packet
@@ -66,6 +69,26 @@ def message(
     body = len(topic).to_bytes(2, "big") + topic + (b"\0\1" if (first or qos << 1) & 6 else b"")
     body += encode_varint(len(section)) + section + payload
     return bytes((first or 0x30 | qos << 1,)) + encode_varint(len(body)) + body
+
+
+def batch_entry(
+    key: bytes,
+    sequence: int,
+    messages: Sequence[tuple[bytes, bytes]],
+    *,
+    qos: int = 1,
+    version: int = 4,
+    at: float = 0.0,
+) -> LogEntry:
+    """The entry of a batch of messages, each with its topic and payload."""
+    packets = b"".join(
+        encode_packet(
+            Publish(topic.decode(), payload, qos, packet_id=number if qos else None), version
+        )
+        for number, (topic, payload) in enumerate(messages, 7)
+    )
+    data = encode_batch(key, sequence, packets, len(messages), version, qos)
+    return LogEntry.batch(key, sequence, len(messages), data, at)
 
 
 class Neighbour:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 
 import pytest
 from hypothesis import given
@@ -90,3 +91,30 @@ def test_the_count_is_that_of_the_packets() -> None:
         data = encode_batch(KEY, 1, 2 * one, count, 5, 0)
         with pytest.raises(MalformedPacket):
             list(MessageBatch.read(data).messages())
+
+
+@given(batches(), st.sets(topics))
+def test_parts_have_the_messages_that_follow_each_other_with_the_same_answer(
+    case: tuple[MessageBatch, list[tuple[str, bytes, int]]], wanted: set[str]
+) -> None:
+    batch, sent = case
+    assert [topic.decode() for topic in batch.topics()] == [topic for topic, _, _ in sent]
+    parts = batch.divide(lambda topic: topic.decode() in wanted)
+    answers = [answer for answer, _ in parts]
+    assert all(one != other for one, other in itertools.pairwise(answers))
+    found = [
+        (number, m.topic.decode(), m.payload, m.qos, answer)
+        for answer, part in parts
+        for number, m in MessageBatch.read(part.encode()).messages()
+    ]
+    assert found == [
+        (number, *one, one[0] in wanted) for number, one in enumerate(sent, batch.sequence)
+    ]
+
+
+def test_what_only_looks_like_a_batch() -> None:
+    one = encode_batch(KEY, 1, packet("a", b"x", 1, 4), 1, 4, 1)
+    for first in (0x31, 0x33, 0x35, 0x36, 0x3A, 0x40):
+        assert not is_batch(bytes((first,)) + one[1:])
+    assert not is_batch(packet("$batch/a", b"x", 1, 4))
+    assert not is_batch(b"")
