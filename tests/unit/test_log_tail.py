@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.base.limits import DEFAULTS
+from broker.cluster.delivery.answers import parts_of
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import encode_for_links, expiry_of, origin_key, with_expiry
 from broker.config.node_config import NodeConfig
@@ -29,6 +30,7 @@ from broker.persistence.tail_segment import (
     read_frames,
 )
 from tests.unit.journal_harness import Files
+from tests.unit.link_harness import batch_entry
 
 ID = b"brokerid"
 KEY, OTHER = origin_key(ID, 1), origin_key(ID, 2)
@@ -178,7 +180,10 @@ class Bench:
                     assert error is not None
                     self.tail.was_read(done, error, self.node.now)
 
-    def entry(self, number: int, size: int) -> LogEntry:
+    def entry(self, number: int, size: int, count: int = 1) -> LogEntry:
+        if count > 1:
+            messages = [(b"ab"[n % 2 : n % 2 + 1], bytes(size // count)) for n in range(count)]
+            return batch_entry(KEY, number, messages, at=self.node.now)
         message = Message(b"a", bytes(size), 1, False, b"", None, None)
         return LogEntry(
             KEY, number, encode_for_links(message, KEY, number, 0.0), message, self.node.now
@@ -191,9 +196,9 @@ class Bench:
             last = frame.parts[broker, KEY].last
             self.tail.read(frame, self._take)
             self.work()
-            for entry in self.read or ():
-                if any(low <= entry.sequence <= high for low, high in lacks):
-                    found.append(entry.sequence)
+            for entry in parts_of(self.read or (), KEY, lacks):
+                assert [m.payload.strip(b"\0") for m in entry.messages()] == [b""]
+                found.append(entry.sequence)
             lacks = [(max(low, last + 1), high) for low, high in lacks if high > last]
         return found
 
@@ -207,6 +212,7 @@ STEPS = st.lists(
             st.just("add"),
             st.sampled_from([*([b] for b in BROKERS), BROKERS]),
             st.sampled_from((10, 100_000, 400_000)),
+            st.sampled_from((1, 1, 5)),
         ),
         st.tuples(st.just("flush")),
         st.tuples(st.just("work")),
@@ -226,16 +232,16 @@ def test_what_was_added_is_there_or_lost(steps: list[tuple[object, ...]], limit:
     bench = Bench(limit)
     due: dict[bytes, list[int]] = {broker: [] for broker in BROKERS}
     refused: dict[bytes, int] = dict.fromkeys(BROKERS, 0)
-    number = 0
+    number = 1
     for step in steps:
         if step[0] == "add":
-            number += 1
-            brokers, size = step[1], step[2]
-            assert isinstance(brokers, list) and isinstance(size, int)
-            taken = bench.tail.add(bench.entry(number, size), brokers, None)
+            brokers, size, count = step[1:]
+            assert isinstance(brokers, list) and isinstance(size, int) and isinstance(count, int)
+            taken = bench.tail.add(bench.entry(number, size, count), brokers, None)
             for broker in brokers:
-                due[broker].append(number)
-                refused[broker] += not taken
+                due[broker] += range(number, number + count)
+                refused[broker] += 0 if taken else count
+            number += count
         elif step[0] == "flush":
             bench.tail.flush()
         elif step[0] == "work":
@@ -307,3 +313,44 @@ def test_a_frame_that_cannot_be_read_is_lost_for_all_and_the_next_one_comes() ->
         (b, 2, 2, 1) for b in BROKERS
     ]
     assert bench.node.counters.log_tail_damaged == 1
+
+
+def test_batches_are_read_as_they_were_and_damaged_ones_are_lost() -> None:
+    bench = Bench(1 << 30)
+    batch = bench.entry(5, 100, 4)
+    data = batch.data(0.0)
+    bench.tail.add(batch, BROKERS, None)
+    bench.tail.flush()
+    bench.work()
+    frame = bench.tail.first(BROKERS[0], KEY, [(7, 7)])
+    assert frame is not None
+    bench.tail.read(frame, bench._take)
+    bench.work()
+    assert bench.read is not None
+    (found,) = bench.read
+    assert (found.key, found.sequence, found.count, found.data(0.0), found.mixed) == (
+        KEY,
+        5,
+        4,
+        data,
+        True,
+    )
+    assert abs(found.at - batch.at) < 0.1
+    # Whole by its checksum, and yet no batch of these messages.
+    other = LogEntry.batch(KEY, 9, 5, data, bench.node.now)
+    bench.tail.add(other, BROKERS, None)
+    bench.tail.flush()
+    bench.work()
+    assert bench.numbers(BROKERS[0], [(1, 99)]) == [5, 6, 7, 8]
+    assert [(part.first, part.last, part.messages) for part in bench.lost] == [(9, 13, 5)] * 2
+
+
+def test_a_segment_of_an_older_release_is_read() -> None:
+    part = Part(BROKERS[0], KEY, 1, 1, 1)
+    record = LoggedRecord(KEY, 1, 1, 0, 5, b"data")
+    data = encode_header(ID, 7, 1) + encode_entries([part], [record.encode()])
+    (found,) = read(data)
+    assert isinstance(found, Found)
+    assert found.parts == (part,)
+    (cut,) = read(encode_header(ID, 7, 3) + encode_entries([part], [record.encode()]))
+    assert isinstance(cut, Cut)

@@ -47,6 +47,7 @@ from broker.wire import (
     encode_packet,
 )
 from tests.unit.journal_harness import ID, Durable, Files, picture
+from tests.unit.link_harness import batch_entry
 from tests.unit.node_harness import connect_packet
 from tests.unit.test_journal import Chaos, copy_of, keeper, lazy
 
@@ -714,3 +715,31 @@ def test_a_journal_that_does_not_say_when_sessions_began() -> None:
     world.settle()
     found = began(world.again(0.5))
     assert (found.tops, found.open, found.began) == ({key: 5}, set(), UNKNOWN)
+
+
+def test_a_batch_is_in_the_log_again() -> None:
+    """Once, though a snapshot records it again; and one that is no batch of these messages is left
+    out."""
+    world = Durable()
+    keeper(world, "l").subscribe("other", qos=1)
+    relay = world.node.forwarder
+    key, messages = relay.key, [(topic, b"x") for topic in (b"a", b"b", b"a", b"c/d")]
+    for first in (1, 5, 9):
+        entry = batch_entry(key, first, messages, qos=2, at=world.now)
+        relay.own.top += 4
+        relay.log.append(entry, None)
+        world.journal.logged(entry, None)
+    damaged = batch_entry(key, 13, messages).data(0.0)
+    world.journal.logged(LogEntry.batch(key, 13, 5, damaged, world.now), None)
+    wildcard = batch_entry(key, 18, [(b"a", b"x")] * 2).data(0.0).replace(b"\0\1a", b"\0\1+")
+    world.journal.logged(LogEntry.batch(key, 18, 2, wildcard, world.now), None)
+    world.begin_snapshot()
+    world.advance(1)
+    for files in (copy_of(world.files), world.files):
+        again = world.again(0.5, files)
+        entries = [e for e in again.node.forwarder.log._entries if e.key == key]
+        assert [(e.sequence, e.count, e.mixed, e.qos) for e in entries] == [
+            (first, 4, True, 2) for first in (1, 5, 9)
+        ]
+        assert [m.topic for e in entries for m in e.messages()] == 3 * [t for t, _ in messages]
+        assert again.node.cluster.origins.vector[key].top == 12
