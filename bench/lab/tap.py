@@ -2,16 +2,19 @@
 Pure.
 
 The same measure for every kind of broker: a PUBLISH of an application is data, everything else is
-signalling, also a PUBLISH whose topic begins with $.
+signalling, also a PUBLISH whose topic begins with $. The packets in a batch of mqttree's links
+(docs/reference/link-protocol.md) count one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from bench.load.packets import header
 
+BATCH = b"$batch"
+"""The topic of a batch."""
 MAX_HELD = 4096
 """Segments out of order that are kept for one direction; beyond that it is given up and counted."""
 MAX_HEAD = 70_000
@@ -92,13 +95,37 @@ class Stream:
             body, stop = head
             if stop > end and end - body < min(stop - body, MAX_HEAD):
                 break
-            self._on_packet(self._look(pos, body, min(stop, end), stop - pos))
+            for seen in self._look(pos, body, min(stop, end), stop - pos):
+                self._on_packet(seen)
             if stop > end:
                 self._skip, stop = stop - end, end
             pos = stop
         del buffer[:pos]
 
-    def _look(self, pos: int, body: int, end: int, size: int) -> Seen:
+    def _look(self, pos: int, body: int, end: int, size: int) -> Iterator[Seen]:
+        buffer = self._data
+        at = body + 2 + len(BATCH)
+        if buffer[pos] >> 4 == 3 and buffer[body + 2 : at] == BATCH:
+            at += 2 if buffer[pos] & 6 else 0
+            at += 1 + buffer[at]  # its only property
+            yield from self._batch(pos, at, end, size)
+        else:
+            yield self._one(pos, body, end, size, self._talk.version)
+
+    def _batch(self, pos: int, payload: int, end: int, size: int) -> Iterator[Seen]:
+        """Yield the packets of a batch: what is ahead of the first one counts as its bytes."""
+        version, at, counted = self._data[payload], payload + 3, pos
+        while at < end:
+            head = header(self._data, at, end)
+            if head is None:
+                return
+            body, stop = head
+            begin = at - counted
+            one = self._one(at, body, min(stop, end), stop - at, version)
+            yield one._replace(size=begin + one.size)
+            at = counted = stop
+
+    def _one(self, pos: int, body: int, end: int, size: int, version: int) -> Seen:
         buffer = self._data
         kind = buffer[pos] >> 4
         if kind == 1 and end >= body + 7:
@@ -110,7 +137,7 @@ class Stream:
         if length and buffer[body + 2 : body + 3] == b"$":
             return Seen("other", size)
         at = body + 2 + length + (2 if buffer[pos] & 6 else 0)
-        if self._talk.version == 5:
+        if version == 5:
             width = shift = 0
             while at < end:
                 byte = buffer[at]

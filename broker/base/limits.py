@@ -505,7 +505,8 @@ class Limits(Record, kw_only=True):
     its old one."""
 
     log_old: int = 25_000
-    """entries of the log that go in one turn, once a second, as they are old: 20 ms."""
+    """entries of the log that go in one turn, once a second, as they are old: 20 ms. A batch counts
+    as its messages while somebody has to be told of each."""
 
     log_piece: int = 1000
     """entries of the log that are looked at, or handed out, at a time."""

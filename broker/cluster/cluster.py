@@ -18,6 +18,7 @@ from broker.cluster.delivery.answers import Answers
 from broker.cluster.delivery.forwarder import Forwarder
 from broker.cluster.delivery.gap_recovery import GapRecovery
 from broker.cluster.delivery.history import HistoryRequests
+from broker.cluster.delivery.incoming_batch import IncomingBatches
 from broker.cluster.delivery.late import LateOffers
 from broker.cluster.delivery.link_acks import LinkAcks
 from broker.cluster.delivery.low_watermarks import LowWatermarks
@@ -85,6 +86,7 @@ from discovery.membership import Membership
 from stp.tree import Tree
 
 if TYPE_CHECKING:
+    from broker.cluster.delivery.outgoing_batch import OutgoingBatch
     from broker.cluster.delivery.ports import AbsentMembers
     from broker.core.message import Message
     from broker.core.ports import Claimant, Draining, Journal
@@ -270,6 +272,9 @@ class Cluster:
             flow_control=self.remote_flow_control,
             above=self,
         )
+        self.incoming_batches: IncomingBatches = IncomingBatches(
+            node, self.forwarder, self.strategy, self.gap_recovery
+        )
         self.resync: Resync = Resync(
             node,
             forwarder=self.forwarder,
@@ -440,7 +445,7 @@ class Cluster:
         """Offer the methods that core asks for (`broker.core.ports.Cluster`), bound once to the
         modules that do the work."""
         self.forward: Callable[[Message, Connection | None], None] = self.forwarder.forward
-        self.forward_run: Callable[[bytes, int, int, int], None] = self.forwarder.forward_run
+        self.outgoing: Callable[[bytes, int, Connection], OutgoingBatch] = self.forwarder.outgoing
         self.forward_batch: Callable[[PublishRun, Connection | None], None] = (
             self.forwarder.forward_batch
         )

@@ -39,10 +39,11 @@ from broker.wire.packets import (
     Pubrel,
 )
 from broker.wire.properties import Property, forwardable_cached
-from broker.wire.publish_header import PACKET_IDS, PUBLISH, PUBREL_HEAD, topic_of
+from broker.wire.publish_header import PACKET_IDS, PUBLISH, PUBREL_HEAD, run_end, topic_of
 from broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
+    from broker.core.ports import OutgoingBatch
     from broker.core.route import Route
 
 READING, ENDED = State.READING, State.ENDED
@@ -72,6 +73,8 @@ class ClientPackets(Client):
         routes = self.routes
         five = self.version == 5
         fast = node.fast
+        # What goes to other brokers, if there are any.
+        batch = node.cluster.outgoing(data, self.version, conn) if node.federated else None
         measure = size > conn.max_packet_size  # else no packet in here can be too large
         # The sessions that get the run data[begin:position], `messages` packets, as it is.
         raw: tuple[Session, ...] | None = None
@@ -101,7 +104,7 @@ class ClientPackets(Client):
                         topic = data[body + 2 : start]
                         route = routes.get(topic) or first_route(self, topic)
                     if route is not None:
-                        targets = None if node.forwarding else (route.raw5 if five else route.raw4)
+                        targets = route.raw5 if five else route.raw4
                         if five:
                             start += 1
                             if section := data[start - 1]:
@@ -117,7 +120,10 @@ class ClientPackets(Client):
                             if raw is not None:
                                 self._deliver_run(raw, data[begin:position], messages)
                                 raw = None
-                            position = self._publish_run(route, data, position, start, end, section)
+                            after = self._publish_run(
+                                route, data, position, start, end, section, batch
+                            )
+                            position = after
                             continue
                         if raw is not targets:
                             if raw is not None:
@@ -125,14 +131,15 @@ class ClientPackets(Client):
                             raw = targets
                             begin = position
                             messages = 0
+                        count, after = 1, end
                         if route is previous:  # twice the same: more of it may follow
                             after = run_end(data, position, start, end)
-                            messages += (after - position) // (end - position)
-                            position = after
-                        else:
-                            previous = route
-                            messages += 1
-                            position = end
+                            count = (after - position) // (end - position)
+                        previous = route
+                        messages += count
+                        if batch is not None:
+                            batch.add(route, position, after, count, 0)
+                        position = after
                         continue
                 if raw is not None:
                     self._deliver_run(raw, data[begin:position], messages)
@@ -141,7 +148,7 @@ class ClientPackets(Client):
                     if length == 2:
                         after = acknowledgements(self, first, data, position, size)
                     elif length > 4 and first in ACKNOWLEDGED:
-                        after = publish_run(self, first, data, position, body, end)
+                        after = publish_run(self, first, data, position, body, end, batch)
                     else:
                         after = position
                     if after > position:
@@ -154,6 +161,8 @@ class ClientPackets(Client):
                 if first in FILTERS and node.turns.work >= node.limits.turn_work:
                     node.turns.rest(conn)
                     break
+                if batch is not None:
+                    batch.flush()
                 self._packet(first, data[body:end])
                 position = end
                 if conn.state is not READING and conn.state is not ENDED:
@@ -164,6 +173,8 @@ class ClientPackets(Client):
         except WireError as error:
             if raw is not None:
                 self._deliver_run(raw, data[begin:position], messages)
+            if batch is not None:
+                batch.flush()
             node.counters.bytes_received += size
             self.fail(error)
             return size
@@ -171,6 +182,8 @@ class ClientPackets(Client):
             self._deliver_run(
                 raw, data if position - begin == size else data[begin:position], messages
             )
+        if batch is not None:
+            batch.flush()
         node.counters.bytes_received += position
         return position
 
@@ -188,10 +201,22 @@ class ClientPackets(Client):
             outbox.append(chunk)
 
     def _publish_run(
-        self, route: Route, data: bytes, position: int, start: int, end: int, section: int
+        self,
+        route: Route,
+        data: bytes,
+        position: int,
+        start: int,
+        end: int,
+        section: int,
+        batch: OutgoingBatch | None,
     ) -> int:
-        """Deliver and pass on a run of QoS 0 packets of one topic; returns where it ends.
-        `section`: bytes of properties."""
+        """Deliver a run of QoS 0 packets of one topic to receivers that need more than its bytes,
+        and pass it on; returns where it ends.
+
+        `route`: of the topic; `data`: what came, `position`, `start`, `end`: where in it the first
+        packet begins, where its payload begins, where it ends; `section`: bytes of its properties;
+        `batch`: takes what goes to other brokers, None: there are none.
+        """
         node = self.node
         packet = end - position
         after = run_end(data, position, start, end)
@@ -200,6 +225,8 @@ class ClientPackets(Client):
         if route.elsewhere:
             properties = data[start - section : start]
             prefix = start - position
+            if batch is not None:
+                batch.flush()
             node.cluster.share_run(
                 route, chunk, prefix, packet, self.version, properties, self.session
             )
@@ -210,12 +237,10 @@ class ClientPackets(Client):
                 payload = chunk[at + start - position : at + packet]
                 message = Message(topic, payload, 0, False, properties, None, self.session)
                 node.dispatcher.deliver(route, message, self.conn)
-                if route.forward and node.federated:
-                    node.cluster.forward(message, self.conn)
-            return after
-        node.dispatcher.run(route, chunk, start - position, packet, self.version, self.session)
-        if route.forward and node.federated:
-            node.cluster.forward_run(chunk, start - position, packet, self.version)
+        else:
+            node.dispatcher.run(route, chunk, start - position, packet, self.version, self.session)
+        if batch is not None:
+            batch.add(route, position, after, len(chunk) // packet, 0)
         return after
 
     # ---------------------------------------------------------------- everything else
@@ -374,16 +399,3 @@ HANDLERS: tuple[Callable[[ClientPackets, int, bytes], None], ...] = (
 )
 """What a packet brings about, by its type; called with its first byte and what is behind its
 length."""
-
-
-def run_end(data: bytes, position: int, start: int, end: int) -> int:
-    """Return where the run of packets ends that have the same size and the same first bytes as the
-    packet at `position` in `data`. That packet ends at `end`, and the bytes that all share end at
-    `start`."""
-    prefix = data[position:start]
-    packet = end - position
-    last = len(data) - packet
-    startswith = data.startswith
-    while end <= last and startswith(prefix, end):
-        end += packet
-    return end

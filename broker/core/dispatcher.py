@@ -295,6 +295,8 @@ class Dispatcher:
         route = Route(deliveries, groups, forward, interned)
         route.permitted = None if permitted is None else set(permitted)
         route.elsewhere = elsewhere
+        if elsewhere:
+            route.raw4 = route.raw5 = None
         route.brokers = brokers
         return route
 

@@ -208,6 +208,17 @@ class Barrier(Protocol):
         """The filters are subscribed to now, or never."""
 
 
+class OutgoingBatch(Protocol):
+    """Collects PUBLISH packets of one chunk that go to other brokers."""
+
+    def add(self, route: Route, begin: int, end: int, count: int, qos: int, /) -> None:
+        """Add `count` packets, which are of this `qos` and take this `route`, from `begin` to `end`
+        in the chunk."""
+
+    def flush(self) -> None:
+        """Send what has been added: what is published next gets the numbers behind it."""
+
+
 class Cluster(Protocol):
     """What one broker asks of the federation."""
 
@@ -218,10 +229,9 @@ class Cluster(Protocol):
         `source`: its publisher, which may have to wait; None for a will and for the broker's
         own."""
 
-    def forward_run(self, chunk: bytes, prefix: int, size: int, version: int, /) -> None:
-        """Number the messages of a run of QoS 0 packets of one topic without properties, and send
-        them to others. `chunk`: the packets, `size` bytes each, of MQTT `version`; `prefix`: where
-        in a packet its payload begins."""
+    def outgoing(self, data: bytes, version: int, source: Connection, /) -> OutgoingBatch:
+        """Return what numbers packets of a chunk (`data`, of MQTT `version`) that came on the
+        connection `source`, logs them at QoS 1 and 2, and sends them to others."""
 
     def forward_batch(self, batch: PublishRun, source: Connection | None, /) -> None:
         """Number the messages of a run (`batch`) at QoS 1 or 2 that was published here, log them,

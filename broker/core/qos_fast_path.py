@@ -35,6 +35,7 @@ from broker.wire.publish_header import (
 
 if TYPE_CHECKING:
     from broker.core.client import Client
+    from broker.core.ports import OutgoingBatch
     from broker.core.route import Route
 
 ACKNOWLEDGED = frozenset((PUBLISH | QOS_1, PUBLISH | QOS_2))
@@ -175,14 +176,23 @@ def _settle(client: Client, first: int, numbers: range, packets: bytes) -> bool:
 
 
 # Longer than a screen, as a call for each message costs (`bench micro`): one of two such loops.
-def publish_run(client: Client, first: int, data: bytes, position: int, body: int, end: int) -> int:
+def publish_run(
+    client: Client,
+    first: int,
+    data: bytes,
+    position: int,
+    body: int,
+    end: int,
+    batch: OutgoingBatch | None,
+) -> int:
     """Take a run of PUBLISH packets of one topic and size; returns where it ends, `position` when
     nothing was taken. Negative: the end, and no more packets of this publisher may be taken now, as
     a subscriber is behind.
 
     `client`: the publisher; `first`: the first byte of the packets; `data`: the bytes that came;
     `position`: where in them the run begins; `body`: where the first packet's variable header
-    begins; `end`: where that packet ends.
+    begins; `end`: where that packet ends; `batch`: takes what goes to other brokers, None: there
+    are none.
     """
     start = body + 2 + (data[body] << 8 | data[body + 1])
     five = client.version == 5
@@ -210,18 +220,15 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
         and packet <= LARGEST
         and data.startswith(prefix, position + 3 * packet)
     ):
-        batch = _batch(client, route, data, position, start, payload, packet, properties)
-        if batch is not None:
-            node.dispatcher.batch(route, batch, client.conn)
-            if node.federated and route.forward:
-                node.cluster.forward_batch(batch, client.conn)
-            position += len(batch.data)
+        run = _batch(client, route, data, position, start, payload, packet, properties)
+        if run is not None:
+            _publish(client, route, run, batch)
+            position += len(run.data)
             return -position if client.conn.state.held else position
     targets = (route.raw5 if five else route.raw4) if route.granted >= qos else None
-    if (node.federated and route.forward) or (
-        targets and node.journal.recording and any(s.recorder is not None for s in targets)
-    ):
+    if targets and node.journal.recording and any(s.recorder is not None for s in targets):
         targets = None
+    begin = position
     answers: list[bytes] = []
     conn = client.conn
     held = False
@@ -243,17 +250,13 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
                 client,
                 route,
                 _message(client, prefix, data[start + 2 : end], data[payload:end], qos, properties),
+                batch,
             )
             held = conn.state.held
         else:
             tail = data[start + 2 : end]
             for session in targets:
-                if (
-                    session.conn is None
-                    or session.queue
-                    or session.checked
-                    or len(session.inflight) >= session.receive_maximum
-                ):
+                if not send_on(session, prefix, tail):
                     session.deliver(
                         _message(client, prefix, tail, data[payload:end], qos, properties),
                         qos,
@@ -262,8 +265,6 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
                         conn,
                     )
                     held = conn.state.held
-                else:
-                    _send(session, prefix, tail)
         answers.append(PACKET_IDS[packet_id])
         position = end
         end += packet
@@ -273,6 +274,8 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
             break
     if answers:
         node.counters.published_acknowledged += len(answers)
+        if batch is not None and not route.elsewhere:
+            batch.add(route, begin, position, len(answers), qos)
         if qos == 2 and (recorder := client.session.recorder) is not None:
             recorder.received(b"".join(answers))
         head = PUBACK_HEAD if qos == 1 else PUBREC_HEAD
@@ -281,6 +284,15 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
             node.dirty.append(conn)
         outbox.append(head + head.join(answers))
     return -position if held else position
+
+
+def _publish(client: Client, route: Route, run: PublishRun, batch: OutgoingBatch | None) -> None:
+    """Deliver a run, and pass it on behind what is in `batch`."""
+    node = client.node
+    node.dispatcher.batch(route, run, client.conn)
+    if batch is not None:
+        batch.flush()
+        node.cluster.forward_batch(run, client.conn)
 
 
 def _batch(
@@ -370,9 +382,20 @@ def _take_identifiers(client: Client, high: bytes, low: bytes) -> bool:
     return True
 
 
-def _send(session: Session, head: bytes, tail: bytes) -> None:
-    """Put a packet in flight and send it, with the next free identifier."""
+def send_on(session: Session, head: bytes, tail: bytes) -> bool:
+    """Put a packet in flight and send it, with the next free identifier. Returns False, and nothing
+    is done, when `session` does not take it now, or not as it is.
+
+    `head`, `tail`: its bytes ahead of its identifier and behind it.
+    """
     inflight = session.inflight
+    if (
+        session.conn is None
+        or session.queue
+        or session.checked
+        or len(inflight) >= session.receive_maximum
+    ):
+        return False
     packet_id = session.next_packet_id % 65535 + 1
     while packet_id in inflight:
         packet_id = packet_id % 65535 + 1
@@ -383,6 +406,7 @@ def _send(session: Session, head: bytes, tail: bytes) -> None:
         session.node.dirty.append(session)
     outbox.append(data)
     session.node.counters.delivered += 1
+    return True
 
 
 def _message(
@@ -397,12 +421,12 @@ def _message(
     return message
 
 
-def _deliver(client: Client, route: Route, message: Message) -> None:
-    """Deliver one message to receivers that need more than its bytes, and pass it on."""
+def _deliver(client: Client, route: Route, message: Message, batch: OutgoingBatch | None) -> None:
+    """Deliver one message to receivers that need more than its bytes."""
     node = client.node
-    if route.elsewhere:
+    if route.elsewhere:  # some of them at other brokers
+        if batch is not None:
+            batch.flush()
         node.cluster.share(route, message, client.conn)
-        return
-    node.dispatcher.deliver(route, message, client.conn)
-    if route.forward and node.federated:
-        node.cluster.forward(message, client.conn)
+    else:
+        node.dispatcher.deliver(route, message, client.conn)

@@ -86,3 +86,16 @@ def packet_size(data: bytes) -> int:
         if byte < 0x80:
             return value + index + 1
     return 0
+
+
+def run_end(data: bytes, position: int, start: int, end: int) -> int:
+    """Return where the run of packets ends that have the same size and the same first bytes as the
+    packet at `position` in `data`. That packet ends at `end`, and the bytes that all share end at
+    `start`."""
+    prefix = data[position:start]
+    packet = end - position
+    last = len(data) - packet
+    startswith = data.startswith
+    while end <= last and startswith(prefix, end):
+        end += packet
+    return end

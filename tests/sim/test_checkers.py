@@ -134,6 +134,8 @@ def changes_received(patch: Mutant, change: Callable[[Forwarder, Message], list[
             received(self, link, one, *rest)
 
     patch.setattr(Forwarder, "received", wrong)
+    # The messages of a batch, too, come there one by one.
+    patch.setattr(Forwarder, "singly", lambda self, key, sequence: True)
 
 
 def delivers_twice(patch: Mutant) -> None:
@@ -200,7 +202,14 @@ def loses_retained(patch: Mutant) -> None:
 
 
 def forwards_no_qos_0(patch: Mutant) -> None:
-    patch.setattr(Forwarder, "forward_run", lambda *arguments: None)
+    send = Forwarder.forward_packets
+    patch.setattr(
+        Forwarder,
+        "forward_packets",
+        lambda self, packets, count, version, qos, links, source: (
+            send(self, packets, count, version, qos, links, source) if qos else None
+        ),
+    )
     forward = Forwarder.forward
     patch.setattr(
         Forwarder,
@@ -296,6 +305,7 @@ def test_probe_that_comes_twice_is_caught(monkeypatch: Patch) -> None:
 
     with Mutant(monkeypatch) as mutant:
         mutant.setattr(Forwarder, "received", wrong)
+        mutant.setattr(Forwarder, "singly", lambda self, key, sequence: True)
         assert any("2 times" in text for text in texts(scene, "probe"))
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from broker.cluster.link.message_batch import MessageBatch, is_batch
 from broker.wire.publish_header import topic_of
 from tests.sim.clients import Sent
 from tests.sim.world import Host, World
@@ -27,18 +28,23 @@ class Ways:
 
     def _started(self, host: Host) -> None:
         relay = host.running.forwarder
-        send = relay._send
+        send = relay.send
 
         def watched(data: bytes, count: int, links: list[Any], source: Any) -> None:
             if self.watching and not data[0] & 1:
+                topics = (
+                    [*MessageBatch.read(data).topics()]
+                    if is_batch(data)
+                    else [topic_of(data)] * count
+                )
                 for link in links:
                     if link is not source:
-                        self.crossed[
-                            host.index, self._index(link.peer.id), topic_of(data).decode()
-                        ] += count
+                        there = self._index(link.peer.id)
+                        for topic in topics:
+                            self.crossed[host.index, there, topic.decode()] += 1
             send(data, count, links, source)
 
-        relay._send = watched  # type: ignore[method-assign]
+        relay.send = watched  # type: ignore[method-assign]
 
     def _index(self, broker_id: bytes) -> int:
         return next(host.index for host in self.world.hosts if host.id == broker_id)

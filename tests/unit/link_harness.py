@@ -7,17 +7,17 @@ from typing import Any
 
 from broker.cluster.delivery.history import FETCH_TIME
 from broker.cluster.delivery.replay_log import LogEntry
-from broker.cluster.link.codec import encode_origin, origin_key
+from broker.cluster.link.codec import encode_for_links, encode_origin, origin_key
 from broker.cluster.link.control_records import BPDU, SEEN, decode_records, encode_record
 from broker.cluster.link.handshake import LINK_PROTOCOL
 from broker.cluster.link.link import Link
-from broker.cluster.link.message_batch import encode_batch
+from broker.cluster.link.message_batch import MessageBatch, encode_batch, is_batch
 from broker.cluster.link.version_vector import encode_vector
 from broker.wire import Connack, Connect, Publish, encode_packet
 from broker.wire.decode import decode_packet
 from broker.wire.properties import Property
 from broker.wire.reader import PacketReader
-from broker.wire.varint import encode_varint
+from broker.wire.varint import encode_varint, read_length
 from stp import bpdu as bpdus
 from stp.bpdu import Bpdu, Role
 from stp.priority_vector import RootVector
@@ -52,6 +52,19 @@ def bid(number: int) -> bytes:
 def ping(*records: tuple[int, bytes]) -> bytes:
     payload = b"".join(encode_record(kind, body) for kind, body in records)
     return b"\xc0" + encode_varint(len(payload)) + payload
+
+
+def singles(first: int, body: bytes) -> list[tuple[int, bytes]]:
+    """A packet, or one for each message if it is a batch."""
+    data = bytes((first,)) + encode_varint(len(body)) + body
+    if first >> 4 != 3 or not is_batch(data):
+        return [(first, body)]
+    batch = MessageBatch.read(data)
+    found = []
+    for number, one in batch.messages():
+        packet = encode_for_links(one, batch.key, number, 0.0)
+        found.append((packet[0], packet[read_length(packet, 1)[1] :]))
+    return found
 
 
 def message(
@@ -130,10 +143,11 @@ class Neighbour:
         return self.world.node.cluster.links[bid(self.number)]
 
     def take(self) -> list[tuple[int, bytes]]:
-        """Everything that came since the last look: (first byte, body)."""
+        """Everything that came since the last look: (first byte, body). The messages of a batch
+        are as if each had come by itself."""
         data = bytes(self.transport.written)
         self.transport.written.clear()
-        found = self.reader.feed(data)
+        found = [one for packet in self.reader.feed(data) for one in singles(*packet)]
         marks = [body[4:8] for first, body in found if first == 0xC0 and body[4] & 0x80]
         if marks and self.answers:
             self.send(*(b"\xd0\x04" + number for number in marks))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from broker.core.message import Message
 from broker.core.route import Route
@@ -41,7 +41,8 @@ class NoCluster:
 
     def forward(self, message: Message, source: object, /) -> None: ...
 
-    def forward_run(self, chunk: bytes, prefix: int, size: int, version: int, /) -> None: ...
+    def outgoing(self, data: bytes, version: int, source: object, /) -> NoReturn:
+        raise AssertionError("a broker that is alone passes nothing on")
 
     def forward_batch(self, batch: object, source: object, /) -> None: ...
 

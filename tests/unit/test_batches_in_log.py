@@ -85,6 +85,20 @@ def single(key: bytes, number: int, topic: bytes, qos: int = 1, at: float = 0.0)
     return LogEntry(key, number, data, message, at)
 
 
+def entries_of(
+    kind: str, key: bytes, first: int, topics: list[bytes], qos: int, version: int, now: float
+) -> list[LogEntry]:
+    """Messages with these topics as one batch, as one run, or one by one."""
+    if kind == "batch":
+        messages = [(topic, payload(n)) for n, topic in enumerate(topics, first)]
+        return [batch_entry(key, first, messages, qos=qos, version=version, at=now)]
+    if kind == "run" and len(topics) > 1:
+        run = batch_of(5, qos, b"", [payload(n) for n, _ in enumerate(topics, first)], topics[0])
+        data = encode_run_for_links(run, key, first)
+        return [LogEntry.run(key, first, len(topics), data, run.size, now)]
+    return [single(key, n, topic, qos, now) for n, topic in enumerate(topics, first)]
+
+
 def logs(said: list[Piece]) -> tuple[ReplayLog, ReplayLog]:
     """A log with runs and batches, and one with the same messages one by one."""
     mixed, plain = (ReplayLog(Counters(), limits=Limits()) for _ in range(2))
@@ -92,17 +106,10 @@ def logs(said: list[Piece]) -> tuple[ReplayLog, ReplayLog]:
     for origin, kind, skipped, qos, version, topics, later in said:
         key, first, count = KEYS[origin], tops[origin] + skipped + 1, len(topics)
         now += later
-        if kind == "batch":
-            messages = [(topic, payload(n)) for n, topic in enumerate(topics, first)]
-            mixed.append(batch_entry(key, first, messages, qos=qos, version=version, at=now), None)
-        elif kind == "run" and count > 1:
+        if kind == "run":
             topics = topics[:1] * count
-            run = batch_of(5, qos, b"", [payload(first + n) for n in range(count)], topics[0])
-            data = encode_run_for_links(run, key, first)
-            mixed.append(LogEntry.run(key, first, count, data, run.size, now), None)
-        else:
-            for n, topic in enumerate(topics, first):
-                mixed.append(single(key, n, topic, qos, now), None)
+        for entry in entries_of(kind, key, first, topics, qos, version, now):
+            mixed.append(entry, None)
         for n, topic in enumerate(topics, first):
             plain.append(single(key, n, topic, qos, now), None)
         tops[origin] = first + count - 1
@@ -226,6 +233,19 @@ def test_who_wants_everything_gets_it_without_a_look() -> None:
     assert len(log) == 0
 
 
+def test_old_batches_go_some_messages_at_a_time_while_somebody_looks_at_each() -> None:
+    log = ReplayLog(Counters(), limits=Limits(log_old=10))
+    for number in range(50):
+        log.append(batch_entry(KEYS[0], 1 + 4 * number, [(b"a", b"x")] * 4), None)
+    log.forget_old(1e9)
+    assert len(log) == 40
+    gone: list[int] = []
+    log.dropped.append(lambda entry, position, source: gone.append(entry.sequence))
+    log.forget_old(1e9)
+    assert gone == [41, 45, 49]
+    assert len(log) == 37
+
+
 # ---------------------------------------------------------------- replay and answers
 
 
@@ -342,13 +362,13 @@ def test_each_message_of_a_batch_counts_as_one_that_is_compared() -> None:
     neighbour = Neighbour(world, 101)
     neighbour.child()
     known(world, neighbour, b"c")
-    relay, count = world.node.forwarder, LOOKS // 5
-    for number in range(1, 8 * count, count):
+    relay, count, total = world.node.forwarder, 500, 8 * LOOKS // 5
+    for number in range(1, total, count):
         relay.log.append(batch_entry(relay.key, number, [(b"a", b"")] * count, at=world.now), None)
         relay.own.top = number + count - 1
     answers = world.node.cluster.answers
     before = answers._budget.left
-    assert asked(world, neighbour, 1, 8 * count) == ([], LOOKS, True)
+    assert asked(world, neighbour, 1, total) == ([], LOOKS, True)
     assert before - answers._budget.left > LOOKS / 2000
 
 

@@ -18,7 +18,7 @@ from broker.cluster.link.control_records import DIRECTORY, ROUTED, decode_record
 from broker.cluster.strategy.directory import INTEREST
 from broker.core.message import Message, Stamp
 from broker.core.publish_run import PublishRun
-from broker.wire import Property, Publish
+from broker.wire import Property
 from routing.link_state import LISTING
 from routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
@@ -88,10 +88,10 @@ def test_what_an_answer_brought_slows_nothing_that_is_newer(world: World) -> Non
     relay.received = received  # type: ignore[method-assign]
     packet = b"\x32\x07\0\1t\0\1\0x"
     run = PublishRun(b"t", 1, b"", 5, packet * 3, 5, 8, len(packet))
-    relay.batch_received(neighbour.link(), run, key, 10, b"", world.now)
+    relay.run_received(neighbour.link(), run, key, 10, b"", world.now)
     assert seen == []
     run = PublishRun(b"t", 1, b"", 5, packet * 3, 5, 8, len(packet))
-    relay.batch_received(neighbour.link(), run, key, 3, b"", world.now)
+    relay.run_received(neighbour.link(), run, key, 3, b"", world.now)
     assert seen == [3, 4, 5]
 
 
@@ -104,12 +104,8 @@ def test_a_neighbour_cannot_have_the_log_searched_without_end(
     neighbour.child()
     known(world, neighbour)
     client = world.connect("p")
-    client.send(
-        *(
-            Publish("t", b"x", 1, packet_id=1, properties={Property.CONTENT_TYPE: str(n)})
-            for n in range(500)
-        )
-    )
+    for number in range(500):
+        client.publish("t", b"x", 1, properties={Property.CONTENT_TYPE: str(number)})
     assert len(world.node.forwarder.log) == 500
     log, searched = world.node.forwarder.log, [0]
     own = type(log).own

@@ -586,7 +586,7 @@ def kinds(seed: int) -> set[str]:
 def test_what_crosses_in_vain_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that floods although it says that it does not."""
     assert not kinds(SEED)
-    monkeypatch.setattr(Interest, "next_hops", lambda self, topic: self._node.forwarding)
+    monkeypatch.setattr(Interest, "links_of", lambda self, route: self._node.forwarding)
     assert kinds(SEED) == {"ways"}
 
 

@@ -18,6 +18,7 @@ from broker.cluster.link.codec import (
     read_link_messages,
 )
 from broker.cluster.link.control_records import ROUTED
+from broker.cluster.link.message_batch import encode_batch
 from broker.cluster.sharing.assignment_ledger import encode_refs
 from broker.cluster.sharing.assignments import (
     CLAIM,
@@ -321,8 +322,8 @@ def test_what_is_not_named_is_silent() -> None:
     ordinary.subscribe("t", qos=2)
     for qos in (0, 1, 2):
         one.send(message(qos=qos, sequence=1 + qos, key=origin_key(bid(101), 2_000)))
-    run = message(qos=0, sequence=9, key=origin_key(bid(101), 2_000)) + b"\x30\x05\0\1t\0x" * 3
-    one.send(run)
+    one.send(message(qos=0, sequence=9, key=origin_key(bid(101), 2_000)))
+    one.send(encode_batch(origin_key(bid(101), 2_000), 10, b"\x30\x05\0\1t\0x" * 3, 3, 5, 0))
     assert len(ordinary.take_publishes()) == 7
     assert client.take_publishes() == []
 

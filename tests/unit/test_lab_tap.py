@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from bench.lab.tap import MAX_HELD, Seen, Stream, Talk, Tap
 from bench.load import packets
+from broker.cluster.link.codec import origin_key
+from broker.cluster.link.message_batch import encode_batch
 
 HOSTS = (b"\x0a\x4d\x00\x01", b"\x0a\x4d\x00\x02")
 PORTS = (40_000, 1883)
@@ -133,3 +135,17 @@ def test_any_packet_is_survived(data: bytes) -> None:
     listener.open()
     listener.tap.packet("a", "b", data)
     listener.tap.packet("a", "b", segment(1000, data))
+
+
+@given(st.lists(st.integers(1, 30), max_size=4), st.sampled_from([0, 1]))
+def test_the_packets_of_a_batch_count_one_by_one(cuts: list[int], qos: int) -> None:
+    each = [packets.publish(f"t/{n}", numbered(n, 7 + n), qos, 4)[0] for n in range(3)]
+    batch = encode_batch(origin_key(b"a-broker", 1), 5, b"".join(each), 3, 4, qos)
+    stream = packets.connect("x", 5) + batch + packets.PINGREQ_BYTES
+    seen: list[Seen] = []
+    reader = Stream(Talk(), seen.append)
+    for begin, end in pairwise(sorted({0, *(cut * 5 for cut in cuts), len(stream)})):
+        reader.feed(stream[begin:end])
+    assert [one.kind for one in seen] == ["connect", *["publish"] * 3, "pingreq"]
+    assert [(one.publisher, one.sequence) for one in seen[1:4]] == [(0, 7), (1, 8), (2, 9)]
+    assert sum(one.size for one in seen) == len(stream)

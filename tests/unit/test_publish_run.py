@@ -33,7 +33,7 @@ from broker.wire.decode import decode_packet
 from broker.wire.properties import encode_properties
 from broker.wire.reader import PacketReader
 from stp.bpdu import Role
-from tests.unit.link_harness import FAR, Neighbour, lone, message, ping, unharmed
+from tests.unit.link_harness import FAR, Neighbour, lone, message, ping, singles, unharmed
 from tests.unit.node_harness import World
 from tests.unit.test_qos_fast_path import settle_exchanges
 from tests.unit.test_qos_fast_path import stream as published
@@ -67,7 +67,8 @@ def told(data: bytes, before: tuple[bytes, int] = (b"", 0)) -> Told:
     predecessor."""
     found: Told = []
     key, sequence = before
-    for first, body in PacketReader().feed(data):
+    packets = [one for packet in PacketReader().feed(data) for one in singles(*packet)]
+    for first, body in packets:
         if first >> 4 != 3:
             continue
         start = 2 + int.from_bytes(body[:2], "big")

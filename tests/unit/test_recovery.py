@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from broker.auth.acl_file import parse_rules
 from broker.auth.authorization import Access
@@ -49,6 +51,7 @@ from broker.wire import (
 from tests.unit.journal_harness import ID, Durable, Files, picture
 from tests.unit.link_harness import batch_entry
 from tests.unit.node_harness import connect_packet
+from tests.unit.test_batches_in_log import Piece, Told, entries_of, pieces, told
 from tests.unit.test_journal import Chaos, copy_of, keeper, lazy
 
 
@@ -743,3 +746,41 @@ def test_a_batch_is_in_the_log_again() -> None:
         ]
         assert [m.topic for e in entries for m in e.messages()] == 3 * [t for t, _ in messages]
         assert again.node.cluster.origins.vector[key].top == 12
+
+
+@settings(max_examples=50, deadline=None)
+@given(pieces, st.integers(0, 9), st.integers(0, 9), st.integers(0, 2_000))
+def test_killed_at_any_moment_the_log_has_what_was_recorded(
+    said: list[Piece], checkpoint: int, death: int, torn: int
+) -> None:
+    """Each message once, in order, up to where the journal's last write was torn off: singles, runs
+    and batches, also while a snapshot records them again."""
+    world = Durable(limits=Limits(snapshot_step_items=1))
+    keeper(world, "l").subscribe("other", qos=1)
+    relay = world.node.forwarder
+    recorded: list[list[Told]] = [[]]
+    for number, (_, kind, skipped, qos, version, topics, later) in enumerate(said):
+        if number > death:
+            break
+        if number == checkpoint:
+            world.begin_snapshot()
+        segment = max(world.files.segments)
+        before = len(world.files.segments[segment])
+        first = relay.own.top + skipped + 1
+        topics = topics[:1] * len(topics) if kind == "run" else topics
+        for entry in entries_of(kind, relay.key, first, topics, qos, version, world.now):
+            relay.own.top = entry.sequence + entry.count - 1
+            relay.log.append(entry, None)
+            world.journal.logged(entry, None)
+            recorded.append([*recorded[-1], *told([entry])])
+        world.advance(0.01 + later / 20)
+    files = copy_of(world.files)
+    if said and max(files.segments) == segment:
+        data = files.segments[segment]
+        del data[max(before, len(data) - torn) :]
+    again = world.again(1.0, files)
+    found = [e for e in again.node.forwarder.log._entries if e.key == relay.key]
+    # A turn of the loop is recorded whole or not at all.
+    assert told(found) in recorded
+    if not torn:
+        assert told(found) == recorded[-1]

@@ -282,8 +282,10 @@ def parts_of(entries: Iterable[LogEntry], key: bytes, lacks: Ranges) -> list[Log
         single
         for entry in entries
         if entry.key == key
-        for low, high in intersect([(entry.sequence, entry.sequence + entry.count - 1)], lacks)
-        for single in entry.part(low, high).singles()
+        for part in entry.parts(
+            intersect([(entry.sequence, entry.sequence + entry.count - 1)], lacks)
+        )
+        for single in part.singles()
     ]
 
 

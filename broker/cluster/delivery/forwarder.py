@@ -19,25 +19,27 @@ from typing import TYPE_CHECKING
 
 from broker.base.sequence_set import LAST, MAX_SKIPS, find, intersect, subtract
 from broker.cluster.delivery.local_window import LocalWindow
+from broker.cluster.delivery.outgoing_batch import OutgoingBatch
 from broker.cluster.delivery.paced_release import deliver_run
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import (
     encode_for_links,
-    encode_link_publish,
     encode_run_for_links,
     split_key,
 )
 from broker.cluster.link.control_records import ORIGINS
 from broker.cluster.link.link_states import Action, Input
+from broker.cluster.link.message_batch import encode_batch
 from broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
-from broker.core.dispatcher import convert_run, topic_name
+from broker.core.dispatcher import topic_name
 from broker.core.message import Message
 from broker.core.session import Session
 from broker.wire.errors import MalformedPacket
-from broker.wire.publish_header import DUP, PUBLISH, QOS_BITS, topic_of
+from broker.wire.publish_header import DUP, PUBLISH, QOS_BITS
 
 if TYPE_CHECKING:
     from broker.cluster.delivery.gap_recovery import GapRecovery
+    from broker.cluster.delivery.ordered_feed import OrderedFeed
     from broker.cluster.delivery.origins import Origins
     from broker.cluster.delivery.ports import Above, DeliveringBroker
     from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
@@ -100,6 +102,7 @@ class Forwarder:
         self.own_runs = 0
         self._highest = origins.highest
         self._links_by_id = links
+        self._strategy = strategy
         self._next_hops = strategy.next_hops
         self._onward = strategy.onward
         self._everywhere = strategy.everywhere
@@ -156,7 +159,7 @@ class Forwarder:
         else:
             return
         if links:
-            self._send(data, 1, links, None)
+            self.send(data, 1, links, None)
 
     def _links(self, message: Message, choice: ReceiverAssignment | None) -> list[Link]:
         """Return the links that a message takes which was published here: a retained one is wanted
@@ -166,21 +169,41 @@ class Forwarder:
         links = self._next_hops(message.topic)
         return links if choice is None else self._assigned(choice, links, self.key)
 
-    def forward_run(self, chunk: bytes, prefix: int, size: int, version: int) -> None:
-        """Pass on a run of QoS 0 packets that was published here, as one piece in which only the
-        first packet names the origin. `chunk`: the packets, all of `size` bytes, of which `prefix`
-        bytes are ahead of the payload; `version`: the protocol version of the publisher."""
-        if not self.node.forwarding or not (links := self._next_hops(topic_of(chunk))):
+    def outgoing(self, data: bytes, version: int, source: Connection) -> OutgoingBatch:
+        """Return what collects the packets of a chunk (`data`, of MQTT `version`) that came on the
+        connection `source`."""
+        strategy = self._strategy
+        return OutgoingBatch(self, strategy.links_of, strategy.generation, data, version, source)
+
+    def forward_packets(
+        self,
+        packets: bytes,
+        count: int,
+        version: int,
+        qos: int,
+        links: list[Link],
+        source: Connection,
+    ) -> None:
+        """Number packets that were published here, log them at QoS 1 and 2, and send them over
+        `links` as one batch. `packets`: `count` PUBLISH packets of MQTT `version` and this `qos`;
+        `source`: as of `forward`."""
+        if not qos:
+            sequence = self.own_runs + 1
+            self.own_runs += count
+            data = encode_batch(self.key, sequence, packets, count, version, 0)
+            self.send(data, count, links, None)
             return
-        sequence = self.own_runs + 1
-        self.own_runs += len(chunk) // size
-        rest = chunk[size:]
-        if rest and version != 5:
-            rest = convert_run(rest, prefix, size, 5)
-        first = encode_link_publish(
-            topic_of(chunk), chunk[prefix:size], 0, False, b"", None, self.key, sequence
-        )
-        self._send(first + rest, len(chunk) // size, links, None)
+        sequence = self.own.top + 1
+        self.own.top += count
+        data = encode_batch(self.key, sequence, packets, count, version, qos)
+        entry = LogEntry.batch(self.key, sequence, count, data, self.node.now)
+        self.log.append(entry, source)
+        if self.node.journal.recording:
+            self.node.journal.logged(entry, source)
+        self.send(data, count, links, None)
+        if self.remote_flow_control.held:
+            for message in entry.messages():
+                self.remote_flow_control.check(message.topic, source)
 
     def forward_batch(self, batch: PublishRun, source: Connection | None) -> None:
         """Pass on a run of QoS 1 or 2 packets that was published here: one piece of bytes and one
@@ -194,11 +217,13 @@ class Forwarder:
         self.log.append(entry, source)
         if self.node.journal.recording:
             self.node.journal.logged(entry, source)
-        self._send(data, count, self._next_hops(batch.topic), None)
+        self.send(data, count, self._next_hops(batch.topic), None)
         if self.remote_flow_control.held:
             self.remote_flow_control.check(batch.topic, source)
 
-    def _send(self, data: bytes, count: int, links: list[Link], source: Link | None) -> None:
+    def send(self, data: bytes, count: int, links: list[Link], source: Link | None) -> None:
+        """Send `count` messages (`data`) over `links`, but not over the `source`, from which they
+        came."""
         node = self.node
         for link in links:
             if link is not source:
@@ -389,7 +414,7 @@ class Forwarder:
         links = self._everywhere(key) if message.retain else self._onward(message.topic, key, link)
         if choice is not None and not message.retain:
             links = self._assigned(choice, links, key)
-        self._send(data, 1, links, link)
+        self.send(data, 1, links, link)
         if message.topic[:1] == b"$":
             return
         if held and entry is not None and feed is not None:
@@ -412,7 +437,7 @@ class Forwarder:
         elif here or new:
             self.node.dispatcher.publish(message, link.conn, ())
 
-    def batch_received(
+    def run_received(
         self, link: Link, batch: PublishRun, key: bytes, sequence: int, data: bytes, now: float
     ) -> None:
         """Deliver and pass on a run (`batch`) at QoS 1 or 2 that came over `link`. `key`,
@@ -422,7 +447,7 @@ class Forwarder:
         new = self.accept(key, sequence, count, now)
         if not new:
             self.node.counters.duplicates += count
-        elif new < 0 or sequence <= self._highest.get(key, 0) or self._mixed(key, sequence):
+        elif new < 0 or self.singly(key, sequence):
             for number, message in enumerate(batch.messages(), sequence):
                 if new > 0 or self.accept(key, number, 1, now):
                     self.received(
@@ -438,10 +463,9 @@ class Forwarder:
             entry = LogEntry.run(key, sequence, count, data, batch.size, now)
             self.log.append(entry, link.conn)
             window = self.vector[key]
-            self._admit(key, window.feed, link)
-            self._send(data, count, self._onward(batch.topic, key, link), link)
+            feed = self.admit(key, link)
+            self.send(data, count, self._onward(batch.topic, key, link), link)
             # So many were published before this broker met their origin, or are held back for now.
-            feed = window.feed
             old = (
                 window.begin + 1 - sequence
                 if feed is None
@@ -453,6 +477,18 @@ class Forwarder:
             elif feed is not None and sequence + count - 1 > feed.done:
                 self._gap_recovery.hold(feed, entry)
 
+    def singly(self, key: bytes, sequence: int) -> bool:
+        """Whether the consecutive numbers from `sequence` on are to be taken one by one: what
+        becomes of them may differ."""
+        return sequence <= self._highest.get(key, 0) or self._mixed(key, sequence)
+
+    def admit(self, key: bytes, link: Link) -> OrderedFeed | None:
+        """Note that messages of the origin `key` that came over `link` are about to be passed on;
+        returns the feed of the origin."""
+        feed = self.vector[key].feed
+        self._admit(key, feed, link)
+        return feed
+
     def _mixed(self, key: bytes, sequence: int) -> bool:
         """Whether of the consecutive numbers from `sequence` on some may be for local subscribers
         and some not."""
@@ -462,51 +498,6 @@ class Forwarder:
         return sequence <= feed.kept_top or (
             bool(feed.outstanding) and sequence <= feed.outstanding[-1][1]
         )
-
-    def run_received(
-        self,
-        link: Link,
-        chunk: bytes,
-        prefix: int,
-        size: int,
-        key: bytes,
-        sequence: int,
-        now: float,
-    ) -> None:
-        """Deliver and pass on a run of QoS 0 packets that continues the run before it on `link`.
-        `chunk`: the packets, all of `size` bytes, of which `prefix` bytes are ahead of the payload;
-        `key`, `sequence`: their origin, and the number of the first one; `now`: s."""
-        count = len(chunk) // size
-        top = self.runs.get(key, 0)
-        if sequence <= top < sequence + count - 1:
-            known = top - sequence + 1
-            self.node.counters.duplicates += known
-            chunk = chunk[known * size :]
-            sequence += known
-            count -= known
-        if not self.accept(key, sequence, count, now, False):
-            self.node.counters.duplicates += count
-            return
-        node = self.node
-        node.counters.received_link += count
-        topic = topic_of(chunk)
-        links = self._onward(topic, key, link)
-        if any(other is not link for other in links):
-            # The origin is named again: on the next link another run may precede this one.
-            first = encode_link_publish(
-                topic, chunk[prefix:size], 0, False, b"", None, key, sequence
-            )
-            self._send(first + chunk[size:], count, links, link)
-        if topic[:1] == b"$":
-            return
-        route = node.dispatcher.route(topic)
-        if node.hooks.topics:
-            for start in range(0, len(chunk), size):
-                payload = chunk[start + prefix : start + size]
-                message = Message(topic, payload, 0, False, b"", None, None)
-                node.dispatcher.publish(message, link.conn, ())
-        else:
-            node.dispatcher.run(route, chunk, prefix, size, 5, None, groups=False)
 
     # ---------------------------------------------------------------- live links
 

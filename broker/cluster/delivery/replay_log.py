@@ -119,7 +119,7 @@ class LogEntry:
         if low == first and high == first + self.count - 1:
             return self
         if self._step < 0:
-            return self._of(MessageBatch.read(self._data).part(low, high))
+            return self.parts([(low, high)])[0]
         step = self._step
         begin = len(self._data) - (self.count - (low - first)) * step  # unless it is the first
         end = len(self._data) - (first + self.count - 1 - high) * step
@@ -131,6 +131,17 @@ class LogEntry:
         if low > first:
             data += self._data[begin + step : end]
         return LogEntry.run(self.key, low, high - low + 1, data, step, self.at)
+
+    def parts(self, ranges: Ranges) -> list[LogEntry]:
+        """Return the messages with the numbers in each of these `ranges`, which are all its own. A
+        batch is gone through once, however many these are."""
+        if (
+            self._step < 0
+            and ranges
+            and ranges != [(self.sequence, self.sequence + self.count - 1)]
+        ):
+            return [self._of(part) for part in MessageBatch.read(self._data).parts(ranges)]
+        return [self.part(low, high) for low, high in ranges]
 
     def _of(self, batch: MessageBatch) -> LogEntry:
         """Return an entry for a part of this one, which is a batch."""
@@ -435,15 +446,17 @@ class ReplayLog:
         if self._more:
             self._take_room(now)
             self.trim(None)
-        entries = self._entries
-        least = max(0, len(entries) - self._limits.log_old)
+        entries, left = self._entries, self._limits.log_old
         while (
-            len(entries) > least
+            entries
+            and left > 0
             and entries[0].at + self._limits.log_age < now
             and self.begin + entries[0].size <= self.floor
         ):
             entry = entries.popleft()
             self._gone += 1
+            # Who is told of a batch looks at each of its messages.
+            left -= entry.count if entry.mixed and self.dropped else 1
             for call in self.dropped:
                 call(entry, self.begin, None)
             self._bytes -= entry.size
@@ -509,8 +522,7 @@ class ReplayLog:
                 if numbers[at][0] <= entry.sequence and last <= numbers[at][1]:
                     yield entry
                 elif numbers[at][0] <= last:
-                    for first, end in intersect([(entry.sequence, last)], numbers[at:]):
-                        yield entry.part(first, end)
+                    yield from entry.parts(intersect([(entry.sequence, last)], numbers[at:]))
 
     def those(
         self, numbers: Numbers, horizon: float, looked: Looked | None = None
@@ -538,7 +550,7 @@ class ReplayLog:
             else:
                 parts = intersect([(first, last)], ranges)
                 left -= sum(high - low + 1 for low, high in parts)
-                found += [entry.part(low, high) for low, high in reversed(parts)]
+                found += entry.parts(parts)[::-1]
         if looked is not None:
             looked.entries += count
         found.reverse()
@@ -557,9 +569,7 @@ def lacked_parts(entry: LogEntry, window: OriginWindow, now: float) -> list[LogE
         return []
     if entry.count == 1:
         return [entry]
-    return [
-        entry.part(low, high) for low, high in intersect([(entry.sequence, last)], window.lacks)
-    ]
+    return entry.parts(intersect([(entry.sequence, last)], window.lacks))
 
 
 def wanted_parts(entry: LogEntry, wanted: Callable[[bytes], bool]) -> list[LogEntry]:

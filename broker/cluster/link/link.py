@@ -23,7 +23,7 @@ from broker.cluster.link.control_records import (
 )
 from broker.cluster.link.link_states import STANDING, Action, Input, State, transition
 from broker.cluster.link.peer import Peer
-from broker.cluster.link.publish_reader import PublishReader, Receiver, Restorer
+from broker.cluster.link.publish_reader import BatchReceiver, PublishReader, Receiver, Restorer
 from broker.cluster.link.version_vector import Vector
 from broker.cluster.ports import Reporting
 from broker.config.node_config import NodeConfig
@@ -153,6 +153,10 @@ class LinkHost(Reporting, Protocol):
         """Takes the messages of links."""
 
     @property
+    def incoming_batches(self) -> BatchReceiver[Link]:
+        """Who takes batches of messages."""
+
+    @property
     def acks(self) -> Acknowledgements:
         """Takes the answers to marks: what neighbours have handled."""
 
@@ -267,7 +271,8 @@ class Link:
         self.cluster = cluster
         self.conn = conn
         self.arrival: Arrival | None = None
-        conn.traffic = cluster.node.counters.to_links
+        node = cluster.node
+        conn.traffic = node.counters.to_links
         self.dialled = dialled
         self.address = address
         self.peer: Peer | None = None
@@ -286,8 +291,7 @@ class Link:
         self.seen: Vector | None = None  # the neighbour's version vector
         # Of the exchange of version vectors (`Resync`): whether ours has been sent, or is planned,
         # and when (s) it may be sent; whether theirs was asked for.
-        self.vector_sent = False
-        self.vector_planned = False
+        self.vector_sent = self.vector_planned = False
         self.vector_at = now
         self.vector_asked = False
         # How often origins were made known to the neighbour since it last got a replay.
@@ -311,9 +315,9 @@ class Link:
         self._control: list[bytes] = []
         self._records: list[bytes] = []
         self._reader = PublishReader(
-            self, cluster.forwarder, cluster.retained_sync, cluster.node.counters
+            self, cluster.forwarder, cluster.incoming_batches, cluster.retained_sync, node.counters
         )
-        limits = self.cluster.node.limits
+        limits = node.limits
         self._budget = Budget(limits.link_requests, limits.link_requests_per_second, now)
         self.listings = Budget(limits.max_replay, limits.max_replay / 32, now)
         self._walks = Budget(limits.link_requests, limits.link_requests_per_second, now)

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from broker.base.sequence_set import Ranges
 from broker.cluster.link.codec import MARK, SIZE, decode_sequence, encode_origin
 from broker.core.message import LINK_ID, Message
 from broker.wire.errors import MalformedPacket
-from broker.wire.publish_header import PACKET_IDS, PUBLISH, QOS_1, QOS_2
+from broker.wire.publish_header import PACKET_IDS, PUBLISH, QOS_1, QOS_2, topic_end
 from broker.wire.varint import encode_varint, read_length
 
 A = TypeVar("A")
@@ -25,8 +26,12 @@ A = TypeVar("A")
 TOPIC = b"$batch"
 """Topic name of a batch."""
 
-MOST = 0xFFFF
-"""messages of one batch."""
+MOST = 1024
+"""messages of one batch: who holds publishers back, or replays a log, must not overshoot by more,
+and a broker that reads one does nothing else meanwhile."""
+
+LARGEST = 65_536
+"""bytes of the packets of one batch with more than one message: a copy costs little."""
 
 _TOPIC = PACKET_IDS[len(TOPIC)] + TOPIC
 _HEAD = 3
@@ -105,8 +110,8 @@ class MessageBatch:
         sequence = decode_sequence(data[at + SIZE - 8 : at + SIZE])
         version = data[payload]
         count = data[payload + 1] << 8 | data[payload + 2]
-        if version not in {4, 5} or not count:
-            raise MalformedPacket("batch on a link with an unknown version, or without messages")
+        if version not in {4, 5} or not 1 <= count <= MOST:
+            raise MalformedPacket("batch on a link with an unknown version, or too many messages")
         return cls(
             key,
             sequence,
@@ -128,10 +133,26 @@ class MessageBatch:
         Raises:
             MalformedPacket: a packet is truncated.
         """
+        return self.parts([(low, high)])[0]
+
+    def parts(self, ranges: Ranges) -> list[MessageBatch]:
+        """Return the messages with the numbers in each of these `ranges`, which are all its own.
+
+        Raises:
+            MalformedPacket: a packet is truncated.
+        """
         ends = [0, *(end for _, end in self._bounds())]
-        begin, end = ends[low - self.sequence], ends[high + 1 - self.sequence]
+        first = self.sequence
+        return [
+            self._some(low, high - low + 1, ends[low - first], ends[high + 1 - first])
+            for low, high in ranges
+        ]
+
+    def _some(self, first: int, count: int, begin: int, end: int) -> MessageBatch:
+        """Return the `count` messages from number `first` on, whose packets are the bytes from
+        `begin` to `end`."""
         packets = self.packets[begin:end]
-        return MessageBatch(self.key, low, packets, high - low + 1, self.version, self.qos)
+        return MessageBatch(self.key, first, packets, count, self.version, self.qos)
 
     def _bounds(self) -> Iterator[tuple[int, int]]:
         """Yield where each packet begins behind its length, and where it ends. Raises
@@ -157,7 +178,7 @@ class MessageBatch:
         data, position, number, qos = self.packets, 0, self.sequence, self.qos
         expected = PUBLISH | qos << 1
         for body, end in self._bounds():
-            start = body + 2 + (data[body] << 8 | data[body + 1])
+            start = topic_end(data, body)
             payload = start + (2 if qos else 0)
             properties = b""
             if data[position] != expected:
@@ -186,7 +207,7 @@ class MessageBatch:
         """
         data = self.packets
         for body, _ in self._bounds():
-            yield data[body + 2 : body + 2 + (data[body] << 8 | data[body + 1])]
+            yield data[body + 2 : topic_end(data, body)]
 
     def divide(self, ask: Callable[[bytes], A]) -> list[tuple[A, MessageBatch]]:
         """Return parts of messages that follow each other and for whose topics `ask` answers the
@@ -198,7 +219,7 @@ class MessageBatch:
         data, position, number = self.packets, 0, self.sequence
         begins: list[tuple[A, int, int]] = []
         for body, end in self._bounds():
-            answer = ask(data[body + 2 : body + 2 + (data[body] << 8 | data[body + 1])])
+            answer = ask(data[body + 2 : topic_end(data, body)])
             if not begins or begins[-1][0] != answer:
                 begins.append((answer, number, position))
             position, number = end, number + 1
@@ -207,7 +228,5 @@ class MessageBatch:
         found: list[tuple[A, MessageBatch]] = []
         ends = [*((first, begin) for _, first, begin in begins[1:]), (number, position)]
         for (answer, first, begin), (behind, end) in zip(begins, ends, strict=True):
-            packets, count = data[begin:end], behind - first
-            part = MessageBatch(self.key, first, packets, count, self.version, self.qos)
-            found.append((answer, part))
+            found.append((answer, self._some(first, behind - first, begin, end)))
         return found

@@ -17,15 +17,14 @@ from broker.cluster.link.codec import (
     sound_properties,
     split_stamp,
 )
+from broker.cluster.link.message_batch import TOPIC as BATCH
 from broker.core.message import LINK_ID, ORIGIN, Message, encode_halves
 from broker.core.publish_run import PublishRun
 from broker.core.receiver_assignment import ReceiverAssignment, decode_choice
 from broker.wire.errors import MalformedPacket
 from broker.wire.publish_header import (
-    PUBLISH,
     QOS_BITS,
     RETAIN,
-    topic_of,
 )
 from broker.wire.varint import read_length
 
@@ -66,26 +65,23 @@ class Receiver(Protocol[L_contra]):
         `sequence` of the origin `key`. `data`: the PUBLISH as it came; `choice`: its receiver
         assignment."""
 
-    def batch_received(
+    def run_received(
         self, link: L_contra, batch: PublishRun, key: bytes, sequence: int, data: bytes, now: float
     ) -> None:
         """Deliver here, and pass on, a run of QoS 1 or 2 packets (`batch`) that came over `link` at
         `now` (s): its first message is number `sequence` of the origin `key`. `data`: the packets
         as they came if the first one names the origin, else b""."""
 
-    def run_received(
-        self,
-        link: L_contra,
-        chunk: bytes,
-        prefix: int,
-        size: int,
-        key: bytes,
-        sequence: int,
-        now: float,
-    ) -> None:
-        """Deliver here, and pass on, a run of QoS 0 packets that came over `link` at `now` (s): the
-        first one is number `sequence` of the origin `key`. `chunk`: the packets, of `size` bytes
-        each; `prefix`: bytes ahead of the payload."""
+
+class BatchReceiver(Protocol[L_contra]):
+    """What takes batches of messages."""
+
+    def received(self, link: L_contra, data: bytes, now: float) -> None:
+        """Deliver here, and pass on, a batch (`data`) that came over `link` at `now` (s).
+
+        Raises:
+            MalformedPacket, ProtocolViolation: no broker sends such a batch.
+        """
 
 
 class Restorer(Protocol[L_contra]):
@@ -106,14 +102,20 @@ class PublishReader(Generic[L]):
     each message costs 1 to 2 % of a hop.
     """
 
-    __slots__ = ("_counters", "_key", "_link", "_receiver", "_restorer", "_sequence")
+    __slots__ = ("_batches", "_counters", "_key", "_link", "_receiver", "_restorer", "_sequence")
 
     def __init__(
-        self, link: L, receiver: Receiver[L], restorer: Restorer[L], counters: Counters
+        self,
+        link: L,
+        receiver: Receiver[L],
+        batches: BatchReceiver[L],
+        restorer: Restorer[L],
+        counters: Counters,
     ) -> None:
-        """`link`: where they come from; `receiver`, `restorer`: take what is read; `counters`: of
-        the broker."""
+        """`link`: where they come from; `receiver`, `batches`, `restorer`: take what is read;
+        `counters`: of the broker."""
         self._link = link
+        self._batches = batches
         self._receiver = receiver
         self._restorer = restorer
         self._counters = counters
@@ -133,9 +135,11 @@ class PublishReader(Generic[L]):
         if end - body < 3:
             raise MalformedPacket("PUBLISH is truncated")
         start = body + 2 + (data[body] << 8 | data[body + 1])
-        if first == PUBLISH and start < end and data[start] == 0:
-            return self._plain_run(data, position, start + 1, end, now)
         topic = data[body + 2 : start]
+        if topic == BATCH:
+            self._batches.received(self._link, data[position:end], now)
+            self._key = b""
+            return end
         if first & QOS_BITS:
             start += 2
         length, at = read_length(data, start)
@@ -163,8 +167,7 @@ class PublishReader(Generic[L]):
             return end
         receiver = self._receiver
         receiver.check(topic, first, sequence, 1)
-        self._key = key
-        self._sequence = sequence
+        self._key, self._sequence = key, sequence
         expires_at: float | None = None
         if properties:
             expires_at, properties = sound_properties(properties, now)
@@ -186,8 +189,8 @@ class PublishReader(Generic[L]):
         if not receiver.accept(key, sequence, 1, now, bool(first & QOS_BITS)):
             self._counters.duplicates += 1
             return end
-        content, qos = data[payload:end], first >> 1 & 3
-        message = Message(topic, content, qos, False, properties, expires_at, None)
+        content = data[payload:end]
+        message = Message(topic, content, first >> 1 & 3, False, properties, expires_at, None)
         receiver.received(self._link, message, key, sequence, data[position:end], now, choice)
         return end
 
@@ -266,27 +269,7 @@ class PublishReader(Generic[L]):
         sequence, count = self._sequence, run.count
         self._receiver.check(run.topic, one[0], sequence, count)
         self._sequence = sequence + count - 1
-        self._receiver.batch_received(
+        self._receiver.run_received(
             self._link, run, self._key, sequence, data[position:after] if explicit else b"", now
         )
         return after
-
-    def _plain_run(self, data: bytes, position: int, payload: int, end: int, now: float) -> int:
-        """Read a QoS 0 packet without properties, which continues its predecessor, and those like
-        it behind it; returns where they end."""
-        if not self._key:
-            raise MalformedPacket("PUBLISH on a link continues no other one")
-        size = end - position
-        prefix = data[position:payload]
-        last = len(data) - size
-        while end <= last and data.startswith(prefix, end):
-            end += size
-        count = (end - position) // size
-        sequence = self._sequence + 1
-        chunk = data[position:end]
-        self._receiver.check(topic_of(chunk), PUBLISH, sequence, count)
-        self._sequence += count
-        self._receiver.run_received(
-            self._link, chunk, payload - position, size, self._key, sequence, now
-        )
-        return end

@@ -179,8 +179,10 @@ class SharedSubscriptions:
             self.groups.best(group, route.permitted) is Own.READY for _, group in route.elsewhere
         ):
             self._dispatcher.run(route, chunk, prefix, size, version, sender)
-            if route.forward and node.federated:
-                self._forwarder.forward_run(chunk, prefix, size, version)
+            if route.forward and node.federated and sender.conn is not None:
+                batch = self._forwarder.outgoing(chunk, version, sender.conn)
+                batch.add(route, 0, len(chunk), len(chunk) // size, 0)
+                batch.flush()
             return
         topic = topic_of(chunk)
         for at in range(0, len(chunk), size):

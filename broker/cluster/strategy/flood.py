@@ -12,12 +12,13 @@ from broker.cluster.strategy.ports import Delivery, LinkedBroker
 from broker.cluster.strategy.routing_strategy import every_topic
 from broker.cluster.strategy.spanning_tree import FLOOD, OverSpanningTree
 from broker.core.receiver_assignment import ReceiverAssignment
+from broker.core.route import Route
 
 
 class Flood(OverSpanningTree):
     """Every message takes all links but the one over which it came."""
 
-    __slots__ = ()
+    __slots__ = ("generation",)
 
     name = FLOOD
     leaves_out = False
@@ -27,6 +28,7 @@ class Flood(OverSpanningTree):
     def __init__(self, node: LinkedBroker, directory: Directory, delivery: Delivery) -> None:
         """`node`: this broker; `directory`: what brokers post; `delivery`: what is above."""
         super().__init__(node, directory, delivery)
+        self.generation = 0
         directory.watch(INTEREST, self._posted, self._many_posted)
         # A broker that floods is part of every path of the others.
         directory.post(INTEREST + EVERYTHING)
@@ -43,6 +45,15 @@ class Flood(OverSpanningTree):
 
     def next_hops(self, topic: bytes) -> list[Link]:
         """Return all live links."""
+        return self._node.forwarding
+
+    def links_of(self, route: Route) -> list[Link]:
+        """Return all live links."""
+        route.generation, route.links = self.generation, self._node.forwarding
+        return route.links
+
+    def links_onward(self, route: Route, key: bytes, source: Link) -> list[Link]:
+        """Return all live links, whatever `route`, `key` and `source` are."""
         return self._node.forwarding
 
     def brokers_wanting(self, topic: str) -> tuple[bytes, ...]:
@@ -86,4 +97,5 @@ class Flood(OverSpanningTree):
         """Do nothing: every neighbour gets everything."""
 
     def live_changed(self) -> None:
-        """Do nothing: nothing is remembered of links."""
+        """Routes have other links from now on."""
+        self.generation += 1

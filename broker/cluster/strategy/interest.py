@@ -76,10 +76,23 @@ class Interest(OverSpanningTree):
     def next_hops(self, topic: bytes) -> list[Link]:
         """Return the links that lead to brokers that want a topic (valid)."""
         dispatcher = self._node.dispatcher
-        route = dispatcher.routes.get(topic) or dispatcher.route(topic)
+        return self.links_of(dispatcher.routes.get(topic) or dispatcher.route(topic))
+
+    @property
+    def generation(self) -> int:
+        """Grows when messages may take other links to the same brokers than before."""
+        return self.table.generation
+
+    def links_of(self, route: Route) -> list[Link]:
+        """Return the links that lead to the brokers of a `route`."""
         if route.generation != self.table.generation:
             self._find(route)
         return route.links
+
+    def links_onward(self, route: Route, key: bytes, source: Link) -> list[Link]:
+        """Return the links that lead to the brokers of a `route`, whatever `key` and `source`
+        are."""
+        return self.links_of(route)
 
     def _find(self, route: Route) -> None:
         """Look up the links of all topics that have a `route`."""
@@ -100,7 +113,7 @@ class Interest(OverSpanningTree):
     def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
         """Return the links that lead to brokers that want a `topic`; none if there is no link but
         the `source`. `key`: the message's origin, which does not matter."""
-        if len(self._node.forwarding) <= source.live:
+        if not self.passes_on(source):
             return NOWHERE
         return self.next_hops(topic)
 

@@ -20,6 +20,7 @@ from broker.cluster.events import (
 from broker.cluster.link.link import Link
 from broker.cluster.strategy.ports import Feed
 from broker.core.receiver_assignment import ReceiverAssignment
+from broker.core.route import Route
 
 
 class RoutingStrategy(Protocol):
@@ -54,6 +55,21 @@ class RoutingStrategy(Protocol):
 
     def next_hops(self, topic: bytes) -> list[Link]:
         """Return the links that a message to `topic` takes that was published here."""
+
+    @property
+    def generation(self) -> int:
+        """Grows when messages may take other links to the same brokers than before."""
+
+    def links_of(self, route: Route) -> list[Link]:
+        """Return the links that messages with this `route` take that were published here. They are
+        in `route.links` as long as `route.generation` is `generation`."""
+
+    def passes_on(self, source: Link) -> bool:
+        """Whether messages that come over `source` may take another link from here."""
+
+    def links_onward(self, route: Route, key: bytes, source: Link) -> list[Link]:
+        """Return the links that messages with this `route` take from here that came over `source`,
+        which may be one of them; `key`: of their origin."""
 
     def brokers_wanting(self, topic: str) -> tuple[bytes, ...]:
         """Return the other brokers that want a `topic`, if these decide which links it takes. Valid

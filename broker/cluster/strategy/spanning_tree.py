@@ -37,6 +37,10 @@ class OverSpanningTree:
         """Return the links that a message for all brokers takes from here."""
         return self._node.forwarding
 
+    def passes_on(self, source: Link) -> bool:
+        """Whether there is a live link besides the `source`."""
+        return len(self._node.forwarding) > source.live
+
     def admit(self, key: bytes, feed: Feed | None, link: Link) -> None:
         """Warn the brokers behind this one (BREAK) of a message of the origin `key` that came over
         `link`, which is not the source of its `feed`: it may be ahead of older ones."""

@@ -67,6 +67,17 @@ class Topic(Interest):
             return Interest.onward(self, topic, key, source)  # `super()` costs as much as the rest
         dispatcher = self._node.dispatcher
         route = dispatcher.routes.get(topic) or dispatcher.route(topic)
+        return self.links_onward(route, key, source)
+
+    def passes_on(self, source: Link) -> bool:
+        """Whether there is a link besides the `source` that messages may take."""
+        return self.trees.active or super().passes_on(source)
+
+    def links_onward(self, route: Route, key: bytes, source: Link) -> list[Link]:
+        """Return the links on the tree of the origin `key` that lead to the brokers of a `route`.
+        `source`: the link over which the messages came."""
+        if not self.trees.active:
+            return self.links_of(route)
         if route.generation != self.table.generation:
             self._find(route)
         found = route.onward.get(key)

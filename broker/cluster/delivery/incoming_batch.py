@@ -1,0 +1,315 @@
+"""Batches of messages that links bring: each packet is looked at once, delivered by its route, and
+passed on as it came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from broker.base.sequence_set import LAST
+from broker.cluster.delivery.replay_log import LogEntry
+from broker.cluster.link.codec import encode_for_links
+from broker.cluster.link.message_batch import MessageBatch, encode_batch
+from broker.core.message import Message
+from broker.core.qos_fast_path import send_on
+from broker.wire.errors import MalformedPacket
+from broker.wire.properties import forwardable_cached
+from broker.wire.publish_header import PUBLISH, run_end, topic_end
+from broker.wire.varint import read_length
+
+if TYPE_CHECKING:
+    from broker.cluster.delivery.forwarder import Forwarder
+    from broker.cluster.delivery.gap_recovery import GapRecovery
+    from broker.cluster.delivery.ports import DeliveringBroker
+    from broker.cluster.link.link import Link
+    from broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from broker.core.route import Route
+    from broker.core.session import Session
+
+Piece = tuple["Route", int, int, int, int, int]
+"""Packets of one topic and size that follow each other in a batch: their route, where the first one
+begins, where its topic ends, where its payload begins, where it ends, and how many there are."""
+
+
+class IncomingBatches:
+    """Takes the batches of all links."""
+
+    __slots__ = (
+        "_forwarder",
+        "_gap_recovery",
+        "_node",
+        "_onward",
+        "_passes_on",
+    )
+
+    def __init__(
+        self,
+        node: DeliveringBroker,
+        forwarder: Forwarder,
+        strategy: RoutingStrategy,
+        gap_recovery: GapRecovery,
+    ) -> None:
+        """`node`: this broker; `forwarder`: numbers, logs and sends; `strategy`: which links a
+        message takes; `gap_recovery`: what must wait for messages before it."""
+        self._node = node
+        self._forwarder = forwarder
+        self._gap_recovery = gap_recovery
+        self._onward = strategy.links_onward
+        self._passes_on = strategy.passes_on
+
+    def received(self, link: Link, data: bytes, now: float) -> None:
+        """Deliver and pass on a batch (`data`) that came over `link` at `now` (s).
+
+        Raises:
+            MalformedPacket, ProtocolViolation: no broker sends such a batch.
+        """
+        batch = MessageBatch.read(data)
+        if batch.sequence < 1 or batch.sequence + batch.count > LAST:
+            raise MalformedPacket("PUBLISH on a link with a sequence number out of range")
+        pieces = self._pieces(batch)
+        if batch.qos:
+            self._take(link, batch, data, pieces, now)
+        else:
+            self._take_unlogged(link, batch, data, pieces, now)
+
+    def _pieces(self, batch: MessageBatch) -> list[Piece]:
+        """Find the packets of a batch, and their routes.
+
+        Raises:
+            MalformedPacket, ProtocolViolation: a packet that no broker puts into a batch.
+        """
+        routes = self._node.dispatcher.routes
+        data, qos, left = batch.packets, batch.qos, batch.count
+        expected = PUBLISH | qos << 1
+        five = batch.version == 5
+        behind = (2 if qos else 0) + five
+        position, size = 0, len(data)
+        previous: Route | None = None
+        pieces: list[Piece] = []
+        while position + 2 <= size:
+            length = data[position + 1]
+            body = position + 2
+            if length >= 128:
+                length, body = read_length(data, position + 1)
+            end = body + length
+            if data[position] != expected or body < 0 or end > size or length < 3:
+                raise MalformedPacket("batch on a link with a packet that it may not have")
+            start = topic_end(data, body)
+            payload = start + behind
+            if payload > end:
+                raise MalformedPacket("batch on a link whose messages are truncated")
+            topic = data[body + 2 : start]
+            route = routes.get(topic) or self._route(topic)
+            if five and (section := data[payload - 1]):
+                payload += section
+                if (
+                    section > 127
+                    or payload > end
+                    or not forwardable_cached(data[payload - section : payload])
+                ):
+                    raise MalformedPacket("batch on a link with properties that it may not have")
+            after, count = end, 1
+            if route is previous and not qos:
+                after = run_end(data, position, payload, end)
+                count = (after - position) // (end - position)
+            pieces.append((route, position, start, payload, end, count))
+            previous = route
+            left -= count
+            position = after
+        if left or position < size:
+            raise MalformedPacket("batch on a link with more or fewer messages than it says")
+        return pieces
+
+    def _route(self, topic: bytes) -> Route:
+        if topic[:1] == b"$":
+            raise MalformedPacket("batch on a link with a topic that stays at its broker")
+        return self._node.dispatcher.route(topic)
+
+    def _pass_on(self, link: Link, batch: MessageBatch, data: bytes, pieces: list[Piece]) -> None:
+        """Send the packets over other links: as they came, if all take the same ones."""
+        if not self._passes_on(link):
+            return
+        onward, key, send = self._onward, batch.key, self._forwarder.send
+        found = [onward(piece[0], key, link) for piece in pieces]
+        links = found[0]
+        if all(others is links for others in found):
+            send(data, batch.count, links, link)
+            return
+        begin = number = count = 0
+        for others, (_, position, *_, more) in zip(found, pieces, strict=True):
+            if others is not links:
+                self._pass_part_on(link, batch, links, begin, position, number, count)
+                links, begin, number, count = others, position, number + count, 0
+            count += more
+        self._pass_part_on(link, batch, links, begin, len(batch.packets), number, count)
+
+    def _pass_part_on(
+        self,
+        link: Link,
+        batch: MessageBatch,
+        links: list[Link],
+        begin: int,
+        end: int,
+        number: int,
+        count: int,
+    ) -> None:
+        """Send the `count` packets from `begin` to `end` of a batch over `links`, but not back over
+        `link`. `number`: how many packets are ahead of them."""
+        if any(other is not link for other in links):
+            part = encode_batch(
+                batch.key,
+                batch.sequence + number,
+                batch.packets[begin:end],
+                count,
+                batch.version,
+                batch.qos,
+            )
+            self._forwarder.send(part, count, links, link)
+
+    # ---------------------------------------------------------------- at QoS 0
+
+    def _take_unlogged(
+        self, link: Link, batch: MessageBatch, data: bytes, pieces: list[Piece], now: float
+    ) -> None:
+        forwarder, counters = self._forwarder, self._node.counters
+        last = batch.sequence + batch.count - 1
+        top = forwarder.runs.get(batch.key, 0)
+        if batch.sequence <= top < last:
+            counters.duplicates += top - batch.sequence + 1
+            batch = batch.part(top + 1, last)
+            data, pieces = batch.encode(), self._pieces(batch)
+        if not forwarder.accept(batch.key, batch.sequence, batch.count, now, False):
+            counters.duplicates += batch.count
+            return
+        counters.received_link += batch.count
+        self._pass_on(link, batch, data, pieces)
+        self._deliver_unlogged(link, batch, pieces, now)
+
+    def _deliver_unlogged(
+        self, link: Link, batch: MessageBatch, pieces: list[Piece], now: float
+    ) -> None:
+        """Deliver QoS 0 packets here: those that follow each other and that the same sessions get
+        as they are, as one piece."""
+        data, five = batch.packets, batch.version == 5
+        shown = self._node.hooks.topics
+        targets: tuple[Session, ...] | None = None
+        begin = messages = 0
+        for piece in pieces:
+            route, position, count = piece[0], piece[1], piece[5]
+            raw = None if shown else route.raw5 if five else route.raw4
+            if raw is not targets:
+                if targets:
+                    self._deliver(targets, data[begin:position], messages)
+                targets, begin, messages = raw, position, 0
+            if raw is None:
+                self._deliver_single(link, batch, piece, now)
+            messages += count
+        if targets:
+            self._deliver(targets, data[begin:] if begin else data, messages)
+
+    def _deliver(self, targets: Sequence[Session], chunk: bytes, messages: int) -> None:
+        node = self._node
+        node.counters.delivered += messages * len(targets)
+        dirty = node.dirty
+        for session in targets:
+            outbox = session.outbox
+            if not outbox:
+                dirty.append(session)
+            outbox.append(chunk)
+
+    def _deliver_single(self, link: Link, batch: MessageBatch, piece: Piece, now: float) -> None:
+        """Deliver packets to receivers that need more than their bytes."""
+        route, position, start, payload, end, count = piece
+        node, data, packet = self._node, batch.packets, end - position
+        plain = payload == start + (2 if batch.qos else 0) + (batch.version == 5)
+        if not batch.qos and plain and not node.hooks.topics:
+            chunk = data[position : position + count * packet]
+            node.dispatcher.run(
+                route, chunk, payload - position, packet, batch.version, None, groups=False
+            )
+            return
+        for at in range(0, count * packet, packet):
+            message = _message(batch, (route, position + at, start + at, payload + at, end + at, 1))
+            link.arrival = (batch.key, message.topic, now)
+            if node.hooks.topics:
+                node.dispatcher.publish(message, link.conn, ())
+            else:
+                node.dispatcher.deliver(route, message, link.conn, None, ())
+
+    # ---------------------------------------------------------------- at QoS 1 and 2
+
+    def _take(
+        self, link: Link, batch: MessageBatch, data: bytes, pieces: list[Piece], now: float
+    ) -> None:
+        forwarder, counters = self._forwarder, self._node.counters
+        key, sequence, count = batch.key, batch.sequence, batch.count
+        new = forwarder.accept(key, sequence, count, now)
+        if not new:
+            counters.duplicates += count
+            return
+        if new < 0 or forwarder.singly(key, sequence):
+            for number, message in batch.messages():
+                if new > 0 or forwarder.accept(key, number, 1, now):
+                    one = encode_for_links(message, key, number, now)
+                    forwarder.received(link, message, key, number, one, now)
+                else:
+                    counters.duplicates += 1
+            return
+        counters.received_link += count
+        first = pieces[0]
+        link.arrival = (key, batch.packets[first[2] - _topic_size(batch, first) : first[2]], now)
+        entry = LogEntry.batch(key, sequence, count, data, now)
+        forwarder.log.append(entry, link.conn)
+        feed = forwarder.admit(key, link)
+        self._pass_on(link, batch, data, pieces)
+        # So many were published before this broker met their origin, or are held back for now.
+        old = (
+            forwarder.vector[key].begin + 1 - sequence
+            if feed is None
+            else count - feed.take(link, sequence, count)
+        )
+        if old < count:
+            self._deliver_logged(link, batch, pieces[old:] if old > 0 else pieces, now)
+        elif feed is not None and sequence + count - 1 > feed.done:
+            self._gap_recovery.hold(feed, entry)
+
+    def _deliver_logged(
+        self, link: Link, batch: MessageBatch, pieces: list[Piece], now: float
+    ) -> None:
+        """Deliver QoS 1 or 2 packets here."""
+        node, data, qos, five = self._node, batch.packets, batch.qos, batch.version == 5
+        recording = node.journal.recording
+        shown = node.hooks.topics
+        for piece in pieces:
+            route, position, start, _, end, _ = piece
+            targets = (route.raw5 if five else route.raw4) if route.granted >= qos else None
+            if (
+                targets is None
+                or shown
+                or (recording and any(s.recorder is not None for s in targets))
+            ):
+                self._deliver_single(link, batch, piece, now)
+                continue
+            for session in targets:
+                if not send_on(session, data[position:start], data[start + 2 : end]):
+                    message = _message(batch, piece)
+                    link.arrival = (batch.key, message.topic, now)
+                    session.deliver(message, qos, False, b"", link.conn)
+
+
+def _topic_size(batch: MessageBatch, piece: Piece) -> int:
+    body = read_length(batch.packets, piece[1] + 1)[1]
+    return piece[2] - body - 2
+
+
+def _message(batch: MessageBatch, piece: Piece) -> Message:
+    """Return the message of a packet."""
+    _, position, start, payload, end, _ = piece
+    data, behind = batch.packets, 2 if batch.qos else 0
+    prefix = data[position:start]
+    topic = prefix[read_length(prefix, 1)[1] + 2 :]
+    section = start + behind + (batch.version == 5)
+    message = Message(topic, data[payload:end], batch.qos, False, data[section:payload], None, None)
+    # A receiver of the same version gets the very bytes but for the packet identifier.
+    message.cache = {batch.version << 3 | batch.qos << 1: (prefix, data[start + behind : end])}
+    return message

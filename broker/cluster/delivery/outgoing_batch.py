@@ -1,0 +1,110 @@
+"""The messages of one chunk that a publisher sent here, on their way to other brokers: those that
+follow each other and take the same links go as one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from broker.cluster.link.message_batch import LARGEST, MOST
+
+if TYPE_CHECKING:
+    from broker.cluster.link.link import Link
+    from broker.core.connection import Connection
+    from broker.core.route import Route
+
+NO_LINKS: list[Link] = []
+"""Never changed."""
+
+
+class Sender(Protocol):
+    """Numbers messages, keeps them for other brokers and sends them."""
+
+    def forward_packets(
+        self,
+        packets: bytes,
+        count: int,
+        version: int,
+        qos: int,
+        links: list[Link],
+        source: Connection,
+    ) -> None:
+        """Do so with `packets`: `count` PUBLISH packets of MQTT `version`, all of this `qos`, which
+        go over `links`; `source`: the connection on which they came."""
+
+
+class OutgoingBatch:
+    """Collects packets of one chunk, and sends them at the latest when it is told to (`flush`)."""
+
+    __slots__ = (
+        "_begin",
+        "_count",
+        "_data",
+        "_end",
+        "_generation",
+        "_links",
+        "_links_of",
+        "_qos",
+        "_sender",
+        "_source",
+        "_version",
+    )
+
+    def __init__(
+        self,
+        sender: Sender,
+        links_of: Callable[[Route], list[Link]],
+        generation: int,
+        data: bytes,
+        version: int,
+        source: Connection,
+    ) -> None:
+        """`sender`: takes what is collected; `links_of`: finds the links of a route whose
+        generation is not `generation`; `data`: the chunk, of MQTT `version`, that came on the
+        connection `source`."""
+        self._sender = sender
+        self._links_of = links_of
+        self._generation = generation
+        self._data = data
+        self._version = 5 if version == 5 else 4
+        self._source = source
+        self._links = NO_LINKS
+        self._begin = self._end = 0
+        self._count = self._qos = 0
+
+    def add(self, route: Route, begin: int, end: int, count: int, qos: int) -> None:
+        """Add `count` packets, which are of this `qos` and take this `route`, from `begin` to
+        `end` in the chunk."""
+        links: list[Link] = (
+            route.links if route.generation == self._generation else self._links_of(route)
+        )
+        if not links:
+            if not qos:
+                return  # not numbered, as nobody gets it
+            links = NO_LINKS
+        if (
+            links is self._links
+            and begin == self._end
+            and qos == self._qos
+            and self._count + count <= MOST
+            and end - self._begin <= LARGEST
+        ):
+            self._count += count
+        else:
+            if self._count:
+                self.flush()
+            self._links = links
+            self._begin = begin
+            self._count = count
+            self._qos = qos
+        self._end = end
+
+    def flush(self) -> None:
+        """Send what has been added: what is published next gets the numbers behind it."""
+        count, self._count = self._count, 0
+        if count:
+            data, begin, end = self._data, self._begin, self._end
+            packets = data if end - begin == len(data) else data[begin:end]
+            self._sender.forward_packets(
+                packets, count, self._version, self._qos, self._links, self._source
+            )
