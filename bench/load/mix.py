@@ -1,0 +1,209 @@
+"""A mixed load from beginning to end: processes are started, led through it, and measured."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.sharedctypes import RawArray
+from typing import Any, cast
+
+from bench.load.cpu import CpuMeter, cores
+from bench.load.histogram import Histogram
+from bench.load.limit import limit
+from bench.load.mix_worker import FIELDS, RECEIVED, MixReport, MixWorker
+from bench.load.mixture import MixSpec
+from bench.load.spec import LoadError, Outcome, Tally
+
+_SETUP_SECONDS = 120.0
+
+
+@dataclass(slots=True, kw_only=True)
+class MixResult(Outcome):
+    """What a mixed load came to.
+
+    rate: arrivals a second while measuring.
+    broker_cpu: CPUs that each broker used meanwhile (1.0: one core full), all its threads.
+    microseconds: CPU time of each broker for a message that arrived (us).
+    generator_cpu: CPUs that each process of the generator used meanwhile.
+    looked_at: messages that were read one by one; all others were counted.
+    latency: from when messages were sent, of a paced load should have been, to their arrival (ns).
+    lag: how late a paced generator was itself (ns).
+    limited: why the generator may have been the limit; empty if it was not.
+    """
+
+    rate: float
+    broker_cpu: list[float]
+    microseconds: list[float]
+    generator_cpu: list[float]
+    looked_at: int
+    latency: Histogram
+    lag: Histogram
+    limited: str
+
+
+def run_mix(spec: MixSpec, pids: Sequence[int] = ()) -> MixResult:
+    """Put the load `spec` on brokers, whose processes are `pids` (the publishers' broker first),
+    and return what came of it.
+
+    Raises ValueError for a load that makes no sense and LoadError when it cannot be carried out.
+    """
+    spec.check()
+    brokers = [CpuMeter(pid) for pid in pids]
+    table = RawArray("q", spec.processes * FIELDS)
+    crew: list[_Process] = []
+    try:
+        crew += [_Process(spec, number, table) for number in range(spec.processes)]
+        _all(crew, "subscribe", _SETUP_SECONDS)
+        time.sleep(spec.settle)
+        _all(crew, "connect", _SETUP_SECONDS)
+        meters = [CpuMeter(member.pid) for member in crew]
+        begin = time.monotonic() + 0.05 + spec.warmup
+        end = begin + spec.seconds
+        for member in crew:
+            member.ask("run", begin, end)
+        before = _look(crew, table, [*brokers, *meters], begin)
+        after = _look(crew, table, [*brokers, *meters], end)
+        for member in crew:
+            member.answer(30.0)
+        reports = cast(list[MixReport], _all(crew, "finish", spec.drain * 100 + 60.0))
+    finally:
+        for member in crew:
+            member.close()
+    return _result(spec, reports, len(brokers), [b - a for a, b in zip(before, after, strict=True)])
+
+
+def _look(
+    crew: list[_Process], table: Any, meters: list[CpuMeter], when: float
+) -> tuple[float, ...]:
+    """Wait until `when` (s, monotonic); return (the time, arrivals, CPU times of all meters)."""
+    while (left := when - time.monotonic()) > 0.0:
+        # A process that speaks before its time has failed, or is as good as through.
+        silent = [member.pipe for member in crew if not member.spoke]
+        multiprocessing.connection.wait(silent, left)
+        for member in crew:
+            member.listen()
+    received = sum(table[RECEIVED::FIELDS])
+    return (time.monotonic(), float(received), *(meter.read() for meter in meters))
+
+
+def _result(spec: MixSpec, reports: list[MixReport], brokers: int, spent: list[float]) -> MixResult:
+    seconds, received, *used = spent
+    tally = Tally()
+    latency, lag = Histogram(), Histogram()
+    for report in reports:
+        tally.add(report.tally)
+    latency.merge(report.latency for report in reports)
+    lag.merge(report.lag for report in reports)
+    looked_at, sent = tally.received, sum(report.sent for report in reports)
+    tally.received = sum(report.received for report in reports)
+    # All are counted, not all are looked at.
+    tally.lost = max(tally.lost, sent + tally.duplicated - tally.received)
+    tally.duplicated = max(tally.duplicated, tally.received - sent)
+    rate, of_brokers = received / seconds, [each / seconds for each in used[:brokers]]
+    of_generator = [each / seconds for each in used[brokers:]]
+    available = len(set(spec.cores)) or max(1, len(cores()) - brokers)
+    return MixResult(
+        seconds=seconds,
+        sent=sent,
+        expected=sent,
+        tally=tally,
+        unacknowledged=sum(report.unacknowledged for report in reports),
+        rate=rate,
+        broker_cpu=of_brokers,
+        microseconds=[each / received * 1e6 if received else 0.0 for each in used[:brokers]],
+        generator_cpu=of_generator,
+        looked_at=looked_at,
+        latency=latency,
+        lag=lag,
+        limited=limit(of_generator, available, of_brokers, rate, spec.rate),
+    )
+
+
+def _all(crew: list[_Process], method: str, timeout: float) -> list[Any]:
+    for member in crew:
+        member.ask(method)
+    return [member.answer(timeout) for member in crew]
+
+
+class _Process:
+    """A process of the generator, led through a pipe."""
+
+    def __init__(self, spec: MixSpec, number: int, table: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_serve, args=(theirs, spec, number, table), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+        self._heard: list[Any] = []
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def ask(self, method: str, *arguments: Any) -> None:
+        """Have it call a method of its worker. Raises LoadError."""
+        try:
+            self.pipe.send((method, arguments))
+        except OSError as error:
+            raise LoadError(f"a load process is gone: {error}") from error
+
+    @property
+    def spoke(self) -> bool:
+        """Whether a result was heard that nobody has asked for yet."""
+        return bool(self._heard)
+
+    def listen(self, timeout: float = 0.0) -> None:
+        """Hear a result that comes within `timeout` (s). Raises LoadError: the method's, or that
+        the process is gone."""
+        try:
+            if self._heard or not self.pipe.poll(timeout):
+                return
+            said = self.pipe.recv()
+        except (OSError, EOFError) as error:
+            raise LoadError(f"a load process is gone: {error}") from error
+        if isinstance(said, Exception):
+            raise said
+        self._heard.append(said)
+
+    def answer(self, timeout: float) -> Any:
+        """Wait for the method's result, at most so long (s). Raises LoadError: the method's, or
+        that none came."""
+        self.listen(timeout)
+        if not self._heard:
+            raise LoadError(f"a load process did not answer within {timeout:g} s")
+        return self._heard.pop()
+
+    def close(self) -> None:
+        """End it."""
+        self.pipe.close()
+        self._process.join(2.0)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+
+def _serve(
+    pipe: multiprocessing.connection.Connection, spec: MixSpec, number: int, table: Any
+) -> None:
+    """Carry out what the driver asks for until it closes the pipe."""
+    worker: MixWorker | None = None
+    try:
+        worker = MixWorker(spec, number, memoryview(table).cast("B").cast("q"))
+        while True:
+            method, arguments = pipe.recv()
+            try:
+                pipe.send(getattr(worker, method)(*arguments))
+            except LoadError as error:
+                pipe.send(error)
+    except (EOFError, OSError, KeyboardInterrupt):
+        pass
+    finally:
+        if worker is not None:
+            worker.close()
