@@ -1,4 +1,4 @@
-"""Brokers to measure: how each is started on a free port of the loopback, awaited and ended."""
+"""Brokers to measure: how each is started on free ports of the loopback, awaited and ended."""
 
 from __future__ import annotations
 
@@ -16,62 +16,90 @@ from pathlib import Path
 
 from bench.lab.launcher import Program, search_path
 from bench.lab.ports import free_ports
-from bench.load import LoadError
-from bench.load.peers import dial
+from bench.load import LoadError, packets
+from bench.load.cpu import on_cores
+from bench.load.peers import dial, subscribe
 from bench.load.spec import LoadSpec
+from bench.studies import configurations
+from bench.studies.certificate import make_certificate
+from bench.studies.configurations import Launch
 
 _READY_SECONDS = 15.0
-
-# 2.0.11 never delivers QoS 2 messages that once waited for a place in flight (more than 20 at a
-# time, any client), and QoS 1 is faster for it without that limit too.
-_MOSQUITTO = """\
-listener {port} 127.0.0.1
-allow_anonymous true
-persistence false
-log_dest none
-max_inflight_messages 0
-"""
-_AMQTT = """\
-listeners:
-  default:
-    type: tcp
-    bind: 127.0.0.1:{port}
-    max_connections: 0
-plugins:
-  amqtt.plugins.authentication.AnonymousAuthPlugin:
-    allow_anonymous: true
-"""
+_PORTS = ("port", "tls", "ws", "extra", "more")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """A broker to start.
 
-    command: a template of a shell-like command line, in which {port}, {config} (a file with
-    `config` in it, its own {port} filled in), {dir} (an empty folder that is removed afterwards)
-    and {python} stand for their values.
+    command, config: how it listens on one plain port (see `Launch`).
+    wide: how it listens with TLS and WebSocket, too (None: it does not).
+    hop: how two of them are one: the publishers' broker, and the subscribers' (None: they are not).
+    journals: whether `{durability}` or `{persistence}` is in these commands, or in their files.
+    version: a command that prints its version (empty: there is none).
     """
 
     name: str
     command: str
     config: str = ""
+    wide: Launch | None = None
+    hop: tuple[Launch, Launch] | None = None
+    version: str = ""
+
+    @property
+    def journals(self) -> bool:
+        """Whether it can be told to keep messages on the disk, or not to."""
+        whole = self.command + self.config
+        return "{durability}" in whole or "{persistence}" in whole
 
     def available(self) -> bool:
         """Whether the program is installed."""
         program = shlex.split(self.command)[0]
         return program == "{python}" or shutil.which(program, path=search_path()) is not None
 
+    def said_version(self) -> str:
+        """Ask the program for its version; empty when it does not say."""
+        if not self.version:
+            return ""
+        words = [_fill(word, {"python": sys.executable}) for word in shlex.split(self.version)]
+        words[0] = shutil.which(words[0], path=search_path()) or words[0]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+        except (OSError, subprocess.SubprocessError):
+            return ""
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        return lines[0][:100] if lines else ""
+
+
+def _made(name: str, made: configurations.Launches) -> Target:
+    return Target(
+        name, made.plain.command, made.plain.config, made.wide, made.hop, version=made.version
+    )
+
+
+def mqttree(name: str, path: str) -> Target:
+    """Return the target `name` for another installation of mqttree: `path` is its program, or the
+    Python interpreter that has it."""
+    # Not the packages of the folder that we were started in.
+    words = [path, "-P", "-m", "broker.cli"] if Path(path).name.startswith("python") else [path]
+    return _made(name, configurations.mqttree(shlex.join(words)))
+
+
+def other(name: str, path: str) -> Target:
+    """Return the target for the broker `name`, one of `configurations.OTHERS`, whose program is at
+    `path`. Raises ValueError, in one line, for an unknown name."""
+    if name not in configurations.OTHERS:
+        raise ValueError(f"unknown broker {name!r}: one of {', '.join(configurations.OTHERS)}")
+    return _made(name, configurations.OTHERS[name](shlex.quote(path)))
+
 
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
-        Target(
-            "mqttree",
-            "{python} -m broker.cli run --listen 127.0.0.1:{port} --discovery off --data-dir {dir}",
-        ),
-        Target("mosquitto", "mosquitto -c {config}", _MOSQUITTO),
-        Target("mosquitto-nodelay", "mosquitto -c {config}", "set_tcp_nodelay true\n" + _MOSQUITTO),
-        Target("amqtt", "amqtt -c {config}", _AMQTT),
+        _made("mqttree", configurations.mqttree("{python} -m broker.cli")),
+        _made("mosquitto", configurations.mosquitto("mosquitto", nodelay=False)),
+        _made("mosquitto-nodelay", configurations.mosquitto("mosquitto")),
+        Target("amqtt", "amqtt -c {config}", configurations.AMQTT),
         Target("sketch", "{python} -m bench.studies.sketch {port}"),
     )
 }
@@ -79,11 +107,15 @@ TARGETS: dict[str, Target] = {
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A broker that accepts connections."""
+    """A broker that accepts connections. tls, ws: its other ports, if it listens there; trusted:
+    file with its certificate."""
 
     name: str
     port: int
     pid: int
+    tls: int = 0
+    ws: int = 0
+    trusted: str = ""
 
 
 def target(text: str) -> Target:
@@ -107,44 +139,113 @@ def target(text: str) -> Target:
 
 
 @contextlib.contextmanager
-def running(what: Target) -> Iterator[Running]:
-    """Start a broker, wait until it completes an MQTT handshake, and end it (by its pid) whatever
-    happens inside.
+def running(
+    what: Target, *, wide: bool = False, journal: bool = True, cores: list[int] | None = None
+) -> Iterator[Running]:
+    """Start the broker `what`, wait until it completes an MQTT handshake, and end it (by its pid)
+    whatever happens inside.
 
-    Raises LoadError, with the last line that the program printed, when it does not get that far.
+    `wide`: with TLS and WebSocket; `journal`: with messages on the disk, if it knows that; `cores`:
+    it runs on the first of them (None or empty: on any). Raises LoadError, with the last line that
+    the program printed, when it does not get that far.
     """
+    launch = what.wide if wide else Launch(what.command, what.config)
+    if launch is None:
+        raise LoadError(f"{what.name} has no TLS and WebSocket here")
+    with _folder() as folder:
+        values = _values(folder, journal) | _ports() | {"name": what.name}
+        with _started(what.name, launch, values, folder, (cores or [])[:1]) as (program, broker):
+            _await(program, broker.port)
+            yield broker
+
+
+@contextlib.contextmanager
+def running_pair(what: Target, cores: list[int] | None = None) -> Iterator[tuple[Running, Running]]:
+    """Start two brokers that are one, and wait until messages go from the first one, which is the
+    publishers', to the second one; as `running`, each on its own one of the first `cores`. Raises
+    LoadError."""
+    if what.hop is None:
+        raise LoadError(f"{what.name} has no hop here")
+    ports = [_ports(), _ports()]
+    with _folder() as one, _folder() as two, contextlib.ExitStack() as stack:
+        started = []
+        # The subscribers' broker first: a bridge dials it.
+        for number, folder in ((1, two), (0, one)):
+            name = f"{what.name}-{number + 1}"
+            values = _values(folder, journal=False) | ports[number] | {"name": name}
+            values["pair"] = f"{what.name}-{ports[0]['port']}"
+            values |= {f"peer_{key}": value for key, value in ports[1 - number].items()}
+            core = (cores or [])[number : number + 1]
+            started.append(
+                stack.enter_context(_started(name, what.hop[number], values, folder, core))
+            )
+        for program, broker in started:
+            _await(program, broker.port)
+        far, near = (broker for _, broker in started)
+        _await_path(what.name, near.port, far.port)
+        yield near, far
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="mqttree-bench-") as folder:
-        (port,) = free_ports(1)
         directory = Path(folder)
         directory.chmod(0o755)  # Mosquitto gives up root before it reads on
-        config, log = directory / "config", directory / "log"
-        config.write_text(what.config.replace("{port}", str(port)))
-        (directory / "data").mkdir()
-        values = {
-            "port": str(port),
-            "config": str(config),
-            "dir": str(directory / "data"),
-            "python": sys.executable,
-        }
-        command = [_fill(word, values) for word in shlex.split(what.command)]
-        command[0] = shutil.which(command[0], path=search_path()) or command[0]
-        program = Program(what.name, command, log)
-        try:
+        data = directory / "data"
+        data.mkdir()
+        data.chmod(0o777)
+        yield directory
+
+
+def _ports() -> dict[str, str]:
+    return {name: str(port) for name, port in zip(_PORTS, free_ports(len(_PORTS)), strict=True)}
+
+
+def _values(folder: Path, journal: bool) -> dict[str, str]:
+    return {
+        "config": str(folder / "config"),
+        "dir": str(folder / "data"),
+        "cert": str(folder / "cert.pem"),
+        "key": str(folder / "key.pem"),
+        "python": sys.executable,
+        "durability": "async" if journal else "none",
+        "persistence": "true" if journal else "false",
+    }
+
+
+@contextlib.contextmanager
+def _started(
+    name: str,
+    launch: Launch,
+    values: dict[str, str],
+    folder: Path,
+    cores: list[int],
+) -> Iterator[tuple[Program, Running]]:
+    """Start one broker with what stands for the placeholders; end it afterwards."""
+    Path(values["config"]).write_text(_fill(launch.config, values))
+    if "{cert}" in launch.config:
+        make_certificate(Path(values["cert"]), Path(values["key"]))
+    command = [_fill(word, values) for word in shlex.split(launch.command)]
+    command[0] = shutil.which(command[0], path=search_path()) or command[0]
+    program = Program(name, command, folder / "log")
+    try:
+        with on_cores(cores):
             program.launch()
-        except OSError as error:
-            raise LoadError(f"{what.name} cannot be started: {error}") from error
-        assert program.process is not None
-        try:
-            _await(program, port)
-            yield Running(what.name, port, program.process.pid)
-        finally:
-            _end(program)
+    except OSError as error:
+        raise LoadError(f"{name} cannot be started: {error}") from error
+    assert program.process is not None
+    port, tls, ws = (int(values[each]) for each in ("port", "tls", "ws"))
+    broker = Running(name, port, program.process.pid, tls, ws, values["cert"])
+    try:
+        yield program, broker
+    finally:
+        _end(program)
 
 
-def _fill(word: str, values: dict[str, str]) -> str:
+def _fill(text: str, values: dict[str, str]) -> str:
     for key, value in values.items():
-        word = word.replace("{" + key + "}", value)
-    return word
+        text = text.replace("{" + key + "}", value)
+    return text
 
 
 def _await(program: Program, port: int) -> None:
@@ -165,6 +266,23 @@ def _await(program: Program, port: int) -> None:
     )
     said = program.said()
     raise LoadError(f"{program.name} {how}{': ' + said if said else ''}")
+
+
+def _await_path(name: str, near: int, far: int) -> None:
+    """Wait until a message that is published at the port `near` arrives at the port `far`."""
+    listener, _ = dial(LoadSpec(port=far), "bench-far", 4)
+    speaker, _ = dial(LoadSpec(port=near), "bench-near", 4)
+    with listener, speaker:
+        subscribe(listener, "path/here", 0, 4)
+        listener.settimeout(0.05)
+        probe = packets.publish("path/here", b"probe", 0, 4)[0]
+        deadline = time.monotonic() + _READY_SECONDS
+        while time.monotonic() < deadline:
+            speaker.sendall(probe)
+            with contextlib.suppress(TimeoutError):
+                if listener.recv(100):
+                    return
+    raise LoadError(f"{name}: no message came over the hop within {_READY_SECONDS:g} s")
 
 
 def _end(program: Program) -> None:
