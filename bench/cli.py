@@ -15,7 +15,7 @@ from typing import Any
 from bench import checked
 from bench.lab.owner import open_standard
 from bench.load import LoadError, LoadSpec, run_connections, run_latency, run_throughput
-from bench.studies import compare, micro, targets
+from bench.studies import comparison, micro, targets
 
 _WAYS = ("auto", "namespaces", "relays")
 
@@ -109,7 +109,7 @@ def _parser(reporting: bool) -> argparse.ArgumentParser:
     comparing = commands.add_parser(
         "compare", help="the same loads against several brokers in turn"
     )
-    _compare_arguments(comparing)
+    comparison.arguments(comparing)
 
     load = commands.add_parser("load", help="one load against one broker")
     _load_arguments(load)
@@ -135,39 +135,6 @@ def _parser(reporting: bool) -> argparse.ArgumentParser:
     for name, (_, purpose) in TOOLS.items():
         commands.add_parser(name, help=purpose, add_help=False)
     return parser
-
-
-def _compare_arguments(comparing: argparse.ArgumentParser) -> None:
-    comparing.add_argument(
-        "--rounds", type=_count, default=3, metavar="N", help="rounds of A B A B ... (3)"
-    )
-    comparing.add_argument(
-        "--seconds",
-        type=checked.positive,
-        default=3.0,
-        metavar="S",
-        help="measured time of a run (3 s)",
-    )
-    comparing.add_argument(
-        "--work",
-        nargs="+",
-        metavar="NAME",
-        default=list(compare.DEFAULT_WORKS),
-        help=f"of {', '.join(compare.WORKS)}; default {' '.join(compare.DEFAULT_WORKS)}",
-    )
-    comparing.add_argument(
-        "--target",
-        metavar="TARGET",
-        default="mqttree",
-        help="what is compared: a name, or NAME=COMMAND with {port}",
-    )
-    comparing.add_argument(
-        "--against",
-        metavar="TARGET,...",
-        default="mosquitto",
-        help=f"names of {', '.join(targets.TARGETS)} (mosquitto)",
-    )
-    comparing.set_defaults(handler=_compare)
 
 
 def _load_arguments(load: argparse.ArgumentParser) -> None:
@@ -281,30 +248,6 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
         return
     report.add_arguments(parser)
     parser.set_defaults(handler=report.main)
-
-
-def _compare(arguments: argparse.Namespace) -> int:
-    works = []
-    for name in arguments.work:
-        if name not in compare.WORKS:
-            raise ValueError(f"unknown work {name!r}: one of {', '.join(compare.WORKS)}")
-        works.append(compare.WORKS[name])
-    names = [name for name in arguments.against.split(",") if name]
-    chosen = [targets.target(arguments.target), *(targets.target(name) for name in names)]
-    if len({each.name for each in chosen}) < len(chosen):
-        raise ValueError("a target is named twice")
-    for each in chosen:
-        if not each.available():
-            raise ValueError(f"{each.name} is not installed")
-    table = compare.compare(
-        works,
-        chosen,
-        arguments.rounds,
-        arguments.seconds,
-        lambda line: print(line, file=sys.stderr, flush=True),
-    )
-    compare.render(works, chosen, table)
-    return 0 if all(not cell.complaints for row in table.values() for cell in row.values()) else 1
 
 
 def _load(arguments: argparse.Namespace) -> int:

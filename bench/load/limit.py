@@ -8,28 +8,44 @@ BUSY = 0.9
 """Of a core: who uses so much has nothing left, as far as one can tell from outside."""
 KEPT_UP = 0.98
 """Of the rate that was asked for."""
+LATE = 0.5
+"""Of the delay that 99 % of the messages keep to: so late may the generator itself be."""
 
 
-def limit(
-    generator: Sequence[float],
-    cores: int,
-    brokers: Sequence[float],
-    rate: float,
-    asked: float | None,
-) -> str:
-    """Return why the generator may have been the limit, in one line; empty where it was not.
+def limit_of_rate(generator: Sequence[float], cores: int, brokers: Sequence[float]) -> str:
+    """Return why the generator may have been the limit of a load that sends as much as it can, in
+    one line; empty where it was not.
 
     `generator` has the CPUs used by each of its processes (1.0: one core full), which may use so
-    many `cores`; `brokers` those used by each broker; `rate` is what arrived a second, and `asked`
-    what should have been sent (None: as much as possible).
+    many `cores`; `brokers` those used by each broker.
     """
-    why = []
-    if generator and max(generator) >= BUSY:
-        why.append(f"a process of the generator used {max(generator):.0%} of a core")
+    why = _busy(generator)
     if cores and sum(generator) / cores >= BUSY:
         why.append(f"the generator used {sum(generator) / cores:.0%} of its {cores} cores")
-    if asked is None and brokers and max(brokers) < BUSY:
+    if brokers and max(brokers) < BUSY:
         why.append(f"the broker used {max(brokers):.0%} of a core only")
-    if asked is not None and rate < asked * KEPT_UP:
-        why.append(f"{rate:,.0f} of {asked:,.0f} messages a second arrived")
     return ", ".join(why)
+
+
+def limit_of_pace(
+    listeners: Sequence[float], rate: float, asked: float, late: float, delay: float
+) -> str:
+    """Return why the generator may have been the limit of a load by the clock, in one line; empty
+    where it was not.
+
+    `listeners` has the CPUs used by each process that only receives (who sends by the clock is
+    always awake); `rate` messages a second arrived, of `asked`; 99 % were sent not more than `late`
+    behind their time, and arrived not more than `delay` behind it (both in ms).
+    """
+    why = _busy(listeners)
+    if rate < asked * KEPT_UP:
+        why.append(f"{rate:,.0f} of {asked:,.0f} messages a second arrived")
+    if late >= delay * LATE > 0.0:
+        why.append(f"the generator was {late:.2f} ms late itself (p99)")
+    return ", ".join(why)
+
+
+def _busy(processes: Sequence[float]) -> list[str]:
+    if not processes or max(processes) < BUSY:
+        return []
+    return [f"a process of the generator used {max(processes):.0%} of a core"]

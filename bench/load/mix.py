@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from bench.load.cpu import CpuMeter, cores
 from bench.load.histogram import Histogram
-from bench.load.limit import limit
+from bench.load.limit import limit_of_pace, limit_of_rate
 from bench.load.mix_worker import FIELDS, RECEIVED, MixReport, MixWorker
 from bench.load.mixture import MixSpec
 from bench.load.spec import LoadError, Outcome, Tally
@@ -104,7 +104,12 @@ def _result(spec: MixSpec, reports: list[MixReport], brokers: int, spent: list[f
     tally.duplicated = max(tally.duplicated, tally.received - sent)
     rate, of_brokers = received / seconds, [each / seconds for each in used[:brokers]]
     of_generator = [each / seconds for each in used[brokers:]]
-    available = len(set(spec.cores)) or max(1, len(cores()) - brokers)
+    if spec.rate is None:
+        available = len(set(spec.cores)) or max(1, len(cores()) - brokers)
+        limited = limit_of_rate(of_generator, available, of_brokers)
+    else:
+        late, delay = lag.percentile(99), latency.percentile(99)
+        limited = limit_of_pace(of_generator[1:], rate, spec.rate, late, delay)
     return MixResult(
         seconds=seconds,
         sent=sent,
@@ -118,7 +123,7 @@ def _result(spec: MixSpec, reports: list[MixReport], brokers: int, spent: list[f
         looked_at=looked_at,
         latency=latency,
         lag=lag,
-        limited=limit(of_generator, available, of_brokers, rate, spec.rate),
+        limited=limited,
     )
 
 

@@ -4,8 +4,8 @@ and two that are one. Pure.
 In both, {port}, {tls}, {ws}, {extra} and {more} stand for free ports, {peer_port} and so on for
 those of the other one of two, {config} for the file, {dir} for an empty folder, {cert} and {key}
 for a certificate of 127.0.0.1 and its key, {python} for this interpreter, {name} for a name of its
-own, {pair} for one that two have in common, and {durability} (none, async) or {persistence} (false, true) for whether messages are kept on
-the disk.
+own, {pair} for one that two have in common, and {durability} (none, async) or {persistence} (false,
+true) for whether messages are kept on the disk.
 """
 
 from __future__ import annotations
