@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import psutil
 
@@ -21,15 +22,26 @@ class CpuMeter:
             children = psutil.Process(pid).children(recursive=True)
         except psutil.Error as error:
             raise LoadError(f"process {pid} is gone: {error}") from error
-        self._clocks = [_clock(each) for each in (pid, *(child.pid for child in children))]
+        self._pids = [pid, *(child.pid for child in children)]
 
     def read(self) -> float:
         """Return the CPU time used so far (s), of threads that have ended, too. Raises LoadError
         when one of the processes is gone."""
         try:
-            return sum(map(time.clock_gettime, self._clocks))
+            return sum(time.clock_gettime(_clock(each)) for each in self._pids)
         except OSError as error:
             raise LoadError(f"a measured process is gone: {error}") from error
+
+    def waited(self) -> float:
+        """Return for how long (s) threads that are there could have run, and others had their
+        core; 0.0 where the kernel does not say."""
+        total = 0
+        for pid in self._pids:
+            for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+                # A thread may end meanwhile.
+                with contextlib.suppress(OSError, IndexError, ValueError):
+                    total += int(task.read_text().split()[1])
+        return total / 1e9
 
 
 def _clock(pid: int) -> int:

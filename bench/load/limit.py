@@ -17,13 +17,14 @@ def limit_of_rate(generator: Sequence[float], cores: int, brokers: Sequence[floa
     one line; empty where it was not.
 
     `generator` has the CPUs used by each of its processes (1.0: one core full), which may use so
-    many `cores`; `brokers` those used by each broker.
+    many `cores`; `brokers` those that each broker used or waited for: when others have its core, it
+    is not the generator that keeps it from doing more.
     """
     why = _busy(generator)
     if cores and sum(generator) / cores >= BUSY:
         why.append(f"the generator used {sum(generator) / cores:.0%} of its {cores} cores")
     if brokers and max(brokers) < BUSY:
-        why.append(f"the broker used {max(brokers):.0%} of a core only")
+        why.append(f"the broker wanted {max(brokers):.0%} of a core only")
     return ", ".join(why)
 
 

@@ -26,6 +26,7 @@ class MixResult(Outcome):
 
     rate: arrivals a second while measuring.
     broker_cpu: CPUs that each broker used meanwhile (1.0: one core full), all its threads.
+    broker_waited: CPUs that it would have used besides, if others had not had them.
     microseconds: CPU time of each broker for a message that arrived (us).
     generator_cpu: CPUs that each process of the generator used meanwhile.
     looked_at: messages that were read one by one; all others were counted.
@@ -36,6 +37,7 @@ class MixResult(Outcome):
 
     rate: float
     broker_cpu: list[float]
+    broker_waited: list[float]
     microseconds: list[float]
     generator_cpu: list[float]
     looked_at: int
@@ -78,7 +80,8 @@ def run_mix(spec: MixSpec, pids: Sequence[int] = ()) -> MixResult:
 def _look(
     crew: list[_Process], table: Any, meters: list[CpuMeter], when: float
 ) -> tuple[float, ...]:
-    """Wait until `when` (s, monotonic); return (the time, arrivals, CPU times of all meters)."""
+    """Wait until `when` (s, monotonic); return (the time, arrivals, CPU times of all meters,
+    their waiting times)."""
     while (left := when - time.monotonic()) > 0.0:
         # A process that speaks before its time has failed, or is as good as through.
         silent = [member.pipe for member in crew if not member.spoke]
@@ -86,11 +89,16 @@ def _look(
         for member in crew:
             member.listen()
     received = sum(table[RECEIVED::FIELDS])
-    return (time.monotonic(), float(received), *(meter.read() for meter in meters))
+    spent = [meter.read() for meter in meters]
+    return time.monotonic(), float(received), *spent, *(meter.waited() for meter in meters)
 
 
 def _result(spec: MixSpec, reports: list[MixReport], brokers: int, spent: list[float]) -> MixResult:
-    seconds, received, *used = spent
+    seconds, received, *times = spent
+    each_second = [each / seconds for each in times]
+    meters = len(times) // 2
+    of_brokers, of_generator = each_second[:brokers], each_second[brokers:meters]
+    waited = each_second[meters : meters + brokers]
     tally = Tally()
     latency, lag = Histogram(), Histogram()
     for report in reports:
@@ -102,11 +110,11 @@ def _result(spec: MixSpec, reports: list[MixReport], brokers: int, spent: list[f
     # All are counted, not all are looked at.
     tally.lost = max(tally.lost, sent + tally.duplicated - tally.received)
     tally.duplicated = max(tally.duplicated, tally.received - sent)
-    rate, of_brokers = received / seconds, [each / seconds for each in used[:brokers]]
-    of_generator = [each / seconds for each in used[brokers:]]
+    rate = received / seconds
     if spec.rate is None:
         available = len(set(spec.cores)) or max(1, len(cores()) - brokers)
-        limited = limit_of_rate(of_generator, available, of_brokers)
+        wanted = [used + more for used, more in zip(of_brokers, waited, strict=True)]
+        limited = limit_of_rate(of_generator, available, wanted)
     else:
         late, delay = lag.percentile(99), latency.percentile(99)
         limited = limit_of_pace(of_generator[1:], rate, spec.rate, late, delay)
@@ -118,7 +126,8 @@ def _result(spec: MixSpec, reports: list[MixReport], brokers: int, spent: list[f
         unacknowledged=sum(report.unacknowledged for report in reports),
         rate=rate,
         broker_cpu=of_brokers,
-        microseconds=[each / received * 1e6 if received else 0.0 for each in used[:brokers]],
+        broker_waited=waited,
+        microseconds=[each / received * 1e6 if received else 0.0 for each in times[:brokers]],
         generator_cpu=of_generator,
         looked_at=looked_at,
         latency=latency,

@@ -26,9 +26,9 @@ _SLICE = 32
 """Messages of one publisher in a turn, at QoS 0."""
 _AHEAD = 100
 """Messages for each publisher that may have been acknowledged and have not arrived yet."""
-_COALESCE = 0.0003
-"""s that a turn at QoS 0 takes at least: waking up for each message alone would keep the generator
-busy with nothing."""
+_COALESCE, _FEW = 0.0003, 200
+"""s that a turn at QoS 0 takes at least, unless it sent as many messages: to wake up for each
+message alone would keep the generator busy with nothing."""
 
 SENT, RECEIVED, STOPPED, FIELDS = range(4)
 """What a process tells the others, at its number times FIELDS in the shared table."""
@@ -202,10 +202,10 @@ class MixWorker:
                 self._refill(list(held))
             return
         begin = time.monotonic()
-        self._pump()
+        sent = self._pump()
         self._poll(0.001)
         left = _COALESCE - time.monotonic() + begin
-        if left > 0:
+        if left > 0 and sent < _FEW:
             time.sleep(left)
 
     def _refill(self, publishers: list[MixPublisher]) -> None:
@@ -225,12 +225,10 @@ class MixWorker:
                 sent += free
         self._table[self._at + SENT] += sent
 
-    def _pump(self) -> None:
-        """QoS 0: this process's part of what may still be in flight, in slices, from one publisher
-        after the other."""
+    def _pump(self) -> int:
+        """QoS 0: send this process's part of what may still be in flight, in slices, from one
+        publisher after the other; return how many messages that was."""
         publishers, spec = self._publishers, self._spec
-        if not publishers:
-            return
         free = spec.window * spec.publishers - self._outstanding()
         free = free * len(publishers) // spec.publishers
         skipped = sent = 0
@@ -245,6 +243,7 @@ class MixWorker:
             free -= count
             sent += count
         self._table[self._at + SENT] += sent
+        return sent
 
     # ------------------------------------------------------------ by the clock
 

@@ -125,6 +125,7 @@ class Run:
             "rate": result.rate,
             "cpu_us": result.microseconds,
             "broker_cpu": result.broker_cpu,
+            "broker_waited": result.broker_waited,
             "generator_cpu": result.generator_cpu,
             "limited": result.limited,
             "p50_ms": result.latency.percentile(50),
@@ -239,7 +240,11 @@ def _line(result: MixResult) -> str:
     return (
         f"{result.rate:,.0f}/s, CPU {cpu} us, p50 {result.latency.percentile(50):.3f} "
         f"p99 {result.latency.percentile(99):.3f} ms{late}; "
-        f"brokers {' '.join(f'{each:.0%}' for each in result.broker_cpu)}, "
-        f"generator {' '.join(f'{each:.0%}' for each in result.generator_cpu)}; "
+        f"brokers {_percent(result.broker_cpu)}, waited {_percent(result.broker_waited)}, "
+        f"generator {_percent(result.generator_cpu)}; "
         f"{result.proof()}{limited}"
     )
+
+
+def _percent(shares: list[float]) -> str:
+    return " ".join(f"{each:.0%}" for each in shares)
