@@ -14,7 +14,7 @@ class Sequence:
     """What one subscriber should get next from each publisher."""
 
     def __init__(self, mixture: Mixture, subscriber: int, publishers: int, topic: bytes) -> None:
-        """Check what the subscriber with this index gets of `mixture` from so many `publishers`;
+        """Check what the `subscriber` with this index gets of `mixture` from so many `publishers`;
         its topics begin with `topic`."""
         self._mixture, self._me, self._topic = mixture, bytes((subscriber,)), topic
         self._expected = [mixture.first_own(self._me, each) for each in range(publishers)]

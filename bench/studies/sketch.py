@@ -1,9 +1,9 @@
 """The ceiling: the least that can still be called forwarding MQTT, to know what generator and
 interpreter can do.
 
-Exact topics only, PUBLISH passed on unchanged at any QoS with the publisher's packet identifiers,
-no sessions, no checks. `python -m bench.studies.sketch PORT` serves on 127.0.0.1; nothing but
-benchmarks and their tests should.
+Exact topics, and + at the end; PUBLISH passed on unchanged at any QoS with the publisher's packet
+identifiers, no sessions, no checks. `python -m bench.studies.sketch PORT` serves on 127.0.0.1;
+nothing but benchmarks and their tests should.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import uvloop
 from bench.load import packets
 
 _routes: dict[bytes, list[Sketch]] = {}
+_below: dict[bytes, list[Sketch]] = {}
+"""By what stands before the /+ of a filter."""
 _touched: set[Sketch] = set()
 
 
@@ -37,7 +39,7 @@ class Sketch(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the client's subscriptions."""
-        for route in _routes.values():
+        for route in (*_routes.values(), *_below.values()):
             if self in route:
                 route.remove(self)
 
@@ -60,8 +62,9 @@ class Sketch(asyncio.Protocol):
             first = data[pos]
             if first >> 4 == packets.PUBLISH:
                 at = body + 2 + (data[body] << 8 | data[body + 1])
-                packet = data[pos:after]
-                for target in routes.get(data[body + 2 : at], ()):
+                packet, topic = data[pos:after], data[body + 2 : at]
+                route = routes.get(topic) or _below.get(topic[: topic.rfind(b"/")])
+                for target in route or ():
                     target.outbox.append(packet)
                     touched.add(target)
                 if first & 6:
@@ -89,7 +92,9 @@ class Sketch(asyncio.Protocol):
         elif first == 0x82:
             at = 3 if self.version == 5 else 2
             length = int.from_bytes(body[at : at + 2], "big")
-            _routes.setdefault(body[at + 2 : at + 2 + length], []).append(self)
+            wanted = body[at + 2 : at + 2 + length]
+            routes = _below if wanted.endswith(b"/+") else _routes
+            routes.setdefault(wanted.removesuffix(b"/+"), []).append(self)
             self.outbox.append(packets.packet(0x90, body[:at] + body[-1:]))
         elif first == 0x50:  # PUBREC -> PUBREL
             self.outbox.append(packets.PUBREL_HEAD + body[:2])
