@@ -11,7 +11,7 @@
 #                            ARGS="--draw --rate 20000 --clients 30": as fast as the machine can, everything else from the seed
 #   make load [ARGS=...]    faults and slow links at 20,000 messages a second and more, with real brokers
 #   make fuzz [SECONDS=n]    bent input to everything that reads any; TARGETS="node link" for some of it
-#   make bench [ARGS=...]    the same load against mqttree, Mosquitto and amqtt in turn
+#   make bench [ARGS=...]    the same loads against mqttree and Mosquitto in turn
 #   make converge [ARGS=...] how fast trees form and repair, as a table
 #   make paths [ARGS=...]    what a hop costs, and how fast ways between brokers open and close, as a table
 #   make containers          compose.yaml's three brokers in podman, tried

@@ -47,7 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--mqttree",
-        metavar="NAME=PATH",
+        metavar="NAME=PROGRAM",
         action="append",
         default=[],
         help="another installation instead: its program, or the Python that has it; repeatable",

@@ -77,11 +77,19 @@ def _made(name: str, made: configurations.Launches) -> Target:
     )
 
 
-def mqttree(name: str, path: str) -> Target:
-    """Return the target `name` for another installation of mqttree: `path` is its program, or the
-    Python interpreter that has it."""
-    # Not the packages of the folder that we were started in.
-    words = [path, "-P", "-m", "broker.cli"] if Path(path).name.startswith("python") else [path]
+def mqttree(name: str, program: str) -> Target:
+    """Return the target `name` for another installation of mqttree: `program` is its program, or
+    the Python interpreter that has it, with words before it (env A=B) if need be. Raises
+    ValueError, in one line, for words that cannot be told apart."""
+    try:
+        words = shlex.split(program)
+    except ValueError as error:
+        raise ValueError(f"target {name}: {error}") from error
+    if not words:
+        raise ValueError(f"target {name}: no program")
+    if Path(words[-1]).name.startswith("python"):
+        # Not the packages of the folder that we were started in.
+        words += ["-P", "-m", "broker.cli"]
     return _made(name, configurations.mqttree(shlex.join(words)))
 
 

@@ -112,6 +112,8 @@ def test_installations_and_other_programs_join(tmp_path: Path) -> None:
     assert (old.name, new.name, sketch.name, flashmq.name) == ("old", "new", "sketch", "flashmq")
     assert old.command.startswith(f"{tmp_path}/python3 -P -m broker.cli run ")
     assert new.command.startswith(f"{tmp_path}/mqttree run ")
+    pure = targets.mqttree("pure", f"env A=B {tmp_path}/python3")
+    assert pure.command.startswith(f"env A=B {tmp_path}/python3 -P -m broker.cli run ")
     assert flashmq.command.startswith(f"{tmp_path}/flashmq ")
 
 
@@ -119,6 +121,7 @@ def test_installations_and_other_programs_join(tmp_path: Path) -> None:
     ("line", "said"),
     [
         ("--work hop nonsense", "unknown work 'nonsense'"),
+        ("--mqttree new='", "target new: No closing quotation"),
         ("--mqttree new", "--mqttree new: expected NAME=PATH"),
         ("--mqttree a=/nonexistent/mqttree", "a is not installed"),
         ("--binary abacus=/bin/true", "unknown broker 'abacus'"),
