@@ -20,6 +20,8 @@ from bench.studies.targets import Target
 Figure = tuple[str, Callable[[Run], float], str]
 """What it is, where it is found in a run, and the format of its value."""
 
+_WAITED = 0.1
+"""Of the time, from which on it is worth a line that a broker waited for a core."""
 _RATE: Figure = ("messages/s", lambda run: run.result.rate, ",.0f")
 _CPU: Figure = ("CPU us a message", lambda run: sum(run.result.microseconds), ".2f")
 _MEDIAN: Figure = ("p50 ms", lambda run: run.result.latency.percentile(50), ".3f")
@@ -64,8 +66,28 @@ def render(
             out.write(_row(row))
     if marked:
         out.write("\n\\* The generator may have been the limit in half of the runs or more.\n")
+    if line := busy_machine(works, table):
+        out.write(f"\n{line}\n")
     _variants(works, targets, table, out)
     _complaints(works, targets, table, out)
+
+
+def busy_machine(works: Sequence[MixedWork], table: MixedTable) -> str:
+    """Return one line when brokers had to wait for a core in some runs of `works`, which makes all
+    figures worse and less comparable; empty otherwise."""
+    waited = [
+        max(run.result.broker_waited, default=0.0)
+        for work in works
+        for runs in table[work.name].values()
+        for run in runs.runs
+    ]
+    count = sum(each >= _WAITED for each in waited)
+    if not count:
+        return ""
+    return (
+        f"The machine was busy: in {count} of {len(waited)} runs a broker waited for a core for "
+        f"{_WAITED:.0%} of the time or more ({max(waited):.0%} at most)."
+    )
 
 
 def _row(cells: Sequence[str]) -> str:

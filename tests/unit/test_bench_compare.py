@@ -89,6 +89,16 @@ def test_json_has_every_run() -> None:
     assert said["targets"]["theirs"] == {"command": "y {port}", "version": ""}
 
 
+def test_a_busy_machine_is_told() -> None:
+    works = [mixed.WORKS["mix1"], mixed.WORKS["mix2"]]
+    quiet, busy = result(100, [1.0]), result(100, [1.0])
+    busy.broker_waited = [0.02, 0.31]
+    table = {"mix1": {"ours": runs(quiet, busy)}, "mix2": {"ours": runs(quiet)}}
+    said = mixed_table.busy_machine(works, table)
+    assert "in 1 of 3 runs" in said and "31% at most" in said
+    assert mixed_table.busy_machine(works[1:], table) == ""
+
+
 def options(line: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     comparison.arguments(parser)
