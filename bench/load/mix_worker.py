@@ -9,6 +9,7 @@ import random
 import select
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from bench.load.channel import Channel, dial, subscribe
@@ -29,6 +30,9 @@ _AHEAD = 100
 _COALESCE, _FEW = 0.0003, 200
 """s that a turn at QoS 0 takes at least, unless it sent as many messages: to wake up for each
 message alone would keep the generator busy with nothing."""
+
+_DIALLERS = 64
+"""Connections that are made at a time."""
 
 SENT, RECEIVED, STOPPED, FIELDS = range(4)
 """What a process tells the others, at its number times FIELDS in the shared table."""
@@ -95,8 +99,9 @@ class MixWorker:
         """Connect this process's subscribers. Raises LoadError."""
         spec = self._spec
         kind = MixSubscriber if spec.rate is None else PacedSubscriber
-        for index in shares(spec)[self._process][1]:
-            channel = self._dial(f"s{index:04d}", spec.subscriber_port or spec.port)
+        indices = shares(spec)[self._process][1]
+        channels = self._dial("s", indices, spec.subscriber_port or spec.port)
+        for index, channel in zip(indices, channels, strict=True):
             subscribe(channel, spec.filter(index), spec)
             subscriber = kind(channel, spec, self._mixture, index)
             subscriber.latency = self._report.latency
@@ -105,15 +110,23 @@ class MixWorker:
 
     def connect(self) -> None:
         """Connect this process's publishers. Raises LoadError."""
-        for index in shares(self._spec)[self._process][0]:
-            channel = self._dial(f"p{index:04d}", self._spec.port)
+        indices = shares(self._spec)[self._process][0]
+        channels = self._dial("p", indices, self._spec.port)
+        for index, channel in zip(indices, channels, strict=True):
             publisher = MixPublisher(channel, self._mixture, index)
             self._publishers.append(publisher)
             self._publisher_of[channel.fileno()] = publisher
         random.Random(self._process).shuffle(self._publishers)
 
-    def _dial(self, name: str, port: int) -> Channel:
-        return dial(self._spec, f"{self._spec.topic}-{name}", port, self._epoll)
+    def _dial(self, kind: str, indices: range, port: int) -> list[Channel]:
+        """Connect clients of one kind. Several at a time: some brokers serve each new WebSocket a
+        tenth of a second late."""
+
+        def one(index: int) -> Channel:
+            return dial(self._spec, f"{self._spec.topic}-{kind}{index:04d}", port, self._epoll)
+
+        with ThreadPoolExecutor(_DIALLERS) as pool:
+            return list(pool.map(one, indices))
 
     def run(self, begin: float, end: float) -> None:
         """Publish until `end` (s, monotonic); of a paced load, delays count of what was sent from
