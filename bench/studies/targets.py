@@ -24,7 +24,7 @@ from bench.studies import configurations
 from bench.studies.certificate import make_certificate
 from bench.studies.configurations import Launch
 
-_READY_SECONDS = 15.0
+_READY_SECONDS = 60.0
 _PORTS = ("port", "tls", "ws", "extra", "more")
 
 
