@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import multiprocessing.connection
 import time
@@ -29,6 +30,8 @@ class MixResult(Outcome):
     broker_waited: CPUs that it would have used besides, if others had not had them.
     microseconds: CPU time of each broker for a message that arrived (us).
     generator_cpu: CPUs that each process of the generator used meanwhile.
+    new_topics: part of the messages that were measured whose topic came for the first time, as far
+        as one expects it of random ones: a broker that is slower, or measured shorter, meets more.
     looked_at: messages that were read one by one; all others were counted.
     latency: from when messages were sent, of a paced load should have been, to their arrival (ns).
     lag: how late a paced generator was itself (ns).
@@ -40,6 +43,7 @@ class MixResult(Outcome):
     broker_waited: list[float]
     microseconds: list[float]
     generator_cpu: list[float]
+    new_topics: float
     looked_at: int
     latency: Histogram
     lag: Histogram
@@ -74,7 +78,7 @@ def run_mix(spec: MixSpec, pids: Sequence[int] = ()) -> MixResult:
     finally:
         for member in crew:
             member.close()
-    return _result(spec, reports, len(brokers), [b - a for a, b in zip(before, after, strict=True)])
+    return _result(spec, reports, len(brokers), (before, after))
 
 
 def _look(
@@ -93,8 +97,14 @@ def _look(
     return time.monotonic(), float(received), *spent, *(meter.waited() for meter in meters)
 
 
-def _result(spec: MixSpec, reports: list[MixReport], brokers: int, spent: list[float]) -> MixResult:
-    seconds, received, *times = spent
+def _result(
+    spec: MixSpec,
+    reports: list[MixReport],
+    brokers: int,
+    looks: tuple[tuple[float, ...], tuple[float, ...]],
+) -> MixResult:
+    """Put together what processes say, and what was seen of them and of so many `brokers`."""
+    seconds, received, *times = (end - begin for begin, end in zip(*looks, strict=True))
     each_second = [each / seconds for each in times]
     meters = len(times) // 2
     of_brokers, of_generator = each_second[:brokers], each_second[brokers:meters]
@@ -129,11 +139,20 @@ def _result(spec: MixSpec, reports: list[MixReport], brokers: int, spent: list[f
         broker_waited=waited,
         microseconds=[each / received * 1e6 if received else 0.0 for each in times[:brokers]],
         generator_cpu=of_generator,
+        new_topics=new_topics(spec.topics, looks[0][1], looks[1][1]),
         looked_at=looked_at,
         latency=latency,
         lag=lag,
         limited=limited,
     )
+
+
+def new_topics(topics: int, first: float, last: float) -> float:
+    """Return which part of the messages from number `first` to number `last` one expects to have a
+    topic that none before them had, when each has a random one of so many `topics`."""
+    if last <= first:
+        return 0.0
+    return topics * (math.exp(-first / topics) - math.exp(-last / topics)) / (last - first)
 
 
 def _all(crew: list[_Process], method: str, timeout: float) -> list[Any]:

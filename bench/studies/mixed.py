@@ -134,6 +134,7 @@ class Run:
             "seconds": result.seconds,
             "sent": result.sent,
             "received": tally.received,
+            "new_topics": result.new_topics,
             "looked_at": result.looked_at,
             "lost": tally.lost,
             "duplicated": tally.duplicated,
@@ -242,7 +243,7 @@ def _line(result: MixResult) -> str:
         f"p99 {result.latency.percentile(99):.3f} ms{late}; "
         f"brokers {_percent(result.broker_cpu)}, waited {_percent(result.broker_waited)}, "
         f"generator {_percent(result.generator_cpu)}; "
-        f"{result.proof()}{limited}"
+        f"new topics {result.new_topics:.0%}; {result.proof()}{limited}"
     )
 
 

@@ -7,6 +7,7 @@ import argparse
 import dataclasses
 import io
 import json
+import random
 import ssl
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from bench import cli
 from bench.load import Histogram, LoadError, Tally
-from bench.load.mix import MixResult, run_mix
+from bench.load.mix import MixResult, new_topics, run_mix
 from bench.load.mixture import MixSpec
 from bench.studies import comparison, configurations, mixed, mixed_table, targets
 from bench.studies.certificate import make_certificate
@@ -35,6 +36,7 @@ def result(rate: float, cpu: list[float], limited: str = "") -> MixResult:
         broker_waited=[0.0],
         microseconds=cpu,
         generator_cpu=[0.5],
+        new_topics=0.1,
         looked_at=1,
         latency=latency,
         lag=Histogram(),
@@ -211,6 +213,14 @@ def test_everything_arrives(changes: dict[str, Any]) -> None:
     assert len(done.broker_cpu) == len(done.microseconds) == 1
     if "rate" in changes:
         assert done.looked_at == done.sent
+
+
+def test_how_many_topics_are_new() -> None:
+    draw = random.Random(1)
+    topics = [draw.randrange(1000) for _ in range(3000)]
+    new = len(set(topics)) - len(set(topics[:1000]))
+    assert new_topics(1000, 1000.0, 3000.0) == pytest.approx(new / 2000, abs=0.02)
+    assert new_topics(1000, 5.0, 5.0) == 0.0
 
 
 def test_nobody_listens() -> None:
