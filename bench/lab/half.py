@@ -8,7 +8,7 @@ from typing import cast
 
 NAME = b"\x26\x00\x04name"
 """A user property of CONNECT on links: what the dialling broker is called."""
-MOST = 8192
+MAX_UNNAMED_BYTES = 8192
 """bytes that a caller without a name may send before it is let through without one."""
 
 
@@ -17,7 +17,7 @@ def dialler(said: bytes | bytearray) -> str | None:
     when more of them are needed."""
     at = said.find(NAME)
     if at < 0:
-        return "" if len(said) >= MOST else None
+        return "" if len(said) >= MAX_UNNAMED_BYTES else None
     start = at + len(NAME) + 2
     end = start + int.from_bytes(said[start - 2 : start], "big")
     return said[start:end].decode(errors="replace") if start <= len(said) >= end else None

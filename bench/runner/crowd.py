@@ -27,7 +27,7 @@ from bench.scenarios.scenario import Cell
 from bench.scenarios.workload import ClientSpec
 from bench.trace import TraceError, Writer
 
-AGAIN = 0.25
+CONNECT_PAUSE = 0.25
 """s between two attempts to connect."""
 AT_ONCE = 100
 """Connections that are being opened at a time."""
@@ -108,7 +108,7 @@ class Crowd(Surroundings):
             self.first_refusal = (
                 self.first_refusal or f"{client.spec.name} at {client.spec.broker}: {reason}"
             )
-        self.timer(time.monotonic() + AGAIN, self._opening.append, client)
+        self.timer(time.monotonic() + CONNECT_PAUSE, self._opening.append, client)
 
     def note(self, text: str) -> None:
         """Note something odd, a hundred times at most."""

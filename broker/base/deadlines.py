@@ -16,7 +16,7 @@ Entry = tuple[int, bytes, int]
 MOVES = 8
 """entries that are looked at for each new one, while more than half do not count any more."""
 
-FEW = 1000
+MIN_OUTDATED = 1000
 """entries that may have stopped counting before any is looked for."""
 
 
@@ -38,7 +38,7 @@ class Deadlines:
     def add(self, entry: Entry, living: int) -> None:
         """Add an entry. `living`: about how many still count."""
         heappush(self._heap, entry)
-        if not self._old and len(self._heap) > 2 * living + FEW:
+        if not self._old and len(self._heap) > 2 * living + MIN_OUTDATED:
             self._heap, self._old = [], self._heap
         for _ in range(min(MOVES, len(self._old))):
             # A heap without its last entry is a heap.

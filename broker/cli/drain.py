@@ -14,7 +14,7 @@ from broker.base.address import Address, parse_address
 from broker.cli.status import StatusError, ask, fetch, waits_for
 from broker.cluster.drain import read_drain
 
-LOOK = 0.2
+POLL_INTERVAL = 0.2
 """s between two looks at the broker."""
 SAY = 2.0
 """s between two lines that differ in numbers only."""
@@ -49,7 +49,7 @@ def drain(admin: Address, values: Mapping[str, str], *, wait: bool = True) -> in
         if drain.get("state") != shown[0] or time.monotonic() > shown[1] + SAY:
             shown = (str(drain.get("state")), time.monotonic())
             _say(found)
-        time.sleep(LOOK)
+        time.sleep(POLL_INTERVAL)
         try:
             found = fetch(admin)
         except StatusError:

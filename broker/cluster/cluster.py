@@ -103,7 +103,7 @@ ALONE = 10.0
 """s without any word of another broker after which nothing is kept for others: long enough to find
 those that run."""
 
-LATE = 0.1
+TIMER_DELAY = 0.1
 """s; a timer that is later than this says that this broker did not run meanwhile: a turn of the
 loop takes less."""
 
@@ -709,7 +709,7 @@ class Cluster:
         """Note that this broker runs. If it was stopped or starved, the silence of others proves
         nothing, as they could not be heard. To be called ahead of all that judges silence. The
         planned time of a timer is compared, as its due time may have been hurried."""
-        if now - self._planned > LATE:
+        if now - self._planned > TIMER_DELAY:
             stood = now - self._ran
             self.gap_recovery.stood_still(stood, now)
             if stood > STOPPED:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from broker.base.limits import Limits
     from broker.core.session import Session
 
-LOOK = 0.001
-LOOK_AGAIN = 0.005
+CHECK_DELAY = 0.001
+CHECK_INTERVAL = 0.005
 """s until the first look at what is left, and between two more. A turn of the event loop is usually
 enough."""
 
@@ -112,7 +112,7 @@ class Predecessors:
             if old is None or not self._unread(old):
                 return False
             line = self._lines[client_id] = Line(now)
-            self._node.schedule(now + LOOK, lambda at: self._look(client_id, at))
+            self._node.schedule(now + CHECK_DELAY, lambda at: self._look(client_id, at))
         if len(line.waiting) >= self._node.limits.max_successors:
             handshake.turn_away(
                 ReasonCode.SERVER_BUSY,
@@ -159,7 +159,7 @@ class Predecessors:
                 line.waiting.popleft()
                 continue
             if not self._done(line, client_id, now):
-                self._node.schedule(now + LOOK_AGAIN, lambda at: self._look(client_id, at))
+                self._node.schedule(now + CHECK_INTERVAL, lambda at: self._look(client_id, at))
                 return
             if (then := line.left) is not None:
                 line.left = None

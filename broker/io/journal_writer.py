@@ -47,13 +47,13 @@ from broker.persistence.write_ahead_log import MANY_SEGMENTS
 FLUSH = 1.0
 """s between two times that what was written is put on the disk, without `sync`."""
 
-PIECE = 4 * 1024 * 1024
+WRITE_BYTES = 4 * 1024 * 1024
 """bytes written by one system call."""
 
 PART = ".part"
 """Name of a segment that is being written before the broker starts."""
 
-LOOK = 16 * 1024 * 1024
+MAX_SEARCHED_BYTES = 16 * 1024 * 1024
 """bytes behind an unreadable place in which complete frames are searched; if more follow, the file
 counts as damaged."""
 
@@ -156,7 +156,7 @@ class JournalWriter:
         try:
             with part.open("wb") as stream:
                 stream.write(encode_header(self._id, segment))
-                for records in image.records(PIECE):
+                for records in image.records(WRITE_BYTES):
                     size += stream.write(encode_frame(records, image.alive))
                 stream.write(encode_frame([encode_snapshot_end(segment, size)], image.alive))
                 stream.flush()
@@ -211,8 +211,8 @@ class JournalWriter:
         it is left as it is, and gets a second name under which it outlives the next snapshot.
         Returns the rest of the log line. Raises OSError."""
         stream.seek(at)
-        rest = stream.read(LOOK + 1)
-        if len(rest) <= LOOK and not frame_within(rest):
+        rest = stream.read(MAX_SEARCHED_BYTES + 1)
+        if len(rest) <= MAX_SEARCHED_BYTES and not frame_within(rest):
             stream.truncate(at)
             return ""
         aside = path.with_name(path.name + ".damaged")
@@ -311,7 +311,7 @@ class JournalWriter:
                     else b"".join([frame.data for frame in frames])
                 )
                 while data:
-                    written = os.pwrite(self._file, data[:PIECE], at)
+                    written = os.pwrite(self._file, data[:WRITE_BYTES], at)
                     data = data[written:]
                     at += written
             except (OSError, MemoryError) as error:

@@ -31,7 +31,7 @@ CLOSED, TAKEN, COVERED = 1, 2, 3
 
 KEY = 16
 _HEAD = 1 + GROUP_ID_SIZE + KEY + 8
-PIECE = 1000
+RECORD_REFS = 1000
 """refs of one record."""
 
 PASSED = 4
@@ -75,7 +75,7 @@ def everything(
     refs: list[Ref] = []
     for ref in sharing.taken():
         refs.append(ref)
-        if len(refs) >= PIECE:
+        if len(refs) >= RECORD_REFS:
             yield taken(refs)
             refs = []
     open_refs = sharing.assigned()
@@ -95,7 +95,7 @@ def everything(
                 for _, group_id in choice.entries
                 if (ref := (entry.key, entry.sequence, group_id)) not in open_refs
             ]
-        if len(refs) >= PIECE:
+        if len(refs) >= RECORD_REFS:
             yield closed(refs)
             refs = []
     if refs:

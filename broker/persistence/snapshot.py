@@ -17,11 +17,11 @@ STEP_ITEMS = 400
 """bytes and items of one step, about a ms of work. A session is recorded in one step, its messages
 in steps before it."""
 
-PACE = 1024 * 1024
+BYTES_PER_STEP = 1024 * 1024
 """bytes of other records for which one more step is taken, so that a snapshot ends however much is
 recorded meanwhile."""
 
-MOST = 4
+MAX_STEPS = 4
 """steps in one turn, at most."""
 
 
@@ -53,14 +53,14 @@ class Snapshot:
     def go_on(self) -> bool:
         """Record a little more, and as much more as other records have grown. Returns whether the
         snapshot is complete."""
-        steps = min(MOST, max(1, self.bytes_since_step // PACE))
-        self.bytes_since_step = max(0, self.bytes_since_step - steps * PACE)
+        steps = min(MAX_STEPS, max(1, self.bytes_since_step // BYTES_PER_STEP))
+        self.bytes_since_step = max(0, self.bytes_since_step - steps * BYTES_PER_STEP)
         return any(self.step() for _ in range(steps))
 
     @property
     def late(self) -> bool:
         """Whether other records have grown faster than the snapshot."""
-        return self.bytes_since_step >= PACE
+        return self.bytes_since_step >= BYTES_PER_STEP
 
     def step(self) -> bool:
         """Record a little more. Returns whether the snapshot is complete."""

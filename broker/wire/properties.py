@@ -127,12 +127,12 @@ _AUTHENTICATION_METHOD = int(Property.AUTHENTICATION_METHOD)
 _AUTHENTICATION_DATA = int(Property.AUTHENTICATION_DATA)
 
 
-MOST = 20_000
+MAX_REPEATED = 20_000
 """User Properties, or Subscription Identifiers, of one packet: there is room for millions, and each
 takes a microsecond."""
 
-ASCII_AT_ONCE = 5 * MOST
-"""bytes of properties that are looked through quickly: no more than MOST of them."""
+ASCII_AT_ONCE = 5 * MAX_REPEATED
+"""bytes of properties that are looked through quickly: no more than MAX_REPEATED of them."""
 
 
 def decode_properties(data: bytes, pos: int, packet_type: int) -> tuple[Properties | None, int]:
@@ -144,7 +144,8 @@ def decode_properties(data: bytes, pos: int, packet_type: int) -> tuple[Properti
     Raises MalformedPacket (0x81) for an unknown identifier, one that this packet may not carry
     (2.2.2.2), an ill-formed string or a truncated value; ProtocolViolation for a repeated property
     (0x82), a value out of range (0x82; 0x94 for Topic Alias 0; 0x90 for a Response Topic that is no
-    Topic Name), Authentication Data without a method (0x82) and more than MOST of one kind (0x95).
+    Topic Name), Authentication Data without a method (0x82) and more than MAX_REPEATED of one kind
+    (0x95).
     """
     if pos >= len(data):
         raise MalformedPacket("Property Length is missing")
@@ -168,7 +169,7 @@ def decode_properties(data: bytes, pos: int, packet_type: int) -> tuple[Properti
         if ident == _USER_PROPERTY:
             values = found.setdefault(ident, [])
             values.append(value)
-            if len(values) > MOST:
+            if len(values) > MAX_REPEATED:
                 raise ProtocolViolation(
                     "more User Properties than one packet may have", ReasonCode.PACKET_TOO_LARGE
                 )
@@ -182,7 +183,7 @@ def decode_properties(data: bytes, pos: int, packet_type: int) -> tuple[Properti
         if ident == _SUBSCRIPTION_IDENTIFIER:
             values = found.setdefault(ident, [])
             values.append(value)
-            if len(values) > MOST:
+            if len(values) > MAX_REPEATED:
                 raise ProtocolViolation(
                     "more Subscription Identifiers than one packet may have",
                     ReasonCode.PACKET_TOO_LARGE,

@@ -30,7 +30,7 @@ from broker.core.message import Message
 from broker.core.session_owner import ANONYMOUS, KEPT, digest
 from broker.core.session_owner import Entry as Posted
 from broker.wire import Property, Publish, Subscribe, SubscriptionRequest, Will, encode_packet
-from broker.wire.properties import MOST
+from broker.wire.properties import MAX_REPEATED
 from routing.group_selection import encode_standing, group_id_of, group_key
 from routing.link_state import ASK as ASK_LISTING
 from routing.link_state import LISTING
@@ -217,7 +217,7 @@ def test_very_many_clients_are_closed_together(what: str) -> None:
 
 def test_the_most_user_properties() -> None:
     world = World()
-    for count in (MOST, MOST + 1, 100 * MOST):
+    for count in (MAX_REPEATED, MAX_REPEATED + 1, 100 * MAX_REPEATED):
         client = world.connect("c")
         packet = encode_packet(
             Publish(

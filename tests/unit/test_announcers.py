@@ -18,7 +18,7 @@ from broker.cluster.link.control_records import ROUTED
 from broker.cluster.sharing.catchup import ASK, ASKED, PATIENCE, RETRY, TIME_SIZE, Asking
 from broker.cluster.sharing.group_table import NOTE_WORK
 from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
-from broker.cluster.strategy.directory import GROUP, PACE, Changes
+from broker.cluster.strategy.directory import GROUP, POST_INTERVAL, Changes
 from broker.core.wildcard_forms import filter_memory
 from broker.wire import Property
 from broker.wire.errors import MalformedPacket
@@ -43,7 +43,7 @@ step = st.one_of(
     st.tuples(
         st.just("wait"),
         st.just(0),
-        st.sampled_from([PACE, PACE, 10 * PACE, DEFAULTS.log_age + 1.0]),
+        st.sampled_from([POST_INTERVAL, POST_INTERVAL, 10 * POST_INTERVAL, DEFAULTS.log_age + 1.0]),
     ),
     st.tuples(st.just("publish"), st.just(0), st.sampled_from(range(len(NAMES)))),
 )
@@ -194,7 +194,7 @@ def test_a_broker_is_asked_for_the_age_of_many_groups_in_pieces() -> None:
     neighbour.take()
     first: list[bytes] = []
     for _ in range(20):
-        world.advance(PACE)
+        world.advance(POST_INTERVAL)
         some = asked(neighbour)
         assert len(some) <= 2 * ASKED
         first += some

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from broker.base.deadlines import FEW, MOVES, Deadlines, Entry
+from broker.base.deadlines import MIN_OUTDATED, MOVES, Deadlines, Entry
 
 
 def test_what_is_true_comes_in_order() -> None:
@@ -24,7 +24,7 @@ def test_what_is_true_comes_in_order() -> None:
         before = asked
         deadlines.add((when, what, 0), len(last))
         assert asked - before <= MOVES
-        assert len(deadlines) <= 2 * (2 * len(last) + FEW)
+        assert len(deadlines) <= 2 * (2 * len(last) + MIN_OUTDATED)
     found = []
     while (first := deadlines.first()) is not None:
         when, what, _ = deadlines.pop()

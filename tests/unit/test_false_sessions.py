@@ -21,7 +21,7 @@ from broker.cluster.sessions.session_codec import (
 )
 from broker.cluster.sessions.session_parts import WHERE
 from broker.cluster.sessions.takeover_messages import ANSWER, COMING, ENDED, PART, REST, TAKE, say
-from broker.cluster.strategy.directory import CLIENT, PACE
+from broker.cluster.strategy.directory import CLIENT, POST_INTERVAL
 from broker.core.message import Message
 from broker.core.session_owner import ANONYMOUS, GONE, KEPT, Entry, decode_entry
 from broker.wire import Connack, Property, Publish
@@ -69,7 +69,7 @@ class Holder:
         for what, data in ((TAKE, state), (REST, bytes(4) + rest)):
             self.say(ANSWER, say(COMING, pull.stamp, "k"))
             self.say(PART, say(what, pull.stamp, "k", WHERE.pack(1, len(data), 0) + data))
-            self.world.advance(PACE)
+            self.world.advance(POST_INTERVAL)
             # What the session wants here is known everywhere.
             for told in self.neighbour.records(TOLD):
                 self.neighbour.send(

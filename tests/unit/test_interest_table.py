@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from broker.base.limits import Limits
 from broker.cluster.events import RouteChanged
-from broker.cluster.strategy.directory import INTEREST, PACE
+from broker.cluster.strategy.directory import INTEREST, POST_INTERVAL
 from broker.cluster.strategy.source_trees import SourceTrees
 from routing.topic_filter import matches
 from tests.unit.link_harness import bid, lone
@@ -69,7 +69,7 @@ class Told:
 
     def do(self, what: str, some: set[str]) -> None:
         if what == "wait":
-            self.world.advance(PACE)
+            self.world.advance(POST_INTERVAL)
         elif what == "post" and not self.away:
             self.tell(some - self.filters, b"")
             self.filters |= some

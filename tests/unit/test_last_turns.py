@@ -22,7 +22,7 @@ from broker.wire import (
     encode_properties,
 )
 from broker.wire.constants import WILL, ReasonCode
-from broker.wire.properties import MOST, Properties, Property, forwardable
+from broker.wire.properties import MAX_REPEATED, Properties, Property, forwardable
 from tests.unit.link_harness import Neighbour, lone
 from tests.unit.node_harness import FakeClient, World, connect_packet
 from tests.unit.test_directory import known
@@ -154,15 +154,15 @@ def properties(count: int) -> Properties:
     "kind", [PacketType.PUBLISH, PacketType.CONNECT, PacketType.SUBSCRIBE, WILL]
 )
 def test_more_user_properties_than_a_packet_may_have(kind: int) -> None:
-    most = encode_properties(properties(MOST))
+    most = encode_properties(properties(MAX_REPEATED))
     assert decode_properties(most, 0, kind)[1] == len(most)
     with pytest.raises(ProtocolViolation) as raised:
-        decode_properties(encode_properties(properties(MOST + 1)), 0, kind)
+        decode_properties(encode_properties(properties(MAX_REPEATED + 1)), 0, kind)
     assert raised.value.reason == ReasonCode.PACKET_TOO_LARGE
 
 
 def test_more_subscription_identifiers_than_a_packet_may_have() -> None:
-    many = encode_properties({Property.SUBSCRIPTION_IDENTIFIER: [1] * (MOST + 1)})
+    many = encode_properties({Property.SUBSCRIPTION_IDENTIFIER: [1] * (MAX_REPEATED + 1)})
     with pytest.raises(ProtocolViolation):
         decode_properties(many, 0, PacketType.PUBLISH)
     with pytest.raises((ProtocolViolation, MalformedPacket)):
@@ -175,12 +175,14 @@ def test_who_sends_more_is_closed_and_who_sends_many_rests(qos: int) -> None:
     client, other = world.connect("c"), world.connect("o")
     other.subscribe("t", qos=0)
     packet_id = 1 if qos else None
-    at_most = Publish("t", b"x", qos, packet_id=packet_id, properties=properties(MOST))
+    at_most = Publish("t", b"x", qos, packet_id=packet_id, properties=properties(MAX_REPEATED))
     client.send(at_most, Publish("t", b"y", 0))
     assert other.payloads() == [b"x"], "the next one waits for a later turn"
     world.advance(0.1)
     assert other.payloads() == [b"y"]
-    client.send(Publish("t", b"z", qos, packet_id=packet_id, properties=properties(MOST + 1)))
+    client.send(
+        Publish("t", b"z", qos, packet_id=packet_id, properties=properties(MAX_REPEATED + 1))
+    )
     assert client.last_reason() == ReasonCode.PACKET_TOO_LARGE
     assert other.payloads() == []
 
@@ -189,4 +191,4 @@ def test_many_of_them_go_the_careful_way() -> None:
     few, many = (encode_properties(properties(count))[2:] for count in (100, 2000))
     assert forwardable(few)
     assert forwardable(many)
-    assert not forwardable(b"\x26\0\0\0\0" * (MOST + 1))
+    assert not forwardable(b"\x26\0\0\0\0" * (MAX_REPEATED + 1))

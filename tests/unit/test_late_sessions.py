@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from broker.base.limits import Limits
 from broker.cluster.link.control_records import DIRECTORY
-from broker.cluster.strategy.directory import CLIENT, PACE
+from broker.cluster.strategy.directory import CLIENT, POST_INTERVAL
 from broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from broker.wire import Property, Subscribe, SubscriptionRequest
 from routing.link_state import CHANGES
@@ -82,7 +82,7 @@ class Other:
 
     def do(self, what: str, some: set[bytes]) -> None:
         if what == "waits":
-            self.world.advance(PACE)
+            self.world.advance(POST_INTERVAL)
         elif what == "tells" and self.there:
             self.stamp += 1 << 16
             told = {key: entry(self.stamp) for key in sorted(some)}
@@ -115,7 +115,7 @@ def test_in_the_end_all_is_known_as_it_is(steps: list[tuple[str, set[bytes]]]) -
             assert whereabouts.elsewhere(key.decode()), (
                 "it was elsewhere a moment ago, looked at or not"
             )
-    other.world.advance(20 * PACE)
+    other.world.advance(20 * POST_INTERVAL)
     assert not other.listings._late
     told = {key for key, value in other.seen.items() if value is not None}
     if other.there:
@@ -149,7 +149,7 @@ def test_what_comes_while_they_are_looked_at() -> None:
     comes = world.open()
     comes.send(connect_packet("nowhere", clean=False, properties=KEPT_LONG))
     assert "nowhere" in world.node.takeover._pending, "its session is fetched"
-    world.advance(10 * PACE)
+    world.advance(10 * POST_INTERVAL)
     assert here.closed
     assert ("older-there", bid(101)) in world.node.takeover.merging._merges
     assert not world.node.cluster.directory._late

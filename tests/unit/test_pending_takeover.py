@@ -19,7 +19,7 @@ from broker.cluster.sessions.session_codec import (
 )
 from broker.cluster.sessions.session_parts import WHERE
 from broker.cluster.sessions.takeover_messages import ANSWER, ENDED, PART, TAKE, say
-from broker.cluster.strategy.directory import AT_ONCE, CLIENT, PACE
+from broker.cluster.strategy.directory import AT_ONCE, CLIENT, POST_INTERVAL
 from broker.core.message import Message
 from broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from broker.wire import Connack, Property, Publish
@@ -194,5 +194,5 @@ def test_a_session_is_announced_to_neighbours_ahead_of_its_connack() -> None:
     for number in range(2 * AT_ONCE):
         world.connect(f"k{number}")
     assert len(neighbour.records(DIRECTORY)) <= AT_ONCE + 1
-    world.advance(PACE)
+    world.advance(POST_INTERVAL)
     assert any(CLIENT + b"k%d" % (2 * AT_ONCE - 1) in body for body in neighbour.records(DIRECTORY))

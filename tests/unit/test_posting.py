@@ -7,7 +7,7 @@ import pytest
 
 from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.link.control_records import DIRECTORY
-from broker.cluster.strategy.directory import INTEREST, PACE
+from broker.cluster.strategy.directory import INTEREST, POST_INTERVAL
 from broker.cluster.strategy.interest_table import LINGER
 from broker.wire import Suback, Subscribe, SubscriptionRequest
 from routing.link_state import CHANGES
@@ -63,11 +63,11 @@ def test_a_covered_filter_is_not_announced(world: World) -> None:
         return told(neighbour)
 
     subscribe(one, "a/b", "a/c", "x")
-    assert after(PACE) == [[("a/b", True), ("a/c", True), ("x", True)]]
+    assert after(POST_INTERVAL) == [[("a/b", True), ("a/c", True), ("x", True)]]
     subscribe(two, "a/b")
-    assert after(PACE) == []
+    assert after(POST_INTERVAL) == []
     subscribe(two, "a/#")
-    assert after(PACE) == [[("a/#", True), ("a/b", False), ("a/c", False)]]
+    assert after(POST_INTERVAL) == [[("a/#", True), ("a/b", False), ("a/c", False)]]
     subscribe(one, "a/d")
     one.unsubscribe("a/c")
     assert after(2 * LINGER) == []
@@ -76,9 +76,9 @@ def test_a_covered_filter_is_not_announced(world: World) -> None:
     subscribe(two, "a/#")  # it is back: no broker hears of it
     assert after(2 * LINGER) == []
     two.disconnect()
-    assert after(LINGER + PACE) == [[("a/b", True), ("a/d", True), ("a/#", False)]]
+    assert after(LINGER + POST_INTERVAL) == [[("a/b", True), ("a/d", True), ("a/#", False)]]
     one.unsubscribe("x")
-    assert after(LINGER + PACE) == [[("x", False)]]
+    assert after(LINGER + POST_INTERVAL) == [[("x", False)]]
 
 
 @pytest.mark.parametrize("limits", [Limits(interest_step=10)])

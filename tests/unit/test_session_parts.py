@@ -8,9 +8,9 @@ import random
 import pytest
 
 from broker.cluster.sessions.session_parts import (
-    AGAIN,
     MAX_MOVED_BYTES,
     PART_SIZE,
+    RESEND_PAUSE,
     WHERE,
     WINDOW,
     Added,
@@ -27,7 +27,7 @@ def test_put_together_whatever_is_lost_or_repeated() -> None:
     sending, parts = Sending(), SessionParts()
     now, added = 0.0, Added.MORE
     for _ in range(1000):
-        now += rng.choice((0.1, AGAIN))
+        now += rng.choice((0.1, RESEND_PAUSE))
         for part in list(split(data, 7, parts.position, sending.due(1, parts.position, now))):
             if rng.random() < 0.8:
                 added = parts.add(part)

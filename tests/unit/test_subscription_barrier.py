@@ -11,7 +11,7 @@ from broker.base import costs
 from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import HEARD, TOLD
-from broker.cluster.strategy.directory import AT_ONCE, INTEREST, PACE
+from broker.cluster.strategy.directory import AT_ONCE, INTEREST, POST_INTERVAL
 from broker.cluster.strategy.interest_table import LINGER
 from broker.cluster.strategy.subscription_barrier import ADMITS, LOST, PAUSE_MOST
 from broker.wire import Connack, Pingreq, Pingresp, Property, Suback, Subscribe, SubscriptionRequest
@@ -63,7 +63,7 @@ def confirmed(world: World) -> tuple[Neighbour, FakeClient]:
     """The same, and the client has a subscription that the neighbour knows."""
     neighbour, client = beside(world)
     subscribe(client, "a")
-    world.advance(PACE)
+    world.advance(POST_INTERVAL)
     answer(neighbour)
     assert answered(client)
     return neighbour, client
@@ -74,12 +74,12 @@ def test_an_answer_that_never_comes_delays_no_other_client(world: World) -> None
     neighbour = Neighbour(world, 101)
     neighbour.child()
     world.node.cluster.strategy.table.changed("restored", wanted=True)
-    world.advance(PACE)
+    world.advance(POST_INTERVAL)
     assert len(neighbour.records(TOLD)) == 1
     client = world.connect("c")
     world.advance(10.0)
     subscribe(client, "a")
-    world.advance(PACE)
+    world.advance(POST_INTERVAL)
     assert answer(neighbour)
     assert answered(client)
     assert world.counters.subscriptions_unconfirmed == 0
@@ -91,18 +91,18 @@ def test_a_wave_does_not_overtake_what_it_tells_of(world: World) -> None:
     neighbour.child()
     one, two = world.connect("one"), world.connect("two")
     subscribe(one, "a")
-    world.advance(DEFAULTS.suback_wait - PACE / 4)
+    world.advance(DEFAULTS.suback_wait - POST_INTERVAL / 4)
     neighbour.take()
     own = world.node.cluster.directory.database.own
-    for number in range(AT_ONCE + 1):  # so that the next one has to wait for PACE
+    for number in range(AT_ONCE + 1):  # so that the next one has to wait for POST_INTERVAL
         world.node.cluster.directory.post(b"s-test", str(number).encode())
-        world.advance(PACE / 8 / (AT_ONCE + 1))
+        world.advance(POST_INTERVAL / 8 / (AT_ONCE + 1))
     subscribe(two, "b")
-    world.advance(PACE / 4)
+    world.advance(POST_INTERVAL / 4)
     assert INTEREST + b"b" in own.entries
     answer(neighbour)
     assert answered(two) is False
-    world.advance(LOST + PACE)
+    world.advance(LOST + POST_INTERVAL)
     answer(neighbour)
     assert answered(two)
 
@@ -213,7 +213,7 @@ def test_whatever_happens_to_a_client_that_waits(how: str, disk: str) -> None:
     )
     subscribe(client, "a")
     client.send(Pingreq())
-    world.advance(PACE)
+    world.advance(POST_INTERVAL)
     assert client.conn.waiting
     client.take()
     again = client
@@ -259,7 +259,7 @@ def test_every_broker_has_to_know(world: World) -> None:
     one.child()
     client = world.connect("c")
     subscribe(client, "a")
-    world.advance(PACE)
+    world.advance(POST_INTERVAL)
     assert answer(one) == 1
     assert not answered(client)  # a link to the other one stands, which is not in the tree yet
     two.child()
@@ -278,7 +278,7 @@ def test_another_life_of_a_broker_has_to_hear_it_again(world: World) -> None:
     again = Neighbour(world, 101, boot=2)
     again.child()
     subscribe(client, "a")
-    world.advance(LOST + PACE)
+    world.advance(LOST + POST_INTERVAL)
     assert not answered(client)
     assert answer(again) == 1
     assert answered(client)
@@ -406,7 +406,7 @@ def test_an_answer_says_where_a_subscription_begins(world: World, says: bool) ->
     neighbour.send(message(key=key, sequence=5))
     client = world.connect("c")
     subscribe(client, "a")
-    world.advance(PACE)
+    world.advance(POST_INTERVAL)
     (told,) = neighbour.records(TOLD)
     if says:
         neighbour.send(
@@ -432,7 +432,7 @@ def crowd(world: World) -> tuple[Neighbour, list[FakeClient]]:
     world.peers = [neighbour]  # type: ignore[list-item]
     for number, client in enumerate(clients):
         subscribe(client, f"a/{number}")
-    world.advance(PACE)
+    world.advance(POST_INTERVAL)
     return neighbour, clients
 
 
@@ -477,7 +477,7 @@ def test_a_broker_that_comes_before_all_have_gone_on_has_to_know(world: World) -
         turn(world)
     assert served(clients) < MANY
     other.child()
-    world.advance(PACE)
+    world.advance(POST_INTERVAL)
     world.advance(PAUSE_MOST)
     assert served(clients) < MANY
     for _ in range(20):

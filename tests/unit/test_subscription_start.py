@@ -13,7 +13,7 @@ from broker.base.counters import Counters
 from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
 from broker.cluster.delivery.subscription_start import (
-    MOST,
+    MAX_TIMES,
     NOTED,
     NOTES,
     OLD_NOTES,
@@ -216,7 +216,7 @@ def test_a_question_and_its_answer() -> None:
     )
     start.open.clear()
     starts = []
-    for count in range(2 * MOST + 3):
+    for count in range(2 * MAX_TIMES + 3):
         here.now = 1000.0 + count
         start = ask.begin()
         assert start is not None
@@ -224,7 +224,7 @@ def test_a_question_and_its_answer() -> None:
         starts.append(start)
     now = here.now + 1.0
     question = ask.question(key, 5, now)
-    assert len(question) <= 1 + 6 * MOST
+    assert len(question) <= 1 + 6 * MAX_TIMES
     answer, rest = answered(there, key, question + b"rest", now)
     assert rest == b"rest"
     here.now = now + 0.01
@@ -268,10 +268,10 @@ def test_of_many_sessions_of_elsewhere_none_begins_too_late() -> None:
     ask.question(key, 1, node.now)
     ask.answered(key, 1, answer_of([], node.now), 0, more=False)
     began = [node.now - 60.0 + count for count in (5, 3, 50, 2, 40)]
-    for at in began * MOST:
+    for at in began * MAX_TIMES:
         ask.adopt({key: 5}, at, {key})
     told = times_of(ask.question(key, 2, node.now))[0]
-    assert len(told) == MOST
+    assert len(told) == MAX_TIMES
     assert min(told) == pytest.approx(min(began), abs=0.01)
     for at, group in zip(told, ask._asked[2][1], strict=True):
         assert at <= min(start.began for start in group) + 0.001
@@ -289,7 +289,9 @@ def test_when_a_session_of_another_broker_began() -> None:
     assert starts.by_our_clock(SessionState().began, b"s" * 8) == UNKNOWN
 
 
-@pytest.mark.parametrize("body", [b"", b"\x02" + bytes(6), bytes((MOST + 1,)) + bytes(6 * 100)])
+@pytest.mark.parametrize(
+    "body", [b"", b"\x02" + bytes(6), bytes((MAX_TIMES + 1,)) + bytes(6 * 100)]
+)
 def test_bent_questions(body: bytes) -> None:
     with pytest.raises(MalformedPacket):
         times_of(body)

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 OFFER, LACK, PIECE = BEHIND | 17, 18, BEHIND | 19
 """Kinds of messages to one broker."""
 
-AGAIN = 1.0
+OFFER_INTERVAL = 1.0
 """s without an answer until the offer is repeated; and from a broker's return to the first
 offer."""
 
@@ -136,7 +136,7 @@ class LateOffers:
     def tick(self, now: float) -> None:
         """Offer brokers that are back what the tail has for them. To be called once a second."""
         asked = self._origins.ours if self._origins.sparse else ()
-        offers = self._above.absent_members.to_offer(asked, AGAIN, now)
+        offers = self._above.absent_members.to_offer(asked, OFFER_INTERVAL, now)
         for broker_id, key, numbers in offers:
             self._directory.send(broker_id, OFFER, encode_ranges(key, numbers))
 

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from broker.core.receiver_assignment import ReceiverAssignment
     from broker.core.session import Session
 
-PACE = 0.001
+STEP_INTERVAL = 0.001
 """s between two steps."""
 
-SLOW_PACE = 0.005
+SLOW_CHECK_INTERVAL = 0.005
 """s between two looks at sessions that have to catch up first."""
 
 SLOW_WAIT = 0.1
@@ -152,7 +152,7 @@ class PacedRelease:
         if feed not in self._turns:
             self._turns.append(feed)
         if self._timer is None:
-            self._timer = self._node.schedule(self._node.now + PACE, self._turn)
+            self._timer = self._node.schedule(self._node.now + STEP_INTERVAL, self._turn)
 
     def begin(self, feed: OrderedFeed, now: float) -> None:
         """Deliver the messages of a feed that may be delivered: a step at once, the rest in turn
@@ -179,7 +179,9 @@ class PacedRelease:
             if worked:
                 break
         if self._turns and self._timer is None:
-            self._timer = self._node.schedule(now + (PACE if worked else SLOW_PACE), self._turn)
+            self._timer = self._node.schedule(
+                now + (STEP_INTERVAL if worked else SLOW_CHECK_INTERVAL), self._turn
+            )
 
     def _step(self, feed: OrderedFeed, now: float) -> bool:
         """Deliver some messages of a feed. Returns False if a subscriber has to catch up first."""

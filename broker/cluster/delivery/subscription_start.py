@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
     from broker.core.session import Session
 
-MOST = 64
+MAX_TIMES = 64
 """times in one question; if there are more subscriptions, some share the latest of their times."""
 
 POINTS = 5000
@@ -325,7 +325,7 @@ class SubscriptionStarts:
         """Return the subscriptions in the question `number` to the origin `key`, encoded; `now`:
         s."""
         starts = sorted(self._open(key), key=lambda start: start.began)
-        step = max(1, -(-len(starts) // MOST))
+        step = max(1, -(-len(starts) // MAX_TIMES))
         groups = [starts[at : at + step] for at in range(0, len(starts), step)]
         self._asked[number] = (now, groups)
         if len(self._asked) > ASKED:
@@ -545,7 +545,7 @@ def times_of(question: bytes) -> tuple[list[float], bytes]:
     """
     count = question[0] if question else 0
     size = 1 + 6 * count
-    if len(question) < size or count > MOST:
+    if len(question) < size or count > MAX_TIMES:
         raise MalformedPacket("ASK with subscription starts is truncated")
     return [
         int.from_bytes(question[at : at + 6], "big") / 1000 for at in range(1, size, 6)

@@ -77,7 +77,7 @@ LINGER = 1.0
 """s for which the directory entry of a session that was given away stays when the taker's entry is
 known here: a broker that hears of the withdrawal has heard of the taker's entry by then. A broker
 that knew neither would begin a new session."""
-LATE = 10.0
+REPAIR_TIME = 10.0
 """s; with routing by interest, messages that arrived so long before a takeover began have been
 offered to local subscribers: no repair takes longer, and messages that are held back until its end
 come from the log."""
@@ -685,7 +685,7 @@ class Handover:
         seen = encode_vector(self._offered())
         parts = [len(seen).to_bytes(4, "big"), seen]
         came = only_here(self._origins.vector, export.seen)
-        found = self._log.those(came, export.began - LATE)
+        found = self._log.those(came, export.began - REPAIR_TIME)
         for entry in chain.from_iterable(each.singles() for each in found):
             if any(session.wanting(entry.topic.decode())):
                 for sequence in range(entry.sequence, entry.sequence + entry.count):

@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 ACTIVE = 16
 """merges that ask their holders at a time; the others wait."""
 
-PACE, IDLE = 0.05, 1.0
+CHECK_INTERVAL, IDLE_INTERVAL = 0.05, 1.0
 """s between two checks which holders are to be asked; and while no holder can be reached."""
 
 SUBSCRIBING = 0.25
@@ -268,7 +268,9 @@ class SessionMerge:
                 if merge.ask_at <= now:
                     self._proceed(merge, session, now)
         if self._merges:
-            self._timer = self._node.schedule(now + (PACE if asked or soon else IDLE), self._turn)
+            self._timer = self._node.schedule(
+                now + (CHECK_INTERVAL if asked or soon else IDLE_INTERVAL), self._turn
+            )
 
     def _newer_first(self, merge: Merge) -> bool:
         """Whether another old session of this client has to be merged first, as it is newer: it may

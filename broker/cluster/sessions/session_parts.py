@@ -22,7 +22,7 @@ PART_SIZE = 60_000
 WINDOW = 16
 """bytes of a part, and parts sent for one request: a link's other traffic gets in between."""
 
-AGAIN, AGAIN_MOST = 1.0, 30.0
+RESEND_PAUSE, MAX_RESEND_PAUSE = 1.0, 30.0
 """s without progress until a part is sent once more; twice as long each time, up to this."""
 
 MAX_MOVED_BYTES = 512 * 1024 * 1024
@@ -98,19 +98,19 @@ class Sending:
         self._begin = self._end = 0  # from where to where that was sent,
         self._reached = 0  # how far the receiver had come,
         self._at = 0.0  # s; and when that was, or it was sent
-        self._pause = AGAIN
+        self._pause = RESEND_PAUSE
 
     def due(self, request: int, at: int, now: float) -> int:
         """Return how many parts a `request` for those from byte `at` on brings at `now` (s)."""
         if request != self._request or not self._begin <= at < self._end:
             self._request, self._begin, self._end = request, at, at + WINDOW * PART_SIZE
-            self._reached, self._at, self._pause = at, now, AGAIN
+            self._reached, self._at, self._pause = at, now, RESEND_PAUSE
             return WINDOW
         if at > self._reached:
-            self._reached, self._at, self._pause = at, now, AGAIN
+            self._reached, self._at, self._pause = at, now, RESEND_PAUSE
         if now < self._at + self._pause:
             return 0
-        self._at, self._pause = now, min(2 * self._pause, AGAIN_MOST)
+        self._at, self._pause = now, min(2 * self._pause, MAX_RESEND_PAUSE)
         self._begin, self._end = at, at + PART_SIZE
         return 1
 

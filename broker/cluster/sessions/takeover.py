@@ -42,7 +42,7 @@ from broker.base.sequence_set import subtract
 from broker.cluster.events import RouteChanged
 from broker.cluster.link.codec import read_link_messages
 from broker.cluster.link.version_vector import decode_vector, encode_vector
-from broker.cluster.sessions.handover import LATE, Handover
+from broker.cluster.sessions.handover import REPAIR_TIME, Handover
 from broker.cluster.sessions.message_vectors import (
     behind,
     lacking,
@@ -749,7 +749,9 @@ class Takeover:
             if n <= all_up_to.get(key, 0) or not holds(key, n)
         }
         self._delivered_ranges.add(session, lacking(numbered(found), offered(self._origins.vector)))
-        horizon = pending.began - LATE if self._strategy.leaves_out else now - self._limits.log_age
+        horizon = (
+            pending.began - REPAIR_TIME if self._strategy.leaves_out else now - self._limits.log_age
+        )
         found |= {
             (key, sequence): message
             for key, sequence, message in self._history.since(pending.seen, horizon)

@@ -29,7 +29,7 @@ Ref = tuple[bytes, int, bytes]
 
 KEY = 12
 _HEAD = 1 + KEY + GROUP_ID_SIZE + 2
-MOST = 8000
+BLOCK_NUMBERS = 8000
 """sequence numbers of one block, some 48 kB."""
 
 
@@ -178,12 +178,12 @@ def encode_refs(operations: Iterable[tuple[int, Ref]]) -> list[bytes]:
     body = b""
     for (operation, key, group_id), sequences in blocks.items():
         head = bytes((operation,)) + a2b_base64(key) + group_id
-        for at in range(0, len(sequences), MOST):
-            some = sequences[at : at + MOST]
+        for at in range(0, len(sequences), BLOCK_NUMBERS):
+            some = sequences[at : at + BLOCK_NUMBERS]
             body += (
                 head + len(some).to_bytes(2, "big") + b"".join([n.to_bytes(6, "big") for n in some])
             )
-            if len(body) > 6 * MOST:
+            if len(body) > 6 * BLOCK_NUMBERS:
                 bodies.append(body)
                 body = b""
     return [*bodies, body] if body else bodies

@@ -78,7 +78,7 @@ ASK = 10.0
 """s after which a broker is asked about an assignment of which it has said nothing."""
 ASK_AGAIN = 5.0
 """s between two such questions."""
-LATE = 30.0
+QUEUE_TIME = 30.0
 """s after which a broker is believed that it never had an assignment: it can no longer be queued
 behind other messages."""
 RETRY_MOST = 16.0
@@ -262,7 +262,7 @@ class Assignments:
             elif (
                 operation != UNKNOWN
                 or found.who != self._incarnation(sender)
-                or found.at + LATE < now
+                or found.at + QUEUE_TIME < now
             ):
                 self._take_back(found, operation, sender)
         if closed:

@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from broker.core.ports import Journal
     from broker.core.session import SharedGroup
 
-SOON = 0.002
+REPORT_DELAY = 0.002
 """s; reports within this time go in one message."""
-LOOK = 0.05
+ROOM_CHECK_INTERVAL = 0.05
 """s between two checks whether members have room, while messages wait for them."""
 AHEAD = 16
 """messages that are claimed beyond the room of members: a round trip's worth for a member that
@@ -188,7 +188,7 @@ class Custody:
         """Hold the parked messages of a broker again, as it can be reached, or answers again."""
         for ref, (message, _) in self._parked.pop(broker_id, {}).items():
             self._held.setdefault(ref[2], OrderedDict())[ref] = message
-            self._soon(SOON)
+            self._soon(REPORT_DELAY)
 
     def _aside(self, ref: Ref, message: Message, at: float) -> None:
         self._weigh(message, 1)
@@ -236,7 +236,7 @@ class Custody:
         else:
             self._held.setdefault(ref[2], OrderedDict())[ref] = message
             self._weigh(message, 1)
-            self._soon(SOON)
+            self._soon(REPORT_DELAY)
 
     def _weigh(self, message: Message, count: int) -> None:
         self._count += count
@@ -296,7 +296,7 @@ class Custody:
         elif operation == DONE:
             self._frame = self._journal.lsn + 1
         self._out.setdefault(split_key(ref[0])[0], []).append((operation, ref))
-        self._soon(SOON)
+        self._soon(REPORT_DELAY)
 
     def _soon(self, delay: float) -> None:
         due = self._node.now + delay
@@ -321,7 +321,7 @@ class Custody:
             self._check(now)
         self._report()
         if self._held or self._ready:
-            self._soon(LOOK)
+            self._soon(ROOM_CHECK_INTERVAL)
         elif self._given or self._claimed or self._parked:
             self._soon(CHECK)
 
@@ -334,7 +334,7 @@ class Custody:
         while self._unsaid:
             frame, out = self._unsaid[0]
             if journal.durable_lsn < frame <= journal.lsn:
-                self._soon(SOON)
+                self._soon(REPORT_DELAY)
                 return
             self._unsaid.popleft()
             for broker_id, reports in out.items():
@@ -462,7 +462,7 @@ class Custody:
         for group_id in group_ids:
             self._serve(group_id)
         if self._ready:
-            self._soon(LOOK)
+            self._soon(ROOM_CHECK_INTERVAL)
 
     def _granted_one(self, ref: Ref, message: Message) -> None:
         self._weigh(message, 1)

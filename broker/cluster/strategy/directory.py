@@ -81,7 +81,7 @@ of some may have to be asked for again."""
 MAX_HOPS = 64
 """brokers on a path; more are a loop."""
 
-PACE = 0.005
+POST_INTERVAL = 0.005
 """s; entries that are posted within this time are sent together: ten thousand clients that
 subscribe at once do not cause ten thousand messages."""
 
@@ -364,7 +364,7 @@ class Directory:
         database = self.database
         if self._posted and now >= self._tell_at:
             self._posted = False
-            self._tell_at = max(self._tell_at, now - AT_ONCE * PACE) + PACE
+            self._tell_at = max(self._tell_at, now - AT_ONCE * POST_INTERVAL) + POST_INTERVAL
             database.flush()
             self._changed = True
         if not self._changed:
@@ -397,7 +397,7 @@ class Directory:
                 busy = True
         if database.busy and not self._going_on:
             self._going_on = True
-            self._node.schedule(now + PACE, self._go_on)
+            self._node.schedule(now + POST_INTERVAL, self._go_on)
         if database.refused != self._node.counters.link_state_refused:
             self._node.counters.link_state_refused = database.refused
             text = (
@@ -446,7 +446,9 @@ class Directory:
     def _look_later(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
         if broker_id not in self._late:
             self._late[broker_id] = {}
-            self._node.schedule(self._node.now + PACE, lambda now: self._look_on(broker_id))
+            self._node.schedule(
+                self._node.now + POST_INTERVAL, lambda now: self._look_on(broker_id)
+            )
         self._late[broker_id].update(zip(map(itemgetter(0), changes), repeat(gone)))
 
     def _look_on(self, broker_id: bytes) -> None:
@@ -458,7 +460,9 @@ class Directory:
             for watcher in self._watchers.get(CLIENT, ()):
                 watcher(broker_id, key[1:], entries.get(key), gone)
         if late:
-            self._node.schedule(self._node.now + PACE, lambda now: self._look_on(broker_id))
+            self._node.schedule(
+                self._node.now + POST_INTERVAL, lambda now: self._look_on(broker_id)
+            )
         else:
             del self._late[broker_id]
 

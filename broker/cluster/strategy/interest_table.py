@@ -12,7 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from broker.cluster.events import RouteChanged
-from broker.cluster.strategy.directory import EVERYTHING, INTEREST, PACE, Changes, Directory
+from broker.cluster.strategy.directory import (
+    EVERYTHING,
+    INTEREST,
+    POST_INTERVAL,
+    Changes,
+    Directory,
+)
 from broker.cluster.strategy.ports import Host, LinkedBroker, LostBrokers
 from broker.core.wildcard_forms import filter_memory
 from routing.filter_aggregation import FilterAggregation
@@ -25,7 +31,7 @@ messages at once."""
 
 LOAD, LOAD_PACE = 500, 0.02
 """filters that are handled at a time when the first other broker comes, and s in between: some ms
-of work. As many filters without subscribers are withdrawn at a time, every PACE."""
+of work. As many filters without subscribers are withdrawn at a time, every POST_INTERVAL."""
 
 FilterChange = tuple[bytes, bool, bool]
 """A filter, whether it is wanted, and if not, whether messages still go there
@@ -206,7 +212,9 @@ class InterestTable:
             self._cover.remove(topic_filter)
         if self._closing:
             self._planned = True
-            self._node.schedule(max(next(iter(self._closing.values())), now + PACE), self._close)
+            self._node.schedule(
+                max(next(iter(self._closing.values())), now + POST_INTERVAL), self._close
+            )
         self._post()
         self._host.hurry(now)
 
@@ -238,7 +246,7 @@ class InterestTable:
                 directory.withdraw(INTEREST + topic_filter.encode())
         if self._cover.busy and not self._working:
             self._working = True
-            self._node.schedule(self._node.now + PACE, self._go_on)
+            self._node.schedule(self._node.now + POST_INTERVAL, self._go_on)
 
     def _go_on(self, now: float) -> None:
         self._working = False
@@ -294,7 +302,9 @@ class InterestTable:
 
     def _begin_steps(self, broker_id: bytes) -> PostedFilters:
         posted = self._unhandled[broker_id] = PostedFilters()
-        self._node.schedule(self._node.now + PACE, lambda now: self._go_through(broker_id, now))
+        self._node.schedule(
+            self._node.now + POST_INTERVAL, lambda now: self._go_through(broker_id, now)
+        )
         return posted
 
     def _go_through(self, broker_id: bytes, now: float) -> None:
@@ -303,7 +313,7 @@ class InterestTable:
         for _ in range(min(self._limits.interest_step, posted.count)):
             self._look(broker_id, posted, posted.take())
         if posted.count:
-            self._node.schedule(now + PACE, lambda at: self._go_through(broker_id, at))
+            self._node.schedule(now + POST_INTERVAL, lambda at: self._go_through(broker_id, at))
             return
         del self._unhandled[broker_id]
         if posted.wide and not posted.everything and broker_id not in self._dropped:
@@ -393,7 +403,7 @@ class InterestTable:
             "from now on it is sent every message"
         )
         self._host.log("warning", text, cause="too many filters", peer=name)
-        self._node.schedule(self._node.now + PACE, lambda now: self._drop(broker_id, now))
+        self._node.schedule(self._node.now + POST_INTERVAL, lambda now: self._drop(broker_id, now))
 
     def _drop(self, broker_id: bytes, now: float) -> None:
         keys = self._dropped.get(broker_id, deque())
@@ -402,7 +412,7 @@ class InterestTable:
             if topic_filter != EVERYTHING.decode():
                 self._forget(topic_filter, broker_id)
         if keys:
-            self._node.schedule(now + PACE, lambda at: self._drop(broker_id, at))
+            self._node.schedule(now + POST_INTERVAL, lambda at: self._drop(broker_id, at))
 
     def route_changed(self, event: RouteChanged) -> None:
         """Find links again; a broker that can be reached again posts its filters again."""

@@ -79,7 +79,7 @@ GAMMA, DELTA = 50, 2
 """us; RB = gamma*R + delta*clients (Overlays 4.2.2): what the policy `balance` adds for each origin
 whose messages a broker passes on, and for each client that it has."""
 
-LATE, LOOKS, FEW = 5.0, 300, 16
+MAX_COMPARED_AGE, MAX_COMPARED, MAX_COMPARED_FILTERS = 5.0, 300, 16
 """s of messages that have passed here, how many of them, and how many filters, are compared when a
 broker has a new filter; beyond that it asks the origins for all."""
 
@@ -505,18 +505,21 @@ class SourceTrees:
         if not wanted:
             return
         found: list[tuple[bytes, bytes]] = []
-        recent = takewhile(lambda entry: entry.at >= now - LATE, self._delivery.replay_log.latest())
+        recent = takewhile(
+            lambda entry: entry.at >= now - MAX_COMPARED_AGE, self._delivery.replay_log.latest()
+        )
         messages = ((entry.key, topic.decode()) for entry in recent for topic in entry.topics())
-        looked = list(islice(messages, LOOKS))
+        looked = list(islice(messages, MAX_COMPARED))
         for key, topic in looked:
             origin = split_key(key)[0]
             for broker, filters, origins in wanted:
                 if origin in origins and (
-                    len(filters) > FEW or any(matches(known, topic) for known in filters)
+                    len(filters) > MAX_COMPARED_FILTERS
+                    or any(matches(known, topic) for known in filters)
                 ):
                     del origins[origin]
                     found.append((broker, origin))
-        if len(looked) >= LOOKS:
+        if len(looked) >= MAX_COMPARED:
             found += [(broker, origin) for broker, _, origins in wanted for origin in origins]
         for broker, origin in found:
             link = self.link_to(origin, broker)
