@@ -486,7 +486,7 @@ def test_a_user_name_that_was_not_verified_counts_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_who_may_come_in(version: int) -> None:
+def test_connect_needs_a_known_user(version: int) -> None:
     world = world_of("user anna\nallow all #", users={"anna"}, anonymous=None)
     world.open(version).send(connect_packet("c", version))
     assert not world.effects  # no name: nothing to ask
@@ -584,7 +584,7 @@ def test_queued_messages_that_an_absent_client_may_not_get_any_more_are_dropped(
     assert world.session("s").queued_bytes == world.session("t").queued_bytes == 0
 
 
-def test_a_user_who_is_gone_from_the_file_stays_and_may_nothing() -> None:
+def test_a_user_removed_from_the_file_stays_connected_without_rights() -> None:
     world = world_of("allow all #", users={"anna", "bert"})
     anna, bert = enter(world, "anna"), enter(world, "bert")
     anna.subscribe("#")

@@ -509,7 +509,7 @@ def test_a_fault_of_a_broker_that_is_over_ends_no_other() -> None:
     assert injected.brokers["a"].running and injected.said[-1] == "restart a"
 
 
-def test_who_has_a_share_of_a_core_has_it_again() -> None:
+def test_a_restarted_broker_gets_its_share_of_a_core_again() -> None:
     injected = Injected(cpu=0.1)
     for deed in ("kill", "restart", "pause", "resume"):
         injected.inject(deed)

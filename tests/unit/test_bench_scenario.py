@@ -331,7 +331,7 @@ def test_plans_of_faults() -> None:
     ],
 )
 @pytest.mark.parametrize("short", [False, True])
-def test_one_clear_line(text: str, line: str, short: bool) -> None:
+def test_a_bad_scenario_is_refused_in_one_line(text: str, line: str, short: bool) -> None:
     with pytest.raises(ConfigError) as caught:
         read(text, short)
     assert str(caught.value).startswith(line) and "\n" not in str(caught.value)

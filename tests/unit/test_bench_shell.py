@@ -53,7 +53,7 @@ def test_words(line: str, fault: Fault | str) -> None:
         ("partition b0 b1,", "unknown host ''"),
     ],
 )
-def test_one_clear_line(line: str, reason: str) -> None:
+def test_a_bad_command_is_refused_with_its_reason(line: str, reason: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse(line, MESH)
     assert str(caught.value).startswith(reason)

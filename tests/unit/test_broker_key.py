@@ -155,7 +155,7 @@ def test_a_proof_is_for_one_handshake() -> None:
     assert not here.node.cluster.links
 
 
-def test_who_has_no_key_says_so_in_words() -> None:
+def test_a_broker_without_a_key_is_refused_and_both_log_why() -> None:
     world = keyed(2, TWO)
     wire = Wire(node(1, None), world)
     assert wire.up == (False, False)

@@ -99,7 +99,7 @@ def test_the_last_boot_number(tmp_path: Path) -> None:
         started(tmp_path, 1000.0)
 
 
-def test_one_broker_at_a_time(tmp_path: Path) -> None:
+def test_a_data_directory_is_locked_by_one_broker(tmp_path: Path) -> None:
     holder = DataDir(tmp_path)
     with pytest.raises(ConfigError, match=r"in use by another broker \(process \d+\)"):
         DataDir(tmp_path)

@@ -119,7 +119,7 @@ def test_what_one_alone_lacks_is_not_missing_to_others() -> None:
 
 
 @given(ranges, ranges)
-def test_each_gets_what_it_has_not_had(one: Ranges, more: Ranges) -> None:
+def test_each_session_gets_the_messages_that_it_lacks(one: Ranges, more: Ranges) -> None:
     """Whoever came from elsewhere misses exactly what it had there; all others miss nothing."""
     came, here = Session(), Session()
     place = Place(came, here)
@@ -150,7 +150,9 @@ def test_groups_get_theirs(passed: bool) -> None:
 
 
 @given(st.integers(0, 30), ranges, ranges)
-def test_who_moves_on_takes_it_along(top: int, gaps: Ranges, had: Ranges) -> None:
+def test_a_session_that_moves_on_takes_its_ranges_along(
+    top: int, gaps: Ranges, had: Ranges
+) -> None:
     """The next broker hears of what the last one offered, and of what the one before did."""
     session = Session()
     place = Place(session)
@@ -168,7 +170,7 @@ def test_who_moves_on_takes_it_along(top: int, gaps: Ranges, had: Ranges) -> Non
     assert untouched[KEY].top == 3
 
 
-def test_it_is_forgotten_and_bounded() -> None:
+def test_ranges_are_forgotten_with_the_log_and_bounded() -> None:
     """What is in no log any more is forgotten; a table that is full says so and remembers no
     more."""
     place = Place(limits=Limits(max_repeats=2))

@@ -90,7 +90,7 @@ def asked(neighbour: Neighbour) -> list[tuple[int, bytes]]:
     return found
 
 
-def test_who_asks_for_the_rest_of_what_is_not_encoded_any_more_starts_again() -> None:
+def test_a_taker_starts_again_when_the_encoding_is_gone() -> None:
     """The holder was started again, or had no room: what came since the taker got its state is not
     in what is encoded now."""
     world = lone()

@@ -148,7 +148,7 @@ def test_a_slow_rate_has_its_time() -> None:
 
 
 @pytest.mark.parametrize("version", (3, 4, 5))
-def test_who_comes_is_sent_elsewhere(version: int) -> None:
+def test_a_new_client_is_sent_to_another_broker(version: int) -> None:
     world = alone()
     world.connect("stays")
     world.connect("stays too")
@@ -251,7 +251,7 @@ def test_what_is_announced() -> None:
     assert told.node.cluster.directory.database.own.entries[CLIENTS_AT] == b"example.org:1883"
 
 
-def test_it_stays_until_the_neighbour_has_everything() -> None:
+def test_a_drained_broker_stays_until_its_neighbour_has_all_messages() -> None:
     """The neighbour becomes the root, and says again and again that it lacks a message; then that
     it has it."""
     world = lone()
@@ -282,7 +282,7 @@ def test_it_stays_until_the_neighbour_has_everything() -> None:
     assert world.logged[-1].startswith("drained in") and "left are" not in world.logged[-1]
 
 
-def test_it_becomes_a_leaf_though_it_is_the_best_root() -> None:
+def test_a_drained_root_becomes_a_leaf() -> None:
     world = lone()
     neighbour = Neighbour(world, 1)
     neighbour.child()

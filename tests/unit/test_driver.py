@@ -112,7 +112,7 @@ def test_a_read_that_took_no_time_changes_nothing() -> None:
     assert scene.node.counters.published == 100_000
 
 
-def test_who_is_held_back_meanwhile_stays_so() -> None:
+def test_a_client_that_is_held_during_a_turn_is_not_read() -> None:
     scene = Scene()
     (busy, socket), _ = scene.clients
     assert busy.conn is not None
@@ -125,7 +125,7 @@ def test_who_is_held_back_meanwhile_stays_so() -> None:
     assert socket.reading
 
 
-def test_who_is_gone_meanwhile_is_not_read() -> None:
+def test_a_client_that_is_gone_during_a_turn_is_not_read() -> None:
     scene = Scene()
     (busy, socket), _ = scene.clients
     scene.loop.cost = DEFAULTS.turn_time * 1.1

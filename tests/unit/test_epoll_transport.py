@@ -331,7 +331,7 @@ def test_what_replaces_others_is_collected_a_little_at_a_time(scene: Scene) -> N
 
 
 @pytest.mark.parametrize("still", [True, False])
-def test_who_left_while_nothing_was_read_comes_first(scene: Scene, still: bool) -> None:
+def test_ended_connections_are_handled_before_others_are_read(scene: Scene, still: bool) -> None:
     """What another one sent meanwhile is for a session without a connection then, not on its way to
     a client that is gone."""
     (_, other, busy), (_, gone, peer) = scene.open(), scene.open()
@@ -366,7 +366,9 @@ def test_clients_that_left_while_nothing_was_read_come_before_links_that_were_lo
 
 
 @pytest.mark.parametrize(("late", "leaves"), [(True, True), (True, False), (False, True)])
-def test_who_gave_up_before_he_was_accepted(scene: Scene, late: bool, leaves: bool) -> None:
+def test_a_client_that_gave_up_before_accept_is_not_read(
+    scene: Scene, late: bool, leaves: bool
+) -> None:
     """While the broker was stopped his client has gone elsewhere: his CONNECT would take the
     session back from there."""
     scene.driver.time = lambda: scene.loop.now
@@ -387,7 +389,7 @@ def test_who_gave_up_before_he_was_accepted(scene: Scene, late: bool, leaves: bo
 
 
 @pytest.mark.parametrize("still", [True, False])
-def test_who_left_is_read_before_anything_is_sent(scene: Scene, still: bool) -> None:
+def test_ended_connections_are_read_before_anything_is_sent(scene: Scene, still: bool) -> None:
     """The broker stood still in the middle of a turn, or before a timer."""
     _, conn, peer = scene.open()
     peer.close()
@@ -650,7 +652,7 @@ def test_abort_within_a_read_ends_it_once_and_later(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("waiting", [False, True])
-def test_who_goes_on_sending_gets_to_read_why_it_is_closed(scene: Scene, waiting: bool) -> None:
+def test_a_peer_that_goes_on_sending_can_read_the_last_packet(scene: Scene, waiting: bool) -> None:
     if waiting:
         stream, conn, peer, data = scene.full(tcp=True)
     else:
@@ -677,7 +679,7 @@ def test_who_goes_on_sending_gets_to_read_why_it_is_closed(scene: Scene, waiting
     assert conn.lost == ["closed"]
 
 
-def test_who_has_read_why_and_closes_is_gone_at_once(scene: Scene) -> None:
+def test_a_peer_that_closes_after_the_last_packet_is_gone_at_once(scene: Scene) -> None:
     stream, conn, peer = scene.open()
     stream.pause_reading()
     conn.linger = True
@@ -688,7 +690,7 @@ def test_who_has_read_why_and_closes_is_gone_at_once(scene: Scene) -> None:
     assert conn.lost == ["closed by peer"]
 
 
-def test_who_takes_his_time_to_read_why_is_waited_for(scene: Scene) -> None:
+def test_a_peer_that_reads_the_last_packet_late_is_waited_for(scene: Scene) -> None:
     """`Connection.close` sees to it that it is not for ever."""
     stream, conn, peer, data = scene.full()
     conn.linger = True
@@ -754,7 +756,7 @@ def test_a_reset_of_a_client_that_is_not_read_wakes_nothing(scene: Scene) -> Non
 # ---------------------------------------------------------------- several in one turn
 
 
-def test_who_is_held_since_the_poll_keeps_his_connection_and_what_he_sent(scene: Scene) -> None:
+def test_a_peer_that_is_held_after_the_poll_loses_nothing(scene: Scene) -> None:
     first, one, peer = scene.open()
     second, two, other = scene.open()
     others = {one: second, two: first}
@@ -772,7 +774,7 @@ def test_who_is_held_since_the_poll_keeps_his_connection_and_what_he_sent(scene:
     assert one.received + two.received == b"12"
 
 
-def test_who_is_closed_since_the_poll_is_sent_what_waits(scene: Scene) -> None:
+def test_a_peer_that_is_closed_after_the_poll_gets_queued_output(scene: Scene) -> None:
     stream, conn, peer, data = scene.full()
     _, _, other = scene.open()
     scene.node.on_receive = lambda conn, data: stream.close()
@@ -851,7 +853,7 @@ class Parking:
         return peer
 
 
-def test_who_waits_for_a_place_is_not_read_and_begins_with_what_he_sent(scene: Scene) -> None:
+def test_a_parked_connection_is_read_when_it_has_a_place(scene: Scene) -> None:
     parking = Parking(scene, 1)
     first, second = parking.come(), parking.come()
     second.send(b"hello")
@@ -867,7 +869,7 @@ def test_who_waits_for_a_place_is_not_read_and_begins_with_what_he_sent(scene: S
 
 
 @pytest.mark.parametrize("how", ["closed", "half-closed", "aborted"])
-def test_who_leaves_while_he_waits_for_a_place_makes_room(scene: Scene, how: str) -> None:
+def test_a_parked_connection_that_ends_makes_room(scene: Scene, how: str) -> None:
     parking = Parking(scene, 1)
     first, second, third = parking.come(), parking.come(), parking.come()
     third.send(b"hello")

@@ -140,7 +140,7 @@ def test_no_publisher_waits_for_a_closed_connection() -> None:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_who_is_held_when_output_is_flushed(named: bool) -> None:
+def test_a_flush_holds_the_publisher_that_was_read_last(named: bool) -> None:
     """The publisher that was read since the last flush, if the driver says which one it was. It
     cannot when it has read several, or none."""
     world = World(limits=Limits(hold_backlog_bytes=100))

@@ -92,7 +92,7 @@ def test_what_a_broker_that_was_restarted_in_a_partition_got_there_reaches_the_o
     world.check(client, 100, [0, 1, 3])
 
 
-def test_who_starts_later_gets_nothing_that_was_before() -> None:
+def test_a_broker_that_joins_gets_no_older_messages() -> None:
     world = Federation(3, 2)
     client = world.client("p", world.hosts[0])
     world.publish(client, 20, 0.001)

@@ -12,7 +12,7 @@ WALL = 1.7e9
 MS = int(WALL * 1000)
 
 
-def test_it_tells_the_time_of_day() -> None:
+def test_the_hybrid_clock_follows_the_time_of_day() -> None:
     clock = HybridClock(50.0, WALL, Limits())
     assert clock.tick(50.0) == MS << LOGICAL
     assert clock.tick(50.0) == (MS << LOGICAL) + 1

@@ -80,7 +80,7 @@ def test_a_process_that_calls_itself_is_no_conflict() -> None:
     assert not world.counters.duplicate_id
 
 
-def test_it_is_back_when_the_other_is_gone() -> None:
+def test_a_yielding_broker_links_again_when_the_other_is_gone() -> None:
     original, copy = pair()
     Wire(copy, original)
     dials(copy)
@@ -110,7 +110,7 @@ def test_a_stop_of_our_own_says_nothing_about_the_other() -> None:
     assert ("10.0.0.1", 1883) in dials(copy)
 
 
-def test_its_links_are_closed_and_none_come_up_while_it_yields() -> None:
+def test_a_yielding_broker_has_no_links() -> None:
     third = keyed(3, TWO)
     original, copy = pair()
     known = Wire(copy, third).agreed()

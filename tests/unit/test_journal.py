@@ -459,7 +459,7 @@ def test_acknowledgements_wait_in_their_order(version: int) -> None:
     assert publisher.take() == [Puback(6)]  # nothing of it is kept
 
 
-def test_each_frame_frees_what_waits_for_it() -> None:
+def test_a_durable_frame_releases_the_output_behind_it() -> None:
     world = lazy()
     publisher = world.connect("p")
     publisher.publish("a/1", b"x", 1, 1)
@@ -799,7 +799,7 @@ def test_sync_does_not_acknowledge_what_is_not_written() -> None:
     assert keeper(again, "l").payloads() == [b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_it_fails_again_while_it_recovers() -> None:
+def test_the_journal_fails_again_while_it_recovers() -> None:
     world = Durable(sync=True, limits=Limits(snapshot_step_items=1))
     for number in range(20):
         keeper(world, f"l{number}").subscribe("a", qos=1)

@@ -123,7 +123,7 @@ ANY = "delay_ms, delay_sd_ms, jitter_ms, rate_mbit, loss, queue_kb"
         ("brokers: 2\nbroker: 1", "t.yaml:2: broker: unknown key; known are brokers, sites, "),
     ],
 )
-def test_one_clear_line(text: str, line: str) -> None:
+def test_a_bad_topology_is_refused_in_one_line(text: str, line: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(text)
     assert str(caught.value) == line or (line.endswith(" ") and str(caught.value).startswith(line))

@@ -82,7 +82,7 @@ def test_keep_alives_that_end_together() -> None:
     assert closed(clients) == COUNT
 
 
-def test_one_that_goes_between_two_turns() -> None:
+def test_a_client_may_end_between_two_turns_of_a_shutdown() -> None:
     world = World()
     clients = many(world, keep_alive=10)
     while not closed(clients):

@@ -449,7 +449,7 @@ def test_a_flood_of_topology_changes_is_published_now_and_then() -> None:
     assert told[-1]["epoch"] == world.node.cluster.tree.epoch, "the newest is told in the end"
 
 
-def test_who_shakes_the_tree_does_not_keep_others_busy() -> None:
+def test_a_neighbour_that_changes_the_tree_costs_others_little() -> None:
     """A neighbour that changes its mind with every BPDU, and asks all the time: what that costs the
     others is bounded."""
     world = lone(capability=1.0)

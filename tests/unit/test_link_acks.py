@@ -87,7 +87,7 @@ def test_the_log_keeps_what_is_not_acknowledged_and_publishers_wait(world: World
     assert log.size <= LOG
 
 
-def test_one_answer_is_for_all_marks_before_it(world: World) -> None:
+def test_an_acknowledgement_covers_all_marks_before_it(world: World) -> None:
     neighbour, client = joined(world), world.connect("c")
     publish(client, LOG // SIZE)
     publish(client, LOG // SIZE)
@@ -146,7 +146,7 @@ def test_a_neighbour_that_is_gone_holds_no_publisher(world: World) -> None:
     assert world.node.forwarder.log.size <= LOG
 
 
-def test_one_that_never_says_what_it_has_holds_for_a_while_only(world: World) -> None:
+def test_the_log_waits_for_a_silent_neighbour_for_repair_time(world: World) -> None:
     """It is part of the tree and sends no SEEN: the log is kept for it for `repair_time`."""
     client = world.connect("c")
     liar = Answering(world, 101)

@@ -345,7 +345,7 @@ class Odd:
         "empty ahead",
     ],
 )
-def test_who_touches_a_record_ends_the_link_and_nothing_else(what: str) -> None:
+def test_a_tampered_record_ends_the_link_only(what: str) -> None:
     wire, payloads, world = delivered(">", Odd(what))
     assert wire.up[1] is False
     assert payloads == [b"message %d" % number for number in range(len(payloads))]
@@ -366,7 +366,7 @@ def test_records_of_one_direction_are_none_of_the_other() -> None:
     assert wire.worlds[1].counters.link_tampered == 1
 
 
-def test_who_listens_reads_nothing() -> None:
+def test_a_listener_reads_no_payload() -> None:
     wire = Wire(node(1), node(2)).agreed()
     client = wire.worlds[1].connect("c")
     client.subscribe("plant/valve", qos=1)
@@ -403,7 +403,7 @@ def without_method(connect: Connect) -> bytes:
 
 
 @pytest.mark.parametrize("strip", [">", "<", "><"])
-def test_who_takes_the_proof_out_gets_no_link(strip: str) -> None:
+def test_a_link_without_its_proof_is_refused(strip: str) -> None:
     def tamper(direction: str, data: bytes) -> bytes:
         if direction not in strip:
             return data
@@ -484,7 +484,7 @@ def test_a_recorded_handshake_is_worth_nothing() -> None:
         assert not wire.worlds[end].node.cluster.links
 
 
-def test_who_reflects_what_a_broker_says_is_not_taken_for_that_broker_itself() -> None:
+def test_reflected_packets_do_not_prove_an_id() -> None:
     one = node(1)
     before = dict(one.node.cluster.membership._table._selves)
     wire = Wire(one, node(2), lambda direction, data: b"")

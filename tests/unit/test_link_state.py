@@ -237,7 +237,7 @@ def test_nothing_circulates_in_a_loop() -> None:
         bytes((CHANGES,)) + bytes(27),
     ],
 )
-def test_what_cannot_be_read_is_an_error(message: bytes) -> None:
+def test_malformed_messages_raise_an_error(message: bytes) -> None:
     net = two()
     net.join(name(1), name(2))
     net.settle()

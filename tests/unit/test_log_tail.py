@@ -273,7 +273,7 @@ def test_what_was_added_is_there_or_lost(steps: list[tuple[object, ...]], limit:
         assert len(found) + lost + refused[broker] == len(due[broker])
 
 
-def test_who_is_served_needs_no_files() -> None:
+def test_segments_go_when_no_absent_member_needs_them() -> None:
     bench = Bench(1 << 30)
     for number in range(1, 61):
         bench.tail.add(bench.entry(number, 400_000), BROKERS, None)
@@ -291,7 +291,7 @@ def test_who_is_served_needs_no_files() -> None:
     assert bench.tail.size == 0
 
 
-def test_who_is_away_is_known_after_a_start() -> None:
+def test_absent_members_are_known_after_a_start() -> None:
     bench = Bench(1 << 30)
     bench.tail.changed()
     bench.tail.flush()

@@ -740,7 +740,7 @@ def test_a_clock_that_is_set_is_followed() -> None:
     assert one.known() == {HIGH}
 
 
-def test_one_line_for_each_host_and_minute() -> None:
+def test_bad_datagrams_are_logged_once_a_minute_for_each_host() -> None:
     one = Subject()
     for step in range(600):
         one.membership.datagram_received(b"junk", ("10.0.0.1", step), step / 10)
@@ -1050,7 +1050,7 @@ def test_lossy_multicast_a_late_broker_a_kill_and_a_restart(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_one_seed_is_enough(seed: int) -> None:
+def test_brokers_mesh_from_one_seed(seed: int) -> None:
     world = World(seed, 6, announce=False)
     world.run(3.0)
     assert world.meshed()

@@ -297,7 +297,7 @@ def test_user_properties_of_a_connect_are_not_kept() -> None:
     assert not (client.owner.connect.properties or {}).get(Property.USER_PROPERTY)
 
 
-def test_who_leaves_most_is_closed_at_last() -> None:
+def test_the_client_with_the_most_memory_is_closed_at_last() -> None:
     """A client that has a session is let in and may go on, also when memory is short: in the end it
     is closed."""
     world = World(memory_limit=4 * MIB)

@@ -101,7 +101,7 @@ def payloads(client: FakeClient) -> list[bytes]:
     return [packet.payload for packet in client.take_publishes()]
 
 
-def test_it_is_added_when_it_has_been_read(scene: Scene) -> None:
+def test_an_older_session_is_added_when_it_has_been_read(scene: Scene) -> None:
     scene.merging._turn(scene.world.now)
     assert not scene.requests(), "it is not told to forget what is not here yet"
     assert not payloads(scene.client)
@@ -121,7 +121,7 @@ def test_what_comes_once_more_meanwhile_changes_nothing(scene: Scene) -> None:
     assert scene.world.counters.sessions_merged == 1
 
 
-def test_its_client_comes_once_more(scene: Scene) -> None:
+def test_a_merge_begins_again_when_its_client_reconnects(scene: Scene) -> None:
     again = scene.come()
     again.take()
     scene.end()
@@ -167,7 +167,7 @@ def test_another_broker_takes_the_newer_one(scene: Scene, monkeypatch: pytest.Mo
     assert scene.world.counters.sessions_merged == 1
 
 
-def test_one_that_is_bad_at_its_end() -> None:
+def test_an_older_session_with_a_bad_end_is_dropped() -> None:
     scene = Scene()
     scene.give(bent=True)
     scene.end()

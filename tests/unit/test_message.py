@@ -77,7 +77,7 @@ def test_subscription_identifiers() -> None:
     assert message().packet(4, 1, True, 9, subscription_ids=ids) == message().packet(4, 1, True, 9)
 
 
-def test_what_it_counts_for() -> None:
+def test_the_memory_of_a_message() -> None:
     assert size_of(message(b"12345", b"123")) == 5 + 3 + 4
 
 

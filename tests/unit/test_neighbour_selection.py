@@ -87,7 +87,7 @@ def test_the_living_stay_connected_when_the_dead_are_passed_over(
 
 
 @given(IDS, st.binary(min_size=8, max_size=8))
-def test_who_joins_or_leaves_moves_little_next_to_it(ids: set[bytes], other: bytes) -> None:
+def test_a_join_or_leave_changes_few_links(ids: set[bytes], other: bytes) -> None:
     """Those that know of it and those that do not yet are connected all the same."""
     before, after = ids - {other}, ids | {other}
     for late in (set(), {min(after)}, set(sorted(after)[::2])):

@@ -204,7 +204,7 @@ def test_disconnect_before_connack_ends_it_quietly() -> None:
     assert not there.node.connections
 
 
-def test_it_must_come_to_an_end_in_time() -> None:
+def test_an_authentication_that_does_not_end_is_closed() -> None:
     there = world()
     client, _, _ = begin(there)
     there.advance(NodeConfig().connect_timeout - 0.1)

@@ -454,7 +454,7 @@ def test_exactly_once_also_when_the_client_repeats_what_it_sent_before_it_went()
     assert world.counters.published == 1
 
 
-def test_who_is_gone_is_not_written_to_and_can_come_back() -> None:
+def test_an_ended_client_is_not_written_to_and_can_reconnect() -> None:
     world = World(hooks=Hooks(topics=True))
     old = subscribed(world, "c")
     old.send(Publish("t", b"1", 1, packet_id=1), Publish("t", b"2", 1, packet_id=2))
@@ -472,7 +472,7 @@ def test_who_is_gone_is_not_written_to_and_can_come_back() -> None:
     assert world.session("c").conn is new.conn
 
 
-def test_who_is_gone_and_waits_is_bounded() -> None:
+def test_ended_connections_that_await_a_plugin_are_bounded() -> None:
     world = World(hooks=Hooks(topics=True), limits=Limits(max_ended=3))
     for n in range(5):
         client = world.connect(f"c{n}")

@@ -323,7 +323,7 @@ def test_a_client_that_does_not_take_its_answers() -> None:
 @ALL
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("mixed", [False, True])
-def test_who_goes_on_slowly_loses_nothing(version: int, qos: int, mixed: bool) -> None:
+def test_a_slow_subscriber_loses_nothing(version: int, qos: int, mixed: bool) -> None:
     """What was read of a publisher when a subscriber fell behind waits with it: one read holds more
     than a queue may."""
     world = World(max_inflight_messages=10, limits=Limits(hold_queued=50, max_queued=100))

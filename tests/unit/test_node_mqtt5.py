@@ -285,7 +285,7 @@ def test_the_receive_maximum_is_announced() -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_one_message_too_many_under_way(known: bool) -> None:
+def test_receive_maximum_exceeded_closes_the_client(known: bool) -> None:
     """MQTT-3.3.4-7, on the fast path and off it; QoS 1 is acknowledged at once and never counts."""
     world = World(receive_maximum=2)
     if known:
@@ -518,7 +518,7 @@ def test_what_is_not_offered_is_announced() -> None:
         ({"max_packet_size": 100}, Publish("t", b"x" * 100), 0x95),
     ],
 )
-def test_who_uses_it_all_the_same_is_disconnected(
+def test_a_feature_that_is_not_offered_disconnects_its_user(
     config: dict[str, Any], packet: Packet, code: int
 ) -> None:
     """MQTT-3.2.2-11, -14; 3.2.2.3.11 to .13; MQTT-3.3.2-9; MQTT-3.2.2-15."""
@@ -695,7 +695,7 @@ def test_everybody_is_sent_elsewhere(permanent: bool, code: int) -> None:
 
 
 @pytest.mark.parametrize(("permanent", "code"), [(False, 0x9C), (True, 0x9D)])
-def test_one_client_is_sent_elsewhere(permanent: bool, code: int) -> None:
+def test_one_client_is_redirected(permanent: bool, code: int) -> None:
     world = World()
     client, old = world.connect("c"), world.connect("old", 4)
     for one in (client, old):

@@ -596,7 +596,7 @@ def test_the_log_tail_reaches_the_node(tmp_path: Path, size: int) -> None:
         ("127.0.0.1:1884", ("10.0.0.1", 99), "10.0.0.1", None, ("127.0.0.1",)),
     ],
 )
-def test_what_is_advertised_to_others(
+def test_the_advertised_address(
     bind: str, advertise: Any, host: str, announced: str | None, interfaces: Any
 ) -> None:
     found = settled(bind, advertise=Address(*advertise) if advertise else None)

@@ -86,7 +86,7 @@ def got(client: FakeClient, *, acknowledge: bool = True) -> list[int]:
     return [int(packet.payload) for packet in packets]
 
 
-def test_it_goes_in_steps_and_what_comes_meanwhile_follows(world: World) -> None:
+def test_held_messages_are_released_in_steps_ahead_of_newer_ones(world: World) -> None:
     feed, client = feed_of(world), client_of(world)
     hold(world, feed, *range(1, 3 * STEP + 1))
     assert got(client) == []
@@ -137,7 +137,7 @@ def test_a_slow_session_is_waited_for_and_its_publishers_wait(world: World) -> N
 
 
 @pytest.mark.parametrize("limits", [Limits(hold_queued=1_000, max_queued=2_000)])
-def test_one_that_takes_nothing_is_not_waited_for(world: World) -> None:
+def test_a_release_does_not_wait_for_a_dead_subscriber(world: World) -> None:
     feed, dead = feed_of(world), client_of(world, receive_maximum=100)
     other = world.connect("other", properties={Property.RECEIVE_MAXIMUM: 60_000})
     other.subscribe("t", qos=1)

@@ -116,7 +116,7 @@ def test_root_balance() -> None:
     assert overlays._told_relay == THROUGH + GAMMA + DELTA * 1000
 
 
-def test_who_retires_is_gone_around() -> None:
+def test_a_retiring_broker_posts_the_highest_cost() -> None:
     overlays, _, _ = linked()
     overlays.retire()
     assert overlays._told_relay == MAX_COST

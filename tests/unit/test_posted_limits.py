@@ -86,7 +86,7 @@ def test_asking_for_a_listing_again_and_again_brings_it_once_at_a_time() -> None
     assert whole <= len(liar.transport.written) <= whole + AT_ONCE
 
 
-def test_who_takes_nothing_is_sent_no_more_listings() -> None:
+def test_a_neighbour_that_reads_nothing_gets_no_more_listings() -> None:
     world, liar = well_subscribed()
     liar.transport.capacity = 1000
     for _ in range(100):
@@ -184,7 +184,7 @@ def deep(number: int) -> bytes:
     return INTEREST + b"%x/+" % number + b"/a" * 150
 
 
-def test_who_tells_of_too_many_filters_gets_everything() -> None:
+def test_a_broker_with_too_many_filters_gets_every_message() -> None:
     world, liar = linked(limits=Limits(told_filters_memory=4_000_000))
     interest = world.node.cluster.strategy.table
     told(liar, 1, [*there(1), *((deep(n), b"") for n in range(2_000))])

@@ -137,7 +137,7 @@ def test_what_backpressure_holds_is_waited_for() -> None:
     assert accepted(new)
 
 
-def test_those_who_come_meanwhile_wait_in_line() -> None:
+def test_later_connections_of_a_client_wait_in_line() -> None:
     """Each of them published, too, and one has gone since."""
     world = World()
     listener = subscriber(world)
@@ -166,7 +166,7 @@ def test_those_who_come_meanwhile_wait_in_line() -> None:
         pytest.param((SUBSCRIBE, Disconnect()), True, id="SUBSCRIBE and DISCONNECT"),
     ],
 )
-def test_who_goes_while_it_waits_in_line(
+def test_a_connection_that_ends_in_line_begins_no_session(
     behind: tuple[Packet, ...], *, began: bool, clean: bool
 ) -> None:
     """The client cannot learn that its session begins. So it does not begin, unless the client says
@@ -212,7 +212,7 @@ def test_a_line_has_an_end() -> None:
     assert not world.node.predecessors._lines
 
 
-def test_who_has_to_prove_itself_waits_behind_that() -> None:
+def test_authentication_comes_before_the_wait_for_a_predecessor() -> None:
     """A stranger cannot make the broker read anybody's connection."""
     world = World(hooks=Hooks(authenticate=True))
     old = world.open()

@@ -140,7 +140,7 @@ def test_headers(data: bytes, expected: ProxyHeader, at_most: int) -> None:
         v2(0x21, 0x11, bytes(MAX_HEADER)),
     ],
 )
-def test_what_is_no_header(data: bytes) -> None:
+def test_bad_proxy_headers_are_refused(data: bytes) -> None:
     with pytest.raises((ProxyError, EOFError)):
         parse(read(data, 3)[0])
 

@@ -121,7 +121,7 @@ def test_a_session(
 
 
 @given(U32, st.integers(0, 15), U32, TEXT, U16, U64, QOS, st.booleans(), TEXT, TEXT)
-def test_what_a_session_has(
+def test_a_session_survives_its_records(
     n: int,
     options: int,
     ident: int,

@@ -202,7 +202,7 @@ def test_more_in_flight_than_may_wait_for_the_disk() -> None:
     assert picture(world.again(0, copy_of(world.files))) == picture(world)
 
 
-def test_one_packet_may_be_larger_than_what_may_wait() -> None:
+def test_one_packet_may_exceed_the_journal_backlog() -> None:
     world = lazy(sync=True, limits=Limits(journal_backlog_bytes=1000))
     world.node.federated = True
     publisher = world.connect("p")

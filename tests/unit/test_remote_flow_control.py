@@ -105,7 +105,7 @@ def read(client: FakeClient, count: int) -> list[bytes]:
 # ------------------------------------------------------------------ a slow subscriber here
 
 
-def test_its_publishers_are_held_where_they_are(world: World, said: Said) -> None:
+def test_a_slow_subscriber_holds_publishers_at_their_brokers(world: World, said: Said) -> None:
     far, client = Far(world), slow(world)
     far.publish(*[b"fast/a"] * 10)
     assert not said.take()
@@ -129,7 +129,7 @@ def test_its_publishers_are_held_where_they_are(world: World, said: Said) -> Non
     assert not world.node.cluster.remote_flow_control._requests
 
 
-def test_one_that_takes_nothing_holds_no_publisher_for_long(world: World, said: Said) -> None:
+def test_a_dead_subscriber_holds_publishers_for_hold_time(world: World, said: Said) -> None:
     far, client = Far(world), slow(world)
     far.publish(*[b"fast"] * 15)
     assert said.take() == [{b"fast"}]
@@ -144,7 +144,7 @@ def test_one_that_takes_nothing_holds_no_publisher_for_long(world: World, said: 
 
 
 @pytest.mark.parametrize("how", ["vanish", "disconnect"])
-def test_one_that_goes_holds_no_publisher(world: World, said: Said, how: str) -> None:
+def test_a_subscriber_that_ends_releases_publishers(world: World, said: Said, how: str) -> None:
     far, client = Far(world), slow(world)
     far.publish(*[b"fast"] * 15)
     getattr(client, how)()
@@ -211,7 +211,7 @@ def test_what_is_on_its_way_is_kept(world: World, said: Said) -> None:
     assert world.counters.dropped_queue_full == 0
 
 
-def test_not_for_who_publishes_here(world: World, said: Said) -> None:
+def test_local_publishers_are_held_without_records(world: World, said: Said) -> None:
     slow(world)
     fast = world.connect("fast")
     fast.send(*(Publish("fast", b"x", 1, packet_id=n) for n in range(1, 100)))
@@ -224,7 +224,7 @@ def test_not_for_who_publishes_here(world: World, said: Said) -> None:
     "limits",
     [SMALL.replace(held_queue_bytes=100_000), SMALL.replace(held_queues_bytes=100_000)],
 )
-def test_it_is_bounded(world: World, said: Said) -> None:
+def test_messages_beyond_a_queue_are_bounded(world: World, said: Said) -> None:
     far = Far(world)
     slow(world)
     for _ in range(20):
@@ -371,7 +371,7 @@ def publisher(world: World, said: Said) -> FakeClient:
         ([EVERYTHING], "any/thing", 1, True),
     ],
 )
-def test_who_publishes_what_is_held_is_not_read(
+def test_a_publisher_to_a_held_filter_is_not_read(
     world: World, publisher: FakeClient, filters: list[bytes], topic: str, qos: int, held: bool
 ) -> None:
     asks(world, *filters)
@@ -386,7 +386,7 @@ def test_who_publishes_what_is_held_is_not_read(
     assert not world.node.cluster.remote_flow_control.held
 
 
-def test_it_stops_in_the_midst_of_what_it_sent(world: World, publisher: FakeClient) -> None:
+def test_a_held_publisher_stops_within_a_read(world: World, publisher: FakeClient) -> None:
     """Runs that are handled as one piece are not too long, and what is behind waits."""
     publisher.publish("a", qos=1)
     asks(world, b"a")
@@ -427,7 +427,7 @@ def test_two_brokers_ask(world: World, publisher: FakeClient) -> None:
     assert not publisher.conn.held
 
 
-def test_who_publishes_what_is_not_held_any_more_goes_on(
+def test_a_publisher_is_read_again_when_its_filter_is_released(
     world: World, publisher: FakeClient
 ) -> None:
     asks(world, b"a", b"b")

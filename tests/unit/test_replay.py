@@ -204,7 +204,7 @@ def test_a_scan_that_finds_nothing_is_in_steps_too() -> None:
     assert max(looked) <= DEFAULTS.turn_work * SCANNED + SCAN
 
 
-def test_who_asks_for_history_is_answered_in_steps_one_after_the_other() -> None:
+def test_requests_for_history_are_answered_in_steps() -> None:
     world = lone(link_timeout=1000.0)
     logged(world, range(1, COUNT + 1))
     neighbour = Neighbour(world, 1)

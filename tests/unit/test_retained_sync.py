@@ -361,7 +361,7 @@ def test_lists() -> None:
     assert neighbour.records(FETCH) == []  # forgotten by everybody
 
 
-def test_who_is_full_asks_for_nothing() -> None:
+def test_a_full_store_fetches_nothing() -> None:
     world, neighbour = pair(limits=Limits(max_retained=1))
     neighbour.send(restored(b"a", b"x"), restored(b"b", b"x", sequence=2))
     assert world.counters.retained_refused == 1
@@ -499,7 +499,7 @@ def test_a_slow_neighbour_is_not_pushed() -> None:
     assert first <= 100
 
 
-def test_who_asks_for_everything_again_and_again() -> None:
+def test_repeated_fetches_of_everything_are_bounded() -> None:
     world, neighbour = pair()
     fill(world, 1_000)
     neighbour.take()
@@ -705,7 +705,7 @@ def test_no_more_is_on_its_way_than_the_neighbour_has_answered_for() -> None:
     assert got == 2_000
 
 
-def test_who_brings_the_same_is_compared_with_later() -> None:
+def test_a_comparison_waits_for_a_neighbour_that_brings_the_same() -> None:
     world, neighbour = pair()
     other = Neighbour(world, 2)
     other.child()

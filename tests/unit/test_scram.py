@@ -54,7 +54,7 @@ def test_the_example_of_rfc_7677() -> None:
 
 
 @pytest.mark.parametrize("gs2", ["n,,", "y,,", "n,a=user,"])
-def test_who_knows_the_password_gets_in_and_sees_that_the_server_knows_it(gs2: str) -> None:
+def test_scram_proves_the_password_both_ways(gs2: str) -> None:
     client = ScramClient("user", "pencil", gs2=gs2)
     exchange = scram()()
     challenge = exchange.step(client.first())
@@ -70,9 +70,7 @@ def test_who_knows_the_password_gets_in_and_sees_that_the_server_knows_it(gs2: s
 @pytest.mark.parametrize(
     ("user", "password"), [("user", "pencils"), ("user", ""), ("nobody", "pencil"), ("nobody", "")]
 )
-def test_who_does_not_stays_outside_at_the_last_step_whoever_it_is(
-    user: str, password: str
-) -> None:
+def test_a_wrong_password_fails_at_the_last_step(user: str, password: str) -> None:
     client = ScramClient(user, password)
     exchange = scram()()
     challenge = exchange.step(client.first())

@@ -72,7 +72,7 @@ def test_another_user_is_refused(
     assert world.counters.log_lines_suppressed == 1  # one a minute
 
 
-def test_who_was_first_without_a_name_is_a_user_too() -> None:
+def test_a_session_of_an_unnamed_client_is_not_taken_by_a_user() -> None:
     world = users_of("plugins")
     unnamed = enter(world, None)
     assert enter(world, "anna").connack.code == 0x85

@@ -11,7 +11,7 @@ from routing.subscription_trie import TopicTrie
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.none() | st.integers(0, 9))))
-def test_it_is_a_dict(changes: list[tuple[int, int | None]]) -> None:
+def test_a_sharded_dict_behaves_like_a_dict(changes: list[tuple[int, int | None]]) -> None:
     parts: ShardedDict[int] = ShardedDict()
     model: dict[str, int] = {}
     for number, value in changes:

@@ -284,7 +284,7 @@ def test_another_life_of_a_broker_has_to_hear_it_again(world: World) -> None:
     assert answered(client)
 
 
-def test_one_that_is_gone_is_not_waited_for(world: World) -> None:
+def test_the_barrier_does_not_wait_for_a_lost_neighbour(world: World) -> None:
     neighbour, client = beside(world)
     subscribe(client, "a")
     world.advance(1.0)
@@ -305,7 +305,7 @@ def test_what_cannot_be_read_costs_the_link(world: World, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
-def test_who_has_just_started_looks_for_others_first(routing: str) -> None:
+def test_a_new_broker_joins_before_it_grants_subscriptions(routing: str) -> None:
     """Clients that come before it has joined would get a SUBACK for a subscription that no broker
     knows."""
     world = World(

@@ -48,7 +48,7 @@ def test_deadlines(wanted: list[tuple[float, bool]]) -> None:
     assert len(wheel) == 0 and not clock.timers
 
 
-def test_who_is_checked_may_come_back_or_take_others_with_him() -> None:
+def test_a_check_may_add_or_remove_items() -> None:
     clock = Clock()
     seen: list[tuple[str, float]] = []
 

@@ -201,7 +201,7 @@ def test_a_publisher_of_new_topics_rests() -> None:
     assert publisher.take() == [Pingresp()]
 
 
-def test_those_that_rest_take_turns() -> None:
+def test_resting_clients_take_turns() -> None:
     world = World()
     clients = [world.connect(f"c{n}") for n in range(3)]
     for number, client in enumerate(clients):

@@ -63,7 +63,7 @@ def test_what_may_come_twice_is_not_noted(granted: int, published: int) -> None:
     assert (numbers(world), unlogged.size) == ([None], 0)
 
 
-def test_who_is_alone_notes_nothing() -> None:
+def test_a_lone_broker_notes_nothing() -> None:
     """There is no other broker with a session to merge; when one comes it begins."""
     world = lone()
     client = world.connect("away", 5, clean=False, properties={17: 3600})

@@ -48,11 +48,11 @@ def gone(how: str, version: int = 5) -> tuple[World, list[int]]:
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("how", ["lost", "disconnected", "backlog"])
-def test_what_was_not_written_waits(how: str, version: int) -> None:
+def test_unwritten_messages_wait_in_the_queue(how: str, version: int) -> None:
     assert gone(how, version)[1] == [WAITING] * 3
 
 
-def test_what_was_written_is_in_flight() -> None:
+def test_written_messages_are_in_flight() -> None:
     assert gone("written")[1] == [IN_FLIGHT] * 3
 
 

@@ -306,7 +306,7 @@ def test_no_place() -> None:
     assert server.conn_count == 1
 
 
-def test_who_ends_while_it_waits_for_a_place() -> None:
+def test_a_parked_websocket_may_end() -> None:
     server = Listener("web", None, 1, limits=Limits())
     first, second, third = (Page(server=server) for _ in range(3))
     first.connected()
@@ -436,7 +436,7 @@ def test_pings_are_answered_with_what_they_carried() -> None:
     )
 
 
-def test_who_pings_and_does_not_read_is_sent_the_last_pong_only() -> None:
+def test_a_peer_that_does_not_read_gets_the_last_pong_only() -> None:
     page = Page().connected()
     page.protocol.pause_writing()
     for number in range(10_000):
@@ -499,7 +499,7 @@ def test_a_close_frame_that_is_never_answered() -> None:
     assert not page.node.connections
 
 
-def test_who_does_not_take_what_was_sent_is_cut_off() -> None:
+def test_a_peer_that_does_not_read_is_aborted() -> None:
     page = Page().connected()
     page.socket.stuck = True
     page.send(frame(TEXT, b"x"))

@@ -10,7 +10,7 @@ from tests.unit.node_harness import World
 OTHER = b"another!"
 
 
-def test_who_left_is_remembered_for_a_while() -> None:
+def test_a_withdrawn_session_is_remembered_for_a_while() -> None:
     world = World(link_timeout=2.0)
     whereabouts = world.node.cluster.whereabouts
     whereabouts._posted(OTHER, b"c", None)

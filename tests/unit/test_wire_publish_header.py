@@ -88,7 +88,7 @@ def test_acknowledgements() -> None:
         assert len(data) == ACK_SIZE
 
 
-def test_it_is_the_one_place() -> None:
+def test_offsets_of_a_publish_stand_in_one_module() -> None:
     for module in modules():
         if not module.startswith("broker/") or module.startswith("broker/wire/"):
             continue
