@@ -7,7 +7,7 @@ about a microsecond (`broker.base.turns`).
 QUEUED_MEMORY = 700
 """bytes of memory that a waiting message takes besides its payload and topic."""
 
-UNLOGGED_MEMORY = 320
+TRIMMED_MEMORY = 320
 """bytes of memory that the number of a QoS 2 message takes that has left the replay log, or a run
 of them, and 8 for each message."""
 

@@ -24,18 +24,18 @@ from broker.cluster.delivery.link_acks import LinkAcks
 from broker.cluster.delivery.low_watermarks import LowWatermarks
 from broker.cluster.delivery.origins import Origins
 from broker.cluster.delivery.orphans import Orphans
+from broker.cluster.delivery.pinned_entries import PinnedEntries
 from broker.cluster.delivery.ports import DeliveringBroker, LogJournal
 from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
 from broker.cluster.delivery.replay import LogWalks
 from broker.cluster.delivery.replay_log import ReplayLog
 from broker.cluster.delivery.resync import Resync
-from broker.cluster.delivery.spared import SparedEntries
 from broker.cluster.delivery.subscription_start import (
     StartingBroker,
     StartsJournal,
     SubscriptionStarts,
 )
-from broker.cluster.delivery.unlogged import UnloggedNumbers
+from broker.cluster.delivery.trimmed_numbers import TrimmedNumbers
 from broker.cluster.events import (
     ClusterEvents,
     EntriesHandled,
@@ -229,7 +229,7 @@ class Cluster:
             report=self,
             timeout=config.link_timeout,
         )
-        self.unlogged: UnloggedNumbers = UnloggedNumbers(node, self.replay_log)
+        self.trimmed_numbers: TrimmedNumbers = TrimmedNumbers(node, self.replay_log)
         self.remote_flow_control: RemoteFlowControl = RemoteFlowControl(
             node, self.directory, self, self
         )
@@ -335,9 +335,9 @@ class Cluster:
         )
         self.whereabouts: Whereabouts = Whereabouts(node, self.directory)
         self.session_history: SessionHistory = SessionHistory(
-            node, self.origins, self.replay_log, self.unlogged, self.delivered_ranges
+            node, self.origins, self.replay_log, self.trimmed_numbers, self.delivered_ranges
         )
-        spared = SparedEntries(node, self.strategy, self.replay_log)
+        pinned_entries = PinnedEntries(node, self.strategy, self.replay_log)
         handover = Handover(
             node,
             self.own.id,
@@ -347,7 +347,7 @@ class Cluster:
             log=self.replay_log,
             orphans=self.orphans,
             gap_recovery=self.gap_recovery,
-            spared=spared,
+            pinned_entries=pinned_entries,
             delivered_ranges=self.delivered_ranges,
             whereabouts=self.whereabouts,
             history=self.session_history,
@@ -385,7 +385,7 @@ class Cluster:
             log=self.replay_log,
             gap_recovery=self.gap_recovery,
             subscription_starts=self.subscription_starts,
-            spared=spared,
+            pinned_entries=pinned_entries,
             delivered_ranges=self.delivered_ranges,
             history=self.session_history,
             handover=handover,
@@ -472,7 +472,7 @@ class Cluster:
         self.session_came: Callable[[Session, bool], None] = self.takeover.came
         self.session_ended: Callable[[Session], None] = self.takeover.ended
         self.session_floor: Callable[[str, str | None], int] = self.takeover.tombstones.floor
-        self.session_away: Callable[[Session], None] = self.unlogged.watch
+        self.session_away: Callable[[Session], None] = self.trimmed_numbers.watch
         self.session_elsewhere: Callable[[str], bool] = self.whereabouts.elsewhere
         self.subscribing: Callable[[Session, Callable[[float], None]], None] = (
             self.whereabouts.subscribing
@@ -611,7 +611,7 @@ class Cluster:
                 self.custody.route_changed,
                 # Sessions of a broker are asked for once messages find their path to it.
                 self.takeover.route_changed,
-                self.unlogged.route_changed,
+                self.trimmed_numbers.route_changed,
                 # A BREAK tells the broker of the new path ahead of the messages that take it,
                 self.gap_recovery.route_changed,
                 # then messages of origins that are gone are exchanged,
@@ -629,8 +629,8 @@ class Cluster:
         moving = (
             self.takeover.exported
             + self.takeover.arriving
-            + self.takeover.spared.size
-            + self.unlogged.size
+            + self.takeover.pinned_entries.size
+            + self.trimmed_numbers.size
         )
         said = self.directory.database.memory + self.strategy.memory
         return self.sharing.memory + noted + moving + said + self.gap_recovery.release.held_bytes

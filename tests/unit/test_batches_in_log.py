@@ -413,36 +413,36 @@ def test_numbers_are_noted_of_those_for_clients_that_are_away() -> None:
     away.subscribe("a", qos=2)
     away.subscribe("a/b", qos=2)
     away.disconnect()
-    unlogged = world.node.cluster.unlogged
+    trimmed_numbers = world.node.cluster.trimmed_numbers
     topics = [b"a", b"a/b", b"b", b"a", b"b"]
     messages = [(topic, payload(n)) for n, topic in enumerate(topics, 1)]
-    unlogged._dropped(batch_entry(KEYS[0], 1, messages), 0, None)
-    assert not unlogged._noted
-    unlogged._dropped(batch_entry(KEYS[0], 1, messages, qos=2), 0, None)
-    assert [(key, first, len(hashes)) for key, first, hashes in unlogged._noted] == [
+    trimmed_numbers._dropped(batch_entry(KEYS[0], 1, messages), 0, None)
+    assert not trimmed_numbers._noted
+    trimmed_numbers._dropped(batch_entry(KEYS[0], 1, messages, qos=2), 0, None)
+    assert [(key, first, len(hashes)) for key, first, hashes in trimmed_numbers._noted] == [
         (KEYS[0], 1, 2),
         (KEYS[0], 4, 1),
     ]
     places = {content: [index] for index, content in enumerate(messages)}
     found: list[tuple[bytes, int] | None] = [None] * 5
-    unlogged.find(places, {KEYS[0]: [(1, 9)]}, found)
+    trimmed_numbers.find(places, {KEYS[0]: [(1, 9)]}, found)
     assert found == [(KEYS[0], 1), (KEYS[0], 2), None, (KEYS[0], 4), None]
 
 
-def test_a_batch_is_spared_for_a_session_that_gets_any_of_it() -> None:
+def test_a_batch_is_pinned_for_a_session_that_gets_any_of_it() -> None:
     world = lone(routing="interest", limits=Limits(log_bytes=300))
     client = world.connect("c", 5, clean=False, properties={17: 3600})
     client.subscribe("a", qos=1)
-    log, spared = world.node.forwarder.log, world.node.cluster.takeover.spared
-    spared.keep("the move", world.session("c"))
+    log, pinned_entries = world.node.forwarder.log, world.node.cluster.takeover.pinned_entries
+    pinned_entries.pin("the move", world.session("c"))
     log.append(batch_entry(KEYS[0], 1, [(b"b", b"x")] * 3, at=world.now), None)
     log.append(batch_entry(KEYS[0], 4, [(b"b", b"x"), (b"a", b"y")] * 2, at=world.now), None)
     for number in range(3):
         log.append(batch_entry(KEYS[1], 1 + 9 * number, [(b"b", b"x")] * 9, at=world.now), None)
-    assert [(entry.sequence, entry.count) for entry in log.spared] == [(4, 4)]
+    assert [(entry.sequence, entry.count) for entry in log.pinned] == [(4, 4)]
     assert [one[1:3] for one in told(log.those({KEYS[0]: [(1, 5)]}, 0.0))] == [(4, b"b"), (5, b"a")]
-    spared.release("the move")
-    assert not log.spared
+    pinned_entries.unpin("the move")
+    assert not log.pinned
 
 
 def test_what_a_session_had_is_found_in_batches() -> None:

@@ -58,7 +58,7 @@ ORDER: dict[type[Event], list[str]] = {
         "Assignments.route_changed",
         "Custody.route_changed",
         "Takeover.route_changed",
-        "UnloggedNumbers.route_changed",
+        "TrimmedNumbers.route_changed",
         "GapRecovery.route_changed",
         "Resync.route_changed",
         "AbsentMembers.route_changed",

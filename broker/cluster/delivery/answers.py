@@ -165,7 +165,7 @@ class Answers:
         gone, found = self._logged(asked, in_log, now)
         parts: list[bytes] = []
         size, compared, more = 0, 0, False
-        wants = self._wants(asked, now, named_too=log.chosen > log.begin or bool(log.spared))
+        wants = self._wants(asked, now, named_too=log.chosen > log.begin or bool(log.pinned))
         for entry in chain.from_iterable(each.singles() for each in found):
             if size > CHUNK or compared >= LOOKS:
                 top, more = entry.sequence - 1, True
@@ -187,7 +187,7 @@ class Answers:
         horizon = now - self._node.limits.log_age
         if not asked.lacks:
             return 0, ()
-        if asked.key == self._origins.key and not log.spared:
+        if asked.key == self._origins.key and not log.pinned:
             first = min(log.first_of(asked.key, horizon), LAST)
             left = intersect(asked.lacks, [(1, first - 1)]) if first > 1 else []
             return left[-1][1] if left else 0, log.own(asked.key, asked.lacks, horizon, looked)

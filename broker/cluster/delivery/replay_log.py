@@ -254,9 +254,9 @@ class ReplayLog:
         "full",
         "limit",
         "lost",
+        "pinned",
         "pressed",
         "room",
-        "spared",
         "unsent",
         "warn",
     )
@@ -300,8 +300,8 @@ class ReplayLog:
         self.lost: Callable[[LogEntry, int], None] = _no_need
         self.dropped: list[Callable[[LogEntry, int, Connection | None], None]] = []
         """Called with each entry that goes, its position, and whose message pushed it out."""
-        self.spared: deque[LogEntry] = deque()
-        """Entries that are gone and that `those` finds all the same (`spared`)."""
+        self.pinned: deque[LogEntry] = deque()
+        """Entries that are gone and that `those` finds all the same (`PinnedEntries`)."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -533,7 +533,7 @@ class ReplayLog:
         found: list[LogEntry] = []
         left = sum(high - low + 1 for ranges in numbers.values() for low, high in ranges)
         count = 0
-        for entry in chain(reversed(self._entries), reversed(self.spared)):
+        for entry in chain(reversed(self._entries), reversed(self.pinned)):
             if left <= 0 or entry.at < horizon:
                 break
             count += 1

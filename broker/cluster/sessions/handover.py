@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     from broker.cluster.delivery.gap_recovery import GapRecovery
     from broker.cluster.delivery.origins import Origins
     from broker.cluster.delivery.orphans import Orphans
+    from broker.cluster.delivery.pinned_entries import PinnedEntries
     from broker.cluster.delivery.replay_log import ReplayLog
-    from broker.cluster.delivery.spared import SparedEntries
     from broker.cluster.sessions.delivered_ranges import DeliveredRanges
     from broker.cluster.sessions.ports import SessionBroker
     from broker.cluster.sessions.session_history import SessionHistory
@@ -118,8 +118,8 @@ class Handover:
         "_origins",
         "_orphans",
         "_own",
+        "_pinned_entries",
         "_predecessors",
-        "_spared",
         "_strategy",
         "_turns",
         "_whereabouts",
@@ -137,13 +137,13 @@ class Handover:
         log: ReplayLog,
         orphans: Orphans,
         gap_recovery: GapRecovery,
-        spared: SparedEntries,
+        pinned_entries: PinnedEntries,
         delivered_ranges: DeliveredRanges,
         whereabouts: Whereabouts,
         history: SessionHistory,
     ) -> None:
-        """`node`: this broker, with the id `own_id`; `spared`: keeps log entries for sessions that
-        move; `whereabouts`: notes sessions that leave; the modules that know what a session
+        """`node`: this broker, with the id `own_id`; `pinned_entries`: keeps log entries for
+        sessions that move; `whereabouts`: notes sessions that leave; the modules that know what a session
         was offered: `directory`, `strategy`, `origins`, `log`, `orphans`, `gap_recovery`,
         `delivered_ranges`, `history`."""
         self._node = node
@@ -165,7 +165,7 @@ class Handover:
         self.size = 0
         """Bytes that are encoded."""
         self._number = 0
-        self._spared = spared
+        self._pinned_entries = pinned_entries
         self._given: dict[str, Given] = {}
         # Client -> stamp of the taker that waits until the session is complete, since when (s).
         self._asked: dict[str, tuple[int, float]] = {}
@@ -591,8 +591,8 @@ class Handover:
         self._number = self._number + 1 & 0xFFFFFFFF
         export = PendingHandover(asked, self._number, state.seen, len(session.queue), now)
         export.merged = merged
-        # Entries that are spared for the export before this one stay spared.
-        self._spared.keep(export, session)
+        # Entries that are pinned for the export before this one stay pinned.
+        self._pinned_entries.pin(export, session)
         self._drop(client_id)
         self._exports[client_id] = export
         node.schedule(now + EXPORT_TIME, lambda at: self._expire(client_id, export, at))
@@ -695,7 +695,7 @@ class Handover:
     def _drop(self, client_id: str) -> None:
         export = self._exports.pop(client_id, None)
         if export is not None:
-            self._spared.release(export)
+            self._pinned_entries.unpin(export)
             self.size -= export.size
 
     def _make_room(self, now: float) -> None:

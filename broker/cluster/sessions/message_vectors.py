@@ -107,7 +107,7 @@ def numbered(found: Iterable[tuple[bytes, int]]) -> dict[bytes, Ranges]:
     return {key: merge(pairs) for key, pairs in numbers.items()}
 
 
-def unlogged(
+def trimmed(
     vector: LocalVector, seen: Vector, before: Vector, found: Iterable[tuple[bytes, int, object]]
 ) -> Vector:
     """Return the numbers that have been here (`vector`), were not offered to a session (`seen`),

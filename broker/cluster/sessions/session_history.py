@@ -36,7 +36,7 @@ from routing.topic_filter import SHARE_PREFIX
 if TYPE_CHECKING:
     from broker.cluster.delivery.origins import Origins
     from broker.cluster.delivery.replay_log import ReplayLog
-    from broker.cluster.delivery.unlogged import UnloggedNumbers
+    from broker.cluster.delivery.trimmed_numbers import TrimmedNumbers
     from broker.cluster.sessions.delivered_ranges import DeliveredRanges
     from broker.core.local_broker import LocalBroker
     from broker.core.start_point import SubscriptionStart
@@ -89,7 +89,7 @@ class SessionHistory:
         "_offered",
         "_origins",
         "_synced",
-        "_unlogged",
+        "_trimmed_numbers",
     )
 
     def __init__(
@@ -97,17 +97,17 @@ class SessionHistory:
         node: LocalBroker,
         origins: Origins,
         log: ReplayLog,
-        unlogged: UnloggedNumbers,
+        trimmed_numbers: TrimmedNumbers,
         delivered_ranges: DeliveredRanges,
     ) -> None:
         """`node`: this broker; `origins`: which numbers have been here; `log`: the messages of the
-        last minutes; `unlogged`: notes of messages that have left the log; `delivered_ranges`: what
-        sessions had at other brokers."""
+        last minutes; `trimmed_numbers`: notes of messages that have left the log;
+        `delivered_ranges`: what sessions had at other brokers."""
         self._node = node
         self._limits = node.limits
         self._origins = origins
         self._log = log
-        self._unlogged = unlogged
+        self._trimmed_numbers = trimmed_numbers
         self._delivered_ranges = delivered_ranges
         # Merged sessions, for as long as another old one may have had the same messages.
         self._merged: dict[Session, list[MergedHistory]] = {}
@@ -321,7 +321,7 @@ class SessionHistory:
                 for number, message in reversed(list(enumerate(entry.messages(), entry.sequence))):
                     if waiting := places.get((message.topic, message.payload)):
                         found[waiting.pop()] = (entry.key, number)
-        self._unlogged.find(places, ranges, found)
+        self._trimmed_numbers.find(places, ranges, found)
         return found
 
     def _forget_later(self, session: Session) -> None:

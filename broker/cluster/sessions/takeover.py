@@ -50,8 +50,8 @@ from broker.cluster.sessions.message_vectors import (
     offered,
     only,
     seen_by_both,
+    trimmed,
     uncovered,
-    unlogged,
     whole,
 )
 from broker.cluster.sessions.pending_takeover import RETRY, Action, Input, PendingTakeover, State
@@ -90,8 +90,8 @@ from routing.topic_filter import split_shared
 if TYPE_CHECKING:
     from broker.cluster.delivery.gap_recovery import GapRecovery
     from broker.cluster.delivery.origins import Origins
+    from broker.cluster.delivery.pinned_entries import PinnedEntries
     from broker.cluster.delivery.replay_log import ReplayLog
-    from broker.cluster.delivery.spared import SparedEntries
     from broker.cluster.delivery.subscription_start import SubscriptionStarts
     from broker.cluster.link.link import Link
     from broker.cluster.ports import Neighbours, Reporting
@@ -160,8 +160,8 @@ class Takeover:
         "_turns",
         "active",
         "merging",
+        "pinned_entries",
         "queues",
-        "spared",
         "tombstones",
     )
 
@@ -179,7 +179,7 @@ class Takeover:
         log: ReplayLog,
         gap_recovery: GapRecovery,
         subscription_starts: SubscriptionStarts,
-        spared: SparedEntries,
+        pinned_entries: PinnedEntries,
         delivered_ranges: DeliveredRanges,
         history: SessionHistory,
         handover: Handover,
@@ -190,8 +190,8 @@ class Takeover:
         neighbours: Neighbours,
     ) -> None:
         """`node`: this broker, with the id `own_id`; `clock`: makes all stamps; `links`: by the
-        neighbour's id; `barrier`: tells when all brokers know of subscriptions; `spared`: keeps log
-        entries for sessions that move; `handover`: the holder's side; `merging`: of older sessions,
+        neighbour's id; `barrier`: tells when all brokers know of subscriptions; `pinned_entries`: keeps
+        log entries for sessions that move; `handover`: the holder's side; `merging`: of older sessions,
         `queues`: of what they have queued; `tombstones`: of sessions that have ended; `reporting`:
         counts and logs; `neighbours`: get what is posted; the modules that know what a session was
         offered: `directory`, `strategy`, `origins`, `log`, `gap_recovery`, `subscription_starts`,
@@ -214,7 +214,7 @@ class Takeover:
         self._history = history
         self._reporting = reporting
         self._neighbours = neighbours
-        self.spared = spared
+        self.pinned_entries = pinned_entries
         self._handover = handover
         self._pending: dict[str, PendingTakeover] = {}
         self._actions = self._action_table()
@@ -304,7 +304,7 @@ class Takeover:
             handshake, client_id, stamp, max(kept)[1], now
         )
         pending.conn.wait()
-        self.spared.keep(pending, None)
+        self.pinned_entries.pin(pending, None)
         self._ask(pending, now)
         self._node.schedule(now + RETRY, lambda at: self._check(pending, at))
         return 0
@@ -512,7 +512,7 @@ class Takeover:
     def _remove(self, pending: PendingTakeover) -> None:
         pending.work = None
         del self._pending[pending.client_id]
-        self.spared.release(pending)
+        self.pinned_entries.unpin(pending)
 
     def _drop(self, pending: PendingTakeover) -> None:
         session, pending.session = pending.session, None
@@ -659,7 +659,7 @@ class Takeover:
         session = pending.session = node.sessions[client_id] = node.new_session(client_id)
         session.permissions = node.permissions(connect.username, client_id, pending.conn.listener)
         if leaves_out:
-            self.spared.keep(pending, session)
+            self.pinned_entries.pin(pending, session)
         stepped = False
         merged = None if left is None else MergedHistory(left.seen)
         noting = (
@@ -673,7 +673,7 @@ class Takeover:
         if stepped:
             self._dispatcher.forget_routes()  # routes that were made meanwhile lack this session
         now = node.now
-        self.spared.keep(pending, session)
+        self.pinned_entries.pin(pending, session)
         pending.seen = state.seen
         self._history.inherit(session, state)
         if left is not None and merged is not None:
@@ -689,7 +689,7 @@ class Takeover:
             self._step(pending, Input.UNTOLD, now)
             return
         found = list(self._history.since(pending.seen, now - node.limits.log_age))
-        pending.dropped = unlogged(self._origins.vector, pending.seen, state.before, found)
+        pending.dropped = trimmed(self._origins.vector, pending.seen, state.before, found)
         if ordinary and pending.dropped:
             self._step(pending, Input.LACKING, now)
             return

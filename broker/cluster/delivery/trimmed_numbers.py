@@ -1,5 +1,5 @@
-"""Sequence numbers of QoS 2 messages that have left the log and are queued for clients that are
-away (docs/decisions/0016).
+"""Sequence numbers of QoS 2 messages that were trimmed from the log and are queued for clients that
+are away (docs/decisions/0016).
 
 A message in a session does not say which origin and number it has: a merge of two sessions finds
 that in the log. Large messages push everything else out of the log in milliseconds. So while
@@ -34,8 +34,8 @@ Places = dict[tuple[bytes, bytes], list[int]]
 """Topic and payload -> indices of the messages of a session with these."""
 
 
-class UnloggedNumbers:
-    """The QoS 2 messages that left the log while clients were away."""
+class TrimmedNumbers:
+    """Notes of the QoS 2 messages that were trimmed from the log while clients were away."""
 
     __slots__ = (
         "_away",
@@ -49,6 +49,7 @@ class UnloggedNumbers:
     )
 
     def __init__(self, node: LocalBroker, log: ReplayLog) -> None:
+        """`node`: this broker; `log`: whose trimmed messages are noted."""
         self._node = node
         self._counters = node.counters
         self._log = log
@@ -110,10 +111,10 @@ class UnloggedNumbers:
             contents = [(topic, payload) for payload in entry.payloads()]
         hashes = array("q", map(hash, contents))
         self._noted.append((entry.key, entry.sequence, hashes))
-        self.size += costs.UNLOGGED_MEMORY + 8 * len(hashes)
+        self.size += costs.TRIMMED_MEMORY + 8 * len(hashes)
         while self.size > self._node.limits.unlogged_bytes:
             oldest = self._noted.popleft()[2]
-            self.size -= costs.UNLOGGED_MEMORY + 8 * len(oldest)
+            self.size -= costs.TRIMMED_MEMORY + 8 * len(oldest)
             self._counters.queued_unnumbered += len(oldest)
 
     def _waits(self, topic: bytes) -> bool:

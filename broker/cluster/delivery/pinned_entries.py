@@ -1,11 +1,11 @@
-"""Entries that leave the log while sessions move between brokers, and that these sessions may need
-(docs/decisions/0016).
+"""Pinned entries: they leave the log while sessions move between brokers, and these sessions may
+need them (docs/decisions/0016).
 
 The broker that takes a session and the one that gives it find in their logs the messages that
 arrived while it moved. Messages of some megabytes push everything else out of the log in less time
-than a move takes; so entries that a moving session gets are spared until it has arrived.
+than a move takes; so entries that a moving session gets are pinned until it has arrived.
 
-    on its way: taken here, or given from here -(an entry that it gets leaves the log)-> spared
+    on its way: taken here, or given from here -(an entry that it gets leaves the log)-> pinned
                                                -(no session is on its way)-> gone
 """
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from broker.core.session import Session
 
 
-class SparedEntries:
-    """Log entries that are kept for sessions on their way to another broker (`ReplayLog.spared`),
+class PinnedEntries:
+    """Log entries that are pinned for sessions on their way to another broker (`ReplayLog.pinned`),
     by takeover or handover."""
 
     __slots__ = (
@@ -38,7 +38,7 @@ class SparedEntries:
 
     def __init__(self, node: LocalBroker, strategy: RoutingStrategy, log: ReplayLog) -> None:
         """`node`: this broker; `strategy`: whether brokers say what arrived since; `log`: whose
-        entries are kept."""
+        entries are pinned."""
         self._node = node
         self._counters = node.counters
         self._strategy = strategy
@@ -47,9 +47,9 @@ class SparedEntries:
         self._moved: Counter[Session | None] = Counter()  # how many move each of them
         self.size = 0  # bytes
 
-    def keep(self, mover: object, session: Session | None) -> None:
-        """Spare what `session` gets from now on; None: its subscriptions are not known yet, so
-        everything is spared. `mover`: what moves it, for `release`."""
+    def pin(self, mover: object, session: Session | None) -> None:
+        """Pin what `session` gets from now on; None: its subscriptions are not known yet, so
+        everything is pinned. `mover`: what moves it, for `unpin`."""
         log = self._log
         if not self._movers:
             log.dropped.append(self._dropped)
@@ -57,20 +57,20 @@ class SparedEntries:
             self._leave(mover)
         self._movers[mover] = session
         self._moved[session] += 1
-        if log.spared and not self._everything():
-            kept = [entry for entry in log.spared if self._wanted(entry)]
-            log.spared.clear()
-            log.spared.extend(kept)
+        if log.pinned and not self._everything():
+            kept = [entry for entry in log.pinned if self._wanted(entry)]
+            log.pinned.clear()
+            log.pinned.extend(kept)
             self.size = sum(entry.size for entry in kept)
 
-    def release(self, mover: object) -> None:
+    def unpin(self, mover: object) -> None:
         """Note that a session has arrived, or is not moved."""
         if mover in self._movers:
             self._leave(mover)
             if not self._movers:
                 log = self._log
                 log.dropped.remove(self._dropped)
-                log.spared.clear()
+                log.pinned.clear()
                 self.size = 0
 
     def _leave(self, mover: object) -> None:
@@ -80,7 +80,7 @@ class SparedEntries:
             del self._moved[session]
 
     def _everything(self) -> bool:
-        """Whether all entries have to be spared: with flooding, the broker that gives a session
+        """Whether all entries have to be pinned: with flooding, the broker that gives a session
         away does not say what arrived since."""
         return None in self._moved and not self._strategy.leaves_out
 
@@ -97,10 +97,10 @@ class SparedEntries:
         """Keep an entry that leaves the log; the oldest ones are dropped if there is no room."""
         if not self._everything() and not self._wanted(entry):
             return
-        spared = self._log.spared
-        spared.append(entry)
+        pinned = self._log.pinned
+        pinned.append(entry)
         self.size += entry.size
-        while self.size > self._node.limits.spared_bytes and len(spared) > 1:
-            oldest = spared.popleft()
+        while self.size > self._node.limits.spared_bytes and len(pinned) > 1:
+            oldest = pinned.popleft()
             self.size -= oldest.size
             self._counters.replay_log_reserve_full += oldest.count
