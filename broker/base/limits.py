@@ -521,9 +521,9 @@ class Limits(Record, kw_only=True):
     them is lost, said and counted [replay_log_lost]."""
 
     spared_bytes: int = 128 * 1024 * 1024
-    """bytes of what has left the log and is kept for sessions on their way: of one of them,
-    `max_queued_bytes` may wait and twice that be in the log while it moves; and as many for shared
-    subscriptions just known. The oldest go first [replay_log_reserve_full]."""
+    """bytes of entries that were trimmed from the log and are pinned for sessions on their way: of
+    one, `max_queued_bytes` may wait and twice that be in the log while it moves; and as many for
+    shared subscriptions just known. The oldest go first [replay_log_reserve_full]."""
 
     unlogged_bytes: int = 16 * 1024 * 1024
     """bytes of numbers of QoS 2 messages that wait for clients that are away and have left the log:

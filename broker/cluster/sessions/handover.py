@@ -143,8 +143,8 @@ class Handover:
         history: SessionHistory,
     ) -> None:
         """`node`: this broker, with the id `own_id`; `pinned_entries`: keeps log entries for
-        sessions that move; `whereabouts`: notes sessions that leave; the modules that know what a session
-        was offered: `directory`, `strategy`, `origins`, `log`, `orphans`, `gap_recovery`,
+        sessions that move; `whereabouts`: notes sessions that leave; the modules that know what a
+        session was offered: `directory`, `strategy`, `origins`, `log`, `orphans`, `gap_recovery`,
         `delivered_ranges`, `history`."""
         self._node = node
         self._counters = node.counters

@@ -190,12 +190,12 @@ class Takeover:
         neighbours: Neighbours,
     ) -> None:
         """`node`: this broker, with the id `own_id`; `clock`: makes all stamps; `links`: by the
-        neighbour's id; `barrier`: tells when all brokers know of subscriptions; `pinned_entries`: keeps
-        log entries for sessions that move; `handover`: the holder's side; `merging`: of older sessions,
-        `queues`: of what they have queued; `tombstones`: of sessions that have ended; `reporting`:
-        counts and logs; `neighbours`: get what is posted; the modules that know what a session was
-        offered: `directory`, `strategy`, `origins`, `log`, `gap_recovery`, `subscription_starts`,
-        `delivered_ranges`, `history`."""
+        neighbour's id; `barrier`: tells when all brokers know of subscriptions; `pinned_entries`:
+        keeps log entries for sessions that move; `handover`: the holder's side; `merging`: of older
+        sessions, `queues`: of what they have queued; `tombstones`: of sessions that have ended;
+        `reporting`: counts and logs; `neighbours`: get what is posted; the modules that know what a
+        session was offered: `directory`, `strategy`, `origins`, `log`, `gap_recovery`,
+        `subscription_starts`, `delivered_ranges`, `history`."""
         self._node = node
         self._dispatcher, self._predecessors = node.dispatcher, node.predecessors
         self._counters, self._log_limit = node.counters, node.log_limit
