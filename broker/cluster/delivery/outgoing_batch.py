@@ -42,6 +42,7 @@ class OutgoingBatch:
         "_data",
         "_end",
         "_generation",
+        "_limit",
         "_links",
         "_links_of",
         "_qos",
@@ -69,12 +70,12 @@ class OutgoingBatch:
         self._version = 5 if version == 5 else 4
         self._source = source
         self._links = NO_LINKS
-        self._begin = self._end = 0
+        self._begin = self._end = self._limit = 0
         self._count = self._qos = 0
 
     def add(self, route: Route, begin: int, end: int, count: int, qos: int) -> None:
-        """Add `count` packets, which are of this `qos` and take this `route`, from `begin` to
-        `end` in the chunk."""
+        """Add `count` packets, which are of this `qos` and of one size and take this `route`, from
+        `begin` to `end` in the chunk."""
         links: list[Link] = (
             route.links if route.generation == self._generation else self._links_of(route)
         )
@@ -82,22 +83,36 @@ class OutgoingBatch:
             if not qos:
                 return  # not numbered, as nobody gets it
             links = NO_LINKS
+        total = self._count + count
         if (
             links is self._links
             and begin == self._end
             and qos == self._qos
-            and self._count + count <= MOST
-            and end - self._begin <= LARGEST
+            and total <= MOST
+            and end <= self._limit
         ):
-            self._count += count
+            self._count = total
+            self._end = end
         else:
-            if self._count:
-                self.flush()
+            self._begin_with(links, begin, end, count, qos)
+
+    def _begin_with(self, links: list[Link], begin: int, end: int, count: int, qos: int) -> None:
+        """Send what has been added, and begin a batch with the next `count` packets, of this `qos`
+        and of one size, from `begin` to `end`, which take these `links`: several batches, if they
+        are too many for one."""
+        size = (end - begin) // count
+        most = max(1, min(MOST, LARGEST // size))
+        while True:
+            self.flush()
             self._links = links
             self._begin = begin
-            self._count = count
+            self._limit = begin + LARGEST
             self._qos = qos
-        self._end = end
+            self._count = min(count, most)
+            self._end = begin = begin + self._count * size
+            count -= self._count
+            if not count:
+                return
 
     def flush(self) -> None:
         """Send what has been added: what is published next gets the numbers behind it."""
