@@ -71,18 +71,27 @@ class LogEntry:
         "size",
     )
 
-    def __init__(self, key: bytes, sequence: int, data: bytes, message: Message, at: float) -> None:
+    def __init__(
+        self,
+        key: bytes,
+        sequence: int,
+        data: bytes,
+        message: Message | None,
+        at: float,
+        count: int = 1,
+        step: int = 0,
+    ) -> None:
         """`key`, `sequence`: the origin, and the number there; `data`: the PUBLISH as links carry
-        it, b"" to make it from `message` later; `at`: s."""
+        it, b"" to make it from `message` later; `at`: s; `count`, `step`: as `run` takes them."""
         self.key = key
         self.sequence = sequence
-        self.count = 1
+        self.count = count
         self.at = at
-        self.expires_at = message.expires_at
+        self.expires_at = None if message is None else message.expires_at
         self._data = data
-        self._step = 0  # bytes of each message of a run but the first
+        self._step = step  # bytes of each message of a run but the first
         self._message: Message | None = None if data else message
-        self.size = len(data) or size_of(message)
+        self.size = len(data) if data or message is None else size_of(message)
 
     @classmethod
     def run(
@@ -92,17 +101,7 @@ class LogEntry:
         PUBLISH names its origin `key` and its number `sequence`, the others, `step` bytes each,
         continue it. One entry and one piece of bytes; a neighbour may lack a part of it
         (`part`)."""
-        entry = cls.__new__(cls)
-        entry.key = key
-        entry.sequence = sequence
-        entry.count = count
-        entry.at = at
-        entry.expires_at = None
-        entry._data = data
-        entry._step = step
-        entry._message = None
-        entry.size = len(data)
-        return entry
+        return cls(key, sequence, data, None, at, count, step)
 
     @classmethod
     def batch(cls, key: bytes, sequence: int, count: int, data: bytes, at: float) -> LogEntry:
