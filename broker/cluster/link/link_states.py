@@ -92,7 +92,9 @@ class Action(TableEnum):
 
 HANDSHAKE = (State.DIALLED, State.CALLED, State.PROVING, State.AGREEING)
 
-UP: tuple[State, ...] = tuple(state for state in State if state not in (*HANDSHAKE, State.CLOSED))
+UP: tuple[State, ...] = tuple(
+    state for state in State if state not in HANDSHAKE and state is not State.CLOSED
+)
 """The handshake is complete."""
 FORWARDING: tuple[State, ...] = (State.FORWARDING, State.LIVE, State.FORWARDING_BEHIND)
 """The link is in the tree, at both ends."""
