@@ -36,7 +36,7 @@ from broker.wire.properties import Properties, Property, decode_properties
 from broker.wire.steps import finish
 from broker.wire.strings import SHARE_PREFIX, check_topic_name, read_binary, read_string, shorten
 
-_A = TypeVar("_A", Puback, Pubrec, Pubrel, Pubcomp)
+_A = TypeVar("_A", bound=Puback | Pubrec | Pubrel | Pubcomp)
 _Decoder: TypeAlias = Callable[[int, bytes, int], Packet]
 
 FILTERS = 1_000
