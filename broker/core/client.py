@@ -52,7 +52,7 @@ class MemoryRoom(Protocol):
         """Whether there is room for new clients and filters."""
 
 
-class Host(Scheduler, Protocol):
+class ClientHost(Scheduler, Protocol):
     """What a client asks of its broker."""
 
     now: float
@@ -159,7 +159,9 @@ class Client:
         "window",
     )
 
-    def __init__(self, node: Host, conn: Connection, session: Session, connect: Connect) -> None:
+    def __init__(
+        self, node: ClientHost, conn: Connection, session: Session, connect: Connect
+    ) -> None:
         """`node`: this broker; `conn`: the client's connection; `session`: its session; `connect`:
         its CONNECT packet."""
         self.node = node

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from broker.auth.certificate import common_name
 from broker.auth.enhanced_auth import Authentication, AuthenticationFailed
-from broker.core.client import Client, MemoryRoom
-from broker.core.client import Host as ClientHost
+from broker.core.client import Client, ClientHost, MemoryRoom
 from broker.core.client_packets import ClientPackets
 from broker.core.connack import accepting, keep_alive, refusing
 from broker.core.connection import Connection
 from broker.core.effects import Authenticate
 from broker.core.reason_string import well_formed
 from broker.core.session import QueueMemory
-from broker.core.session_opening import Host as OpeningHost
-from broker.core.session_opening import open_session
+from broker.core.session_opening import OpeningHost, open_session
 from broker.core.session_owner import Host as Verifier
 from broker.core.session_owner import abandoned, belongs, owner_of
 from broker.wire.constants import BRIDGE_BIT, MAX_PACKET_SIZE, PacketType, ReasonCode

@@ -260,7 +260,7 @@ class Listening(Protocol):
         """The names of the events that some plugin wants."""
 
 
-class Host(Scheduler, Protocol):
+class SessionHost(Scheduler, Protocol):
     """What a session asks of its broker."""
 
     @property
@@ -349,7 +349,7 @@ class Session:
         "will_timer",
     )
 
-    def __init__(self, node: Host, client_id: str) -> None:
+    def __init__(self, node: SessionHost, client_id: str) -> None:
         self.node = node
         self.client_id = client_id
         self.conn: Connection | None = None

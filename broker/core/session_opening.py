@@ -6,8 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from broker.core.memory_limit import will_memory
-from broker.core.session import NEVER, OtherBrokers, Session
-from broker.core.session import Host as SessionHost
+from broker.core.session import NEVER, OtherBrokers, Session, SessionHost
 from broker.core.topic_alias import TopicAliases
 from broker.wire.constants import MAX_PACKET_SIZE
 from broker.wire.properties import Properties, Property
@@ -26,7 +25,7 @@ class SessionsElsewhere(OtherBrokers, Protocol):
         """Return when the last session of a client ended (hybrid clock), 0: not known."""
 
 
-class Host(SessionHost, Protocol):
+class OpeningHost(SessionHost, Protocol):
     """What opening a session asks of its broker."""
 
     @property
@@ -58,7 +57,7 @@ class Host(SessionHost, Protocol):
 
 
 def open_session(
-    node: Host,
+    node: OpeningHost,
     conn: Connection,
     connect: Connect,
     owner: str | None,
@@ -97,7 +96,7 @@ def open_session(
 
 
 def _configure(
-    node: Host, session: Session, connect: Connect, listener: str, answer: Properties
+    node: OpeningHost, session: Session, connect: Connect, listener: str, answer: Properties
 ) -> None:
     """Give a session what its client's CONNECT says."""
     properties = connect.properties
