@@ -3,7 +3,7 @@ tree."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from broker.cluster.events import EntriesHandled, LinkBehind, LinkDown, LinkDrained
 from broker.cluster.link.link import Link
@@ -11,7 +11,7 @@ from broker.cluster.strategy.directory import Directory
 from broker.cluster.strategy.path_change import tell_break, tell_break_over
 from broker.cluster.strategy.ports import Delivery, Feed, LinkedBroker
 
-FLOOD = "flood"
+FLOOD: Final = "flood"
 
 
 class OverSpanningTree:
