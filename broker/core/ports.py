@@ -114,7 +114,9 @@ class NullJournal:
 
     recording = False
     healthy = True
-    lsn = durable_lsn = pending = 0
+    lsn = 0
+    durable_lsn = 0
+    pending = 0
 
     def require(self, source: object, /) -> None:
         """Let what `source` is sent go out at once: nothing is recorded."""
