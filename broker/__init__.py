@@ -15,3 +15,10 @@ The packages are floors; each may import from those below it only, and import-li
 Three packages of the top level, below `config`, know nothing of a broker: `routing` (filters and
 paths), `stp` (the spanning tree), `discovery` (finding brokers). Read `core` first, then `cluster`.
 """
+
+import os
+
+from broker.base.core_build import choose
+
+CORE = choose(os.environ.get("MQTTREE_CORE"))
+"""Which code runs: compiled, or the sources."""

@@ -1,7 +1,7 @@
 """What all packages of the broker use. It knows nothing of clients, links and federations.
 
 What it may know: `wire` (its errors) and nothing else. All of it is pure but `machine` (what the
-machine has) and `version`.
+machine has), `version` and `core_build` (whether the compiled core runs).
 
 * `limits`: every limit, with its unit, its reason, and the counter of what exceeds it.
 * `counters`: what `/metrics` and `/api/federation` show; `log_limit` keeps peers from filling logs;

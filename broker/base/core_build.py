@@ -1,0 +1,118 @@
+"""Whether the compiled core runs, or the Python sources of which it was made.
+
+`setup.py` compiles the modules of `PACKAGES` into one library, and its name has a digest of their
+sources: what was compiled from other sources is noticed, and not used. `broker/__init__.py` calls
+`choose` before any module that may be compiled; this one never is.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+PACKAGES = (
+    "broker.wire",
+    "broker.base",
+    "routing",
+    "stp",
+    "broker.core",
+    "broker.cluster",
+)
+"""What is compiled, with all packages below these."""
+INTERPRETED = (
+    "broker.base.core_build",
+    "broker.base.log_format",
+    "broker.base.machine",
+    "broker.base.version",
+)
+"""Modules of these packages that are not compiled."""
+
+ROOT = Path(__file__).parents[2]
+"""The folder that has the packages."""
+
+
+class Core(enum.Enum):
+    """Which code of the core runs."""
+
+    PYTHON = "python"
+    COMPILED = "compiled"
+    STALE = "stale"
+    """Python, though a compiled core is there: it was built from other sources."""
+
+    @property
+    def running(self) -> str:
+        """What runs: "compiled" or "python"."""
+        return "compiled" if self is Core.COMPILED else "python"
+
+
+def sources(root: Path = ROOT) -> Iterator[tuple[str, Path]]:
+    """Yield the name and the file of each module that is compiled, always in the same order.
+
+    `root`: the folder that has the packages.
+    """
+    for package in PACKAGES:
+        for path in sorted(root.joinpath(*package.split(".")).rglob("*.py")):
+            name = ".".join(path.relative_to(root).with_suffix("").parts)
+            if path.name != "__init__.py" and name not in INTERPRETED:
+                yield name, path
+
+
+def library(root: Path = ROOT) -> str:
+    """Return the name, without its suffix, of the library that the sources become as they are now.
+
+    `root`: the folder that has the packages.
+    """
+    # Where nothing is compiled, nothing is hashed.
+    import hashlib
+
+    digest = hashlib.sha256()
+    for name, path in sources(root):
+        text = path.read_bytes()
+        digest.update(b"%b %d\n%b" % (name.encode(), len(text), text))
+    return f"core_{digest.hexdigest()[:16]}__mypyc"
+
+
+class Sources:
+    """Finds the sources of modules whose compiled forms must not run; first in `sys.meta_path`."""
+
+    def __init__(self, paths: Mapping[str, Path]) -> None:
+        """`paths`: the file of each module, by its name."""
+        self._paths = paths
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return where the source of the module `name` is, None if it is of no concern here. `path`
+        and `target`, which importlib gives, do not matter."""
+        found = self._paths.get(name)
+        return None if found is None else spec_from_file_location(name, found)
+
+
+def choose(wanted: str | None, root: Path = ROOT) -> Core:
+    """Return which code runs. When compiled modules are there that must not run, imports find the
+    sources from now on.
+
+    `wanted`: "python" to use no compiled core; `root`: the folder that has the packages.
+    """
+    suffix = EXTENSION_SUFFIXES[0]
+    libraries = [
+        name
+        for name in os.listdir(root / "broker")
+        if name.startswith("core_") and name.endswith(f"__mypyc{suffix}")
+    ]
+    if not libraries:
+        return Core.PYTHON
+    if wanted == Core.PYTHON.value:
+        core = Core.PYTHON
+    elif library(root) + suffix in libraries:
+        return Core.COMPILED
+    else:
+        core = Core.STALE
+    sys.meta_path.insert(0, Sources(dict(sources(root))))
+    return core

@@ -1,0 +1,106 @@
+"""A compiled core runs only if it was built from the sources that are there."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from importlib.machinery import EXTENSION_SUFFIXES, SourceFileLoader
+from pathlib import Path
+
+import pytest
+
+from broker.base.core_build import INTERPRETED, ROOT, Core, Sources, choose, library, sources
+from broker.wire import varint
+
+SUFFIX = EXTENSION_SUFFIXES[0]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    """A tree of packages with a module or two; what `choose` does to imports is undone."""
+    for folder in ("broker/wire", "broker/base", "broker/core", "broker/cluster/link"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "routing").mkdir()
+    (tmp_path / "stp").mkdir()
+    (tmp_path / "broker/wire/__init__.py").touch()
+    (tmp_path / "broker/wire/varint.py").write_text("MOST = 4\n")
+    (tmp_path / "broker/cluster/link/link.py").write_text("UP = True\n")
+    (tmp_path / "broker/base/version.py").touch()
+    found = list(sys.meta_path)
+    yield tmp_path
+    sys.meta_path[:] = found
+
+
+def build(root: Path) -> None:
+    """What a build leaves: the library, and each module's own file."""
+    (root / "broker" / (library(root) + SUFFIX)).touch()
+    (root / "broker" / "wire" / f"varint{SUFFIX}").touch()
+
+
+def test_without_a_compiled_core_python_runs(root: Path) -> None:
+    before = list(sys.meta_path)
+    assert choose(None, root) is Core.PYTHON
+    assert sys.meta_path == before
+
+
+def test_a_compiled_core_of_these_sources_runs(root: Path) -> None:
+    before = list(sys.meta_path)
+    build(root)
+    assert choose(None, root) is Core.COMPILED
+    assert sys.meta_path == before
+
+
+def test_python_runs_when_it_is_wanted(root: Path) -> None:
+    build(root)
+    assert choose("python", root) is Core.PYTHON
+    assert isinstance(sys.meta_path[0], Sources)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: (root / "broker/wire/varint.py").write_text("MOST = 5\n"),
+        lambda root: (root / "broker/wire/varint.py").rename(root / "broker/wire/number.py"),
+        lambda root: (root / "stp/tree.py").touch(),
+        lambda root: (root / "broker/cluster/link/link.py").unlink(),
+    ],
+)
+def test_a_core_of_other_sources_is_not_used(root: Path, change: object) -> None:
+    build(root)
+    assert callable(change)
+    change(root)
+    assert choose(None, root) is Core.STALE
+    finder = sys.meta_path[0]
+    assert isinstance(finder, Sources)
+    for name, path in sources(root):
+        spec = finder.find_spec(name)
+        assert spec is not None
+        assert isinstance(spec.loader, SourceFileLoader)
+        assert spec.origin == str(path)
+    assert finder.find_spec("broker.base.version") is None
+
+
+def test_a_core_of_another_python_is_none(root: Path) -> None:
+    (root / "broker" / f"{library(root)}.cpython-399-riscv64-linux-gnu.so").touch()
+    assert choose(None, root) is Core.PYTHON
+
+
+def test_modules_that_are_not_compiled_may_change(root: Path) -> None:
+    build(root)
+    (root / "broker/base/version.py").write_text("NUMBER = 2\n")
+    (root / "broker/wire/__init__.py").write_text("MORE = 1\n")
+    assert choose(None, root) is Core.COMPILED
+
+
+def test_the_modules_that_stay_python_are_there() -> None:
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in ROOT.rglob("*.py")}
+    assert names.issuperset(INTERPRETED)
+    assert not set(INTERPRETED) & {name for name, _ in sources()}
+
+
+def test_what_runs_is_what_is_said() -> None:
+    from broker import CORE
+
+    compiled = not re.search(r"\.pyc?$", str(varint.__file__))
+    assert CORE.running == ("compiled" if compiled else "python")
