@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from broker import CORE
 from broker.base.version import VERSION
 from broker.cli.command_line import DEFAULT_ADMIN, Parser, complain
 
@@ -186,7 +187,7 @@ class _Version(argparse.Action):
     """Looks the version up only when it is asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print(f"mqttree {VERSION}")
+        print(f"mqttree {VERSION}, core {CORE.running}")
         parser.exit()
 
 

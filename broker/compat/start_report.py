@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import logging
 
+from broker import CORE
+from broker.base.core_build import Core
 from broker.cluster.link import peering
 from broker.compat.assembly import Assembly
 from broker.config.listener_model import describe_listeners, exposed
@@ -56,8 +58,11 @@ class StartReport:
         return node.access is None and node.hooks.authenticate and not node.hooks.verifies
 
     def warn(self) -> None:
-        """Say what makes users and rules weaker than whoever wrote them may think."""
+        """Say what makes the broker slower, or users and rules weaker, than whoever set it up may
+        think."""
         broker, federation = self._broker, self._assembly.federation
+        if CORE is Core.STALE:
+            log.warning("the compiled core was built from other sources: Python runs instead")
         if federation.alone:
             log.warning(
                 "clients are checked (%s) and other brokers would not be: "

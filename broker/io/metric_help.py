@@ -164,7 +164,8 @@ COUNTER_HELP = {
 """Counter, as `Counters.as_dict` and `Membership.counters` (with discovery_) name it -> help."""
 
 GAUGE_HELP = {
-    "info": "This broker: id, name, cluster and version are labels; the value is 1.",
+    "info": "This broker: id, name, cluster, version and core (compiled or python) are labels; "
+    "the value is 1.",
     "connections": "Open connections of clients and brokers, and those that sent nothing yet.",
     "listener_connections": "Open connections of each listener.",
     "clients_connected": "Connected clients.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from broker import CORE
 from broker.io.metric_help import COUNTER_HELP, GAUGE_HELP, REASON_HELP
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def metrics(
         "name": config.name,
         "cluster": config.cluster,
         "version": version,
+        "core": CORE.running,
     }
     peers = [(_peer(link.peer), link) for link in up]
     lines: list[str] = []

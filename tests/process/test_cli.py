@@ -236,7 +236,7 @@ def test_status_of_something_else() -> None:
 def test_version() -> None:
     found = mqttree("--version")
     assert found.returncode == 0
-    assert re.fullmatch(r"mqttree \d+\.\d+.*\n", found.stdout)
+    assert re.fullmatch(r"mqttree \d+\.\d+.*, core (compiled|python)\n", found.stdout)
 
 
 def test_bench_is_found() -> None:

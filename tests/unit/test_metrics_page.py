@@ -13,7 +13,7 @@ from tests.unit.link_harness import lone
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md"
 LABELS = {
-    "info": ("id", "name", "cluster", "version"),
+    "info": ("id", "name", "cluster", "version", "core"),
     "listener_connections": ("listener",),
     "link_rtt_seconds": ("peer", "address"),
     "link_forwarding": ("peer", "address"),
