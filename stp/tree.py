@@ -495,10 +495,11 @@ class Tree:
         port = self.ports.pop(peer_id)
         self._out.forget(peer_id)
         self._count_ports()
-        was_tree = port.forwarding or port is self._claims.parent
+        followed = port is self._claims.parent
+        was_tree = port.forwarding or followed
         if port.forwarding:
             self._changes_out.append(ForwardingChanged(peer_id, False))
-        if port is self._claims.parent:
+        if followed:
             self._reselect(now)
             # Becoming root has numbered the change.
             failed = failed and self._claims.parent is not None
