@@ -434,9 +434,7 @@ def _children(node: _TopicNode, guarded: bool) -> Iterator[_TopicNode | str]:
     skip these (MQTT-4.7.2-1)."""
     children = node.children
     if isinstance(children, ShardedDict):
-        return (
-            child for level, child in children.items() if not (guarded and level.startswith("$"))
-        )
+        return _unguarded(children, guarded)
     return iter(
         [
             child
@@ -444,3 +442,12 @@ def _children(node: _TopicNode, guarded: bool) -> Iterator[_TopicNode | str]:
             if not (guarded and level.startswith("$"))
         ]
     )
+
+
+def _unguarded(
+    children: ShardedDict[_TopicNode | str], guarded: bool
+) -> Iterator[_TopicNode | str]:
+    # There may be very many: they are found one at a time.
+    for level, child in children.items():
+        if not (guarded and level.startswith("$")):
+            yield child

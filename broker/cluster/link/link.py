@@ -419,12 +419,12 @@ class Link:
         """Drop one control packet, as too many wait: an answer to a PINGREQ (each record behind
         messages brings one) if it is not to a mark, which the peer waits for. Else the oldest: a
         peer that takes nothing any more is about to time out."""
-        answers = (
-            at
-            for at, data in enumerate(self._control)
-            if data[0] == 0xD0 and not data[2:3] >= b"\x80"
-        )
-        del self._control[next(answers, 0)]
+        oldest = 0
+        for at, data in enumerate(self._control):
+            if data[0] == 0xD0 and not data[2:3] >= b"\x80":
+                oldest = at
+                break
+        del self._control[oldest]
 
     def control_first(self) -> bytes:
         """Control packets overtake the data that waits."""

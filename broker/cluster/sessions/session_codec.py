@@ -190,10 +190,11 @@ def state_of(
 def subscriptions_of(session: Session) -> Iterator[EncodedSubscription]:
     """Return the subscriptions that a session has now, one after the other, even if it changes
     meanwhile."""
-    return (
-        (s.filter, s.qos, s.no_local, s.retain_as_published, s.identifier)
-        for s in list(session.subscriptions.values())
-    )
+    return map(_told, list(session.subscriptions.values()))
+
+
+def _told(s: Subscription) -> Told:
+    return s.filter, s.qos, s.no_local, s.retain_as_published, s.identifier
 
 
 def encode_state(state: SessionState, now: float) -> bytes:

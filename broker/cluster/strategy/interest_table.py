@@ -38,6 +38,11 @@ FilterChange = tuple[bytes, bool, bool]
 (`SourceTrees.keeps`); b"": none of those kept is."""
 
 
+def _posted(changes: Changes, keeps: bool) -> Iterator[FilterChange]:
+    for key, value in changes:
+        yield key[1:], value is not None, keeps and value is None
+
+
 class PostedFilters:
     """The filters that one broker has posted and that are still to be handled, in order. `wide`: it
     gets everything until then; `everything`: and after that, too, as it has asked for it."""
@@ -57,9 +62,7 @@ class PostedFilters:
     def add_many(self, changes: Changes, keeps: bool) -> None:
         """Add very many filters of one moment; `keeps`: messages still go to those that are
         gone."""
-        self.changes.append(
-            (key[1:], value is not None, keeps and value is None) for key, value in changes
-        )
+        self.changes.append(_posted(changes, keeps))
         self.count += len(changes)
 
     def take(self) -> FilterChange:
