@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from bench.lab.ports import free_ports as pick_ports
+from broker import CORE
 
 # A shared machine stalls at times, so neither an example nor its making has a deadline; the limit
 # of a test is pytest's.
@@ -34,11 +35,20 @@ _MQTTJS = shutil.which("node") and [
 collect_ignore = [] if _MQTTJS else ["process/test_mqttjs.py"]
 
 
-def pytest_report_header() -> str:
-    """Say whether MQTT.js is tried: what is not collected would not be missed."""
-    return (
+def pytest_report_header() -> list[str]:
+    """Say which core runs, and whether MQTT.js is tried: what is not collected would not be
+    missed."""
+    return [
+        f"core: {CORE.running}",
         "MQTT.js: "
-        f"{', '.join(_MQTTJS) if _MQTTJS else 'not there, process/test_mqttjs.py is left out'}"
+        f"{', '.join(_MQTTJS) if _MQTTJS else 'not there, process/test_mqttjs.py is left out'}",
+    ]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the marks of this project."""
+    config.addinivalue_line(
+        "markers", "python_core(why): left out when the core is compiled, as it needs its Python"
     )
 
 
@@ -64,6 +74,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
         ]
     for item in items:
+        mark = item.get_closest_marker("python_core")
+        if mark is not None and CORE.running != "python":
+            item.add_marker(pytest.mark.skip(reason=mark.args[0]))
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LIMIT))
 

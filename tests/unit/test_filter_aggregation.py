@@ -221,6 +221,7 @@ def steps(cover: FilterAggregation, story: Iterable[tuple[bool, str]]) -> int:
     return count
 
 
+@pytest.mark.python_core("counts lines of Python")
 @pytest.mark.parametrize(
     "shape",
     ["site/{0}/+/temp", "site/+/kind{0}", "+/{0}/#", "site/{0}", "site/+/{0}/#", "site/{1}/+/{2}"],

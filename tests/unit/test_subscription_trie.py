@@ -460,6 +460,7 @@ def test_the_deepest_topic() -> None:
     assert sum(1 for _ in nodes(trie._root)) == 2
 
 
+@pytest.mark.python_core("counts lines of Python")
 def test_topic_cost_is_that_of_the_branch() -> None:
     def cost(width: int, filter_: str) -> int:
         trie = stored([f"device/{n}/{part}" for n in range(width) for part in ("state", "error")])
