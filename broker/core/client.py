@@ -204,6 +204,14 @@ class Client:
         if self.routes is not self.node.dispatcher.routes:
             self.node.dispatcher.cache.hide(self)
 
+    def packets(self, data: bytes, now: float) -> int:
+        """Handle the whole packets at the start of `data`; returns how many bytes were used up.
+        `now`: s. Every client is a `ClientPackets`, which does it.
+
+        Raises NotImplementedError.
+        """
+        raise NotImplementedError
+
     # ---------------------------------------------------------------- everything else
 
     def send(self, data: bytes) -> None:
