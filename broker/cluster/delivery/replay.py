@@ -193,8 +193,8 @@ class LogWalk:
         more = max(0, self._rounds - ROUNDS)
         most = turns.work + (self._node.limits.turn_work << more)
         taken: list[LogEntry] = []
-        size, wait = 0, 0.0
-        while not wait and not self.over and turns.work < most and size < BYTES << more:
+        size, wait, finished = 0, 0.0, False
+        while not wait and not finished and turns.work < most and size < BYTES << more:
             if self._at < self._until:
                 self._scan()
             elif self._next < len(self._found):
@@ -211,8 +211,8 @@ class LogWalk:
                 self._until = log.next
                 self._rounds += 1
             else:
+                finished = True
                 self.stop()
-        finished = self.over
         if taken:
             self._take(taken, now)
         if finished:
