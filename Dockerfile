@@ -3,8 +3,12 @@ ARG BASE=python:3.11-slim
 
 FROM ${BASE} AS build
 WORKDIR /src
-RUN python3 -m venv /opt/mqttree
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+# COMPILE=0 makes an image without a compiled core, and needs no compiler.
+ARG COMPILE=1
+RUN [ "$COMPILE" = 0 ] || command -v gcc >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -qq --no-install-recommends gcc libc6-dev python3-dev; }
+RUN python3 -m venv /opt/mqttree && python3 -m venv /opt/build
+COPY pyproject.toml setup.py constraints.txt README.md LICENSE ./
 COPY stp stp
 COPY discovery discovery
 COPY routing routing
@@ -13,9 +17,10 @@ COPY mqttree mqttree
 COPY bench bench
 # A network that needs pip configuration of its own gives it as the secret "pip"; it does not stay in the image.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf,required=false \
-    /opt/mqttree/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt setuptools \
-    && /opt/mqttree/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt \
-        --no-build-isolation .
+    /opt/build/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt setuptools mypy \
+    && MQTTREE_COMPILE=$COMPILE /opt/build/bin/pip wheel --no-cache-dir --disable-pip-version-check \
+        --no-build-isolation --no-deps --wheel-dir /wheels . \
+    && /opt/mqttree/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt /wheels/*.whl
 
 FROM ${BASE}
 COPY --from=build /opt/mqttree /opt/mqttree

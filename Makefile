@@ -1,6 +1,7 @@
 # Every target sets up what it needs (scripts/setup) and finds it there the second time.
 #   make run [BROKERS=n]     a federation on loopback, ports 1883, 1884, ... with a live view; Ctrl-C stops all of it
 #   make test [ARGS=...]     the whole test suite
+#   make compiled            compiles the core for this checkout (needs gcc); sources that change are not run compiled
 #   make interop             clients of other makers, MQTT.js (needs node and npm) among them
 #   make check               ruff and its formatter, mypy, import-linter, the architecture
 #   make sim SEEDS=n         n simulated schedules from seed FIRST
@@ -21,7 +22,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test interop check sim fresh scale soak chaos load fuzz bench converge paths containers licences lock clean
+.PHONY: help run test compiled interop check sim fresh scale soak chaos load fuzz bench converge paths containers licences lock clean
 MAKEFLAGS += --no-print-directory
 
 # Debian keeps mosquitto and ip where only root's path looks.
@@ -46,6 +47,10 @@ run:
 test:
 	@scripts/setup venv brokers mqttjs java
 	@scripts/test $(ARGS)
+
+compiled:
+	@scripts/setup venv compiler
+	@scripts/compile
 
 interop:
 	@scripts/setup venv brokers mqttjs-required
@@ -110,5 +115,6 @@ lock:
 	@scripts/lock
 
 clean:
+	@scripts/compile clean
 	@rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
