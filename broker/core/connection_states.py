@@ -40,15 +40,24 @@ class State(TableEnum):
     CLOSED = "closed"
     """It is gone."""
 
-    def __init__(self, text: str) -> None:
-        words = text.split()
-        self.waiting = "waiting" in words
-        self.held = "held" in words
-        self.ended = "ended" in words
-        self.closing = "closing" in words
-        self.closed = "closed" in words
-        self.over = self.closing or self.closed
-        """Nothing that comes is handled any more."""
+    waiting: bool
+    held: bool
+    ended: bool
+    closing: bool
+    closed: bool
+    over: bool
+    """Nothing that comes is handled any more."""
+
+
+# An enumeration that is compiled cannot do this while it makes its members.
+for _state in State:
+    _words = _state.value.split()
+    _state.waiting = "waiting" in _words
+    _state.held = "held" in _words
+    _state.ended = "ended" in _words
+    _state.closing = "closing" in _words
+    _state.closed = "closed" in _words
+    _state.over = _state.closing or _state.closed
 
 
 class Input(TableEnum):
