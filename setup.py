@@ -23,16 +23,18 @@ def extensions() -> list[Extension]:
     core: dict[str, Any] = runpy.run_path(str(ROOT / "broker" / "base" / "core_build.py"))
     paths = [str(path.relative_to(ROOT)) for _, path in core["sources"](ROOT)]
     name = "broker." + core["library"](ROOT).removesuffix("__mypyc")
-    return list(
-        mypycify(
-            ["--config-file=pyproject.toml", *paths],
-            group_name=name,
-            multi_file=True,
-            opt_level=os.environ.get("MQTTREE_OPTIMISE", "3"),
-            debug_level="0",
-            target_dir="build/mypyc",
-        )
+    found: list[Extension] = mypycify(
+        ["--config-file=pyproject.toml", *paths],
+        group_name=name,
+        multi_file=True,
+        opt_level=os.environ.get("MQTTREE_OPTIMISE", "3"),
+        debug_level="0",
+        target_dir="build/mypyc",
     )
+    for extension in found:
+        # Headers of a group in a package are in the package's folder.
+        extension.include_dirs.append("build/mypyc/broker")
+    return found
 
 
 os.chdir(ROOT)
@@ -41,5 +43,5 @@ compiled = os.environ.get("MQTTREE_COMPILE") == "1"
 asked = {"egg_info", "dist_info"} & set(sys.argv)
 setup(
     ext_modules=extensions() if compiled and not asked else [],
-    setup_requires=[MYPY] if compiled else [],
+    setup_requires=[MYPY] if compiled and asked else [],
 )

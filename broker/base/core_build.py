@@ -30,8 +30,11 @@ INTERPRETED = (
     "broker.base.log_format",
     "broker.base.machine",
     "broker.base.version",
+    "broker.cluster.events",
+    "broker.core.effects",
 )
-"""Modules of these packages that are not compiled."""
+"""Modules of these packages that are not compiled: what only drivers use, and data classes that
+name types of modules above them."""
 
 ROOT = Path(__file__).parents[2]
 """The folder that has the packages."""
