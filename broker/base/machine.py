@@ -82,13 +82,19 @@ def clock_mhz() -> float:
         if any(highest):
             return sum(highest) / len(highest)
         return _present_mhz()
+    else:
+        return _psutil_mhz()
+
+
+def _psutil_mhz() -> float:
     import psutil
 
     try:
         found = psutil.cpu_freq()
+        # Where nothing is known it is None, which has no clock either.
+        return float(found.max or found.current or 0.0)
     except (OSError, NotImplementedError, RuntimeError, AttributeError, ValueError):
         return 0.0
-    return float(found.max or found.current or 0.0) if found is not None else 0.0
 
 
 def resident_memory() -> int:

@@ -193,7 +193,7 @@ def subscriptions_of(session: Session) -> Iterator[EncodedSubscription]:
     return map(_told, list(session.subscriptions.values()))
 
 
-def _told(s: Subscription) -> Told:
+def _told(s: Subscription) -> EncodedSubscription:
     return s.filter, s.qos, s.no_local, s.retain_as_published, s.identifier
 
 
