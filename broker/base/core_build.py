@@ -29,6 +29,7 @@ INTERPRETED = (
     "broker.base.core_build",
     "broker.base.log_format",
     "broker.base.machine",
+    "broker.base.record",
     "broker.base.version",
     "broker.cluster.events",
     "broker.core.effects",
