@@ -10,9 +10,11 @@ import pytest
 
 from broker.base.timers import Timer, Timers
 from broker.core.message import Message
+from broker.core.session import Session
 from broker.core.wills import Wills
 from broker.wire.packets import Will
 from broker.wire.properties import Property
+from tests.unit.node_harness import World
 
 
 class Publisher:
@@ -45,16 +47,16 @@ class Recorder:
         self.recorded += 1
 
 
-def session(topic: str = "gone", *, delay: int = 0, expiry: float = 0.0) -> Any:
-    properties = {Property.WILL_DELAY_INTERVAL: delay} if delay else None
-    return SimpleNamespace(
-        will=Will(topic, b"x", 0, False, properties),
-        expiry=expiry,
-        conn=None,
-        recorder=Recorder(),
-        permissions=None,
-        will_timer=None,
+def session(topic: str = "gone", *, delay: int = 0, expiry: float = 0.0) -> Session:
+    """A session whose client is gone, with a will."""
+    found = Session(World().node, "c")
+    found.will = Will(
+        topic, b"x", 0, False, {Property.WILL_DELAY_INTERVAL: delay} if delay else None
     )
+    found.expiry = expiry
+    recorder: Any = Recorder()
+    found.recorder = recorder
+    return found
 
 
 @pytest.mark.parametrize(
@@ -77,13 +79,15 @@ def test_a_will_is_sent_once() -> None:
     wills.send(one)
     wills.connection_ended(one)
     assert broker.counters.wills == len(broker.published) == 1
-    assert one.recorder.recorded == 1
+    recorder: Any = one.recorder
+    assert recorder.recorded == 1
 
 
 @pytest.mark.parametrize("topic", ["$SYS/mine", "secret"])
 def test_a_will_that_may_not_be_published_is_dropped(topic: str) -> None:
     broker, one = Publisher(), session(topic)
-    one.permissions = SimpleNamespace(may_publish=lambda topic: topic != "secret")
+    permissions: Any = SimpleNamespace(may_publish=lambda topic: topic != "secret")
+    one.permissions = permissions
     Wills(broker).send(one)
     assert broker.published == []
     assert broker.counters.publish_refused == 1
