@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from broker import CORE
 from broker.cluster.link.message_batch import MessageBatch, is_batch
 from broker.wire.publish_header import topic_of
 from tests.sim.clients import Sent
@@ -24,7 +25,10 @@ class Ways:
         self.crossed: Counter[Way] = Counter()
         self.tree: list[tuple[int, list[int]]] = []
         self.sessions: list[tuple[int, list[str]]] = []
-        world.on_start.append(self._started)
+        # A compiled forwarder lets nobody look.
+        self.looks = CORE.running == "python"
+        if self.looks:
+            world.on_start.append(self._started)
 
     def _started(self, host: Host) -> None:
         relay = host.running.forwarder
@@ -77,7 +81,7 @@ class Ways:
     def check(self, sent: list[Sent]) -> None:
         """Report links that these messages, all that were published meanwhile, crossed in vain, not
         at all or too often."""
-        if not self.rested() or self.sessions != self._sessions():
+        if not self.looks or not self.rested() or self.sessions != self._sessions():
             return
         expected: Counter[Way] = Counter()
         for message in sent:

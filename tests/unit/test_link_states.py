@@ -114,7 +114,7 @@ def state_of(link: Link) -> State:
     return link.state
 
 
-SUBSCRIBE = encode_packet(Subscribe(1, (SubscriptionRequest("t", 0),)), 5)
+SUBSCRIBE = encode_packet(Subscribe(1, [SubscriptionRequest("t", 0)]), 5)
 PROOF = encode_packet(Auth(0x18, {Property.AUTHENTICATION_METHOD: "m"}), 5)
 PACKETS: dict[Input, bytes] = {
     Input.CONNECT: encode_packet(bridge(7), 5),

@@ -25,7 +25,7 @@ from broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from broker.wire import Connack, Property, Publish
 from routing.topic_filter import matches, split_shared
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
-from tests.unit.node_harness import FakeClient, World, connect_packet
+from tests.unit.node_harness import FakeClient, FakeTransport, World, connect_packet
 from tests.unit.test_directory import known
 
 words = st.sampled_from("abc")
@@ -185,7 +185,12 @@ def test_a_session_is_announced_to_neighbours_ahead_of_its_connack() -> None:
     sent: list[object] = []
     client = world.open()
     for conn in (neighbour.transport, client.transport):
-        conn.write = lambda data, conn=conn, write=conn.write: (sent.append(conn), write(data))  # type: ignore[method-assign]
+
+        def noted(data: bytes, conn: FakeTransport = conn) -> None:
+            sent.append(conn)
+            FakeTransport.write(conn, data)
+
+        conn.write = noted  # type: ignore[method-assign]
     client.send(
         connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
     )

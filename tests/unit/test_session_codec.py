@@ -372,7 +372,7 @@ def test_a_session_begins_where_its_oldest_subscription_does() -> None:
     session = world.connect("c", clean=False).owner.session
     for number, begins in enumerate(({KEYS[0]: 3}, {KEYS[0]: 5, KEYS[1]: 9})):
         subscription = Subscription(session, f"a/{number}", 1)
-        subscription.start = SubscriptionStart(NOW, begins, set(), (0, 0))
+        subscription.start = SubscriptionStart(NOW, begins, set(), (0, 0, 0))
         world.node.dispatcher.subscribe(subscription, None, f"a/{number}")
     assert {
         key: w.top for key, w in state_of(session, {}, world.node.dispatcher).before.items()
