@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from broker.base.sequence_set import LAST, MAX_GAPS, Ranges, intersect, merge, subtract
 from broker.cluster.delivery.subscription_start import starts_of
@@ -93,8 +93,14 @@ MERGE_AWAY = 10.0
 EXPORT_TIME = 30.0
 """s for which an encoded session is kept for a taker that has stopped asking."""
 
-Given = tuple[bytes, Entry]
-"""The broker that has taken a session, and the directory entry that it is going to post."""
+
+class Given(NamedTuple):
+    """A session that another broker has taken."""
+
+    taker: bytes
+    """The broker's id."""
+    entry: Entry
+    """The directory entry that it is going to post."""
 
 
 class Handover:
@@ -242,11 +248,12 @@ class Handover:
         """Return the broker that has taken a session, until all brokers can find it there."""
         return self._given.get(client_id)
 
-    def takers(self, client_id: str, lives: Callable[[bytes], bool]) -> list[Given]:
+    def takers(self, client_id: str, lives: Callable[[bytes], bool]) -> list[tuple[bytes, Entry]]:
         """Return the brokers that have taken a client's session, or have a newer one and are adding
         the one here to it: this broker may know of that one only by their requests. `lives`: says
         whether a broker can be reached."""
-        found = [] if (given := self._given.get(client_id)) is None else [given]
+        given = self._given.get(client_id)
+        found: list[tuple[bytes, Entry]] = [] if given is None else [given]
         export = self._exports.get(client_id) if self._exports else None
         session = self._node.sessions.get(client_id)
         if (
@@ -427,7 +434,7 @@ class Handover:
         queued = len(session.queue) if export is None else export.queued
         self._drop(client_id)
         entry = Entry(KEPT, asked.stamp, session.created, session.floor, digest(session.owner))
-        self._given[client_id] = (asked.sender, entry)
+        self._given[client_id] = Given(asked.sender, entry)
         end_quietly(node, session, queued)
         posted = posted_stamp(self._directory, asked.sender, client_id) >= asked.stamp
         self._found_after(client_id, LINGER if posted else GIVEN_TIME)
