@@ -10,9 +10,12 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
+from broker.base.counters import Counters
 from broker.base.limits import DEFAULTS
 from broker.cluster.link.record_layer import RECORD_BYTES, RecordLayer
 from broker.config.node_config import NodeConfig
+from broker.core.connection import Connection
+from broker.core.connection_states import State
 from broker.io import proxy_protocol
 from broker.io.admin_http import _REASONS, AdminProtocol
 from broker.io.http_request import parse_request
@@ -89,9 +92,9 @@ class _Reader:
     """Stands for a link: it takes whole packets and remembers what came."""
 
     def __init__(self) -> None:
-        self.conn = SimpleNamespace(
-            transport=self, owner=None, closing=False, closed=False, held=False
-        )
+        node: Any = SimpleNamespace(counters=Counters(), limits=DEFAULTS)
+        here: Any = self
+        self.conn = Connection(node, "in", "peer:1", "tcp", here, 0.0)
         self.layer: Any = None
         self.came = bytearray()
         self.written = bytearray()
@@ -101,7 +104,7 @@ class _Reader:
         self.written += data
 
     def close(self) -> None:
-        self.conn.closing = True
+        self.conn.state = State.CLOSING
 
     def packets(self, data: bytes, now: float) -> int:
         position = 0
@@ -116,7 +119,19 @@ class _Reader:
     def tampered(self, what: str) -> None:
         check(what.isprintable() and not self.fault, "more than one line")
         self.fault = what
-        self.conn.closed = True
+        self.conn.state = State.CLOSED
+
+    def protect(self, layer: RecordLayer) -> None:
+        self.layer = layer
+
+    def lost(self, reason: str, now: float) -> None:
+        """Nothing is told of its end."""
+
+    def control_first(self) -> bytes:
+        return b""
+
+    def drained(self, now: float) -> None:
+        """It keeps nothing."""
 
 
 def records(data: bytes) -> None:
@@ -126,7 +141,7 @@ def records(data: bytes) -> None:
     ends = (_Reader(), _Reader())
     keys = (b"a" * 32, b"b" * 32)
     for end, (ours, theirs) in zip(ends, (keys, keys[::-1]), strict=True):
-        RecordLayer(end, ours, theirs, DEFAULTS.records_per_key)  # type: ignore[arg-type]
+        RecordLayer(end, ours, theirs, DEFAULTS.records_per_key)
     sender, receiver = ends
     said = bytearray()
     for _ in range(1 + tape.byte() % 8):

@@ -41,8 +41,8 @@ broker."""
 
 
 def watch_crossings(world: World) -> None:
-    """No message crosses a broker twice: look at everything that a forwarder accepts. A compiled one
-    lets nobody look: what it does is judged by what comes out of it, as all else is."""
+    """No message crosses a broker twice: look at everything that a forwarder accepts. A compiled
+    one lets nobody look: what it does is judged by what comes out of it, as all else is."""
     if CORE.running != "python":
         return
 

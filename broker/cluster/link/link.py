@@ -596,6 +596,10 @@ class Link:
         self.conn.close(encode_packet(Disconnect(error.reason), 5) if self.up else b"")
         self.cluster.link_lost(self, error.message, self.cluster.node.now)
 
+    def protect(self, layer: Encryption) -> None:
+        """Note that its bytes go through `layer`."""
+        self.layer = layer
+
     def tampered(self, what: str) -> None:
         """Close because what came is not what the other broker sent: one line, a counter."""
         self.cluster.count("link_tampered")

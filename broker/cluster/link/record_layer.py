@@ -10,16 +10,13 @@ transport, so that control packets overtake the queue.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from broker.base.link_keys import next_key
-from broker.core.connection import Connection, Transport
+from broker.core.connection import Connection, Owner, Transport
 from broker.wire.errors import WireError
 from broker.wire.publish_header import packet_size
 from broker.wire.varint import encode_varint, read_length
-
-if TYPE_CHECKING:
-    from broker.cluster.link.link import Link
 
 RECORD = 0
 """The first byte of a record."""
@@ -35,6 +32,20 @@ PIECES = 32
 class RecordError(ValueError):
     """Bytes that are no record of the other end: altered, injected, replayed or left out on the
     way."""
+
+
+class Protected(Owner, Protocol):
+    """What records protect: a link."""
+
+    @property
+    def conn(self) -> Connection:
+        """Its connection."""
+
+    def protect(self, layer: RecordLayer, /) -> None:
+        """What it writes and reads goes through `layer` from now on."""
+
+    def tampered(self, fault: str, /) -> None:
+        """Note that what came is no record of the other end."""
 
 
 class Cipher:
@@ -94,7 +105,7 @@ class RecordLayer:
 
     def __init__(
         self,
-        link: Link,
+        link: Protected,
         sends: bytes,
         receives: bytes,
         records: int,
@@ -116,7 +127,7 @@ class RecordLayer:
         self._need = 0
         conn.transport = self
         conn.owner = self
-        link.layer = self
+        link.protect(self)
 
     # ---------------------------------------------------------------- the Transport
 
