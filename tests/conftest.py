@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from bench.lab.ports import free_ports as pick_ports
 from broker import CORE
+from tests.kit.core import leave_out_tests_that_replace_code
 
 # A shared machine stalls at times, so neither an example nor its making has a deadline; the limit
 # of a test is pytest's.
@@ -35,6 +36,10 @@ _MQTTJS = shutil.which("node") and [
 collect_ignore = [] if _MQTTJS else ["process/test_mqttjs.py"]
 
 
+if CORE.running != "python":
+    leave_out_tests_that_replace_code()
+
+
 def pytest_report_header() -> list[str]:
     """Say which core runs, and whether MQTT.js is tried: what is not collected would not be
     missed."""
@@ -43,13 +48,6 @@ def pytest_report_header() -> list[str]:
         "MQTT.js: "
         f"{', '.join(_MQTTJS) if _MQTTJS else 'not there, process/test_mqttjs.py is left out'}",
     ]
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Name the marks of this project."""
-    config.addinivalue_line(
-        "markers", "python_core(why): left out when the core is compiled, as it needs its Python"
-    )
 
 
 LIMIT = 600
@@ -74,9 +72,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
         ]
     for item in items:
-        mark = item.get_closest_marker("python_core")
-        if mark is not None and CORE.running != "python":
-            item.add_marker(pytest.mark.skip(reason=mark.args[0]))
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LIMIT))
 

@@ -204,6 +204,11 @@ def lone(**config: Any) -> World:
     return World(discovery="static", **values)
 
 
+def some_link(number: int = 1) -> Link:
+    """A link of a broker that nobody else knows."""
+    return Neighbour(lone(), number).link()
+
+
 def unharmed(world: World) -> None:
     """Two good neighbours link, and messages go from the one to the other and to a client."""
     one, other = Neighbour(world, 101), Neighbour(world, 102)

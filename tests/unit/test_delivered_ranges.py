@@ -19,6 +19,7 @@ from broker.cluster.sessions.delivered_ranges import DeliveredRanges
 from broker.core.message import Message
 from broker.core.receiver_assignment import ReceiverAssignment
 from broker.core.route import Route
+from tests.kit.core import needs_python
 
 KEY = b"k" * 16
 OTHER = b"o" * 16
@@ -43,6 +44,7 @@ class Place:
     """A broker with these sessions, all of which want everything."""
 
     def __init__(self, *sessions: Session, limits: Limits = DEFAULTS) -> None:
+        needs_python("its sessions are played by objects of no class")
         self.got: list[tuple[Session, bytes]] = []
         self.shared: list[bool] = []
         self.later: list[Any] = []

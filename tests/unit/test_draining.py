@@ -32,6 +32,7 @@ from stp.bpdu import Role
 from stp.config import TreeConfig
 from stp.priority_vector import RootVector
 from stp.tree import Tree
+from tests.kit.core import needs_python
 from tests.unit.link_harness import Neighbour, bid, lone, ping
 from tests.unit.node_harness import FakeClient, World, connect_packet
 
@@ -233,6 +234,7 @@ def test_targets_are_those_that_stay() -> None:
             self.id = bid(number)
             self.entries = entries[number]
 
+    needs_python("replaces a method")
     directory.reachable = lambda: [Some(number) for number in entries]  # type: ignore[method-assign,assignment,misc]
     assert found.drain.targets() == ["10.0.0.2:1883", "[::7]:1883"]
     assert {found.drain.reference() for _ in range(4)} == {"10.0.0.2:1883", "[::7]:1883"}

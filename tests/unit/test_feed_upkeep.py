@@ -21,6 +21,7 @@ from broker.core.publish_run import PublishRun
 from broker.wire import Property
 from routing.link_state import LISTING
 from routing.listing import NEIGHBOUR, UP, encode_changes
+from tests.kit.core import needs_python
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
 from tests.unit.node_harness import World
 
@@ -85,6 +86,7 @@ def test_what_an_answer_brought_slows_nothing_that_is_newer(world: World) -> Non
         seen.append(sequence)
         single(link, message, key, sequence, *rest, **more)
 
+    needs_python("replaces a method")
     relay.received = received  # type: ignore[method-assign]
     packet = b"\x32\x07\0\1t\0\1\0x"
     run = PublishRun(b"t", 1, b"", 5, packet * 3, 5, 8, len(packet))

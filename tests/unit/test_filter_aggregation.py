@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from routing.filter_aggregation import SPELLINGS, FilterAggregation
 from routing.topic_filter import covers, matches, valid_topic_filter, valid_topic_name
+from tests.kit.core import needs_python
 
 WORDS = ["", "a", "$s"]
 FILTERS = [
@@ -201,6 +202,7 @@ def test_what_is_wanted_is_announced_at_every_moment(story: list[tuple[bool, str
 def steps(cover: FilterAggregation, story: Iterable[tuple[bool, str]]) -> int:
     """Count the lines of Python that changes and their work run: a cost that no busy machine
     changes."""
+    needs_python("counts the lines that run")
     count = 0
 
     def trace(frame: Any, event: str, arg: Any) -> Any:
@@ -221,7 +223,6 @@ def steps(cover: FilterAggregation, story: Iterable[tuple[bool, str]]) -> int:
     return count
 
 
-@pytest.mark.python_core("counts lines of Python")
 @pytest.mark.parametrize(
     "shape",
     ["site/{0}/+/temp", "site/+/kind{0}", "+/{0}/#", "site/{0}", "site/+/{0}/#", "site/{1}/+/{2}"],

@@ -38,10 +38,11 @@ from broker.core.message import Message
 from broker.core.ports import NullJournal
 from broker.wire.constants import MAX_PACKET_SIZE
 from broker.wire.errors import MalformedPacket
+from tests.kit.core import needs_python
 from tests.sim.schedule import Schedule
+from tests.unit.link_harness import some_link
 
-NEAR: Any = SimpleNamespace(name="near")
-FAR: Any = SimpleNamespace(name="far")
+NEAR, FAR = some_link(1), some_link(2)
 
 numbers = st.tuples(st.integers(1, 400), st.integers(0, 20)).map(
     lambda pair: (pair[0], pair[0] + pair[1])
@@ -161,6 +162,7 @@ class Asking:
     """A broker that asks one origin, whose answers the test gives."""
 
     def __init__(self) -> None:
+        needs_python("what it asks is played by objects of no class")
         self.key = origin_key(ORIGIN, 1)
         self.window = LocalWindow(0, 0.0, None, Limits().max_gaps)
         self.asked: list[int] = []
@@ -258,7 +260,6 @@ class Asking:
         )
 
 
-NEAR.up = True
 ORIGIN = b"x" * 8
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from binascii import a2b_base64
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
@@ -19,6 +18,7 @@ from broker.cluster.link.codec import encode_for_links, origin_key
 from broker.cluster.strategy.directory import Directory
 from broker.core.message import Message
 from broker.wire.errors import MalformedPacket, WireError
+from tests.unit.link_harness import some_link
 from tests.unit.node_harness import World
 
 FAR = b"far-away"
@@ -26,7 +26,7 @@ KEY = origin_key(FAR, 7)
 TOP = (5).to_bytes(6, "big")
 
 
-LINK: Any = object()
+LINK = some_link()
 
 
 def test_ranges() -> None:

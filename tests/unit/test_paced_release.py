@@ -20,11 +20,12 @@ from broker.cluster.link.codec import encode_run_for_links, origin_key
 from broker.core.message import Message
 from broker.core.publish_run import PublishRun
 from broker.wire import Property, Puback, Publish
-from tests.unit.link_harness import FAR, OWN, lone
+from tests.unit.link_harness import FAR, OWN, lone, some_link
 from tests.unit.node_harness import FakeClient, World
 
 STEP = DEFAULTS.release_step
-ONE: Any = SimpleNamespace(up=True, name="the link that leads there")
+ONE, OTHER = some_link(1), some_link(2)
+"""The link that leads there, and another one."""
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def entry_of(feed: OrderedFeed, number: int, payload: bytes = b"", topic: bytes 
 def hold(world: World, feed: OrderedFeed, *numbers: int) -> None:
     """Have messages come over no link in particular."""
     for number in numbers:
-        assert feed.take(ONE if feed.behind is ONE else SimpleNamespace(), number, 1) == 0  # type: ignore[arg-type]
+        assert feed.take(ONE if feed.behind is ONE else OTHER, number, 1) == 0
         feed.window.top = max(feed.window.top, number)
         world.node.cluster.gap_recovery.hold(feed, entry_of(feed, number))
 

@@ -22,6 +22,7 @@ from broker.cluster.strategy.source_trees import (
     SourceTrees,
 )
 from routing.shortest_paths import Tree
+from tests.kit.core import needs_python
 from tests.unit.link_harness import Neighbour, bid, lone
 
 A, B = bid(1), bid(2)
@@ -140,6 +141,7 @@ def test_a_message_that_came_another_way_is_announced_once() -> None:
     listings = SimpleNamespace(
         send_over=lambda over, broker, kind, origin: sent.append((over, broker, origin)),
     )
+    needs_python("gives it an object of no class")
     overlays._directory = listings  # type: ignore[assignment]
     parent, onward, stranger = object(), object(), object()
     hops = NextHops(Tree(A), {})

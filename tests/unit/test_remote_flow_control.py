@@ -21,6 +21,7 @@ from broker.cluster.strategy.directory import Directory
 from broker.core.effects import AuthorizeReceive, AuthorizeSubscribe, Hooks
 from broker.wire import Property, Puback, Publish, Subscribe, SubscriptionRequest, Will
 from routing.link_state import LinkStateDatabase
+from tests.kit.core import needs_python
 from tests.unit.link_harness import FAR, OWN, Neighbour, bid, lone, message
 from tests.unit.node_harness import FakeClient, World
 
@@ -55,6 +56,7 @@ def world(limits: Limits) -> World:
 @pytest.fixture
 def said(world: World, monkeypatch: pytest.MonkeyPatch) -> Said:
     """All brokers can be reached, and what is sent to them is kept."""
+    needs_python("replaces methods")
     found = Said(world)
 
     def send(self: Directory, broker_id: bytes, kind: int, body: bytes) -> bool:

@@ -14,6 +14,7 @@ from broker.cluster.link.control_records import ORIGINS, SEEN, WANT
 from broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
 from broker.core.message import Message
 from stp.bpdu import Role
+from tests.kit.core import needs_python
 from tests.unit.link_harness import FAR, Neighbour, bid, lone, message, ping
 from tests.unit.node_harness import World
 
@@ -183,6 +184,7 @@ def test_a_scan_that_finds_nothing_is_in_steps_too() -> None:
     world = lone(link_timeout=1000.0)
     logged(world, range(1, 200_001))
     looked: list[int] = []
+    needs_python("replaces a method")
     log = world.node.forwarder.log
     lacked = type(log).lacked
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,7 +66,6 @@ def test_a_window_against_sets(
         assert (members(window.gaps), members(window.history)) == (missed, unmissed)
 
 
-@pytest.mark.python_core("counts lines of Python")
 def test_what_comes_in_any_order_costs_the_same_however_much_is_missing() -> None:
     """A broker that joins gets retained messages in the order of hashes."""
 
