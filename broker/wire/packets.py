@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from broker.wire.properties import Properties, Property
 
@@ -19,18 +19,19 @@ class _Fields:
     """How packets are compared and printed: by all of their fields. Methods for each class would be
     compiled at each start (0.1 ms)."""
 
-    __slots__: tuple[str, ...] = ()
+    __slots__ = ()
+    __match_args__: ClassVar[tuple[str, ...]] = ()
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+        return all(getattr(self, name) == getattr(other, name) for name in self.__match_args__)
 
     def __hash__(self) -> int:
         raise TypeError(f"{type(self).__name__} may change, so it has no hash")
 
     def __repr__(self) -> str:
-        names = [name for name in self.__slots__ if name not in SECRET]
+        names = [name for name in self.__match_args__ if name not in SECRET]
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
         return f"{type(self).__name__}({values})"
 

@@ -34,7 +34,9 @@ from broker.cluster.link.codec import (
 from broker.cluster.link.control_records import DIRECTORY, ROUTED, SEEN
 from broker.cluster.link.message_batch import MessageBatch
 from broker.cluster.link.version_vector import OriginWindow, encode_vector
+from broker.cluster.sessions.pending_handover import Asked, PendingHandover
 from broker.cluster.sessions.session_codec import WAITING, Item
+from broker.cluster.sessions.takeover_messages import TAKE
 from broker.cluster.sharing.catchup import Job
 from broker.cluster.strategy.routing_strategy import every_topic
 from broker.core.message import Message
@@ -43,7 +45,7 @@ from broker.wire import Property, Puback, Publish
 from routing.link_state import ALL
 from routing.subscription_trie import SubscriptionTrie
 from stp.bpdu import Role
-from tests.unit.link_harness import FAR, OWN, Neighbour, batch_entry, bid, lone, ping
+from tests.unit.link_harness import FAR, OWN, Neighbour, batch_entry, bid, lone, ping, some_link
 from tests.unit.node_harness import World
 from tests.unit.test_feed_upkeep import known
 from tests.unit.test_publish_run import batch_of
@@ -389,7 +391,7 @@ def test_what_is_held_is_delivered_along_the_topic_of_each() -> None:
         client.subscribe(topic, qos=1)
     messages = [(b"ab$"[n % 3 : n % 3 + 1], payload(n)) for n in range(4, 31)]
     messages = [(b"$x" if topic == b"$" else topic, content) for topic, content in messages]
-    assert feed.take(SimpleNamespace(), 4, 27) == 0
+    assert feed.take(some_link(), 4, 27) == 0
     recovery.hold(feed, batch_entry(key, 4, messages))
     assert (feed.held_count, len(feed.waiting)) == (27, 27)
     feed.advance(1, 9)  # local subscribers have had these meanwhile
@@ -473,7 +475,8 @@ def test_what_a_session_had_is_found_in_batches() -> None:
     start.tops, start.early = {KEYS[0]: 9}, {KEYS[0]: [(2, 4)]}
     history.note(session)
     assert history.given(session) == {KEYS[0]: [(3, 3)]}
-    export: Any = SimpleNamespace(seen={KEYS[0]: OriginWindow(1, now)}, began=now)
+    asked = Asked(FAR, TAKE, 0, "c", 0, b"", {})
+    export = PendingHandover(asked, 0, {KEYS[0]: OriginWindow(1, now)}, 0, now)
     rest = node.cluster.takeover._handover._rest(session, export, now)
     sent = rest[4 + int.from_bytes(rest[:4], "big") :]
     assert [(n, m.topic, m.payload) for _, n, m, _, _ in read_link_packets(sent, now)] == [

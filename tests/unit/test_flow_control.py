@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from broker.base.limits import DEFAULTS, Limits
+from broker.base.log_limit import LogLimit
 from broker.base.timers import Timer, Timers
-from broker.base.turns import Rest
+from broker.base.turns import Rest, Turns
 from broker.core.connection import Connection
 from broker.core.flow_control import FlowControl
 from broker.wire import Publish, encode_packet
@@ -25,13 +26,16 @@ class Flow:
         self.limits = DEFAULTS
         self.timers = Timers()
         self.lines: list[str] = []
-        self.log_limit: Any = SimpleNamespace(line=lambda *line: self.lines.append(line[-1]))
+        self.log_limit = LogLimit(self)
         self.remote: list[tuple[str, object]] = []
         self.cluster: Any = SimpleNamespace(
             hold_remote=lambda reason, arrival: self.remote.append(("hold", reason)),
             release_remote=lambda reason: self.remote.append(("release", reason)),
             session_away=lambda session: None,
         )
+
+    def log(self, level: str, text: str) -> None:
+        self.lines.append(text)
 
     def schedule(self, when: float, call: Callable[[float], None]) -> Timer:
         return self.timers.schedule(when, call)
@@ -112,7 +116,7 @@ def test_a_link_is_read_on() -> None:
     assert broker.remote == [("hold", slow)]
     flow.release(slow)
     assert broker.remote[-1] == ("release", slow)
-    flow.hold(link, Rest(link, None))  # type: ignore[arg-type]
+    flow.hold(link, Rest(link, Turns(World().node)))
     assert not read(link)
 
 

@@ -473,7 +473,9 @@ def test_what_is_refused_costs_the_same_however_much_it_is() -> None:
     """With gaps between, as no subscriber here wants these: no list without end, and what is queued
     is not owed besides."""
     found, _ = feed()
-    found.put_by(HeldPackets(99_001, 10, ("x", None), b"t", 1))  # type: ignore[arg-type]
+    found.put_by(
+        HeldPackets(99_001, 10, (Message(b"t", b"", 1, False, b"", None, None), None), b"t", 1)
+    )
     for number in range(1, 200_000, 2):
         found.refuse(number, number)
     assert len(found.refused) <= MAX_SKIPS

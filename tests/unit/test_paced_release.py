@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from broker.base.costs import HELD_MEMORY
@@ -20,6 +17,7 @@ from broker.cluster.link.codec import encode_run_for_links, origin_key
 from broker.core.message import Message
 from broker.core.publish_run import PublishRun
 from broker.wire import Property, Puback, Publish
+from routing.listing import Listing
 from tests.unit.link_harness import FAR, OWN, lone, some_link
 from tests.unit.node_harness import FakeClient, World
 
@@ -208,9 +206,8 @@ def test_what_an_earlier_incarnation_published_comes_first(world: World) -> None
     early, late = feed_of(world, 1_000), feed_of(world, 1_001)
     client = client_of(world)
     directory = world.node.cluster.directory.database
-    listing: Any = SimpleNamespace(
-        id=FAR, boot=1_001, via=FAR, entries={EARLIER: (1_000).to_bytes(4, "big")}
-    )
+    listing = Listing(FAR, 1_001)
+    listing.via, listing.entries = FAR, {EARLIER: (1_000).to_bytes(4, "big")}
     directory.listings[FAR] = listing
     hold(world, late, 1)
     settle(world, late, 1)
@@ -228,9 +225,8 @@ def test_what_an_earlier_incarnation_published_comes_first(world: World) -> None
 def test_an_unknown_incarnation_is_awaited_for_a_while(world: World) -> None:
     early, late = feed_of(world, 1_000), feed_of(world, 1_001)
     client = client_of(world)
-    listing: Any = SimpleNamespace(
-        id=FAR, boot=1_001, via=FAR, entries={EARLIER: (1_000).to_bytes(4, "big")}
-    )
+    listing = Listing(FAR, 1_001)
+    listing.via, listing.entries = FAR, {EARLIER: (1_000).to_bytes(4, "big")}
     world.node.cluster.directory.database.listings[FAR] = listing
     hold(world, late, 1)
     settle(world, late, 1)
@@ -290,9 +286,8 @@ def test_what_is_hurried_is_not_waited_any_longer(world: World) -> None:
 def test_nor_has_an_earlier_incarnation_been_silent_meanwhile(world: World) -> None:
     early, late = feed_of(world, 1_000), feed_of(world, 1_001)
     client = client_of(world)
-    listing: Any = SimpleNamespace(
-        id=FAR, boot=1_001, via=FAR, entries={EARLIER: (1_000).to_bytes(4, "big")}
-    )
+    listing = Listing(FAR, 1_001)
+    listing.via, listing.entries = FAR, {EARLIER: (1_000).to_bytes(4, "big")}
     world.node.cluster.directory.database.listings[FAR] = listing
     hold(world, late, 1)
     settle(world, late, 1)

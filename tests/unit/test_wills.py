@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.base.counters import Counters
 from broker.base.timers import Timer, Timers
 from broker.core.message import Message
 from broker.core.session import Session
@@ -23,7 +24,7 @@ class Publisher:
     def __init__(self) -> None:
         self.now = 100.0
         self.timers = Timers()
-        self.counters: Any = SimpleNamespace(publish_refused=0, wills=0)
+        self.counters = Counters()
         self.published: list[Message] = []
 
     def schedule(self, when: float, call: Callable[[float], None]) -> Timer:
