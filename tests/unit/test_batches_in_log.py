@@ -4,7 +4,6 @@ messages are one by one, and it is not looked into for those who want everything
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -395,7 +394,7 @@ def test_what_is_held_is_delivered_along_the_topic_of_each() -> None:
     recovery.hold(feed, batch_entry(key, 4, messages))
     assert (feed.held_count, len(feed.waiting)) == (27, 27)
     feed.advance(1, 9)  # local subscribers have had these meanwhile
-    feed.settled, feed.behind = 25, SimpleNamespace(up=True)
+    feed.settled, feed.behind = 25, some_link()
     recovery.release.begin(feed, world.now)
     got: list[list[int]] = [[], []]
     for _ in range(10):
