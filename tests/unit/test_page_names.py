@@ -50,7 +50,7 @@ def test_flags(page: str) -> None:
 @pytest.mark.parametrize("page", GUIDES)
 def test_environment_variables(page: str) -> None:
     known = {f"MQTTREE_{name.upper()}" for name, option in OPTIONS.items() if option.flag}
-    assert set(re.findall(r"MQTTREE_[A-Z_]+", read(page))) - known - {"MQTTREE_CONFIG"} == set()
+    assert set(re.findall(r"MQTTREE_[A-Z_]+", read(page))) - known - {"MQTTREE_CONFIG", *BUILD} == set()
 
 
 @pytest.mark.parametrize("page", GUIDES)
