@@ -213,7 +213,10 @@ class Cluster:
         """Build what forwards each message once and keeps it for neighbours that lack it."""
         config = self.config
         self.origins: Origins = Origins(
-            self.own, now, sparse=self.strategy.leaves_out, most_gaps=node.limits.max_gaps
+            self.own,
+            now,
+            sparse=not self.strategy.everything_arrives(),
+            most_gaps=node.limits.max_gaps,
         )
         self.replay_log: ReplayLog = ReplayLog(
             node.counters,

@@ -102,8 +102,9 @@ class Ways:
         """Walk the tree of an origin away from `source`; whether a subscriber from here on wants
         the topic."""
         node = host.running
-        wanted = not node.cluster.strategy.leaves_out or bool(node.dispatcher.trie.match(topic))
-        for link in node.cluster.strategy.everywhere(key):
+        strategy = node.cluster.strategy
+        wanted = strategy.everything_arrives() or bool(node.dispatcher.trie.match(topic))
+        for link in strategy.everywhere(key):
             assert link.peer is not None
             other = self.world.hosts[self._index(link.peer.id)]
             if other is source:

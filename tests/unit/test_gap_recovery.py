@@ -155,7 +155,6 @@ class Strategy(OverSpanningTree):
     """A strategy that is not asked for filters."""
 
     name = "interest"
-    leaves_out = True
 
 
 class Asking:

@@ -37,7 +37,7 @@ class PinnedEntries:
     )
 
     def __init__(self, node: LocalBroker, strategy: RoutingStrategy, log: ReplayLog) -> None:
-        """`node`: this broker; `strategy`: whether brokers say what arrived since; `log`: whose
+        """`node`: this broker; `strategy`: whether holders send what came since; `log`: whose
         entries are pinned."""
         self._node = node
         self._counters = node.counters
@@ -80,9 +80,9 @@ class PinnedEntries:
             del self._moved[session]
 
     def _everything(self) -> bool:
-        """Whether all entries have to be pinned: with flooding, the broker that gives a session
-        away does not say what arrived since."""
-        return None in self._moved and not self._strategy.leaves_out
+        """Whether all entries have to be pinned, for a session whose subscriptions are not known
+        yet: its holder sends what came since only if messages go on to it alone."""
+        return None in self._moved and not self._strategy.holder_keeps_receiving()
 
     def _wanted(self, entry: LogEntry) -> bool:
         """Whether a session that moves gets a message of an entry."""

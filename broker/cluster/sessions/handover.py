@@ -452,7 +452,7 @@ class Handover:
         since = self._asked[client_id][1]
         vector = self._origins.vector
         waited = now - since
-        if not merge and not self._strategy.leaves_out:
+        if not merge and self._strategy.everything_arrives():
             waits = self._under_way(need, waited, late)
         else:
             known = {

@@ -622,7 +622,7 @@ class Takeover:
             return
         assert taken is not None
         self._node.now = now
-        waits = not self._strategy.leaves_out and now < pending.since + COVER_TIME
+        waits = self._strategy.everything_arrives() and now < pending.since + COVER_TIME
         if waits and only(taken.seen, offered(self._origins.vector)):
             self._node.schedule(now + COVER, lambda at: self._cover(pending, at))
         else:
@@ -636,7 +636,7 @@ class Takeover:
     def _restoring(self, pending: PendingTakeover, state: SessionState) -> Iterator[int]:
         """Make the session, and in the turn in which it is complete offer it the messages that were
         here and not at its holder."""
-        node, leaves_out = self._node, self._strategy.leaves_out
+        node, keeps_receiving = self._node, self._strategy.holder_keeps_receiving()
         client_id, connect = pending.client_id, pending.handshake.connect
         assert connect is not None
         old = node.sessions.get(client_id)
@@ -658,7 +658,7 @@ class Takeover:
             return
         session = pending.session = node.sessions[client_id] = node.new_session(client_id)
         session.permissions = node.permissions(connect.username, client_id, pending.conn.listener)
-        if leaves_out:
+        if keeps_receiving:
             self.pinned_entries.pin(pending, session)
         stepped = False
         merged = None if left is None else MergedHistory(left.seen)
@@ -684,7 +684,7 @@ class Takeover:
         self._delivered_ranges.add(session, behind(only(pending.seen, here), state.before))
         self._delivered_ranges.add(session, lacking(state.given, here))
         ordinary = any(split_shared(s[0])[0] is None for s in state.subscriptions)
-        if leaves_out and ordinary:
+        if keeps_receiving and ordinary:
             # Some messages go to the holder only, until all brokers know of its filters here.
             self._step(pending, Input.UNTOLD, now)
             return
@@ -749,9 +749,8 @@ class Takeover:
             if n <= all_up_to.get(key, 0) or not holds(key, n)
         }
         self._delivered_ranges.add(session, lacking(numbered(found), offered(self._origins.vector)))
-        horizon = (
-            pending.began - REPAIR_TIME if self._strategy.leaves_out else now - self._limits.log_age
-        )
+        everything = self._strategy.everything_arrives()
+        horizon = now - self._limits.log_age if everything else pending.began - REPAIR_TIME
         found |= {
             (key, sequence): message
             for key, sequence, message in self._history.since(pending.seen, horizon)

@@ -21,7 +21,6 @@ class Flood(OverSpanningTree):
     __slots__ = ("generation",)
 
     name = FLOOD
-    leaves_out = False
     posting = False
     memory = 0
 
@@ -40,6 +39,16 @@ class Flood(OverSpanningTree):
 
     def _many_posted(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
         """Very many filters decide nothing here, either."""
+
+    # ---------------------------------------------------------------- what comes here
+
+    def everything_arrives(self) -> bool:
+        """Return True: every message takes all links."""
+        return True
+
+    def holder_keeps_receiving(self) -> bool:
+        """Return False: what comes to the holder of a session comes here, too."""
+        return False
 
     # ---------------------------------------------------------------- next hops
 

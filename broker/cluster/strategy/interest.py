@@ -46,7 +46,6 @@ class Interest(OverSpanningTree):
     __slots__ = ("table",)
 
     name = "interest"
-    leaves_out = True
 
     def __init__(
         self,
@@ -70,6 +69,16 @@ class Interest(OverSpanningTree):
     def memory(self) -> int:
         """Bytes that the filters take, those of this broker and of others."""
         return self.table.memory
+
+    # ---------------------------------------------------------------- what comes here
+
+    def everything_arrives(self) -> bool:
+        """Return False: messages come that somebody wants here, or behind here."""
+        return False
+
+    def holder_keeps_receiving(self) -> bool:
+        """Return True: messages go where the filters of a session were known first."""
+        return True
 
     # ---------------------------------------------------------------- next hops
 

@@ -33,10 +33,15 @@ class RoutingStrategy(Protocol):
     def name(self) -> str:
         """The value of `--routing`."""
 
-    @property
-    def leaves_out(self) -> bool:
-        """Whether messages do not go to brokers that do not want them: then a missing number is no
-        loss, and a broker with a new filter has to ask the origins (ordered feeds)."""
+    def everything_arrives(self) -> bool:
+        """Whether every message of the federation reaches this broker: then a number that is
+        missing here is on its way, or lost. If not, it may be one that is not wanted here, and
+        what is missing has to be asked for (ordered feeds)."""
+
+    def holder_keeps_receiving(self) -> bool:
+        """Whether messages for a session that this broker takes go on to its holder alone, until
+        all brokers know of the session's filters here: then the holder has to send them here. If
+        not, they arrive here, too."""
 
     def needs_feeds(self, routing: str) -> bool:
         """Return whether messages of other brokers have to be taken in order (ordered feeds) once a
