@@ -573,11 +573,11 @@ class Limits(Record, kw_only=True):
 
     max_gaps: int = MAX_GAPS
     """holes remembered in the sequence of one origin; the oldest is given up (those messages count
-    as seen) [gaps_forgotten]."""
+    as seen) [gaps_forgotten]. Not more than a record can tell a neighbour."""
 
     max_origins: int = MAX_ORIGINS
     """origins (broker, boot) whose sequence is remembered; the one unheard for longest goes first.
-    Four times the members."""
+    Four times the members, and not more than a neighbour takes."""
 
     max_quiet_origins: int = 1024
     """of these, origins of which nothing was heard lately; of more that a neighbour tells us we
@@ -794,6 +794,23 @@ class Limits(Record, kw_only=True):
 
     drain_ask: float = 0.2
     """s between two questions to a neighbour what has been there."""
+
+    def __post_init__(self) -> None:
+        """Check what other brokers have a limit for, too: they would not ask for messages in holes
+        that a record leaves out, and close a link that names more origins.
+
+        Raises:
+            ValueError: one line that names the limit.
+        """
+        for name, value, most in (
+            ("max_gaps", self.max_gaps, MAX_GAPS),
+            ("max_origins", self.max_origins, MAX_ORIGINS),
+        ):
+            if not 1 <= value <= most:
+                raise ValueError(
+                    f"limits: {name}: {value} is not between 1 and {most}, as other brokers take"
+                    " no more"
+                )
 
 
 DEFAULTS = Limits()

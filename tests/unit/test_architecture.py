@@ -294,6 +294,65 @@ def test_a_long_function_is_found() -> None:
     assert long_functions("def f():\n" + "    pass\n" * (LONGEST - 1)) == []
 
 
+COMPOSITION_ROOTS = {
+    # A broker in a program, one that extends amqtt's, and one node.
+    "mqttree/embedded_broker.py:__init__",
+    "broker/compat/broker.py:__init__",
+    "broker/node.py:__init__",
+}
+"""Functions that may be called without limits: what they put together is handed theirs."""
+
+
+def default_limits(source: str) -> list[str]:
+    """Names of functions and classes that have `limits`, or a parameter or field of the type
+    Limits, with a default."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            by_position = [*node.args.posonlyargs, *node.args.args]
+            given = by_position[len(by_position) - len(node.args.defaults) :]
+            by_name = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+            given += [arg for arg, default in by_name if default is not None]
+            has = any(is_limits(arg.arg, arg.annotation) for arg in given)
+        elif isinstance(node, ast.ClassDef):
+            fields = [one for one in node.body if isinstance(one, ast.AnnAssign) and one.value]
+            has = any(is_limits(dotted(one.target), one.annotation) for one in fields)
+        else:
+            continue
+        if has:
+            found.append(node.name)
+    return found
+
+
+def is_limits(name: str, annotation: ast.expr | None) -> bool:
+    """Whether a parameter or field holds the limits of a broker."""
+    parts = () if annotation is None else ast.walk(annotation)
+    return name == "limits" or any(
+        isinstance(part, ast.Name) and part.id == "Limits" for part in parts
+    )
+
+
+def test_only_what_puts_a_broker_together_has_limits_by_default() -> None:
+    """Else a caller that forgets to hand them on has those of another broker."""
+    found = {f"{module}:{name}" for module in modules() for name in default_limits(read(module))}
+    assert found == COMPOSITION_ROOTS
+
+
+@pytest.mark.parametrize(
+    ("source", "caught"),
+    [
+        ("def f(limits: Limits = DEFAULTS): ...", ["f"]),
+        ("def f(*, limits: Limits | None = None): ...", ["f"]),
+        ("async def f(a, b: Limits = Limits(), /): ...", ["f"]),
+        ("class C:\n    kept: Limits = DEFAULTS", ["C"]),
+        ("class C:\n    limits: Limits\n    def f(self, limits, a=1, *, b=2): ...", []),
+        ("def f(limits: Limits, *, limit: int = 0): ...", []),
+    ],
+)
+def test_limits_by_default_are_found(source: str, caught: list[str]) -> None:
+    assert default_limits(source) == caught
+
+
 def assigned_constants(source: str) -> Iterator[str]:
     """Names of upper-case constants that a test assigns to on something that it imported: by
     `setattr`, or outright. Where `setattr` is given a name that is no literal, these are all such

@@ -6,6 +6,7 @@ import pytest
 
 from broker.base.limits import DEFAULTS, Limits
 from broker.base.record import Record, Settings
+from broker.base.sequence_set import MAX_GAPS, MAX_ORIGINS
 
 
 class Pair(Record):
@@ -99,3 +100,14 @@ def test_a_limit_is_a_slot() -> None:
     assert not hasattr(DEFAULTS, "__dict__")
     with pytest.raises(TypeError, match="max_qeued"):
         Limits(max_qeued=1)
+
+
+@pytest.mark.parametrize(("name", "most"), [("max_gaps", MAX_GAPS), ("max_origins", MAX_ORIGINS)])
+def test_a_limit_beyond_what_other_brokers_take_is_refused(name: str, most: int) -> None:
+    """Otherwise a neighbour would not hear of the oldest holes, and never send what is missing."""
+    assert getattr(Limits(**{name: most}), name) == most
+    for value in (0, most + 1):
+        with pytest.raises(
+            ValueError, match=f"limits: {name}: {value} is not between 1 and {most}"
+        ):
+            Limits(**{name: value})
