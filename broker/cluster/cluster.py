@@ -181,6 +181,7 @@ class Cluster:
             node,
             clock=self.clock,
             forwarder=self.forwarder,
+            acks=self.acks,
             gap_recovery=self.gap_recovery,
             delivered_ranges=self.delivered_ranges,
             history=self.session_history,

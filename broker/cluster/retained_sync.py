@@ -23,6 +23,7 @@ from broker.wire.strings import shorten
 if TYPE_CHECKING:
     from broker.cluster.delivery.forwarder import Forwarder
     from broker.cluster.delivery.gap_recovery import GapRecovery
+    from broker.cluster.delivery.link_acks import LinkAcks
     from broker.cluster.link.link import Link
     from broker.cluster.retained_comparison import RetainedComparison
     from broker.cluster.sessions.delivered_ranges import DeliveredRanges
@@ -46,21 +47,24 @@ class RetainedSync:
         *,
         clock: HybridClock,
         forwarder: Forwarder,
+        acks: LinkAcks,
         gap_recovery: GapRecovery,
         delivered_ranges: DeliveredRanges,
         history: SessionHistory,
         comparison: RetainedComparison,
     ) -> None:
         """`node`: this broker; `clock`: makes the stamps of writes;
-        `forwarder`: numbers and passes on messages; `gap_recovery`: holds messages back until older
-        ones have come; `delivered_ranges`: delivers to sessions that lack a message; `history`:
-        notes what sessions got; `comparison`: with neighbours, brings what is missing here."""
+        `forwarder`: numbers and passes on messages; `acks`: says whether the log has room;
+        `gap_recovery`: holds messages back until older ones have come; `delivered_ranges`: delivers
+        to sessions that lack a message; `history`: notes what sessions got; `comparison`: with
+        neighbours, brings what is missing here."""
         self.node = node
         self._limits = node.limits
         self.store = node.retained
         self._digests = self.store.digests
         self.clock = clock
         self._forwarder = forwarder
+        self._acks = acks
         self._gap_recovery = gap_recovery
         self._delivered_ranges = delivered_ranges
         self._history = history
@@ -178,7 +182,8 @@ class RetainedSync:
 
         If it wins here, it is passed on over the tree. Local subscribers get it as an ordinary
         message, unless it has been here before: they would never get it otherwise. They do not get
-        an expired one, or the deletion of a message that was not here.
+        an expired one, or the deletion of a message that was not here. One that belongs in the log
+        is not taken while the log is full: the next comparison brings it again.
 
         Raises:
             MalformedPacket: its origin is invalid.
@@ -190,6 +195,15 @@ class RetainedSync:
         if window is None:
             split_key(key)
         self._comparison.brought(link, now)
+        # It is from before this broker met its origin: if it still arrives over a link, it is
+        # passed on to others only.
+        old = window is not None and not window.for_local_subscribers(sequence)
+        # No log has an older one any more: no broker asks for it by its number.
+        logged = not old and sequence and message.stamp.time >> LOGICAL > self._oldest(now)
+        if logged and self._acks.holding:
+            # It would push out what neighbours have not acknowledged.
+            self.node.counters.retained_dropped += 1
+            return
         change = self._take(message, key, sequence, now, None)
         if change < Change.DROPPED:
             return
@@ -199,11 +213,7 @@ class RetainedSync:
             not message.payload and message.stamp.expires_at_ms != message.stamp.time >> LOGICAL
         )
         fresh = True
-        if window is not None and not window.for_local_subscribers(sequence):
-            # It is from before this broker met its origin: if it still arrives over a link, it is
-            # passed on to others only.
-            pass
-        elif sequence and message.stamp.time >> LOGICAL > self._oldest(now):
+        if logged:
             new = forwarder.accept(key, sequence, 1, now)
             fresh = bool(new) or (window is not None and sequence <= window.begin)
             if new and not gone:
@@ -213,6 +223,8 @@ class RetainedSync:
                 entry = LogEntry(
                     key, sequence, encode_for_links(message, key, sequence, now), message, now
                 )
+                # No connection is held if it fills the log: this is not what a publisher behind
+                # the link sends now, and a comparison is not slowed down by holding one.
                 forwarder.log.append(entry, None)
                 feed = forwarder.vector[key].feed
                 if feed is not None and feed.holds(sequence):
@@ -220,8 +232,7 @@ class RetainedSync:
                     fresh = False
                 else:
                     fresh = True
-        elif sequence and window is not None:
-            # No log has it any more: no broker asks for it by its number.
+        elif not old and sequence and window is not None:
             fresh = sequence <= window.begin or window.missing(sequence)
         self._comparison.pass_on(link, data, now)
         if fresh and change is not Change.TAKEN and not gone:

@@ -717,3 +717,33 @@ def test_a_comparison_waits_for_a_neighbour_that_brings_the_same() -> None:
     assert other.messages() == []
     world.advance(2 * MISSED)
     assert other.records(DIGEST)[-1] == world.node.retained.digests.whole.to_bytes(8, "big")
+
+
+def test_what_neighbours_have_not_acknowledged_is_not_pushed_out_of_the_log() -> None:
+    """What a comparison brings is logged, too, and nobody can be held for it: while publishers
+    wait for room in the log it is not taken, and the next comparison brings it again."""
+    limits = Limits(
+        log_bytes=100_000, hold_log_bytes=20_000, log_kept_bytes=400_000, mark_bytes=1_000
+    )
+    world, one = pair(limits=limits)
+    other = Neighbour(world, 2)
+    other.child()
+    one.answers = other.answers = False
+    client, log, store = world.connect("c"), world.node.forwarder.log, world.node.retained
+    while client.transport.reading:
+        client.send(Publish("t", bytes(1_000), 1, packet_id=1))
+    brought = [restored(b"r/%d" % n, bytes(1_000), sequence=1 + n) for n in range(500)]
+    one.send(*brought)
+    assert log.begin == 0
+    assert log.size < 125_000
+    assert len(store) == 0
+    assert world.node.counters.retained_dropped == len(brought)
+    # What is in no log is taken all the same.
+    one.send(restored(b"old", b"x", -3_600_000, sequence=1_000))
+    assert len(store) == 1
+    one.answers = other.answers = True
+    while client.conn.held:
+        one.take()
+        other.take()
+    one.send(*brought[:10])
+    assert len(store) == 11

@@ -43,7 +43,6 @@ class LinkAcks:
         "_again",
         "_away",
         "_counters",
-        "_holding",
         "_keeping",
         "_limits",
         "_log",
@@ -54,6 +53,7 @@ class LinkAcks:
         "_report",
         "_strategy",
         "_timeout",
+        "holding",
     )
 
     def __init__(
@@ -87,7 +87,8 @@ class LinkAcks:
         self._number = 0
         self._again = False  # marks are to be sent behind a large message that is about to be sent
         self._away: set[bytes] = set()  # of the parted ones those that the tree has lost
-        self._holding = False
+        self.holding = False
+        """Whether publishers wait, as the log is full of messages that neighbours may lack."""
 
     # ---------------------------------------------------------------- what links need
 
@@ -182,8 +183,8 @@ class LinkAcks:
         log.warn = max(log.begin, log.floor - log.limit // AHEAD) if self._keeping else NEVER
         if log.size > log.limit:
             log.trim(None)
-        if self._holding and (log.owed <= log.limit or (self._away and self._room_for_away())):
-            self._holding = False
+        if self.holding and (log.owed <= log.limit or (self._away and self._room_for_away())):
+            self.holding = False
             self._node.release_publishers(self)
 
     # ---------------------------------------------------------------- marks
@@ -235,7 +236,7 @@ class LinkAcks:
         if self._away and self._room_for_away():
             return
         self._pressed()
-        self._holding = True
+        self.holding = True
         self._node.hold(source, self)
 
     def _room_for_away(self) -> bool:
