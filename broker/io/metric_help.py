@@ -72,7 +72,7 @@ COUNTER_HELP = {
     "retained_refused": "Retained messages refused for lack of room.",
     "retained_restored": "Retained messages fetched from a neighbour that had a newer one.",
     "retained_sent": "Retained messages sent to neighbours that had an older one.",
-    "retained_dropped": "Parts of retained synchronisation dropped: too many, or no room in the log.",
+    "retained_dropped": "Parts of retained synchronisation dropped: too many, or the log is full.",
     "retained_loaded": "Retained messages read from the journal at the start.",
     "retained_tombstones_forgotten": "Deletions of retained messages forgotten: too many.",
     "retained_clock_ahead": "Retained messages whose time was too far in the future.",
