@@ -95,7 +95,9 @@ def calm_delay(scene: Slow) -> float:
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 @pytest.mark.parametrize("brokers", [2, 4])
 @pytest.mark.parametrize("seed", range(3))
-def test_nothing_is_lost_and_others_go_on(seed: int, brokers: int, routing: str) -> None:
+def test_a_slow_subscriber_loses_nothing_and_delays_no_other(
+    seed: int, brokers: int, routing: str
+) -> None:
     scene = Slow(seed, brokers, [], routing=routing)
     result = scene.run()
     assert not result.violations
@@ -112,13 +114,13 @@ def test_nothing_is_lost_and_others_go_on(seed: int, brokers: int, routing: str)
         assert not host.running.flow_control._held
 
 
-def test_without_it_they_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_backpressure_messages_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scene is hard enough."""
     monkeypatch.setattr(RemoteFlowControl, "note", lambda self, slow, arrival: None)
     assert Slow(0, 2, []).run().counters["dropped_queue_full"]
 
 
-def test_a_dead_reader_holds_the_federation_once() -> None:
+def test_a_dead_subscriber_holds_publishers_for_hold_time() -> None:
     """Who takes nothing is not waited for after `hold_time`, wherever the publishers are."""
     scene = Slow(2, 3, [], pause=1e6)
     acked: list[float] = []
@@ -156,7 +158,7 @@ FAULTS: dict[str, list[Event]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_faults_in_the_midst_of_it(name: str) -> None:
+def test_faults_leave_no_publisher_held(name: str) -> None:
     """No publisher stays held, and what the others were promised is kept."""
     scene = Slow(5, 3, FAULTS[name])
     result = scene.run()

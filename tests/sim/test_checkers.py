@@ -82,7 +82,7 @@ def texts(scene: Scene, kind: str) -> list[str]:
 
 
 @pytest.mark.parametrize("events", [CUT, []], ids=["cut", "whole"])
-def test_sound_brokers(events: list[Event]) -> None:
+def test_sound_brokers_cause_no_violations(events: list[Event]) -> None:
     """What the mutants are compared with: nothing is reported, and the cut led to replays and
     duplicates."""
     scene = Small(events)
@@ -276,7 +276,7 @@ def test_mutant_is_caught(name: str, monkeypatch: Patch) -> None:
         assert any(text in line for line in found), found[:3]
 
 
-def test_probe_that_was_not_asked_for_is_caught(monkeypatch: Patch) -> None:
+def test_probe_without_a_subscription_is_caught(monkeypatch: Patch) -> None:
     """After the faults a broker begins to deliver to others, and each message twice."""
     scene = Small([])
     match = SubscriptionTrie.match
@@ -294,7 +294,7 @@ def test_probe_that_was_not_asked_for_is_caught(monkeypatch: Patch) -> None:
         assert any("unasked" in text for text in texts(scene, "probe"))
 
 
-def test_probe_that_comes_twice_is_caught(monkeypatch: Patch) -> None:
+def test_probe_delivered_twice_is_caught(monkeypatch: Patch) -> None:
     scene = Small([])
     received = Forwarder.received
 
@@ -309,7 +309,7 @@ def test_probe_that_comes_twice_is_caught(monkeypatch: Patch) -> None:
         assert any("2 times" in text for text in texts(scene, "probe"))
 
 
-def test_crossing_twice_in_a_run_is_caught() -> None:
+def test_number_that_crosses_twice_in_a_run_is_caught() -> None:
     """Runs of QoS 0 are looked at, number by number."""
     world = world_of(1, 1)
     watch_crossings(world)
@@ -345,7 +345,7 @@ PACKETS = {
 
 
 @pytest.mark.parametrize("name", PACKETS)
-def test_client_notices(name: str) -> None:
+def test_client_reports_packets_of_a_faulty_broker(name: str) -> None:
     data, error = PACKETS[name]
     client = client_of()
     client.filters = [("a", 1)]
@@ -490,7 +490,7 @@ def test_fault_of_a_tree_is_caught(name: str, rest: World, monkeypatch: Patch) -
     assert tree_faults(rest, rest.hosts) == []
 
 
-def test_listing_that_is_not_known_is_caught(rest: World, monkeypatch: Patch) -> None:
+def test_listing_that_a_broker_lacks_is_caught(rest: World, monkeypatch: Patch) -> None:
     assert directory_faults(rest, rest.hosts) == []
     directory = node(rest, 2).cluster.directory.database
     monkeypatch.setattr(type(directory), "reachable", lambda self: [])
@@ -499,7 +499,7 @@ def test_listing_that_is_not_known_is_caught(rest: World, monkeypatch: Patch) ->
     )
 
 
-def test_tree_that_does_not_come_to_rest_is_caught() -> None:
+def test_tree_that_never_settles_is_caught() -> None:
     """Agreement that is younger than two seconds is none, and a root that no broker accepts is
     reported at the end."""
     world = world_of(1, 2)
@@ -552,7 +552,7 @@ BOUNDS: dict[str, tuple[Callable[[World, Patch], None], str]] = {
 
 
 @pytest.mark.parametrize("name", BOUNDS)
-def test_bound_is_watched(name: str, rest: World, monkeypatch: Patch) -> None:
+def test_exceeded_bound_is_caught(name: str, rest: World, monkeypatch: Patch) -> None:
     plant, text = BOUNDS[name]
     plant(rest, monkeypatch)
     assert any(text in line for _, line in bound_faults(rest.hosts))
@@ -578,7 +578,7 @@ def stubborn(world: World) -> SimClient:
     return client
 
 
-def test_what_is_published_again_is_kept_again() -> None:
+def test_repeated_qos_1_publish_may_be_logged_twice() -> None:
     """A QoS 1 PUBLISH that comes again is a message of its own (MQTT-4.3.2): a log may keep it
     twice, one of QoS 2 it may not."""
     world = world_of(1, 2)
@@ -599,7 +599,7 @@ def test_what_is_published_again_is_kept_again() -> None:
     assert ["counts" in text for _, text in log_faults(world.hosts, ledger)] == [True]
 
 
-def test_clocks_excuse_only_what_no_broker_can_know() -> None:
+def test_clock_skew_excuses_only_what_no_broker_can_know() -> None:
     """A session's place may be in doubt if the next broker has not heard of the last connection and
     its clock is behind it."""
     world = world_of(1, 2)
@@ -722,7 +722,7 @@ A, B = (0, 1), (1, 1)
         pytest.param(26.0, 36.5, True, id="longer than it waits"),
     ],
 )
-def test_who_has_gone_where_its_session_cannot_be_reached(
+def test_client_that_a_split_parts_from_its_session_may_get_qos_2_twice(
     began: float, up: float, strayed: bool
 ) -> None:
     """Such a client may get a QoS 2 message twice, and no other. The brokers are split from 10
@@ -751,7 +751,7 @@ def test_who_has_gone_where_its_session_cannot_be_reached(
         (2.5, True, False, False),
     ],
 )
-def test_a_client_that_moves_on_before_its_announcement_has_spread(
+def test_client_that_outruns_its_announcement_may_get_qos_2_twice(
     began: float, slow: bool, heard: bool, strayed: bool
 ) -> None:
     world = World(1)
@@ -766,7 +766,9 @@ def test_a_client_that_moves_on_before_its_announcement_has_spread(
 
 
 @pytest.mark.parametrize(("met", "wrong"), [(4.0, True), (5.5, False), (None, False)])
-def test_order_of_what_an_older_session_brings(met: float | None, wrong: bool) -> None:
+def test_older_session_may_reorder_only_what_its_broker_could_not_know(
+    met: float | None, wrong: bool
+) -> None:
     """What was published at 5 s comes behind what was at 6: it may, from an older session, if the
     broker of the newer one had not met the publisher's by then."""
     world = World(1)
@@ -785,7 +787,7 @@ def test_order_of_what_an_older_session_brings(met: float | None, wrong: bool) -
 
 
 @pytest.mark.parametrize("kept", (False, True))
-def test_without_sessions_brokers_meet_again(kept: bool) -> None:
+def test_restarted_broker_has_met_others_only_if_it_kept_a_session(kept: bool) -> None:
     """A broker that is started again remembers the others if a session is there for what they
     published meanwhile."""
     world = world_of(1, 2)
@@ -811,7 +813,7 @@ def test_without_sessions_brokers_meet_again(kept: bool) -> None:
     assert meetings.since(other.life, one.life) == met
 
 
-def test_brokers_meet_when_bytes_pass() -> None:
+def test_brokers_have_met_only_when_bytes_passed() -> None:
     """A link that a cut has stopped is in the tree at both ends until they notice, and brings
     nothing before it sends again."""
     world = world_of(1, 2)
@@ -831,7 +833,7 @@ def test_brokers_meet_when_bytes_pass() -> None:
 
 
 @pytest.mark.parametrize("kept", (False, True))
-def test_a_client_that_gives_up_before_it_reads_connack(kept: bool) -> None:
+def test_client_that_missed_connack_finds_its_session(kept: bool) -> None:
     """It comes again, and CONNACK says Session Present, be it the one that it had or one that began
     with the CONNACK that it has not read (`kept`: the former). It has its subscription in either
     case, and what is published comes once."""
@@ -864,7 +866,7 @@ def test_a_client_that_gives_up_before_it_reads_connack(kept: bool) -> None:
     assert not client.errors
 
 
-def test_a_client_that_leaves_before_suback() -> None:
+def test_client_that_left_before_suback_is_owed_order_from_the_next_one() -> None:
     """It finds a session, perhaps an older one, and is owed the order of what is published after
     the next SUBACK: what was published before may come later, from a session that had the
     subscriptions."""

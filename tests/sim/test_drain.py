@@ -113,7 +113,7 @@ DRAINS: dict[str, tuple[int, list[Event]]] = {
 @pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
 @pytest.mark.parametrize("seed", (1, 2))
 @pytest.mark.parametrize("name", DRAINS)
-def test_drain(name: str, seed: int, routing: str) -> None:
+def test_a_drain_loses_no_message(name: str, seed: int, routing: str) -> None:
     brokers, events = DRAINS[name]
     scene = Draining(seed, brokers, events, routing=routing)
     scene.length = 8.0 if len(events) < 3 else 15.0
@@ -127,7 +127,7 @@ def test_drain(name: str, seed: int, routing: str) -> None:
             )
 
 
-def test_a_broker_without_which_the_others_are_cut_off() -> None:
+def test_a_broker_in_the_middle_of_a_line_can_drain() -> None:
     """In a line of brokers the one in the middle has no way around it: it stops all the same, and
     nothing of its own is lost."""
     scene = Draining(4, 3, [(4.0, drain(1))])
@@ -144,7 +144,7 @@ def test_a_broker_without_which_the_others_are_cut_off() -> None:
 
 @pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
 @pytest.mark.parametrize("index", (0, 2))
-def test_it_waits_for_neighbours_that_lack_something(index: int, routing: str) -> None:
+def test_a_drain_waits_for_neighbours_that_lack_messages(index: int, routing: str) -> None:
     """What is published while the others are out of reach for a second is on its way, and the
     broker stays until it arrived."""
 
@@ -162,7 +162,7 @@ def test_it_waits_for_neighbours_that_lack_something(index: int, routing: str) -
     assert float(scene.drained(index).split()[2]) > 1.4
 
 
-def test_time_is_up() -> None:
+def test_a_drain_ends_at_its_time_limit() -> None:
     """Clients that are disconnected at a hundredth a second are not gone in two seconds."""
     scene = Draining(5, 3, [(3.0, drain(0, within=2.0, rate=0.01))])
     scene.strict = False
@@ -173,7 +173,7 @@ def test_time_is_up() -> None:
     ) or "time is up, left are 2 clients" in scene.drained(0)
 
 
-def test_sessions_stay_until_they_are_fetched() -> None:
+def test_a_draining_broker_keeps_sessions_until_they_are_taken() -> None:
     """A persistent session outlives its client's departure for a while; then its will, which
     waited, is published."""
     scene = Draining(6, 3, [(3.0, drain(0, None))])
@@ -197,7 +197,9 @@ def test_sessions_stay_until_they_are_fetched() -> None:
 
 @pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
 @pytest.mark.parametrize("seed", (1, 2, 3))
-def test_persistent_clients_are_handed_round(seed: int, routing: str) -> None:
+def test_draining_all_brokers_in_turn_moves_each_session_with_its_client(
+    seed: int, routing: str
+) -> None:
     """All brokers are restarted, one after the other, and clients go where they are sent, with
     their sessions: each message that was acknowledged since all have subscribed reaches all of
     them, at QoS 2 once."""
@@ -230,7 +232,7 @@ def test_persistent_clients_are_handed_round(seed: int, routing: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_drains_among_faults(seed: int) -> None:
+def test_drains_beside_faults_keep_all_promises(seed: int) -> None:
     """Whatever else happens: the promises for brokers that live hold, and whoever drains is gone in
     time."""
     rng = random.Random(seed)

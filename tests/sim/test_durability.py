@@ -151,13 +151,15 @@ def check_order(world: World, ledger: Ledger, client: SimClient) -> None:
         last[key] = max(last.get(key, -1), got.number)
 
 
-def test_what_a_killed_incarnation_had_sent_and_not_written_holds_nothing_up() -> None:
+def test_a_message_that_a_killed_broker_never_wrote_delays_no_other() -> None:
     """Others have had its last message, its next incarnation does not know of it: that was asked
     for it for 30 s."""
     assert play(926) == []
 
 
-def test_a_broker_that_starts_again_is_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_starts_again_is_asked_at_once_for_missing_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """With routing by topic a feed was not asked for when its origin's new life became known:
     seed 408."""
     monkeypatch.setenv("ROUTING", "topic")
@@ -165,7 +167,7 @@ def test_a_broker_that_starts_again_is_asked_at_once(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
-def test_journals(block: int) -> None:
+def test_killed_brokers_with_journals_lose_nothing(block: int) -> None:
     bad = []
     for seed in range(FIRST + block, FIRST + SEEDS, BLOCKS):
         violations = play(seed)

@@ -167,7 +167,7 @@ REPAIRS: dict[str, tuple[int, list[Event]]] = {
 
 @pytest.mark.parametrize("seed", (1, 2))
 @pytest.mark.parametrize("name", REPAIRS)
-def test_repair(name: str, seed: int) -> None:
+def test_the_tree_is_repaired_after_cuts_and_kills(name: str, seed: int) -> None:
     brokers, events = REPAIRS[name]
     result = Scene(seed, brokers, events).run()
     assert result.violations == [], "\n".join(result.transcript)
@@ -175,7 +175,7 @@ def test_repair(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("discovery", ("static", "multicast"))
-def test_repair_by_one_seed_and_gossip(discovery: str) -> None:
+def test_one_seed_and_gossip_are_enough_to_repair_the_tree(discovery: str) -> None:
     """Everybody knows b0 alone, and still finds the others; b0's death and return change nothing of
     that."""
     events = [(3.0, kill(0)), (6.0, start(0))]
@@ -185,7 +185,7 @@ def test_repair_by_one_seed_and_gossip(discovery: str) -> None:
     assert result.violations == [], "\n".join(result.transcript)
 
 
-def test_line_of_brokers() -> None:
+def test_brokers_in_a_line_make_a_tree_of_many_hops() -> None:
     """Brokers that reach only their neighbours make a tree of many hops, and a cut in the middle
     heals."""
     scene = Scene(4, 6, [(4.0, part((0, 1, 2), (3, 4, 5))), (7.0, part())])
@@ -209,7 +209,7 @@ def world_of(seed: int, count: int, **config: Any) -> World:
 
 
 @pytest.mark.parametrize("discovery", ("off", "multicast", "static"))
-def test_lone_broker(discovery: str) -> None:
+def test_a_lone_broker_is_its_own_root(discovery: str) -> None:
     """One broker is a federation of one, whether its seeds answer or not."""
     seeds = (("10.0.0.77", 1883),) if discovery == "static" else ()
     world = world_of(1, 1, discovery=discovery, seeds=seeds)
@@ -282,7 +282,7 @@ def test_repair_is_quick() -> None:
 
 
 @pytest.mark.parametrize("discovery", ("multicast", "static"))
-def test_large_message_on_slow_links(discovery: str) -> None:
+def test_a_large_message_on_slow_links_closes_no_link(discovery: str) -> None:
     """Eight megabytes take ten times the time-out, and neither a link nor the tree changes
     meanwhile."""
     scene = Scene(8, 3, [], discovery=discovery, seeds=(("10.0.0.1", 1883),))
@@ -357,7 +357,7 @@ def test_stranger_changes_nothing(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_two_brokers_with_one_id(seed: int) -> None:
+def test_of_two_brokers_with_one_id_only_one_is_federated(seed: int) -> None:
     """One of the two is federated, the other is not; both are named, and nothing flaps."""
     # With it the two prove that they have one id, without it nothing does.
     secret = b"a secret of the cluster" if seed % 2 else None
@@ -445,7 +445,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("name", GARBAGE)
-def test_garbage_on_a_link(name: str) -> None:
+def test_garbage_closes_its_link_with_one_line(name: str) -> None:
     """Whoever sends garbage is closed with one line; the federation goes on."""
     world = world_of(6, 3)
     for host in world.hosts:
@@ -468,7 +468,7 @@ def test_garbage_on_a_link(name: str) -> None:
     assert not world.violations
 
 
-def test_silent_handshakes_end() -> None:
+def test_a_silent_handshake_is_closed_after_a_while() -> None:
     """A connection that says nothing, or stops in the middle of the handshake, is closed after a
     while."""
 
@@ -498,7 +498,7 @@ def test_silent_handshakes_end() -> None:
 # ---------------------------------------------------------------- random schedules
 
 
-def test_a_seed_is_one_story() -> None:
+def test_a_seed_repeats_exactly_the_same_run() -> None:
     first = run_seed(2)
     again = run_seed(2)
     assert first.digest == again.digest
@@ -568,13 +568,13 @@ ONCE_BAD = {
 
 
 @pytest.mark.parametrize("seed", ONCE_BAD)
-def test_once_bad(seed: int) -> None:
+def test_schedules_that_once_failed_keep_all_promises(seed: int) -> None:
     """Schedules that showed faults, most of them of routing by interest."""
     assert run_seed(seed).violations == []
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
-def test_random_schedules(pool: Pool, block: int) -> None:
+def test_random_schedules_keep_all_promises(pool: Pool, block: int) -> None:
     seeds = range(FIRST + block, FIRST + SEEDS, BLOCKS)
     outcomes = pool.map(_outcome, seeds, chunksize=1)
     bad = [

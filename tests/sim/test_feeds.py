@@ -93,7 +93,9 @@ class Feed:
 @pytest.mark.parametrize(
     ("routing", "seconds", "qos"), [("interest", 2.6, 1), ("interest", 1.0, 2), ("topic", 2.6, 2)]
 )
-def test_the_subscribers_broker_hangs(routing: str, seconds: float, qos: int) -> None:
+def test_a_broker_that_hung_gets_all_messages_in_order(
+    routing: str, seconds: float, qos: int
+) -> None:
     """All that was published meanwhile comes, in order, though it is more than a session may have
     waiting."""
     feed = Feed(routing, qos, seconds=seconds + 0.6)

@@ -16,7 +16,9 @@ from tests.sim.world import World
     "clean", [True, False], ids=["begins a new session", "goes on with its session"]
 )
 @pytest.mark.parametrize("seed", range(2))
-def test_who_gets_it_again(seed: int, clean: bool) -> None:
+def test_only_a_new_session_gets_an_unacknowledged_qos_2_message_again(
+    seed: int, clean: bool
+) -> None:
     """A subscriber of that broker that begins a new session, and no other: sessions that are
     kept, and links, wait for the journal (decision 21)."""
     world = World(seed)

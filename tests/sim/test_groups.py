@@ -72,7 +72,7 @@ class Scene:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_each_in_turn(seed: int, qos: int) -> None:
+def test_members_get_messages_in_turn(seed: int, qos: int) -> None:
     scene = Scene(seed)
     numbers = scene.publish(40, qos)
     scene.world.run(2.0)
@@ -82,7 +82,7 @@ def test_each_in_turn(seed: int, qos: int) -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_member_leaves_with_messages(seed: int, qos: int) -> None:
+def test_unsent_messages_of_a_member_that_leaves_go_to_another(seed: int, qos: int) -> None:
     """What it has not had goes to the other broker: at QoS 1 all of it, at QoS 2 what was not sent
     to it."""
     scene = Scene(seed, version=5, receive_maximum=3)
@@ -104,7 +104,7 @@ def test_a_member_leaves_with_messages(seed: int, qos: int) -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_broker_is_cut_off(seed: int, qos: int) -> None:
+def test_messages_given_to_a_broker_that_is_cut_off_wait_for_it(seed: int, qos: int) -> None:
     """What it was given waits for it, as the cut is unknown at first; then the other gets
     everything. Nothing comes twice."""
     scene = Scene(seed)
@@ -121,7 +121,7 @@ def test_a_broker_is_cut_off(seed: int, qos: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_all_brokers_with_members_are_cut_off(seed: int) -> None:
+def test_messages_wait_while_all_members_are_cut_off(seed: int) -> None:
     """It waits for one of them."""
     scene = Scene(seed)
     world = scene.world
@@ -136,7 +136,7 @@ def test_all_brokers_with_members_are_cut_off(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_broker_dies(seed: int) -> None:
+def test_messages_given_to_a_broker_that_dies_go_to_another(seed: int) -> None:
     """What it was given goes to the other one; when it is back, with another life, nothing comes
     again."""
     scene = Scene(seed)
@@ -181,7 +181,7 @@ def tables(scene: Scene) -> list[tuple[str, str, int]]:
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_no_member_may_have_goes_round_once(seed: int, qos: int) -> None:
+def test_a_message_that_no_member_may_receive_is_offered_once(seed: int, qos: int) -> None:
     """By the rules of their brokers: it is tried everywhere, given up and counted, and what others
     may have is not behind it."""
     scene = Scene(seed)
@@ -207,7 +207,7 @@ def test_what_no_member_may_have_goes_round_once(seed: int, qos: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_who_has_no_room_is_not_asked_again_at_once(seed: int) -> None:
+def test_brokers_without_room_do_not_throw_messages_to_and_fro(seed: int) -> None:
     """Two brokers without room do not throw a message to and fro; it is delivered when one has
     room."""
     scene = Scene(seed, Limits(max_held_shared=5), version=5, receive_maximum=1)
@@ -224,7 +224,7 @@ def test_who_has_no_room_is_not_asked_again_at_once(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_a_client_cannot_take_is_not_kept(seed: int) -> None:
+def test_a_message_that_no_member_can_take_is_not_kept(seed: int) -> None:
     """Too large for it, or expired: the giver hears so at once, and nothing is left when the giver
     is gone."""
     scene = Scene(seed, version=5, receive_maximum=1)
@@ -253,7 +253,7 @@ def test_what_a_client_cannot_take_is_not_kept(seed: int) -> None:
 
 @pytest.mark.parametrize("pause", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_giver_that_is_gone_keeps_no_member_waiting(seed: int, pause: bool) -> None:
+def test_messages_of_a_giver_that_is_gone_delay_no_others(seed: int, pause: bool) -> None:
     """What it gave waits aside, for as long as it may come back; what others give goes on."""
     scene = Scene(seed, version=5, receive_maximum=1)
     world, member = scene.world, scene.members[1]
@@ -376,7 +376,7 @@ def test_mutant_is_caught(name: str, monkeypatch: Patch) -> None:
 
 @pytest.mark.parametrize("at", [0.056, 0.057, 0.06])
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
-def test_a_member_moves_while_it_is_given_messages(routing: str, at: float) -> None:
+def test_a_member_that_moves_gets_what_its_first_broker_was_given(routing: str, at: float) -> None:
     """What its first broker is granted for it, when the session has been encoded for the next one,
     comes to it there."""
     row = Row(2, routing=routing)
@@ -396,7 +396,9 @@ def test_a_member_moves_while_it_is_given_messages(routing: str, at: float) -> N
 
 
 @pytest.mark.parametrize("routing", ["flood", "topic"])
-def test_what_a_group_is_owed_leaves_the_log(routing: str, monkeypatch: Patch) -> None:
+def test_a_group_gets_messages_that_left_the_log_before_its_age_was_known(
+    routing: str, monkeypatch: Patch
+) -> None:
     """The question for its age is lost, and is repeated after a second; meanwhile the log is
     emptied by large messages."""
     lost: list[bytes] = []
@@ -430,7 +432,7 @@ def test_what_a_group_is_owed_leaves_the_log(routing: str, monkeypatch: Patch) -
 
 
 @pytest.mark.parametrize(("routing", "qos"), [("interest", 1), ("topic", 2)])
-def test_what_was_lost_on_its_way_is_given_again(routing: str, qos: int) -> None:
+def test_a_message_lost_on_a_cut_link_is_given_again(routing: str, qos: int) -> None:
     """A message is on a link that is cut, and leaves the log before that is mended. The taker is
     told that there is nothing else up to what is newer, and must not say that it has had it when
     its giver asks."""
@@ -463,7 +465,7 @@ def test_what_was_lost_on_its_way_is_given_again(routing: str, qos: int) -> None
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("after", [0.06, 0.095])
-def test_members_come_while_their_group_is_asked_for(
+def test_members_that_join_while_the_age_is_asked_for_get_all_messages(
     after: float, again: bool, routing: str
 ) -> None:
     """The publisher's broker hears of a group and asks how old it is, 0.05 s each way. Before it

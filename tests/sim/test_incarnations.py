@@ -94,12 +94,14 @@ def check_order(world: World, ledger: Ledger, client: SimClient) -> None:
 
 
 @pytest.mark.parametrize("seed", (1058, 1066))
-def test_what_was_published_before_comes_first(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_of_an_earlier_incarnation_come_first(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The later incarnation answered first, and what it said was delivered at once."""
     monkeypatch.setenv("ROUTING", "interest")
     assert play(seed) == []
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
-def test_schedules(seed: int) -> None:
+def test_random_kills_of_all_brokers_keep_the_publishers_order(seed: int) -> None:
     assert play(seed) == []

@@ -25,7 +25,7 @@ def direct(row: Row, a: int, b: int) -> bool:
     )
 
 
-def test_what_a_link_has_swallowed() -> None:
+def test_a_session_that_moves_gets_what_a_faulty_link_swallowed() -> None:
     """The client goes before its broker can know that something is missing, and no client of the
     next one wanted it."""
     rows = (Row(3, seed, routing="topic", meshed=True) for seed in range(20))
@@ -46,7 +46,7 @@ def test_what_a_link_has_swallowed() -> None:
     row.one_session()
 
 
-def test_a_session_from_a_journal_knows_where_it_begins() -> None:
+def test_a_session_from_a_journal_keeps_its_subscription_start() -> None:
     """Its broker published before it subscribed, and was killed: an older session has that, and it
     is not taken for its own."""
     row = kept_row("topic")
@@ -71,7 +71,7 @@ def test_a_session_from_a_journal_knows_where_it_begins() -> None:
     assert second.payloads + third.payloads == [b"after", b"before"]
 
 
-def test_what_neither_session_has_had_yet() -> None:
+def test_merged_sessions_get_what_their_broker_still_lacked() -> None:
     """It was published after the older one subscribed and before the newer one did; the broker of
     both lacks it as they meet."""
     row = Row(3, routing="topic", meshed=True)

@@ -15,7 +15,7 @@ LATE: Any = {Property.WILL_DELAY_INTERVAL: 30}
 
 
 @pytest.mark.parametrize("expiry", [1, 3600])
-def test_an_old_session_that_expires_while_its_broker_is_away(expiry: int) -> None:
+def test_an_expired_older_session_is_not_merged(expiry: int) -> None:
     """What has expired is not merged; what has not is."""
     row = Row(3, routing="topic", meshed=True)
     away(row, expiry=expiry)
@@ -33,7 +33,7 @@ def test_an_old_session_that_expires_while_its_broker_is_away(expiry: int) -> No
     assert second.payloads == ([b"waits"] if expiry > 60 else [])
 
 
-def test_a_session_that_ends_with_its_connection_takes_no_older_one() -> None:
+def test_session_expiry_0_ends_the_older_session_too() -> None:
     """Session Expiry 0 without Clean Start: it goes on with what there was, and all of it ends with
     the connection."""
     row = Row(3, routing="topic", meshed=True)
@@ -52,7 +52,7 @@ def test_a_session_that_ends_with_its_connection_takes_no_older_one() -> None:
     assert not row.connect(0).present
 
 
-def test_a_delayed_will_of_the_session_left_behind() -> None:
+def test_a_merge_cancels_the_older_sessions_delayed_will() -> None:
     """Its client is back, on a new session that goes on with it: the will is not sent."""
     row = Row(3, routing="topic", meshed=True)
     listener = row.connect(0, "listener")
@@ -72,7 +72,9 @@ def test_a_delayed_will_of_the_session_left_behind() -> None:
 
 
 @pytest.mark.parametrize("then", [None, 1])
-def test_a_client_that_has_gone_before_it_subscribed(then: int | None) -> None:
+def test_a_client_that_left_before_it_subscribed_has_its_older_session_again(
+    then: int | None,
+) -> None:
     """The session that it had is the newest again, subscriptions and all, and loses nothing."""
     row = Row(3, routing="topic", meshed=True)
     first = away(row)

@@ -147,7 +147,7 @@ def played(scene: Away, length: float) -> Away:
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
-def test_an_outage_that_is_longer_than_the_log(routing: str) -> None:
+def test_an_outage_longer_than_the_log_loses_nothing(routing: str) -> None:
     """150 s: what was published in the first 30 has left the log for its age."""
     scene = played(Away(2, 150, 100, 1.0, lonely(150.0, 1, brokers=2), routing=routing), 156.0)
     scene.check(order=routing != "flood")
@@ -156,7 +156,7 @@ def test_an_outage_that_is_longer_than_the_log(routing: str) -> None:
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
-def test_more_is_missed_than_the_log_holds(routing: str) -> None:
+def test_messages_that_exceed_the_log_come_from_the_tail(routing: str) -> None:
     """80 MB in 8 s, and the log has 32 MiB."""
     scene = played(Away(2, 40, MB, 0.1, lonely(8.0, 1, brokers=2), routing=routing), 12.0)
     scene.check(order=routing != "flood")
@@ -166,7 +166,7 @@ def test_more_is_missed_than_the_log_holds(routing: str) -> None:
 
 @pytest.mark.parametrize("routing", some("interest"))
 @pytest.mark.parametrize("far", [True, False], ids=["two links away", "the one between"])
-def test_a_chain(routing: str, far: bool) -> None:
+def test_brokers_in_a_row_get_what_they_missed(routing: str, far: bool) -> None:
     """The last of three in a row is away, or the one in the middle and with it the last."""
     scene = Away(3, 40, MB, 0.1, lonely(8.0, 2 if far else 1, brokers=3), routing=routing)
     scene.chain = True
@@ -175,7 +175,7 @@ def test_a_chain(routing: str, far: bool) -> None:
 
 
 @pytest.mark.parametrize("routing", some("topic"))
-def test_two_are_away(routing: str) -> None:
+def test_two_brokers_that_are_away_each_get_all_they_missed(routing: str) -> None:
     """Each for itself, and each gets all of it."""
     scene = played(Away(3, 40, MB, 0.1, lonely(8.0, 1, 2, brokers=3), routing=routing), 12.0)
     scene.check(order=routing != "flood")
@@ -183,7 +183,7 @@ def test_two_are_away(routing: str) -> None:
 
 
 @pytest.mark.parametrize("routing", some("interest"))
-def test_the_origin_is_cut_off(routing: str) -> None:
+def test_an_origin_that_is_cut_off_loses_nothing(routing: str) -> None:
     """It is away for all others, and they for it."""
     scene = played(
         Away(3, 40, MB, 0.1, [(1.9, part((0,), (1, 2))), (9.9, part())], routing=routing), 12.0
@@ -193,7 +193,7 @@ def test_the_origin_is_cut_off(routing: str) -> None:
 
 
 @pytest.mark.parametrize("routing", some("topic"))
-def test_the_origin_is_killed_meanwhile(routing: str) -> None:
+def test_an_origin_that_is_killed_meanwhile_loses_nothing_of_its_tail(routing: str) -> None:
     """What the tail had of its earlier incarnation is still delivered, and what its next one
     publishes comes behind it."""
     events: list[Event] = [*lonely(14.0, 1, brokers=2), (6.0, kill(0)), (7.0, start(0))]
@@ -204,7 +204,7 @@ def test_the_origin_is_killed_meanwhile(routing: str) -> None:
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
-def test_who_is_away_was_killed(routing: str) -> None:
+def test_a_broker_that_was_killed_gets_what_it_missed(routing: str) -> None:
     """Its sessions are back from its journal, and get what was published meanwhile."""
     scene = Away(2, 150, 100, 1.0, [(1.9, kill(1)), (151.9, start(1))], routing=routing)
     scene.kept = True
@@ -213,7 +213,7 @@ def test_who_is_away_was_killed(routing: str) -> None:
 
 
 @pytest.mark.parametrize("routing", some("interest"))
-def test_both_are_killed(routing: str) -> None:
+def test_killing_the_origin_and_the_absent_broker_loses_nothing(routing: str) -> None:
     """First the one that is away; the other one meanwhile, in the moment when it is back."""
     scene = Away(
         2,
@@ -252,7 +252,7 @@ class Slow(Away):
 @pytest.mark.parametrize(
     ("routing", "count", "size"), [("flood", 2, 20 * MB), ("topic", 6, 5 * MB)]
 )
-def test_what_was_on_its_way_over_a_slow_link_that_is_cut(
+def test_messages_queued_for_a_slow_link_that_is_cut_arrive_later(
     routing: str, count: int, size: int
 ) -> None:
     """The log has kept more for that neighbour than it may have for one that is away, and the
@@ -290,7 +290,7 @@ def lost(scene: Away) -> int:
 
 
 @pytest.mark.parametrize("routing", some("topic"))
-def test_more_than_the_tail_may_have_is_counted(routing: str) -> None:
+def test_messages_that_exceed_the_tail_are_counted_as_lost(routing: str) -> None:
     """80 MB: the log has 33, and its tail 20."""
     scene = Away(2, 40, MB, 0.1, lonely(8.0, 1, brokers=2), routing=routing, log_tail=20 * MB)
     scene.length = 12.0
@@ -310,7 +310,7 @@ def room(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("routing", some("topic"))
-def test_a_disk_that_is_full_for_a_while(routing: str) -> None:
+def test_a_full_disk_loses_only_what_leaves_the_log_meanwhile(routing: str) -> None:
     """What leaves the log meanwhile is lost, and counted; what does so before and after is not."""
     events: list[Event] = [*lonely(8.0, 1, brokers=2), (5.0, full), (6.5, room)]
     scene = Away(2, 40, MB, 0.1, events, routing=routing)
@@ -329,7 +329,7 @@ def damage(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("routing", some("flood"))
-def test_a_damaged_segment(routing: str) -> None:
+def test_a_damaged_segment_loses_only_the_frame_that_cannot_be_read(routing: str) -> None:
     """The piece that cannot be read is counted, and a line says so; the others come."""
     scene = Away(2, 40, MB, 0.1, [*lonely(8.0, 1, brokers=2), (9.5, damage)], routing=routing)
     scene.length = 12.0
@@ -339,7 +339,7 @@ def test_a_damaged_segment(routing: str) -> None:
 
 
 @pytest.mark.parametrize("tail", [0, 1 << 30], ids=["without a tail", "with one"])
-def test_who_was_away_before_it_had_subscribers(tail: int) -> None:
+def test_the_tail_serves_a_broker_that_is_away_again_with_new_subscribers(tail: int) -> None:
     """It is away once more a second after it was back, and wants more by then."""
     events: list[Event] = [
         (0.5, part((0,), (1,))),
@@ -356,7 +356,7 @@ def test_who_was_away_before_it_had_subscribers(tail: int) -> None:
 
 
 @pytest.mark.parametrize("routing", some("interest"))
-def test_what_the_origin_counts_when_it_is_cut_off(routing: str) -> None:
+def test_without_a_tail_an_origin_counts_what_each_broker_lost(routing: str) -> None:
     """Without a tail, for each of the others what it lacks."""
     scene = Away(
         3, 40, MB, 0.1, [(1.9, part((0,), (1, 2))), (9.9, part())], routing=routing, log_tail=0

@@ -51,7 +51,7 @@ def settle(row: Row, feed: Feed) -> None:
 
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 @pytest.mark.parametrize("silent", [1.6, 4.0])
-def test_its_broker_hangs(routing: str, silent: float) -> None:
+def test_a_session_is_merged_when_its_broker_hangs_no_more(routing: str, silent: float) -> None:
     row = Row(3, routing=routing, meshed=True)
     first = away(row)
     feed = Feed(row, 0)
@@ -71,7 +71,7 @@ def test_its_broker_hangs(routing: str, silent: float) -> None:
 
 
 @pytest.mark.parametrize("routing", ["interest", "topic"])
-def test_large_messages_push_both_sessions_out_of_the_logs(routing: str) -> None:
+def test_a_merge_repeats_nothing_though_large_messages_emptied_the_logs(routing: str) -> None:
     """What comes to the older session when its broker is back waits there, and the newer one has
     delivered it; large messages that are published at both leave nothing of it in either log."""
     row, first, feed = parted(Row(3, routing=routing, meshed=True))
@@ -103,7 +103,7 @@ def test_large_messages_push_both_sessions_out_of_the_logs(routing: str) -> None
 
 @pytest.mark.parametrize("routing", ["flood", "topic"])
 @pytest.mark.parametrize("then", ["stays", "leaves", "moves"])
-def test_a_split(routing: str, then: str) -> None:
+def test_after_a_split_the_merge_follows_the_newest_session(routing: str, then: str) -> None:
     """The merge follows the newest session, wherever it is, and whether its client is there or
     not."""
     row, first, feed = parted(Row(4, routing=routing))
@@ -124,7 +124,7 @@ def test_a_split(routing: str, then: str) -> None:
     row.one_session()
 
 
-def test_both_sides_have_had_the_client() -> None:
+def test_a_client_that_was_on_both_sides_gets_both_queues_once() -> None:
     """It goes to the other half and comes back: the queue there is added to the session that it has
     come back to."""
     row, first, feed = parted(Row(3, routing="topic", meshed=True))
@@ -159,7 +159,7 @@ def test_a_clean_start_elsewhere_is_not_undone() -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_what_has_ended_does_not_come_back(again: bool) -> None:
+def test_a_session_that_ended_elsewhere_does_not_come_back(again: bool) -> None:
     """Its broker is away while the client ends its session elsewhere; nor does it when the client
     begins another one there."""
     row = Row(3, routing="topic", meshed=True)
@@ -217,7 +217,7 @@ def killed(routing: str) -> tuple[Row, Client, Feed, Client]:
 
 
 @pytest.mark.parametrize("routing", ["flood", "topic"])
-def test_killed_and_back_from_its_journal(routing: str) -> None:
+def test_a_session_restored_from_a_journal_is_merged(routing: str) -> None:
     row, first, feed, second = killed(routing)
     row.run(0.5)
     row.host(1).start()
@@ -228,7 +228,9 @@ def test_killed_and_back_from_its_journal(routing: str) -> None:
 
 @pytest.mark.parametrize("after", [0.0, 0.1, 0.4])
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
-def test_a_client_that_comes_as_its_broker_has_started(routing: str, after: float) -> None:
+def test_a_client_keeps_its_newer_session_at_a_broker_that_just_restarted(
+    routing: str, after: float
+) -> None:
     """Its broker was killed, and has an older session of its in the journal: the client goes on
     with the newer one, which it has had elsewhere meanwhile, though its broker has still to join
     the others."""
@@ -243,7 +245,7 @@ def test_a_client_that_comes_as_its_broker_has_started(routing: str, after: floa
     judge(feed, first, second, third)
 
 
-def test_a_new_session_counts_its_packets_elsewhere() -> None:
+def test_two_sessions_of_a_client_use_different_packet_identifiers() -> None:
     """Before both are one, its client may get the older one: what it has of one must not be
     taken for the other's."""
     row, first, feed = parted(Row(3, routing="topic", meshed=True))
@@ -262,7 +264,7 @@ def test_a_new_session_counts_its_packets_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("routing", ["flood", "topic"])
-def test_what_was_not_for_the_newer_session_is_the_older_ones(routing: str) -> None:
+def test_messages_not_for_the_newer_session_come_from_the_older_one(routing: str) -> None:
     """The newer one moves. Its taker's log has messages that its holder had not been offered, and
     that are not for it."""
     row, first, feed = parted(Row(4, routing=routing, meshed=True))
@@ -284,7 +286,9 @@ def test_what_was_not_for_the_newer_session_is_the_older_ones(routing: str) -> N
     ("routing", "arrived"),
     [("flood", True), ("interest", False), ("topic", False), ("topic", True)],
 )
-def test_a_client_is_back_before_what_was_published_meanwhile(routing: str, arrived: bool) -> None:
+def test_a_client_that_is_back_first_gets_what_was_published_meanwhile(
+    routing: str, arrived: bool
+) -> None:
     """It takes its newer session to the broker of the older one, to which what was published
     between the two comes later."""
     row, first, feed = parted(Row(3, routing=routing, meshed=True))
@@ -306,7 +310,7 @@ def test_a_client_is_back_before_what_was_published_meanwhile(routing: str, arri
 
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 @pytest.mark.parametrize("killed", [False, True])
-def test_the_publishers_broker_hangs_when_the_older_session_is_back(
+def test_a_merge_while_the_origin_hangs_loses_and_repeats_nothing(
     routing: str, killed: bool
 ) -> None:
     """What was published before the newer session subscribed comes to neither of them before both
@@ -336,7 +340,7 @@ def test_the_publishers_broker_hangs_when_the_older_session_is_back(
 
 
 @pytest.mark.parametrize("routing", ["interest", "topic"])
-def test_an_older_session_that_is_put_back(routing: str) -> None:
+def test_an_older_session_goes_on_when_the_newer_ones_holder_hangs(routing: str) -> None:
     """A client comes back to where its older session is; that is added to the newer one, which is
     being taken from a broker that hangs then. So the client goes on with the older one, and lacks
     nothing of what has been published meanwhile."""

@@ -34,7 +34,7 @@ def uses_what_is_gone(self: SubscriptionTrie[Any], topic: str) -> list[Any]:
         (uses_what_is_gone, AttributeError),
     ],
 )
-def test_a_fault_that_is_written_wrongly(
+def test_a_mutant_that_raises_by_mistake_fails_its_test(
     wrong: Any, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its brokers stop, which the checkers find; that is not what it was written for."""
@@ -45,19 +45,25 @@ def test_a_fault_that_is_written_wrongly(
     assert isinstance(found.value.__cause__, error)
 
 
-def test_it_fails_though_what_it_looked_for_was_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_mutant_fails_its_test_whatever_the_checkers_find(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(BrokenMutant), Mutant(monkeypatch) as mutant:
         mutant.setattr(SubscriptionTrie, "match", lacks_an_argument)
         assert texts(Small([]), "nothing of this kind")
 
 
-def test_what_brokers_raise_as_a_consequence_is_a_find(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_that_a_mutant_causes_elsewhere_counts_as_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with Mutant(monkeypatch) as mutant:
         mutant.setattr(SubscriptionTrie, "match", lambda self, topic: None)
         assert texts(Small([]), "raised")
 
 
-def test_what_is_raised_on_purpose(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_that_a_mutant_raises_on_purpose_counts_as_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def wrong(self: Dispatcher, *rest: Any) -> None:
         raise ZeroDivisionError
 

@@ -41,7 +41,9 @@ def parted(
 
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 @pytest.mark.parametrize("origin", [False, True])
-def test_its_broker_is_killed(routing: str, origin: bool) -> None:
+def test_an_open_subscription_start_survives_the_kill_of_its_broker(
+    routing: str, origin: bool
+) -> None:
     """`origin`: so is the publisher's, and starts again with what its journal has."""
     row, feed, first, second, since = parted(routing)
     row.host(2).kill()
@@ -67,7 +69,9 @@ def test_its_broker_is_killed(routing: str, origin: bool) -> None:
 @pytest.mark.parametrize("routing", ["interest", "topic"])
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("wait", [0.0, 0.03, 0.1])
-def test_it_moves(routing: str, wait: float, known: bool) -> None:
+def test_an_open_subscription_start_moves_with_its_session(
+    routing: str, wait: float, known: bool
+) -> None:
     """So long after the split's end. `known`: others there want what it wants, so that the origin
     is asked for it anyway."""
     row, feed, first, second, since = parted(routing, 4, known=known)
@@ -84,7 +88,7 @@ def test_it_moves(routing: str, wait: float, known: bool) -> None:
 
 @pytest.mark.parametrize("routing", ["interest", "topic"])
 @pytest.mark.parametrize("killed", [False, True])
-def test_it_is_added_to_a_newer_one(routing: str, killed: bool) -> None:
+def test_an_open_subscription_start_survives_a_merge(routing: str, killed: bool) -> None:
     """`killed`: its broker meanwhile."""
     row, feed, first, second, since = parted(routing, 4)
     second.leave()

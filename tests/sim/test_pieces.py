@@ -17,6 +17,6 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(193_001_000, 193_001_010))
-def test_schedules(seed: int) -> None:
+def test_random_schedules_hold_with_announcements_in_pieces(seed: int) -> None:
     result = play(seed)
     assert not result.violations, result.violations

@@ -75,7 +75,9 @@ CUTS = [
 
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize(("routing", "cut"), CUTS)
-def test_a_client_that_moves_across_a_split(routing: str, cut: float, known: bool) -> None:
+def test_a_client_that_moves_across_a_split_gets_each_message_once(
+    routing: str, cut: float, known: bool
+) -> None:
     """It was on the publisher's side of the split for a part of it, and had what was published
     there. `known`: another client at the broker that it comes to has its filter."""
     row = Row(3, routing=routing, meshed=True)
@@ -97,7 +99,7 @@ def test_a_client_that_moves_across_a_split(routing: str, cut: float, known: boo
 
 
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
-def test_what_is_retained_and_on_its_way(routing: str) -> None:
+def test_a_retained_message_still_on_its_way_comes_as_retained(routing: str) -> None:
     """It is not there when a client that moves gets what is retained, and was published before
     that: it comes as retained."""
     row = Row(3, routing=routing, meshed=True)
@@ -117,7 +119,7 @@ def test_what_is_retained_and_on_its_way(routing: str) -> None:
     ] == [(b"on", True)]
 
 
-def test_a_publisher_that_began_beyond_the_split() -> None:
+def test_a_publisher_that_began_beyond_a_split_is_heard_from_the_start() -> None:
     """No broker on this side has heard of its broker when the client subscribes."""
     row = Row(3, routing="topic", meshed=True)
     row.host(0).kill()
@@ -137,7 +139,7 @@ def test_a_publisher_that_began_beyond_the_split() -> None:
     judge(first, second, feed, since)
 
 
-def test_a_second_filter_begins_later() -> None:
+def test_a_second_filter_leaves_the_start_of_the_first_as_it_is() -> None:
     """Each subscription has its own begin; one that is repeated keeps its own."""
     row = Row(3, routing="topic", meshed=True)
     feed = Feed(row, 0)
@@ -156,7 +158,9 @@ def test_a_second_filter_begins_later() -> None:
     assert not set(got) - feed.since(since - 0.02)
 
 
-def test_an_origin_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_subscription_start_holds_though_its_origin_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """No broker says where a subscription begins that was made in a split; neighbours replay what
     is missing, and how old it is."""
     row = Row(3, routing="interest", meshed=True)
@@ -185,7 +189,7 @@ def test_an_origin_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
-def test_a_broker_without_its_data_while_the_publisher_is_down(routing: str) -> None:
+def test_a_subscription_gets_nothing_from_before_its_publisher_was_down(routing: str) -> None:
     """The log of the publisher's broker does not count the time in which it was down: to a
     subscription that was made meanwhile what is in it is older all the same."""
     row = Row(3, routing=routing, meshed=True)
@@ -223,7 +227,7 @@ def test_a_broker_without_its_data_while_the_publisher_is_down(routing: str) -> 
     assert second.payloads == sorted(later.sent)
 
 
-def test_a_broker_that_has_not_heard_who_is_where() -> None:
+def test_a_session_gets_nothing_twice_before_its_announcement_is_heard() -> None:
     """It has lost its data, and is in the tree again; what is replayed to it delays the
     announcements of the others' clients. One of these comes, and what its broker of before has
     brought it is still on its way. With interest or topic the announcements come first."""
@@ -258,7 +262,9 @@ def test_a_broker_that_has_not_heard_who_is_where() -> None:
 
 
 @pytest.mark.parametrize("seed", [161001128, 161001136])
-def test_ages_of_messages_do_not_go_round(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_ages_of_messages_do_not_circulate_in_loops(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     """While a tree forms links make circles. Copies of copies filled them, and a tree of nine
     brokers never formed."""
     hops: list[int] = []

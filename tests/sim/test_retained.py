@@ -156,7 +156,7 @@ def short_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(World, "limits", Limits(log_age=0.0))
 
 
-def test_a_late_joiner_gets_all(short_log: None) -> None:
+def test_a_broker_that_joins_late_gets_all_retained_messages(short_log: None) -> None:
     story = Story(1, 3)
     story.start(0, 1)
     quiet(story.world)
@@ -182,7 +182,7 @@ def test_a_late_joiner_gets_all(short_log: None) -> None:
 
 
 @pytest.mark.parametrize("log_age", [0.0, 120.0])
-def test_a_partition_merges(log_age: float) -> None:
+def test_after_a_split_the_last_write_is_everywhere(log_age: float) -> None:
     """Both sides write, delete, and let expire: the last write is everywhere, and clients on both
     sides hear of it once."""
     story = Story(2, 4)
@@ -231,7 +231,7 @@ def test_a_restarted_broker_gets_its_own_messages_back(short_log: None) -> None:
     assert len(story.numbers(0)) == len(TOPICS)
 
 
-def test_a_chain_of_brokers(short_log: None) -> None:
+def test_retained_messages_cross_a_chain_of_brokers(short_log: None) -> None:
     """What one end lacks comes over all between."""
     story = Story(4, 5)
     for a in range(5):
@@ -312,7 +312,7 @@ def _chaos(story: Story) -> None:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_whatever_happens(seed: int) -> None:
+def test_random_schedules_end_with_the_last_writes_everywhere(seed: int) -> None:
     """Random writes, deletions, partitions, crashes and pauses, with logs that help and logs that
     do not."""
     story = Story(100 + seed, 2 + seed % 4)
@@ -330,7 +330,7 @@ def test_whatever_happens(seed: int) -> None:
     story.check()
 
 
-def test_who_has_most_in_common_exchanges_what_differs(short_log: None) -> None:
+def test_brokers_with_much_in_common_exchange_only_what_differs(short_log: None) -> None:
     """5,000 topics in common, and 50 that each side alone has written since: nothing else is sent,
     and little is said."""
     story = Story(5, 2)

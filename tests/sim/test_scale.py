@@ -56,7 +56,7 @@ def check_sparse(scale: Scale) -> None:
         assert len(linked(host)) < len(alive) - 1
 
 
-def test_many_start_and_are_killed_cut_off_and_restarted() -> None:
+def test_many_brokers_agree_again_after_kills_cuts_and_restarts() -> None:
     scale = Scale(COUNT, 1)
     world = scale.world
     for host in world.hosts:
@@ -97,7 +97,7 @@ def test_one_seed_is_enough_for_many() -> None:
     check(scale)
 
 
-def test_many_that_reach_few_make_a_long_tree() -> None:
+def test_many_brokers_in_a_line_make_a_long_tree() -> None:
     """Neighbours on the ring cannot be reached; whoever can is kept, and sought at once when it is
     back."""
     scale = Scale(16, 4, line=True)
@@ -116,7 +116,7 @@ def test_many_that_reach_few_make_a_long_tree() -> None:
     assert linked(middle) >= {scale.world.hosts[number].id for number in (6, 8)}
 
 
-def test_up_to_the_limit_everybody_links_to_everybody() -> None:
+def test_up_to_the_limit_all_brokers_link_to_each_other() -> None:
     scale = Scale(DEFAULTS.full_mesh + 1, 5)
     for host in scale.world.hosts:
         host.start()

@@ -46,7 +46,7 @@ def test_another_user_elsewhere_is_refused(routing: str, version: int) -> None:
     row.one_session()
 
 
-def test_two_users_at_once() -> None:
+def test_of_two_users_at_once_the_first_keeps_the_session() -> None:
     """Each is accepted by a broker that has not heard of the other: the session that began first
     stays."""
     row = guarded()
@@ -61,7 +61,7 @@ def test_two_users_at_once() -> None:
     row.one_session()
 
 
-def test_a_split_is_no_way_in() -> None:
+def test_a_split_gives_no_stranger_the_session() -> None:
     """A stranger is let in where no broker knows of the session, and goes when the two halves meet:
     the owner's stays, though its connection is newer."""
     row = guarded()
@@ -84,7 +84,7 @@ def test_a_split_is_no_way_in() -> None:
     row.one_session()
 
 
-def test_the_holder_compares() -> None:
+def test_the_holder_refuses_a_session_to_another_user() -> None:
     """A broker that says that it has a session of another user (here: one whose entry lies) hears
     that it is not."""
     row = guarded()
@@ -107,7 +107,7 @@ def test_the_holder_compares() -> None:
     assert row.node(2).counters.sessions_wrong_user == 1
 
 
-def test_two_users_while_one_waits_for_its_session() -> None:
+def test_another_user_is_refused_while_a_takeover_is_pending() -> None:
     row = guarded()
     anna = row.connect(1, username="anna")
     anna.subscribe("a")

@@ -102,7 +102,7 @@ def show(result: Result) -> None:
 
 
 @pytest.mark.parametrize("routing", QUICK)
-def test_roaming(routing: str) -> None:
+def test_roaming_clients_lose_nothing(routing: str) -> None:
     bad = []
     moved = 0
     for seed in range(FIRST, FIRST + SEEDS) if SEEDS else QUICK[routing]:
@@ -202,7 +202,7 @@ ONCE_BAD = {
 
 
 @pytest.mark.parametrize(("routing", "seed"), ONCE_BAD)
-def test_once_bad_while_roaming(routing: str, seed: int) -> None:
+def test_roaming_schedules_that_once_failed_keep_all_promises(routing: str, seed: int) -> None:
     """Schedules that showed faults of moving and merging sessions."""
     result = Roaming(seed, routing=routing, calm=seed % 3 == 0).run()
     show(result)
@@ -217,7 +217,7 @@ class OneFloods(Roaming):
         return "flood" if index == 2 else "topic"
 
 
-def test_what_a_session_has_had_may_come_late_to_one_that_floods() -> None:
+def test_a_flooding_taker_takes_a_session_whose_vector_comes_late() -> None:
     """The taker waits 0.3 s for what the holder had been through, and passes the session over when
     it comes later than that."""
     result = OneFloods(112).run()

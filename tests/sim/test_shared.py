@@ -162,7 +162,7 @@ class Play:
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
-def test_groups_with_journals(block: int) -> None:
+def test_groups_with_journals_keep_all_promises_beside_faults(block: int) -> None:
     bad = []
     for seed in range(FIRST + block, FIRST + SEEDS, BLOCKS):
         violations = Play(seed).run()
@@ -173,7 +173,7 @@ def test_groups_with_journals(block: int) -> None:
     assert not bad
 
 
-def test_a_broker_that_is_cut_off_before_it_tells_how_old_its_group_is() -> None:
+def test_a_group_whose_age_was_never_answered_does_not_count_as_new() -> None:
     """It does not count as having a new group, however long that takes: what was published before
     is owed to its member."""
     assert not Play(46071).run()
@@ -182,7 +182,7 @@ def test_a_broker_that_is_cut_off_before_it_tells_how_old_its_group_is() -> None
 @pytest.mark.parametrize(
     ("pace", "seed"), [(0.1, 175001000), (0.5, 175001002), (1.5, 175001019), (1.5, 175001463)]
 )
-def test_groups_that_are_looked_at_one_by_one(
+def test_groups_looked_at_one_by_one_keep_all_promises(
     pace: float, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As those of a broker that announces very many are: brokers die, are cut off and come back

@@ -100,7 +100,7 @@ def test_more_than_the_log_holds_waits_for_a_slow_link(brokers: int, routing: st
     assert scene.most < DEFAULTS.log_bytes + DEFAULTS.hold_log_bytes + 4 * MB
 
 
-def test_messages_larger_than_all_that_may_wait() -> None:
+def test_messages_larger_than_all_queues_close_no_link() -> None:
     """Four of 50 MB, which take longer each than a link may be silent, are no failure of the
     link."""
     scene = SlowLink(2, 2, 100 * MBIT, 2, 50 * MB, [], routing="topic")
@@ -112,7 +112,7 @@ def test_messages_larger_than_all_that_may_wait() -> None:
 
 
 @pytest.mark.parametrize("routing", ["interest", "topic"])
-def test_large_messages_are_asked_for_over_a_slow_link(routing: str) -> None:
+def test_large_messages_of_a_killed_broker_are_asked_for_over_a_slow_link(routing: str) -> None:
     """The broker that had them in its queue is killed. An answer comes in pieces, faster than the
     next link takes them."""
     scene = SlowLink(1, 3, 20 * MBIT, 2, 5 * MB, [(2.5, kill(1)), (3.5, start(1))], routing=routing)
@@ -165,7 +165,7 @@ def test_a_link_that_breaks_for_a_moment_loses_nothing(routing: str) -> None:
 
 
 @pytest.mark.parametrize("routing", ["flood", "topic"])
-def test_what_is_kept_for_who_is_gone_has_an_end(routing: str) -> None:
+def test_the_log_kept_for_a_broker_that_is_gone_is_bounded(routing: str) -> None:
     """160 MB within the five seconds: a log of 32 MiB is left of it, and what is lost is
     counted."""
     scene = SlowLink(1, 2, 20 * MBIT, 80, MB, [(2.5, kill(1)), (9.0, start(1))], routing=routing)
@@ -207,7 +207,7 @@ def drain(scene: Scene) -> None:
     "event", [None, (2.6, kill(2)), (2.6, drain)], ids=["", "killed", "drained"]
 )
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
-def test_what_is_on_its_way_arrives_although_its_way_changes(
+def test_messages_on_their_way_arrive_though_their_path_changes(
     routing: str, event: Event | None
 ) -> None:
     """The next broker has acknowledged the messages. Those between do not pass them on, as their
@@ -264,7 +264,7 @@ class Drained(Scene):
 
 
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
-def test_a_way_changes_while_large_messages_wait_on_the_old_one(routing: str) -> None:
+def test_a_path_change_loses_no_large_messages_of_the_old_path(routing: str) -> None:
     """They had pushed what was missing behind the new way out of the logs there: it was lost, with
     no link and no broker, or came behind what is newer."""
     scene = Drained(routing=routing)
@@ -272,7 +272,7 @@ def test_a_way_changes_while_large_messages_wait_on_the_old_one(routing: str) ->
     assert len(scene.clients[0].got) == 304
 
 
-def test_a_session_moves_while_its_messages_are_behind_large_ones() -> None:
+def test_a_session_that_moves_gets_messages_queued_behind_large_ones() -> None:
     """b1 - b0 - b2, the last link slow: what is published at b1 has left the log there when its
     client comes from b2, where it is behind a large message, as is the request for the session. As
     if the log had no more room for large messages."""
@@ -299,7 +299,7 @@ def test_a_session_moves_while_its_messages_are_behind_large_ones() -> None:
     assert sum(row.node(index).counters.replay_log_reserve_full for index in range(3)) == 0
 
 
-def test_no_move_waits_twice_for_what_does_not_come() -> None:
+def test_only_the_first_takeover_waits_for_a_message_that_is_gone() -> None:
     """A message has expired when the broker that missed it is back, and has left all logs when
     clients move away from there."""
     row = Row(routing="flood")

@@ -24,7 +24,7 @@ ONCE_BAD = {
 
 
 @pytest.mark.parametrize(("seed", "load"), ONCE_BAD)
-def test_once_bad(seed: int, load: str) -> None:
+def test_seeds_that_once_failed_keep_all_promises(seed: int, load: str) -> None:
     assert Strain(seed, load=load).run().violations == []
 
 
@@ -36,7 +36,7 @@ def roomless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("roomless")
-def test_what_has_left_the_log_may_be_on_its_way() -> None:
+def test_a_message_that_left_the_log_may_still_arrive_over_a_slow_link() -> None:
     """It waits for a slow link as its way changes; the origin's neighbour has acknowledged it,
     large ones took its place."""
     assert run_strain(97000292).violations == []
@@ -55,19 +55,19 @@ NEW_WAYS = {
 
 
 @pytest.mark.parametrize("seed", NEW_WAYS)
-def test_large_messages_push_nothing_out_of_the_log_at_once(seed: int) -> None:
+def test_large_messages_do_not_empty_the_log_at_once(seed: int) -> None:
     """The way changes while they wait for slow links, and what they pushed out was still on the old
     one."""
     assert run_strain(seed).violations == []
 
 
-def test_an_answer_that_is_coming_is_waited_for() -> None:
+def test_an_answer_that_keeps_coming_is_waited_for() -> None:
     """20 MB, for which three brokers ask over one slow link: its pieces come for longer than one
     waits for an answer."""
     assert run_strain(161000117).violations == []
 
 
-def test_a_dial_of_a_split_fails_after_it() -> None:
+def test_a_dial_begun_in_a_split_may_fail_after_it() -> None:
     """The split lasts three seconds, and the dial that was begun in it three more: what came
     meanwhile waits for that, too."""
     assert run_strain(152000176).violations == []
@@ -75,26 +75,26 @@ def test_a_dial_of_a_split_fails_after_it() -> None:
 
 @pytest.mark.usefixtures("roomless")
 @pytest.mark.parametrize("seed", [150000611, 150000753, 160000134, 160001636])
-def test_what_follows_waits_for_what_is_on_its_way(seed: int) -> None:
+def test_newer_messages_wait_for_an_older_one_on_a_slow_link(seed: int) -> None:
     """A slow link is not taken any more; of two large messages the log has the second alone, and
     the first is on that link. As it gets to the next broker, the way has changed there, too."""
     assert run_strain(seed).violations == []
 
 
 @pytest.mark.usefixtures("roomless")
-def test_what_comes_another_way_is_not_waited_for_without_end() -> None:
+def test_a_message_that_comes_by_another_path_is_not_waited_for() -> None:
     """It had left the origin's log, and was waited for although it was here: 15 messages never
     came."""
     assert run_strain(161001243).violations == []
 
 
-def test_the_last_word_of_a_killed_incarnation() -> None:
+def test_the_last_message_of_a_killed_incarnation_comes_before_the_next_ones() -> None:
     """Its neighbours have one message more than its journal: that one is delivered, and the next
     incarnation's behind it."""
     assert run_strain(98100057).violations == []
 
 
-def test_what_sessions_that_become_one_have_had_elsewhere() -> None:
+def test_merged_sessions_get_once_what_their_broker_lacked() -> None:
     """What was published between the begins of their subscriptions is missing at their broker, and
     comes; the rest comes once."""
     assert run_strain(97010332).violations == []
@@ -122,10 +122,10 @@ ROAMED = {
 
 @pytest.mark.usefixtures("roomless")
 @pytest.mark.parametrize("seed", ROAMED)
-def test_sessions_come_over_slow_links(seed: int) -> None:
+def test_takeovers_over_slow_links_keep_all_promises(seed: int) -> None:
     assert run_strain(seed).violations == []
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
-def test_strains(seed: int) -> None:
+def test_random_strains_keep_all_promises(seed: int) -> None:
     assert run_strain(seed).violations == []

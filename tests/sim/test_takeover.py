@@ -197,7 +197,7 @@ class Client:
 
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_session_moves_with_what_waits(version: int, routing: str) -> None:
+def test_a_session_moves_with_its_queued_messages(version: int, routing: str) -> None:
     row = Row(routing=routing)
     client = row.connect(1, version=version)
     client.subscribe("a/#")
@@ -216,7 +216,7 @@ def test_a_session_moves_with_what_waits(version: int, routing: str) -> None:
 
 
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
-def test_a_session_moves_while_its_subscribe_waits(routing: str) -> None:
+def test_a_session_that_moves_before_suback_keeps_the_subscription(routing: str) -> None:
     """A broker hangs, so that SUBACK waits, as the client was elsewhere; it goes on, and finds its
     session with the subscription."""
     row = Row(4, routing=routing)
@@ -238,7 +238,7 @@ def test_a_session_moves_while_its_subscribe_waits(routing: str) -> None:
     row.join()
 
 
-def test_the_newer_connection_wins() -> None:
+def test_the_newer_connection_ends_the_older_one() -> None:
     row = Row()
     first = row.connect(1)
     first.subscribe("a")
@@ -249,7 +249,7 @@ def test_the_newer_connection_wins() -> None:
     row.one_session()
 
 
-def test_two_that_end_with_their_connections() -> None:
+def test_of_two_sessions_with_expiry_0_only_the_newer_one_stays() -> None:
     """There is nothing to move, no client waits, and still only the newer session stays."""
     row = Row()
     first = row.connect(1, clean=True, expiry=0)
@@ -276,7 +276,7 @@ def test_a_clean_start_ends_the_session_elsewhere() -> None:
     assert not second.payloads
 
 
-def test_qos_2_goes_on_where_it_was() -> None:
+def test_qos_2_exchanges_go_on_after_a_takeover() -> None:
     row = Row()
     client = row.connect(1, answers=False)
     client.subscribe("a")
@@ -302,7 +302,7 @@ def test_qos_2_goes_on_where_it_was() -> None:
     assert not listener.payloads
 
 
-def test_what_is_published_meanwhile_comes_once() -> None:
+def test_messages_published_during_a_takeover_come_once() -> None:
     """A publisher at each broker all the time, the client between two of them."""
     row = Row()
     client = row.connect(1)
@@ -347,7 +347,7 @@ def test_a_large_session_comes_in_parts(waits: float) -> None:
     assert back.payloads == sent
 
 
-def test_a_broker_that_is_silent_is_given_up() -> None:
+def test_a_takeover_from_a_silent_broker_times_out() -> None:
     row = Row(2)
     client = row.connect(1)
     client.subscribe("a")
@@ -365,7 +365,7 @@ def test_a_broker_that_is_silent_is_given_up() -> None:
     assert not back.gone
 
 
-def test_a_broker_that_dies_meanwhile() -> None:
+def test_a_takeover_from_a_broker_that_dies_begins_a_new_session() -> None:
     row = Row(2)
     client = row.connect(1)
     client.subscribe("a")
@@ -375,7 +375,7 @@ def test_a_broker_that_dies_meanwhile() -> None:
     assert not back.present
 
 
-def test_the_tree_is_repaired_meanwhile() -> None:
+def test_a_takeover_waits_until_the_tree_is_repaired() -> None:
     """The root dies; until there is another, no broker is in the tree, but one that has a link to
     the holder waits for it."""
     row = Row(3, meshed=True)
@@ -392,7 +392,7 @@ def test_the_tree_is_repaired_meanwhile() -> None:
     row.one_session()
 
 
-def test_two_sessions_after_a_partition() -> None:
+def test_two_sessions_of_a_client_become_one_after_a_split() -> None:
     row = Row(2)
     first = row.connect(1)
     first.subscribe("a")
@@ -409,7 +409,7 @@ def test_two_sessions_after_a_partition() -> None:
     row.one_session()
 
 
-def test_a_client_that_does_not_wait() -> None:
+def test_a_client_that_leaves_during_a_takeover_loses_nothing() -> None:
     """It is gone before its session has come: the session stays where it was, and nothing is
     lost."""
     row = Row()
@@ -427,7 +427,7 @@ def test_a_client_that_does_not_wait() -> None:
     row.one_session()
 
 
-def test_moved_on_before_everybody_knows() -> None:
+def test_a_session_that_moves_twice_at_once_loses_nothing() -> None:
     row = Row()
     client = row.connect(1)
     client.subscribe("a")
@@ -445,7 +445,9 @@ def test_moved_on_before_everybody_knows() -> None:
 
 
 @pytest.mark.parametrize("leaves", [Client.cut, Client.leave])
-def test_an_empty_session_moves_as_often_as_its_client(leaves: Callable[[Client], None]) -> None:
+def test_an_empty_session_moves_as_often_as_its_client_does(
+    leaves: Callable[[Client], None],
+) -> None:
     """One without subscriptions, as publishers have, is no session that was begun by mistake."""
     row = Row(2)
     client = row.connect(0)
@@ -458,7 +460,7 @@ def test_an_empty_session_moves_as_often_as_its_client(leaves: Callable[[Client]
         assert client.present
 
 
-def test_wills_once() -> None:
+def test_a_will_is_published_once_when_its_session_moves() -> None:
     row = Row()
     listener = row.connect(0, "listener")
     listener.subscribe("will/#")
@@ -477,7 +479,7 @@ def test_wills_once() -> None:
     ]
 
 
-def test_shared_messages_are_not_lost() -> None:
+def test_a_takeover_loses_no_messages_of_a_shared_subscription() -> None:
     row = Row(2)
     client = row.connect(1, answers=False)
     client.subscribe("$share/g/a")
@@ -489,7 +491,7 @@ def test_shared_messages_are_not_lost() -> None:
     row.until(lambda: sorted(back.payloads) == [b"1", b"2"])
 
 
-def test_a_session_that_expires_elsewhere() -> None:
+def test_an_expired_session_is_not_taken_over() -> None:
     row = Row()
     row.connect(1, expiry=2).cut()
     row.run(3.0)
@@ -497,7 +499,7 @@ def test_a_session_that_expires_elsewhere() -> None:
     assert row.node(1).counters.sessions_expired == 1
 
 
-def test_a_moved_session_of_a_client_that_went_expires() -> None:
+def test_a_session_that_moved_expires_when_its_client_leaves() -> None:
     row = Row()
     row.connect(1, expiry=2).cut()
     row.connect(2, expiry=2).cut()
@@ -506,7 +508,7 @@ def test_a_moved_session_of_a_client_that_went_expires() -> None:
     row.one_session()
 
 
-def test_nothing_is_said_without_others() -> None:
+def test_a_lone_broker_posts_its_sessions_when_another_one_joins() -> None:
     """Alone, a broker posts nothing; who comes later learns of all sessions that are there by
     then."""
     world = World(1)
@@ -549,7 +551,7 @@ def judge_crowded(row: Row, waiting: Client, publisher: Client) -> None:
 
 
 @pytest.mark.parametrize("routing", ["interest", "topic"])
-def test_what_leaves_the_log_of_a_sessions_holder_is_not_lost(routing: str) -> None:
+def test_messages_trimmed_from_the_holders_log_reach_the_taker(routing: str) -> None:
     """The log has 32 MiB: large messages push out within milliseconds what the holder says next of
     what came meanwhile."""
     row, waiting, publisher = crowded(routing, 1)
@@ -560,7 +562,7 @@ def test_what_leaves_the_log_of_a_sessions_holder_is_not_lost(routing: str) -> N
 
 
 @pytest.mark.parametrize("routing", ["interest", "topic"])
-def test_what_leaves_the_log_of_a_sessions_taker_is_not_lost(routing: str) -> None:
+def test_messages_trimmed_from_the_takers_log_reach_its_client(routing: str) -> None:
     """The same, while the holder's word of what came meanwhile is on a link that stands still."""
     row, waiting, publisher = crowded(routing, 0, Limits(away_logs=1))
     row.until(lambda: row.node(1).cluster.takeover.exported)
@@ -575,7 +577,7 @@ def test_what_leaves_the_log_of_a_sessions_taker_is_not_lost(routing: str) -> No
     judge_crowded(row, waiting, publisher)
 
 
-def test_what_comes_to_the_holder_is_waited_for_from_when_it_is_asked(
+def test_the_holder_waits_for_missing_messages_from_when_it_is_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The taker has waited for a broker that hangs before; then the holder still waits until what

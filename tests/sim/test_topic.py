@@ -51,7 +51,7 @@ def hops(host: Host, origin: Host) -> dict[str, str]:
     }
 
 
-def test_every_origin_has_its_own_tree() -> None:
+def test_in_a_full_mesh_messages_go_straight_to_each_broker() -> None:
     """In a full mesh everybody sends straight to everybody, whatever the spanning tree blocks."""
     scene = Meshed(1, 5, [], far(5))
     result = scene.run()
@@ -61,7 +61,7 @@ def test_every_origin_has_its_own_tree() -> None:
         assert hops(host, origin) == expected
 
 
-def test_a_dear_link_is_gone_around() -> None:
+def test_messages_take_two_cheap_links_around_a_costly_one() -> None:
     """Where a way through another broker saves more than it costs, that broker passes messages
     on."""
     scene = Meshed(2, 4, [], far(4, b1_b3=40.0))
@@ -76,7 +76,7 @@ def test_a_dear_link_is_gone_around() -> None:
 
 
 @pytest.mark.parametrize("seed", (1, 2, 3))
-def test_a_relay_dies(seed: int) -> None:
+def test_messages_survive_the_kill_of_a_relay(seed: int) -> None:
     """Who passed messages on is killed, and comes back: nothing is lost or twice, and order is
     kept."""
     scene = Meshed(
@@ -87,7 +87,9 @@ def test_a_relay_dies(seed: int) -> None:
     assert result.messages and result.deliveries > result.messages
 
 
-def test_what_was_known_before_a_repair_is_not_new(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filters_announced_again_after_a_repair_are_not_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Brokers that the tree has lost for a moment announce their filters again; no message goes
     around the others for that."""
     learnt: list[float] = []
@@ -140,7 +142,7 @@ class Unheard(Meshed):
     ),
     ids=("it hangs", "the tree's link is cut", "shortly", "then it dies"),
 )
-def test_a_relay_that_has_not_heard(
+def test_a_message_passes_a_relay_that_does_not_know_the_filter_yet(
     events: list[Event], wait: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is published after SUBACK arrives, also if the relay had not heard by then, drops it,
@@ -171,7 +173,7 @@ class Joined(Meshed):
 
 
 @pytest.mark.parametrize("otherwise", ("flood", "interest"))
-def test_one_that_routes_otherwise_comes_and_goes(
+def test_a_broker_of_another_strategy_may_come_and_go(
     monkeypatch: pytest.MonkeyPatch, otherwise: str
 ) -> None:
     """All messages go back to the tree for as long as it is there, and nothing is lost. Whoever
@@ -232,7 +234,7 @@ def test_one_that_routes_otherwise_comes_and_goes(
 
 
 @pytest.mark.parametrize("seed", (6, 70))
-def test_mixed(seed: int) -> None:
+def test_mixed_routing_keeps_all_promises(seed: int) -> None:
     """Schedules in which some brokers route by topic, some by interest, and some flood."""
     result = run_seed(seed)
     assert result.routing == "mixed"
@@ -240,7 +242,7 @@ def test_mixed(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", (182, 81482, 90018, 90082, 90358, 90378, 2000766, 3000482))
-def test_schedules_that_broke_it(seed: int) -> None:
+def test_schedules_that_once_failed_keep_all_promises(seed: int) -> None:
     """182: a broker on the way learnt of a filter later than the origin. 81482: an origin that the
     directory did not know for longer than it was waited for. 90018, 90378: what a neighbour
     replayed was passed on as if nothing were missing. 90358: the same was asked for again and

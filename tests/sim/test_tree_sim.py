@@ -504,7 +504,7 @@ def test_schedules_end_in_one_spanning_tree(first: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_capabilities_that_change_end_in_one_tree_under_the_best(seed: int) -> None:
+def test_changing_capabilities_end_in_one_tree_under_the_best_root(seed: int) -> None:
     """Memory that is available comes and goes; old claims of what a root could do must not live
     on."""
     world = schedule(seed)
@@ -526,7 +526,7 @@ SLOW_TIMERS = TreeConfig(hello_s=20.0, max_age_s=80.0, stall_s=200.0)
 
 
 @pytest.mark.parametrize("kill_root", [False, True])
-def test_noticed_deaths_are_repaired_by_events_alone(kill_root: bool) -> None:
+def test_a_noticed_death_is_repaired_without_timers(kill_root: bool) -> None:
     """With timers of 20 s and more, a noticed death is repaired within some path delays: no timer
     takes part."""
     for seed in seeds(60):
@@ -541,7 +541,7 @@ def test_noticed_deaths_are_repaired_by_events_alone(kill_root: bool) -> None:
         assert world.run(world.now + 2.0, world.converged), f"seed {seed}: not repaired"
 
 
-def test_start_of_a_mesh_is_quick() -> None:
+def test_a_mesh_agrees_on_its_tree_before_the_second_hello() -> None:
     """Five brokers that start within 0.3 s agree before the second hello, whatever the order."""
     for seed in seeds(40):
         world = World(seed)

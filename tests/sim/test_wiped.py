@@ -172,7 +172,7 @@ class Ring:
 
 
 @pytest.mark.parametrize("seed", (32, 92, 254))
-def test_what_one_has_of_a_broker_that_is_gone_is_for_all(
+def test_messages_of_a_broker_that_is_gone_reach_all_from_whoever_has_them(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With routing by topic no broker passed it on: the next broker between them took it for
@@ -183,5 +183,5 @@ def test_what_one_has_of_a_broker_that_is_gone_is_for_all(
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
-def test_schedules(seed: int) -> None:
+def test_random_schedules_with_a_wiped_broker_keep_all_promises(seed: int) -> None:
     assert Ring(seed).run() == []
