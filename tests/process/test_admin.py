@@ -95,12 +95,12 @@ async def server() -> AsyncIterator[Server]:
     await made.admin.close()
 
 
-async def test_health(server: Server) -> None:
+async def test_the_health_check_answers_ok(server: Server) -> None:
     assert await server.get("/healthz") == (200, "ok\n")
     assert await server.get("/healthz?x=1") == (200, "ok\n")
 
 
-async def test_ready_when_clients_should_come(server: Server) -> None:
+async def test_the_broker_is_ready_only_when_clients_should_come(server: Server) -> None:
     """Alive is not ready: not without the journal, before the brokers that it waits for were there,
     while it drains."""
     node = server.admin.node
@@ -124,7 +124,7 @@ async def test_ready_when_clients_should_come(server: Server) -> None:
     assert json.loads((await server.get("/api/federation"))[1])["ready"] is False
 
 
-async def test_federation(server: Server) -> None:
+async def test_the_federation_state_has_all_keys(server: Server) -> None:
     status, body = await server.get("/api/federation")
     state = json.loads(body)
     assert status == 200
@@ -141,7 +141,7 @@ async def test_federation(server: Server) -> None:
     assert "this broker is alone" in render(state)
 
 
-async def test_metrics(server: Server) -> None:
+async def test_each_metric_has_a_help_line_a_type_and_a_valid_name(server: Server) -> None:
     status, body = await server.get("/metrics")
     assert status == 200
     typed = re.findall(r"^# TYPE (\w+) (gauge|counter)$", body, re.M)
@@ -163,7 +163,7 @@ async def test_metrics(server: Server) -> None:
     }
 
 
-async def test_post(server: Server) -> None:
+async def test_only_a_plain_post_of_a_known_path_is_taken(server: Server) -> None:
     """No broker drains here; and neither bodies nor web pages get that far."""
     for request, status in (
         (b"POST /api/drain HTTP/1.1\r\n\r\n", 404),
@@ -192,13 +192,15 @@ def test_same_machine(here: str, there: str, same: bool) -> None:
     assert same_machine(here, there) is same
 
 
-async def test_other_paths(server: Server) -> None:
+async def test_unknown_paths_are_not_found(server: Server) -> None:
     assert (await server.get("/"))[0] == 200
     assert (await server.get("/nothing"))[0] == 404
     assert (await server.get("/healthz/"))[0] == 404
 
 
-async def test_a_connection_serves_many_requests_also_at_once(server: Server) -> None:
+async def test_a_connection_serves_many_requests_one_after_the_other_and_at_once(
+    server: Server,
+) -> None:
     reader, writer = await server.open()
     for _ in range(3):
         writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
@@ -215,7 +217,7 @@ async def test_a_connection_serves_many_requests_also_at_once(server: Server) ->
     writer.close()
 
 
-async def test_a_request_may_come_in_bytes(server: Server) -> None:
+async def test_a_request_may_come_byte_by_byte(server: Server) -> None:
     reader, writer = await server.open()
     for byte in b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n":
         writer.write(bytes((byte,)))
@@ -270,7 +272,7 @@ async def test_garbage_is_refused_and_the_connection_closed(
     ],
 )
 @pytest.mark.parametrize("method", [b"GET", b"POST"])
-async def test_nothing_is_smuggled_behind_a_refused_request(
+async def test_no_second_request_is_read_behind_a_refused_one(
     server: Server, method: bytes, fields: bytes, status: int
 ) -> None:
     """One answer, which closes the connection, to what may be one request or two."""
@@ -296,7 +298,7 @@ async def test_slow_and_idle_connections_are_ended(server: Server) -> None:
     assert (await server.ask(b"GET /healthz HTTP/1.1\r\n\r\n")).endswith(b"ok\n")
 
 
-async def test_a_header_that_drips_is_ended_too(server: Server) -> None:
+async def test_a_header_that_comes_too_slowly_ends_the_connection(server: Server) -> None:
     server.node.limits = Limits(admin_header_timeout=0.2)
     reader, writer = await server.open()
     # A byte too late is answered by a reset, which read() would raise.
@@ -327,7 +329,7 @@ async def test_the_number_of_connections_is_bounded(server: Server) -> None:
         writer.close()
 
 
-async def test_connections_that_send_nothing_do_not_keep_a_health_check_away(
+async def test_hundreds_of_silent_connections_do_not_block_a_health_check(
     server: Server,
 ) -> None:
     slow = [await server.open() for _ in range(300)]
@@ -342,7 +344,7 @@ async def test_connections_that_send_nothing_do_not_keep_a_health_check_away(
         writer.close()
 
 
-async def test_a_page_whose_name_leads_here_is_refused(server: Server) -> None:
+async def test_a_request_for_another_host_name_is_refused(server: Server) -> None:
     for name in ("evil.example", "127.0.0.1.evil.example", "evil.example:8080", "evil.example."):
         for request in (
             f"GET / HTTP/1.1\r\nHost: {name}\r\n\r\n",
@@ -374,7 +376,7 @@ async def test_a_peer_that_does_not_read_costs_no_memory(server: Server) -> None
     writer.transport.abort()
 
 
-async def test_a_port_in_use(server: Server) -> None:
+async def test_a_port_in_use_is_reported(server: Server) -> None:
     with pytest.raises(OSError, match="in use"):
         listen("127.0.0.1", server.port)
 

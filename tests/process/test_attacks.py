@@ -60,7 +60,9 @@ def tampered(broker: Broker) -> int:
     return broker.counter("link_tampered")
 
 
-def test_a_stranger_on_the_way_reads_nothing_and_says_nothing(tmp_path: Path, make: Make) -> None:
+def test_a_stranger_on_a_link_can_neither_read_nor_forge_messages(
+    tmp_path: Path, make: Make
+) -> None:
     with between(
         tmp_path, "--secret-file", secret_file(tmp_path, "secret", "correct horse battery\n")
     ) as (cluster, *ways):
@@ -137,7 +139,7 @@ def announce_from(host: str, data: bytes) -> None:
         sock.sendto(data, (GROUP, PORT))
 
 
-def test_an_announcement_replayed_from_another_address_draws_no_broker_there(
+def test_a_replayed_announcement_makes_no_broker_dial_its_sender(
     tmp_path: Path,
 ) -> None:
     secret = secret_file(tmp_path, "secret", "correct horse battery")

@@ -127,7 +127,7 @@ GARBAGE = {
 }
 
 
-def test_garbage_on_the_client_port(three: Cluster, make: Make) -> None:
+def test_garbage_of_a_client_closes_its_connection_alone(three: Cluster, make: Make) -> None:
     broker = three.brokers[0]
     watch = Undisturbed(three, make)
     for what, data in GARBAGE.items():
@@ -237,7 +237,7 @@ def false_friend(broker: Broker, cluster: str) -> RawClient:
     return raw
 
 
-def test_garbage_in_a_bridge_connect(three: Cluster, make: Make) -> None:
+def test_garbage_in_a_connect_of_a_broker_is_refused(three: Cluster, make: Make) -> None:
     broker = three.brokers[0]
     watch = Undisturbed(three, make)
     port = free_ports(1)[0]
@@ -268,7 +268,7 @@ def test_garbage_in_a_bridge_connect(three: Cluster, make: Make) -> None:
     watch.check()
 
 
-def test_garbage_on_a_link(three: Cluster, make: Make) -> None:
+def test_garbage_closes_its_link_and_loses_nothing(three: Cluster, make: Make) -> None:
     broker = three.root()
     one, other = (b for b in three.brokers if b is not broker)
     publisher, subscriber = make(one.port), make(other.port)
@@ -288,7 +288,7 @@ def test_garbage_on_a_link(three: Cluster, make: Make) -> None:
     three.agree(three.brokers)
 
 
-def test_strangers_that_call_themselves_by_our_own_id(three: Cluster, make: Make) -> None:
+def test_strangers_with_our_own_id_disturb_no_broker(three: Cluster, make: Make) -> None:
     broker = three.brokers[1]
     watch = Undisturbed(three, make)
     before = broker.view()
@@ -313,7 +313,7 @@ def test_strangers_that_call_themselves_by_our_own_id(three: Cluster, make: Make
     watch.check()
 
 
-def test_callers_without_end_do_not_keep_brokers_out(three: Cluster, make: Make) -> None:
+def test_hundreds_of_callers_do_not_keep_brokers_out(three: Cluster, make: Make) -> None:
     broker = three.brokers[2]
     watch = Undisturbed(three, make)
     warned = len(broker.lines("WARNING"))
@@ -339,7 +339,7 @@ def test_callers_without_end_do_not_keep_brokers_out(three: Cluster, make: Make)
     Undisturbed(three, make).check()
 
 
-def test_random_bytes_on_a_link(three: Cluster, make: Make) -> None:
+def test_random_bytes_on_a_link_disturb_no_client(three: Cluster, make: Make) -> None:
     broker = three.brokers[1]
     rng = random.Random(11)
     for _ in range(30):
@@ -363,7 +363,7 @@ def test_random_bytes_on_a_link(three: Cluster, make: Make) -> None:
 # ------------------------------------------------------------------ datagrams
 
 
-def test_garbage_in_datagrams(three: Cluster, make: Make) -> None:
+def test_garbage_in_datagrams_disturbs_no_broker(three: Cluster, make: Make) -> None:
     watch = Undisturbed(three, make)
     address = Address("127.0.0.1", free_ports(1)[0])
     good = Announcement(three.cluster, os.urandom(8), 1, 1, 0.0, address).encode(None)
@@ -408,7 +408,9 @@ def test_garbage_in_datagrams(three: Cluster, make: Make) -> None:
 # ------------------------------------------------------------------ mistakes
 
 
-def test_a_port_in_use(three: Cluster, make: Make, tmp_path: Path) -> None:
+def test_a_broker_whose_port_is_in_use_ends_with_one_line(
+    three: Cluster, make: Make, tmp_path: Path
+) -> None:
     watch = Undisturbed(three, make)
     taken = three.brokers[0]
     admin = free_ports(1)[0]
@@ -450,7 +452,7 @@ def health(broker: Broker) -> tuple[int, str]:
         return answer.status, answer.read().decode()
 
 
-def test_two_brokers_with_one_id(tmp_path: Path, make: Make) -> None:
+def test_a_second_broker_of_one_id_is_named_and_disturbs_nobody(tmp_path: Path, make: Make) -> None:
     with Cluster(tmp_path, link_timeout=10.0) as cluster:
         trio = [cluster.add() for _ in range(3)]
         cluster.agree()

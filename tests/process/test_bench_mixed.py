@@ -11,7 +11,7 @@ PATIENCE = 110.0
 WORKS = ("mix1-tls", "mix1-ws", "mix1-journal", "hop-mix2", "paced0-1k")
 
 
-def test_every_kind_of_mixed_load(tmp_path: Path) -> None:
+def test_every_kind_of_mixed_load_is_measured(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     words = ["compare", "--rounds", "1", "--seconds", "0.2", "--against", "", "--json", str(out)]
     command = [sys.executable, "-m", "bench.cli", *words, "--work", *WORKS]

@@ -46,7 +46,9 @@ def only_run(out: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_run_and_its_resumption(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_complete_and_resuming_does_not_repeat_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file, out = tmp_path / "tiny.yaml", tmp_path / "out"
     file.write_text(SCENARIO.replace("SECONDS", "0.5"))
     done = bench("run", str(file), "--out", str(out))
@@ -90,7 +92,7 @@ def heard() -> Iterator[None]:
         "its terminal is gone",
     ],
 )
-def test_however_it_ends_it_is_reported_and_nothing_stays(tmp_path: Path, what: str) -> None:
+def test_a_run_that_fails_is_reported_and_leaves_no_process(tmp_path: Path, what: str) -> None:
     file, out = tmp_path / "tiny.yaml", tmp_path / "out"
     file.write_text(SCENARIO.replace("SECONDS", "60"))
     with subprocess.Popen(
@@ -150,7 +152,7 @@ def test_however_it_ends_it_is_reported_and_nothing_stays(tmp_path: Path, what: 
         time.sleep(0.02)
 
 
-def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_a_run_that_cannot_write_its_folder_says_so(tmp_path: Path) -> None:
     file, out = tmp_path / "tiny.yaml", tmp_path / "out"
     file.write_text(
         SCENARIO.replace("SECONDS", "0.5").replace(

@@ -9,7 +9,7 @@ from pathlib import Path
 FLAGS = {"--minutes": "0.15", "--brokers": "3", "--clients": "10", "--faults": "3", "--seed": "1"}
 
 
-def test_three_faults_break_nothing() -> None:
+def test_three_faults_break_no_promise() -> None:
     flags = [word for flag in FLAGS.items() for word in flag]
     command = [sys.executable, "-m", "tests.chaos", *flags, "--kinds", "kill", "cut", "stop"]
     done = subprocess.run(

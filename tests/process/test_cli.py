@@ -137,7 +137,7 @@ def one_line(found: subprocess.CompletedProcess[str], code: int = 2) -> str:
         (["status", "--admin", "x:y"], "mqttree: --admin: address 'x:y': port 'y' is not a number"),
     ],
 )
-def test_a_wrong_command_line(words: list[str], line: str) -> None:
+def test_a_wrong_command_line_is_answered_by_one_line(words: list[str], line: str) -> None:
     assert one_line(mqttree(*words)).startswith(line)
 
 
@@ -164,7 +164,9 @@ def test_a_wrong_command_line(words: list[str], line: str) -> None:
         ),
     ],
 )
-def test_a_wrong_file(tmp_path: Path, text: str, line: str) -> None:
+def test_a_wrong_configuration_file_is_answered_by_one_line(
+    tmp_path: Path, text: str, line: str
+) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
     port, admin = free_ports(2)
@@ -175,13 +177,13 @@ def test_a_wrong_file(tmp_path: Path, text: str, line: str) -> None:
     assert one_line(found).startswith(f"mqttree: {path}{line}")
 
 
-def test_a_wrong_variable() -> None:
+def test_a_wrong_environment_variable_is_named() -> None:
     assert one_line(mqttree("run", MQTTREE_DISCOVERY="psychic")).startswith(
         "mqttree: MQTTREE_DISCOVERY: 'psychic' is not one of"
     )
 
 
-def test_wrong_secrets_and_folders(tmp_path: Path) -> None:
+def test_an_unusable_secret_or_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("short\n")
     (tmp_path / "secret").chmod(0o644)
     assert "others may read or change (mode 0644): chmod 600" in one_line(
@@ -199,7 +201,7 @@ def test_wrong_secrets_and_folders(tmp_path: Path) -> None:
     )
 
 
-def test_ports_and_folders_that_another_broker_has(tmp_path: Path) -> None:
+def test_a_port_or_folder_of_another_broker_is_named(tmp_path: Path) -> None:
     port, admin, other = free_ports(3)
     with started(*running(port, admin, "--data-dir", str(tmp_path))):
         wait_for(lambda: answer(admin), "the broker answers")
@@ -214,13 +216,13 @@ def test_ports_and_folders_that_another_broker_has(tmp_path: Path) -> None:
         assert answer(admin) is not None
 
 
-def test_status_of_no_broker() -> None:
+def test_status_says_when_no_broker_answers() -> None:
     (port,) = free_ports(1)
     line = one_line(mqttree("status", "--admin", f"127.0.0.1:{port}"), code=1)
     assert line == f"mqttree: no broker answers at 127.0.0.1:{port}: Connection refused"
 
 
-def test_status_of_something_else() -> None:
+def test_status_says_when_something_else_answers() -> None:
     port, admin = free_ports(2)
     with started(*running(port, admin)):
         wait_for(lambda: answer(admin), "the broker answers")
@@ -233,13 +235,13 @@ def test_status_of_something_else() -> None:
 # ---------------------------------------------------------------- a broker
 
 
-def test_version() -> None:
+def test_version_is_printed() -> None:
     found = mqttree("--version")
     assert found.returncode == 0
     assert re.fullmatch(r"mqttree \d+\.\d+.*, core (compiled|python)\n", found.stdout)
 
 
-def test_bench_is_found() -> None:
+def test_the_bench_command_is_found() -> None:
     assert mqttree("bench", "--help").returncode == 0
 
 
@@ -254,7 +256,7 @@ def test_help_has_every_flag() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_broker_in_good_order(number: signal.Signals) -> None:
+def test_a_signal_stops_a_broker_cleanly(number: signal.Signals) -> None:
     port, admin = free_ports(2)
     with started(*running(port, admin, "--name", "x")) as process:
         wait_for(lambda: answer(admin), "the broker answers")
@@ -286,7 +288,7 @@ PLUGINS = {
         (["everybody"], "access: {anonymous: no}", "no anonymous access", False),
     ],
 )
-def test_the_start_line_says_who_comes_in(
+def test_the_first_log_lines_say_which_clients_may_connect(
     tmp_path: Path, plugins: list[str], more: str, line: str, lets_in: bool
 ) -> None:
     """And a client without a name finds that it is true."""
@@ -314,7 +316,7 @@ class Oracle(BaseAuthPlugin):
         return True
 
 
-def test_status_and_what_the_broker_keeps(tmp_path: Path) -> None:
+def test_a_broker_keeps_its_id_over_a_restart(tmp_path: Path) -> None:
     seen = []
     for _ in range(2):
         port, admin = free_ports(2)
@@ -349,7 +351,7 @@ def test_broken_pipes_do_not_end_a_broker() -> None:
         assert process.wait(PATIENCE) == 0
 
 
-def test_closed_streams_do_not_matter() -> None:
+def test_a_broker_runs_with_all_standard_streams_closed() -> None:
     port, admin = free_ports(2)
     command = 'exec "$0" -m "$@" >&- 2>&- <&-'
     words = ["sh", "-c", command, sys.executable, *running(port, admin)]
@@ -424,7 +426,7 @@ def pictures(drawn: bytes) -> list[str]:
     return [each.decode() for each in drawn.split(b"Ctrl-C stops all of it.")[:-1]]
 
 
-def test_live_shows_a_tree_and_its_repair_and_ends_all_of_it(tmp_path: Path) -> None:
+def test_live_shows_a_tree_and_its_repair_and_ends_its_brokers(tmp_path: Path) -> None:
     port = ports_in_a_row(3)[0]
     drawn = tmp_path / "pictures"
 
@@ -491,7 +493,7 @@ def test_live_on_a_terminal_redraws() -> None:
         os.close(ours)
 
 
-def test_live_killed_leaves_nothing_behind() -> None:
+def test_a_killed_live_view_leaves_no_broker_behind() -> None:
     port = ports_in_a_row(3)[0]
     with started(*live(port, f"live-{port}"), stdout=subprocess.DEVNULL) as process:
         wait_for(lambda: len(brokers_of(process)) == 3, "three brokers are started")

@@ -108,7 +108,7 @@ LISTENERS: dict[str, Callable[[Served], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("protocol", [3, 4, 5])
 @pytest.mark.parametrize("listener", LISTENERS)
-def test_paho_on_every_listener(
+def test_paho_gets_every_message_on_every_listener(
     one: Served, make: Make, base: str, listener: str, protocol: int
 ) -> None:
     arguments = LISTENERS[listener](one)
@@ -132,7 +132,9 @@ def test_paho_on_every_listener(
 
 
 @pytest.mark.parametrize("protocol", [4, 5])
-def test_paho_retained_will_and_session(one: Served, make: Make, base: str, protocol: int) -> None:
+def test_paho_gets_retained_messages_wills_and_its_session(
+    one: Served, make: Make, base: str, protocol: int
+) -> None:
     name = f"kept-{protocol}"
     again: dict[str, Any] = {"client_id": name, "protocol": protocol, "clean": False, "expiry": 100}
     first = make(one.port, **again)
@@ -178,7 +180,9 @@ def test_paho_takes_over_its_own_session(one: Served, make: Make, base: str) -> 
     assert not first.payloads()
 
 
-def test_unacknowledged_messages_come_again(one: Served, make: Make, base: str) -> None:
+def test_unacknowledged_messages_are_sent_again_with_dup(
+    one: Served, make: Make, base: str
+) -> None:
     """A subscriber that dies with messages under way gets them after its return, marked DUP, in
     order."""
     arguments: dict[str, Any] = {"client_id": "flaky", "protocol": 4, "clean": False}
@@ -199,7 +203,7 @@ def test_unacknowledged_messages_come_again(one: Served, make: Make, base: str) 
     assert all(m.dup for m in second.messages if m.topic == f"{base}/1")
 
 
-def test_paho_v5_properties(one: Served, make: Make, base: str) -> None:
+def test_paho_gets_all_mqtt_5_properties(one: Served, make: Make, base: str) -> None:
     subscriber = make(one.port)
     subscriber.subscribe(base, 1)
     publisher = make(one.port)
@@ -226,7 +230,7 @@ def test_paho_v5_properties(one: Served, make: Make, base: str) -> None:
 
 @pytest.mark.parametrize("protocol", [aiomqtt.ProtocolVersion.V311, aiomqtt.ProtocolVersion.V5])
 @pytest.mark.parametrize("listener", ["tcp", "tls", "ws"])
-async def test_aiomqtt(
+async def test_aiomqtt_gets_every_message_on_every_listener(
     one: Served, base: str, listener: str, protocol: aiomqtt.ProtocolVersion
 ) -> None:
     arguments = LISTENERS[listener](one)
@@ -313,7 +317,7 @@ async def eventually(condition: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("tls", [False, True])
-async def test_gmqtt(one: Served, base: str, version: int, tls: bool) -> None:
+async def test_gmqtt_gets_every_message(one: Served, base: str, version: int, tls: bool) -> None:
     more: dict[str, Any] = {}
     if tls:
         more = {"port": one.tls, "ssl": ssl.create_default_context(cafile=str(one.ca))}
@@ -346,7 +350,9 @@ async def test_gmqtt(one: Served, base: str, version: int, tls: bool) -> None:
         subscriber.unsubscribe(f"{base}/+/x")
 
 
-async def test_gmqtt_session_and_will(one: Served, make: Make, base: str) -> None:
+async def test_gmqtt_resumes_its_session_and_its_will_is_sent(
+    one: Served, make: Make, base: str
+) -> None:
     session = {"clean_session": False, "session_expiry_interval": 60}
     async with gmqtt_client(one, "gmqtt-kept", 5, **session) as (client, _):
         client.subscribe(f"{base}/#", qos=1)
@@ -369,7 +375,9 @@ async def test_gmqtt_session_and_will(one: Served, make: Make, base: str) -> Non
 
 @pytest.mark.parametrize("version", ["31", "311", "5"])
 @pytest.mark.parametrize("tls", [False, True])
-def test_mosquitto(one: Served, base: str, tmp_path: Path, version: str, tls: bool) -> None:
+def test_mosquittos_clients_get_every_message(
+    one: Served, base: str, tmp_path: Path, version: str, tls: bool
+) -> None:
     port = one.tls if tls else one.port
     common = ["-V", f"mqttv{version}"] + (["--cafile", str(one.ca)] if tls else [])
     mosquitto_pub(port, *common, "-t", f"{base}/retained", "-m", "old", "-r", "-q", "1")
@@ -389,7 +397,9 @@ def test_mosquitto(one: Served, base: str, tmp_path: Path, version: str, tls: bo
     assert lines == [f"{base}/retained 1 1 old", *expected, f"{base}/large 1 0 {'x' * 500_000}"]
 
 
-def test_mosquitto_session_and_will(one: Served, make: Make, base: str, tmp_path: Path) -> None:
+def test_mosquittos_client_resumes_its_session_and_its_will_is_sent(
+    one: Served, make: Make, base: str, tmp_path: Path
+) -> None:
     flags = ["-i", "mosquitto-kept", "-c", "-q", "1", "-t", f"{base}/#", "-F", "%t %p"]
     with Mosquitto(tmp_path, one.port, *flags):
         pass
@@ -404,7 +414,7 @@ def test_mosquitto_session_and_will(one: Served, make: Make, base: str, tmp_path
         assert again.got(2) == [f"{base}/will gone", f"{base}/missed missed"]
 
 
-def test_mosquitto_rr(one: Served, base: str, tmp_path: Path) -> None:
+def test_mosquitto_rr_gets_its_response(one: Served, base: str, tmp_path: Path) -> None:
     """Request and response, as MQTT 5 means them."""
     with Mosquitto(tmp_path, one.port, "-V", "5", "-t", f"{base}/ask", "-F", "%R %D %p") as server:
         asking = subprocess.Popen(

@@ -68,7 +68,7 @@ def ended(broker: Broker) -> int:
     return broker.process.wait(PATIENCE)
 
 
-def test_clients_are_sent_to_the_others(cluster: Cluster) -> None:
+def test_draining_sends_clients_to_the_other_brokers(cluster: Cluster) -> None:
     one, two = (cluster.add() for _ in range(2))
     cluster.agree([one.up(), two.up()])
     raw = RawClient(one.port, "five")
@@ -97,7 +97,9 @@ def test_clients_are_sent_to_the_others(cluster: Cluster) -> None:
     assert two.lines("link to b0", "closed by the other broker (0x8b)")
 
 
-def test_state_access_and_the_second_time(cluster: Cluster) -> None:
+def test_a_drain_is_refused_from_elsewhere_shows_its_state_and_can_be_ended(
+    cluster: Cluster,
+) -> None:
     broker = cluster.add("--discovery", "off").up()
     assert broker.view()["draining"] is False
     assert ask(broker, "GET", "/api/drain")[0] == 404
@@ -250,7 +252,9 @@ def all_arrived(watchers: list[Client], faithful: Faithful, streams: dict[Broker
 
 
 @pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
-def test_rolling_restart(cluster: Cluster, routing: str) -> None:
+def test_a_rolling_restart_loses_nothing_for_clients_elsewhere(
+    cluster: Cluster, routing: str
+) -> None:
     """Each of three brokers is drained and started again; clients of the others get all that was
     acknowledged."""
     brokers = [cluster.add("--routing", routing) for _ in range(3)]

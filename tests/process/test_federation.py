@@ -76,7 +76,7 @@ def wait_subscribed(publisher: Client, subscribers: list[Client], topic: str) ->
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_everybody_gets_everything_exactly_once(
+def test_every_subscriber_gets_each_message_exactly_once(
     five: Cluster, make: Make, base: str, qos: int
 ) -> None:
     number = 40
@@ -114,7 +114,9 @@ def test_everybody_gets_everything_exactly_once(
         assert not any(message.retain or message.dup for message in subscriber.messages)
 
 
-def test_mosquitto_clients_at_every_broker(five: Cluster, base: str, tmp_path: Path) -> None:
+def test_mosquittos_clients_at_every_broker_get_each_message(
+    five: Cluster, base: str, tmp_path: Path
+) -> None:
     number = 50
     five.settle()
     listening = []
@@ -159,7 +161,9 @@ def test_mosquitto_clients_at_every_broker(five: Cluster, base: str, tmp_path: P
             subscriber.__exit__()
 
 
-def test_published_at_one_qos_granted_another(five: Cluster, make: Make, base: str) -> None:
+def test_messages_come_at_the_lower_of_published_and_granted_qos(
+    five: Cluster, make: Make, base: str
+) -> None:
     five.settle()
     one, other = five.two_hops()
     subscribers = {}
@@ -396,7 +400,9 @@ class Traffic:
                     assert not repeated(found)
 
 
-def test_each_is_killed_in_turn(five: Cluster, make: Make, base: str) -> None:
+def test_killing_each_broker_in_turn_loses_nothing_elsewhere(
+    five: Cluster, make: Make, base: str
+) -> None:
     for victim in five.brokers:
         before = victim.view()
         survivors = [b for b in five.brokers if b is not victim]
@@ -417,7 +423,9 @@ def test_each_is_killed_in_turn(five: Cluster, make: Make, base: str) -> None:
 
 
 @pytest.mark.parametrize("who", ["root", "leaf"])
-def test_one_is_stopped_and_continued(five: Cluster, make: Make, base: str, who: str) -> None:
+def test_a_broker_that_hangs_and_goes_on_loses_nothing_elsewhere(
+    five: Cluster, make: Make, base: str, who: str
+) -> None:
     root = five.root()
     victim = root if who == "root" else five.two_hops()[0]
     survivors = [b for b in five.brokers if b is not victim]
@@ -445,7 +453,9 @@ def test_one_is_stopped_and_continued(five: Cluster, make: Make, base: str, who:
         assert qos == 1 or not repeated(frozen.payloads(topic))
 
 
-def test_a_sixth_comes_late_and_leaves(five: Cluster, make: Make, base: str) -> None:
+def test_a_broker_that_joins_late_and_leaves_disturbs_no_other(
+    five: Cluster, make: Make, base: str
+) -> None:
     others = list(five.brokers)
     traffic = Traffic(make, others, base)
     traffic.flow(5)
@@ -490,7 +500,9 @@ def test_a_sixth_comes_late_and_leaves(five: Cluster, make: Make, base: str) -> 
         print(sixth.log())
 
 
-def test_all_are_restarted_in_any_order(five: Cluster, make: Make, base: str) -> None:
+def test_brokers_restarted_in_any_order_federate_again(
+    five: Cluster, make: Make, base: str
+) -> None:
     ids = {broker.name: broker.view()["id"] for broker in five.brokers}
     order = list(five.brokers)
     random.shuffle(order)
@@ -510,7 +522,7 @@ def test_all_are_restarted_in_any_order(five: Cluster, make: Make, base: str) ->
 # ------------------------------------------------------------------ without multicast
 
 
-def test_one_seed_is_enough(tmp_path: Path, make: Make) -> None:
+def test_one_seed_for_each_broker_is_enough(tmp_path: Path, make: Make) -> None:
     with Cluster(tmp_path, "--discovery", "static") as cluster:
         first = cluster.add()
         second = cluster.add("--seed", first.address)
@@ -528,7 +540,7 @@ def test_one_seed_is_enough(tmp_path: Path, make: Make) -> None:
             assert subscriber.got(1) == [b"x"]
 
 
-def test_seeds_by_name(tmp_path: Path) -> None:
+def test_seeds_may_be_host_names(tmp_path: Path) -> None:
     with Cluster(tmp_path, "--discovery", "dns") as cluster:
         first = cluster.add()
         cluster.add("--seed", f"localhost:{first.port}")
@@ -608,7 +620,7 @@ def refused_and_counted(cluster: Cluster, a: Broker, outside: dict[str, Broker])
         assert not lines if what == "other cluster" else 1 <= len(lines) <= cluster.minutes(), what
 
 
-def test_only_those_with_the_secret_federate(tmp_path: Path, make: Make) -> None:
+def test_only_brokers_with_the_secret_federate(tmp_path: Path, make: Make) -> None:
     right = secret_file(tmp_path, "right", "correct horse battery\n")
     wrong = secret_file(tmp_path, "wrong", "wrong horse battery\n")
     with Cluster(tmp_path, link_timeout=10.0) as cluster:

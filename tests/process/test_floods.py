@@ -116,7 +116,9 @@ def open_halfway(port: int, number: int) -> list[socket.socket]:
     return found
 
 
-def test_half_open_connections_and_slow_connects(broker: Broker, witness: Witness) -> None:
+def test_half_open_connections_and_slow_connects_are_closed(
+    broker: Broker, witness: Witness
+) -> None:
     before, timeouts = rss(broker), broker.counter("connect_timeout")
     half = open_halfway(broker.port, HALF_OPEN)
     slow = [RawClient(broker.port) for _ in range(20)]
@@ -157,7 +159,7 @@ def test_half_open_connections_and_slow_connects(broker: Broker, witness: Witnes
 
 
 @pytest.mark.parametrize("size", [DEFAULTS.max_connect_size, 268_435_455])
-def test_a_connect_that_announces_to_be_enormous(
+def test_a_connect_that_announces_an_enormous_length_is_refused(
     broker: Broker, witness: Witness, size: int
 ) -> None:
     malformed = broker.counter("malformed")
@@ -172,7 +174,9 @@ def test_a_connect_that_announces_to_be_enormous(
 # ------------------------------------------------------------------ subscribers that are behind
 
 
-def test_a_subscriber_that_never_reads(broker: Broker, witness: Witness) -> None:
+def test_a_subscriber_that_never_reads_is_cut_to_its_limit(
+    broker: Broker, witness: Witness
+) -> None:
     """What it does not take is dropped from a limit on, and counted; no publisher waits for it for
     long."""
     before = rss(broker)
@@ -210,7 +214,7 @@ def test_a_subscriber_that_never_reads(broker: Broker, witness: Witness) -> None
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_publisher_far_too_fast_is_slowed_down(
+def test_a_publisher_that_is_too_fast_is_slowed_down(
     broker: Broker, witness: Witness, qos: int
 ) -> None:
     """More than the queue has room for, as fast as can be, to a subscriber that takes a few at a
@@ -282,7 +286,9 @@ def test_a_publisher_far_too_fast_is_slowed_down(
 # ------------------------------------------------------------------ packet bombs
 
 
-def test_packets_that_announce_to_be_enormous(broker: Broker, witness: Witness) -> None:
+def test_packets_that_announce_an_enormous_length_cost_nothing(
+    broker: Broker, witness: Witness
+) -> None:
     """A length is a claim: it costs nothing until the bytes come."""
     before = rss(broker)
     bombs = []
@@ -296,7 +302,7 @@ def test_packets_that_announce_to_be_enormous(broker: Broker, witness: Witness) 
         raw.close()
 
 
-def test_topics_with_many_levels(broker: Broker, witness: Witness) -> None:
+def test_topics_with_too_many_levels_are_refused(broker: Broker, witness: Witness) -> None:
     raw = RawClient(broker.port, "deep")
     deep = "/".join("a" * DEFAULTS.max_topic_levels)
     assert raw.subscribe(deep, "+/" * (DEFAULTS.max_topic_levels - 1) + "#") == [0, 0]
@@ -310,7 +316,9 @@ def test_topics_with_many_levels(broker: Broker, witness: Witness) -> None:
     raw.close()
 
 
-def test_the_longest_topics(broker: Broker, witness: Witness) -> None:
+def test_thousands_of_the_longest_topics_are_not_remembered(
+    broker: Broker, witness: Witness
+) -> None:
     """Thousands of topics of 64 KiB are not remembered."""
     before = rss(broker)
     raw = RawClient(broker.port, "long")
@@ -329,7 +337,7 @@ def test_the_longest_topics(broker: Broker, witness: Witness) -> None:
         each.close()
 
 
-def test_thousands_of_user_properties(broker: Broker, witness: Witness) -> None:
+def test_thousands_of_user_properties_are_delivered(broker: Broker, witness: Witness) -> None:
     pairs = [(f"key-{number}", "value") for number in range(20_000)]
     raw = RawClient(broker.port, "properties")
     raw.subscribe("properties", qos=1)
@@ -352,7 +360,7 @@ def test_thousands_of_user_properties(broker: Broker, witness: Witness) -> None:
     raw.close()
 
 
-def test_thousands_of_filters_in_one_packet(broker: Broker, witness: Witness) -> None:
+def test_thousands_of_filters_in_one_packet_are_granted(broker: Broker, witness: Witness) -> None:
     before = broker.view()["subscriptions"]
     raw = RawClient(broker.port, "filters")
     assert (
@@ -372,7 +380,7 @@ def test_thousands_of_filters_in_one_packet(broker: Broker, witness: Witness) ->
 # ------------------------------------------------------------------ storms
 
 
-def test_a_storm_of_connections(broker: Broker, witness: Witness) -> None:
+def test_a_storm_of_connections_leaves_no_memory_behind(broker: Broker, witness: Witness) -> None:
     """Clients that come, are taken over by their own next connection, or break off, thousands of
     times."""
     before, taken = rss(broker), broker.counter("taken_over")
@@ -402,7 +410,7 @@ def test_a_storm_of_connections(broker: Broker, witness: Witness) -> None:
     assert rss(broker) - before < 30 * MIB
 
 
-def test_a_storm_of_clients_that_all_come_back(
+def test_clients_that_all_come_back_at_once_find_their_sessions(
     broker: Broker, witness: Witness, tmp_path: Path
 ) -> None:
     """Hundreds whose connections break at once and who come back at once: each finds its

@@ -28,7 +28,7 @@ def make() -> Iterator[Callable[..., Client]]:
         yield maker
 
 
-def test_a_branch_that_wants_nothing_gets_nothing(
+def test_a_branch_without_subscribers_gets_no_messages(
     star: list[Broker], make: Callable[..., Client]
 ) -> None:
     """The branch of the subscriber gets everything in order, the other one not a message; after
@@ -60,7 +60,9 @@ def test_a_branch_that_wants_nothing_gets_nothing(
     assert other.counter("received_link") == 0
 
 
-def test_from_leaf_to_leaf(star: list[Broker], make: Callable[..., Client]) -> None:
+def test_messages_cross_two_links_to_a_subscriber(
+    star: list[Broker], make: Callable[..., Client]
+) -> None:
     """Over two links, with a subscriber between that wants something else."""
     middle, wanting, other = star
     between, subscriber, publisher = make(middle.port), make(wanting.port), make(other.port)

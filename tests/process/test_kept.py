@@ -40,7 +40,7 @@ def offline(broker: Broker, client_id: str, topic_filter: str, qos: int = 2) -> 
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_was_acknowledged_is_there_after_kill_9(tmp_path: Path, mode: str) -> None:
+def test_acknowledged_messages_are_there_after_kill_9(tmp_path: Path, mode: str) -> None:
     """Killed in the middle of a stream: all that was acknowledged comes, in order, nothing
     twice."""
     with one(tmp_path, "--durability", mode) as cluster, clients() as make:
@@ -64,7 +64,9 @@ def test_what_was_acknowledged_is_there_after_kill_9(tmp_path: Path, mode: str) 
             assert numbers == sorted(numbers)
 
 
-def test_mosquittos_clients_and_retained_messages(tmp_path: Path) -> None:
+def test_mosquittos_clients_find_sessions_and_retained_messages_after_a_kill(
+    tmp_path: Path,
+) -> None:
     with one(tmp_path) as cluster:  # async, as there is a data directory
         broker = cluster.add().up()
 
@@ -109,7 +111,9 @@ def test_mosquittos_clients_and_retained_messages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_full_disk(tmp_path: Path, mode: str) -> None:
+def test_a_full_disk_is_reported_and_the_broker_recovers_by_itself(
+    tmp_path: Path, mode: str
+) -> None:
     """Async goes on and says so; sync acknowledges nothing that it could not write. With room again
     all is well, unattended."""
     with one(tmp_path, "--durability", mode) as cluster, clients() as make:
@@ -145,7 +149,7 @@ def test_a_full_disk(tmp_path: Path, mode: str) -> None:
 # ---------------------------------------------------------------- what cannot be read
 
 
-def test_a_journal_that_cannot_be_used_is_said_in_one_line(tmp_path: Path) -> None:
+def test_a_journal_that_cannot_be_used_is_reported_in_one_line(tmp_path: Path) -> None:
     """More of them: tests/unit/test_journal_writer.py."""
     folder = tmp_path / "journal"
     folder.mkdir()
@@ -183,7 +187,7 @@ def refused(*flags: str) -> tuple[int, str]:
 # ---------------------------------------------------------------- in a federation
 
 
-def test_what_others_lack_reaches_them_after_a_restart(tmp_path: Path) -> None:
+def test_messages_that_neighbours_lack_reach_them_after_a_restart(tmp_path: Path) -> None:
     """A broker acknowledges while its neighbour hears nothing, and is killed: the neighbour's
     subscriber gets it all, once. More schedules: tests/sim/test_durability.py."""
     with Cluster(tmp_path, "--routing", "interest") as cluster, clients() as make:
@@ -212,7 +216,7 @@ def test_what_others_lack_reaches_them_after_a_restart(tmp_path: Path) -> None:
             assert subscriber.payloads(f"f/{qos}") == [b"%d %d" % (qos, n) for n in range(30)]
 
 
-def test_a_session_gets_what_was_published_elsewhere_meanwhile_also_where_it_went(
+def test_a_session_gets_what_was_published_elsewhere_while_its_broker_was_down(
     tmp_path: Path,
 ) -> None:
     with Cluster(tmp_path) as cluster, clients() as make:

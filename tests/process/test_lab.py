@@ -102,7 +102,7 @@ def crossing(publisher: socket.socket, subscriber: socket.socket, number: int) -
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_delayed_cut_and_healed(way: str) -> None:
+def test_a_link_can_be_delayed_cut_and_healed(way: str) -> None:
     with Lab(TWO, KINDS["mqttree-flood"], way=way) as lab:
         lab.start()
         assert lab.way == way
@@ -177,7 +177,9 @@ def test_a_killed_lab_leaves_nothing_behind(way: str, tmp_path: Path) -> None:
         until(lambda root=root: not list(root.glob(f"{name}*")), "the cgroups go")
 
 
-def test_a_share_of_a_core_by_stopping_and_continuing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_is_limited_by_stopping_and_continuing_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(cpulimit.shutil, "which", lambda _: None)
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
         try:
@@ -195,7 +197,9 @@ def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
-def test_a_broker_that_does_not_come_up_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_does_not_start_is_reported_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with Lab(TWO, KINDS["mqttree-flood"], way="relays") as lab:
         broker = lab.brokers["b1"]
         broker.command += ["--discovery", "telepathy"]
@@ -213,7 +217,9 @@ def test_a_process_has_one_lab_at_a_time() -> None:
             assert lab.brokers["b0"].running and lab.brokers["b0"].place.folder.exists()
 
 
-def test_a_network_that_cannot_listen_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_that_cannot_listen_is_reported_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setattr(
             labs, "free_ports", lambda count: [*free_ports(count - 1), taken.getsockname()[1]]
@@ -229,7 +235,7 @@ PLAY = [sys.executable, "-m", "bench.cli", "lab", "--lab", "relays"]
 
 
 @pytest.mark.parametrize("given", ["a file", "nothing", "a closed input"])
-def test_a_lab_from_each_kind_of_argument(given: str, tmp_path: Path) -> None:
+def test_a_lab_reads_its_commands_from_any_kind_of_input(given: str, tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text("brokers: 1")
     (tmp_path / "script").write_text("sleep 0\nsleep long\ntree")
     command = [*PLAY, str(tmp_path / "one.yaml")]
@@ -274,7 +280,9 @@ def test_a_lab_whose_network_has_died_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seconds", ["0", "nan", "inf", "-1", "x"])
-def test_seconds_of_a_measurement(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_duration_that_is_not_positive_is_refused(
+    seconds: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as left:
         capacity.main(["mesh3", "--seconds", seconds])
     assert (

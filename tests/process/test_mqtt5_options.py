@@ -90,7 +90,7 @@ def scram(wire: RawClient, user: str, password: str) -> tuple[Packet, bytes]:
     return answer, expected
 
 
-def test_scram_and_what_the_file_says(broker: Broker) -> None:
+def test_scram_lets_a_user_in_and_connack_has_the_files_options(broker: Broker) -> None:
     connack, proof = scram(RawClient(broker.port), "anna", "pässword")
     assert isinstance(connack, Connack)
     assert connack.code == 0
@@ -108,14 +108,16 @@ def test_scram_and_what_the_file_says(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize(("user", "password"), [("anna", "wrong"), ("nobody", "pässword")])
-def test_scram_refuses(broker: Broker, user: str, password: str) -> None:
+def test_scram_refuses_unknown_users_and_wrong_passwords(
+    broker: Broker, user: str, password: str
+) -> None:
     connack, _ = scram(RawClient(broker.port), user, password)
     assert isinstance(connack, Connack)
     assert connack.code == 0x87
 
 
 @pytest.mark.parametrize(("password", "code"), [("pässword", 0), ("wrong", 0x86)])
-def test_the_same_user_by_plain_password(broker: Broker, password: str, code: int) -> None:
+def test_a_scram_user_may_use_a_plain_password(broker: Broker, password: str, code: int) -> None:
     connack = RawClient(broker.port).ask(
         Connect("MQTT", 5, True, 60, "p", "anna", password.encode())
     )
@@ -141,7 +143,9 @@ def test_the_same_user_by_plain_password(broker: Broker, password: str, code: in
         ),
     ],
 )
-def test_a_fault_is_one_line(tmp_path: Path, section: str, message: str) -> None:
+def test_a_configuration_error_is_reported_in_one_line(
+    tmp_path: Path, section: str, message: str
+) -> None:
     (tmp_path / "config.yaml").write_text(section)
     command = [sys.executable, "-m", "broker.cli", "run", "--discovery", "off", "-c", "config.yaml"]
     done = subprocess.run(

@@ -62,13 +62,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str,
 
 @pytest.mark.parametrize("version", ["4", "5"])
 @pytest.mark.parametrize("scheme", ["ws", "wss", "mqtt", "mqtts"])
-def test_mqttjs(scheme: str, version: str, served: tuple[dict[str, int], Path]) -> None:
+def test_mqttjs_gets_every_message_over_every_transport(
+    scheme: str, version: str, served: tuple[dict[str, int], Path]
+) -> None:
     assert run(scheme, version, served)["ends"] == []
 
 
 @pytest.mark.parametrize("version", ["4", "5"])
 @pytest.mark.parametrize("scheme", ["ws", "wss"])
-def test_mqttjs_in_a_page(scheme: str, version: str, served: tuple[dict[str, int], Path]) -> None:
+def test_mqttjs_in_a_page_closes_its_sockets_cleanly(
+    scheme: str, version: str, served: tuple[dict[str, int], Path]
+) -> None:
     """The bundle for browsers; every socket was closed by both sides, none was cut off."""
     ends = run(scheme, version, served, "page")["ends"]
     assert len(ends) == 3

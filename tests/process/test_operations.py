@@ -38,7 +38,7 @@ def alone(cluster: Cluster, *flags: str) -> Broker:
 # -------------------------------------------------------------------- $SYS
 
 
-def test_sys_topics_by_mosquittos_client(cluster: Cluster) -> None:
+def test_mosquittos_client_reads_the_sys_topics(cluster: Cluster) -> None:
     broker = alone(cluster)
     command = ["mosquitto_sub", "-p", str(broker.port), "-W", "50", "-C", "3", "-F", "%t=%p=%r"]
     topics = ("version", "clients/connected", "retained messages/count")
@@ -56,7 +56,7 @@ def test_sys_topics_by_mosquittos_client(cluster: Cluster) -> None:
     assert found["version"].startswith("mqttree version ") and found["version"].endswith("=1")
 
 
-def test_the_interval_can_be_set_and_amqtts_plugin_takes_over(
+def test_the_interval_of_sys_topics_follows_the_file_or_amqtts_plugin(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     often, never, plugin = (tmp_path / f"{name}.yaml" for name in ("often", "never", "plugin"))
@@ -176,7 +176,7 @@ def test_metrics_have_few_labels(cluster: Cluster) -> None:
 # -------------------------------------------------------------------- logs
 
 
-def test_json_lines_from_start_to_end(cluster: Cluster) -> None:
+def test_every_log_line_is_json_from_start_to_end(cluster: Cluster) -> None:
     broker = alone(cluster, "--log-format", "json", "--log-level", "debug")
     with socket.create_connection(("127.0.0.1", broker.port), PATIENCE) as stranger:
         stranger.sendall(b"\x30\x05\n{}\r\n")
@@ -203,7 +203,7 @@ def record(text: str, *arguments: object, **more: Any) -> logging.LogRecord:
     return made
 
 
-def test_what_peers_send_makes_no_lines_of_its_own() -> None:
+def test_text_of_peers_cannot_forge_log_lines() -> None:
     evil = record("client %s left", "a\n2026-01-01 ERROR \x1b[2Jall is lost\u2028x")
     line = OneLine().format(evil)
     assert "\n" not in line and line.isprintable() and "\\n2026" in line
@@ -211,7 +211,7 @@ def test_what_peers_send_makes_no_lines_of_its_own() -> None:
     assert entry["event"].startswith("client a\n2026") and "\n" not in JsonLines().format(evil)
 
 
-def test_fields_and_tracebacks() -> None:
+def test_json_lines_have_their_fields_and_tracebacks() -> None:
     entry = json.loads(
         JsonLines().format(
             record("came", fields={"client": "c1", "level": "evil", "bytes": b"\xff"})
@@ -228,7 +228,7 @@ def test_fields_and_tracebacks() -> None:
 # -------------------------------------------------------------------- stopping
 
 
-def test_a_stop_says_goodbye_sends_wills_and_drains(cluster: Cluster) -> None:
+def test_a_stop_sends_disconnect_and_wills(cluster: Cluster) -> None:
     one, two = (cluster.add() for _ in range(2))
     cluster.agree([one.up(), two.up()])
     with clients() as make:
@@ -253,7 +253,7 @@ def test_a_stop_says_goodbye_sends_wills_and_drains(cluster: Cluster) -> None:
         assert there.got(1, "w/will") == [b"gone"]  # its client is gone for everybody
 
 
-def test_a_stop_lets_out_what_was_queued(cluster: Cluster) -> None:
+def test_a_stop_sends_what_was_queued_first(cluster: Cluster) -> None:
     broker = alone(cluster)
     with clients() as make:
         slow = RawClient(broker.port, "slow", keep_alive=60)
@@ -286,7 +286,9 @@ def test_a_stop_does_not_wait_for_clients_that_do_not_read(cluster: Cluster) -> 
         assert broker.terminate() == 0
 
 
-def test_unix_sockets_over_a_crash_and_a_stop(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_unix_socket_is_replaced_after_a_crash_and_removed_at_a_stop(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     path, config = tmp_path / "s", tmp_path / "unix.yaml"
     config.write_text(
         f"listeners: {{default: {{bind: '127.0.0.1:1'}}, local: {{bind: 'unix:{path}'}}}}\n"

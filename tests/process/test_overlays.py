@@ -73,7 +73,7 @@ def past(star: list[Broker], told: dict[tuple[str, str], float]) -> bool:
 
 
 @pytest.mark.parametrize("qos", (0, 1, 2))
-def test_from_leaf_to_leaf_past_the_root(
+def test_messages_go_from_leaf_to_leaf_past_the_root(
     star: list[Broker], make: Callable[..., Client], qos: int
 ) -> None:
     """Overlays, figure 5 (d): a broker that is not interested in the topic gets none of it."""
@@ -133,7 +133,9 @@ def test_topics_of_the_same_brokers_share_an_overlay(
     until(lambda: sets() == [(wanting, 60)], "one set of brokers for all topics")
 
 
-def test_a_broker_that_floods_joins_and_leaves(tmp_path: Path, make: Callable[..., Client]) -> None:
+def test_while_a_broker_floods_messages_keep_to_the_tree(
+    tmp_path: Path, make: Callable[..., Client]
+) -> None:
     """With one that routes otherwise, messages keep to the tree; without it they go straight
     again."""
     with Cluster(tmp_path) as cluster:
@@ -161,7 +163,7 @@ def test_a_broker_that_floods_joins_and_leaves(tmp_path: Path, make: Callable[..
         cluster.show()
 
 
-def test_status_tells_of_overlays(star: list[Broker]) -> None:
+def test_status_says_whether_source_trees_are_in_use(star: list[Broker]) -> None:
     """`mqttree status` says whether messages take source-rooted trees."""
     text = render(star[0].view())
     assert "source trees are in use" in text
@@ -170,7 +172,9 @@ def test_status_tells_of_overlays(star: list[Broker]) -> None:
     )
 
 
-def test_leaves_go_on_when_the_root_dies(star: list[Broker], make: Callable[..., Client]) -> None:
+def test_messages_between_leaves_survive_the_death_of_the_root(
+    star: list[Broker], make: Callable[..., Client]
+) -> None:
     """The tree has to be computed again; what is acknowledged meanwhile arrives once and in
     order."""
     middle, wanting, other = star
@@ -187,7 +191,7 @@ def test_leaves_go_on_when_the_root_dies(star: list[Broker], make: Callable[...,
 
 
 @pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
-def test_a_subscription_holds_when_it_is_acknowledged(
+def test_a_subscription_holds_everywhere_from_suback_on(
     tmp_path: Path, make: Callable[..., Client], routing: str
 ) -> None:
     """As with one broker: what is published after SUBACK arrives, wherever it is published."""

@@ -36,12 +36,12 @@ def test_the_tree_is_what_the_children_say() -> None:
         ([state("a", None), state("b", "a", None)], "b does not know how far"),
     ],
 )
-def test_what_is_no_tree(states: list[dict[str, Any]], reason: str) -> None:
+def test_states_that_make_no_tree_are_refused(states: list[dict[str, Any]], reason: str) -> None:
     with pytest.raises(PathsError, match=reason):
         paths.edges(states)
 
 
-def test_the_longest_way_counts_links_first() -> None:
+def test_the_longest_path_counts_links_before_delays() -> None:
     tree = {("b", "a"): 1.0, ("c", "b"): 1.0, ("d", "a"): 9.0, ("e", "a"): 1.5}
     assert paths.ways(tree, "d") == [
         Way("d", "a", 1, 9.0),
@@ -61,13 +61,13 @@ def test_the_longest_way_counts_links_first() -> None:
         ([], 1.0, 0.0),
     ],
 )
-def test_a_link_is_closed_when_its_counter_stands(
+def test_a_link_counts_as_closed_when_its_counter_no_longer_rises(
     samples: list[tuple[float, int]], since: float, closed: float
 ) -> None:
     assert paths.last_change(samples, since) == pytest.approx(closed)
 
 
-def test_the_table() -> None:
+def test_the_table_has_median_minimum_maximum_and_count() -> None:
     samples: Samples = {
         "rtt": [2.0, 4.0, 6.0],
         "asked": [60.0, 1.0, 55.0],
@@ -105,7 +105,7 @@ def test_the_table() -> None:
     )
 
 
-def test_brokers_in_a_line_reach_the_next_ones() -> None:
+def test_brokers_in_a_line_reach_only_the_next_ones() -> None:
     line = paths.line_of(3, 5.0)
     assert [line.wire("b0", other) is not None for other in ("b1", "b2")] == [True, False]
     assert line.wire("b2", "b1") == line.wire("b1", "b2")
@@ -121,14 +121,16 @@ def test_brokers_in_a_line_reach_the_next_ones() -> None:
         ["--seconds", "nan"],
     ],
 )
-def test_bad_input(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_arguments_are_refused(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as left:
         paths.main(arguments)
     assert left.value.code == 2
     assert "error" in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_way_opens_and_closes() -> None:
+def test_a_path_opens_with_a_subscription_and_closes_without() -> None:
     """Two brokers: what is published before UNSUBACK crosses the link, and some time after it
     nothing does."""
     samples: Samples = {}

@@ -62,7 +62,9 @@ def run(loop: Callable[[], asyncio.AbstractEventLoop], main: Coroutine[Any, Any,
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_three_lines(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_a_broker_runs_in_a_program_with_three_lines(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
     async def main() -> None:
         async with Broker(listen=LOOPBACK) as broker:
             assert broker.running
@@ -76,7 +78,7 @@ def test_three_lines(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     run(loop, main())
 
 
-async def test_a_client_of_another_thread() -> None:
+async def test_a_client_of_another_thread_is_served() -> None:
     """paho's own thread, while the program's loop runs the broker."""
     got: list[bytes] = []
     async with Broker(listen=LOOPBACK) as broker:
@@ -115,7 +117,7 @@ async def test_options_are_those_of_the_command_line(tmp_path: Path) -> None:
     assert config["federation"] == {"name": "hall", "admin": LOOPBACK}  # nothing was changed
 
 
-async def test_limits_are_those_of_one_broker() -> None:
+async def test_limits_apply_to_one_broker_alone() -> None:
     small = Limits(max_queued=3, max_connect_size=200)
     async with (
         Broker(listen=LOOPBACK, limits=small) as narrow,
@@ -143,7 +145,7 @@ async def test_limits_are_those_of_one_broker() -> None:
             pass
 
 
-async def test_limits_concern_files_too(tmp_path: Path) -> None:
+async def test_limits_apply_to_files_too(tmp_path: Path) -> None:
     (tmp_path / "rules").write_text("allow all a\nallow all b\n")
     config = {"access": {"rules": str(tmp_path / "rules"), "anonymous": True}}
     with pytest.raises(ConfigError, match="more than 1 rules"):
@@ -187,19 +189,21 @@ async def test_limits_concern_files_too(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_wrong_option(options: dict[str, Any], line: str) -> None:
+def test_a_wrong_option_is_named(options: dict[str, Any], line: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Broker(**options)
     assert str(caught.value) == line
 
 
-def test_the_environment_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_do_not_apply_to_an_embedded_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("CONFIG", "DISCOVERY", "LISTEN", "ROUTING"):
         monkeypatch.setenv(f"MQTTREE_{name}", "none")
     Broker()
 
 
-async def test_when_it_does_not_run() -> None:
+async def test_a_broker_that_does_not_run_has_no_ports_and_no_state() -> None:
     broker = Broker(listen=LOOPBACK)
     await broker.stop()
     assert not broker.running
@@ -283,7 +287,7 @@ def everything(folder: Path) -> Broker:
     )
 
 
-async def test_nothing_is_left(tmp_path: Path) -> None:
+async def test_a_stopped_broker_leaves_nothing_in_its_program(tmp_path: Path) -> None:
     async def once() -> None:
         async with everything(tmp_path) as broker:
             assert Traces().settings == before.settings
@@ -308,7 +312,7 @@ async def test_nothing_is_left(tmp_path: Path) -> None:
     assert not (tmp_path / "socket").exists()
 
 
-async def test_nothing_is_left_of_a_start_that_fails(tmp_path: Path) -> None:
+async def test_a_start_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     taken = free_ports(1)[0]
     address = f"127.0.0.1:{taken}"
     plugins = {"amqtt.plugins.nowhere.Plugin": {}}
@@ -352,7 +356,7 @@ async def test_nothing_is_left_of_a_start_that_fails(tmp_path: Path) -> None:
             assert broker.port
 
 
-async def test_nothing_is_left_of_a_start_that_is_cancelled(tmp_path: Path) -> None:
+async def test_a_start_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
     before = Traces()
     async with everything(tmp_path):
         pass
@@ -374,7 +378,7 @@ async def test_nothing_is_left_of_a_start_that_is_cancelled(tmp_path: Path) -> N
 # ---------------------------------------------------------------- several
 
 
-async def test_two_brokers_in_one_loop_are_a_federation(tmp_path: Path) -> None:
+async def test_two_brokers_in_one_loop_federate(tmp_path: Path) -> None:
     """Over a restart of one of them, with data directories and without names or ports given."""
     options: dict[str, Any] = {"listen": LOOPBACK, "cluster": "program-two", "wait_for": 2}
     first = Broker(seeds=[], data_dir=tmp_path / "first", **options)
@@ -402,7 +406,7 @@ async def test_two_brokers_in_one_loop_are_a_federation(tmp_path: Path) -> None:
                 assert await message(there) == ("kept", b"for good")
 
 
-async def test_it_meets_no_broker_by_accident() -> None:
+async def test_an_embedded_broker_federates_only_if_told_to() -> None:
     """A broker that was given neither cluster nor seeds nor discovery lets no broker in."""
     alone = Broker(listen=LOOPBACK)
     async with alone:
@@ -419,7 +423,7 @@ async def test_it_meets_no_broker_by_accident() -> None:
 # ---------------------------------------------------------------- the package
 
 
-def test_the_module_is_the_command() -> None:
+def test_the_module_can_be_run_as_the_command() -> None:
     def said(*words: str) -> tuple[int, str, str]:
         command = [sys.executable, "-m", *words]
         done = subprocess.run(
@@ -435,7 +439,7 @@ def test_the_module_is_the_command() -> None:
     )
 
 
-def test_what_is_public() -> None:
+def test_the_package_exports_its_public_names_alone() -> None:
     assert mqttree.__all__ == ["Broker", "ConfigError", "Limits"]
     assert all(getattr(mqttree, name) is not None for name in mqttree.__all__)
     assert issubclass(ConfigError, ValueError)
@@ -473,7 +477,7 @@ except ConfigError:
 """
 
 
-def test_the_wheel(tmp_path: Path) -> None:
+def test_the_wheel_is_typed_and_runs_a_users_program(tmp_path: Path) -> None:
     """What `pip install` brings has the types, and a user's program is checked and runs with it."""
     source, site, wheels = tmp_path / "source", tmp_path / "site", tmp_path / "wheels"
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")

@@ -176,7 +176,9 @@ def again(
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_what_was_sent_before_counts(ways: Ways, transport: str, version: int) -> None:
+def test_messages_sent_before_a_reconnection_are_delivered(
+    ways: Ways, transport: str, version: int
+) -> None:
     name = f"again-{transport}-{version}"
     with clients() as make:
         subscriber: Client = make(ways.served.port, client_id=f"{name}-sub")
@@ -204,7 +206,7 @@ def test_what_was_sent_before_counts(ways: Ways, transport: str, version: int) -
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_session_ends_when_the_last_word_said_so(ways: Ways, transport: str) -> None:
+def test_the_last_disconnect_before_a_reconnection_counts(ways: Ways, transport: str) -> None:
     name = f"expiry-{transport}"
     wire = ways.open(transport, 5)
     wire.send(hello(5, name, expiry=100))
@@ -218,7 +220,9 @@ def test_a_session_ends_when_the_last_word_said_so(ways: Ways, transport: str) -
 
 
 @pytest.mark.parametrize("transport", ["tcp", "tls", "ws"])
-def test_a_client_that_hangs_up_without_a_word_leaves_its_will(ways: Ways, transport: str) -> None:
+def test_a_client_that_leaves_without_disconnect_leaves_its_will(
+    ways: Ways, transport: str
+) -> None:
     name = f"will-{transport}"
     with clients() as make:
         subscriber: Client = make(ways.served.port, client_id=f"{name}-sub")
@@ -233,7 +237,9 @@ def test_a_client_that_hangs_up_without_a_word_leaves_its_will(ways: Ways, trans
 
 
 @pytest.mark.parametrize("transport", ["tcp", "wss"])
-def test_qos_2_goes_on_behind_what_was_read_last(ways: Ways, transport: str) -> None:
+def test_a_qos_2_exchange_goes_on_where_the_old_connection_ended(
+    ways: Ways, transport: str
+) -> None:
     """PUBREL may have been under way when the connection ended, and is sent again on the next
     one."""
     name = f"two-{transport}"

@@ -22,7 +22,7 @@ def make() -> Iterator[Make]:
         yield maker
 
 
-def test_a_broker_that_joins_later_has_them_all(tmp_path: Path, make: Make) -> None:
+def test_a_broker_that_joins_later_has_all_retained_messages(tmp_path: Path, make: Make) -> None:
     with Cluster(tmp_path) as cluster:
         first = cluster.add().up()
         publisher = make(first.port)
@@ -64,7 +64,9 @@ def test_a_broker_that_joins_later_has_them_all(tmp_path: Path, make: Make) -> N
         assert {m.payload for m in early.messages} >= {b"1", b"3", b"4"}
 
 
-def test_a_broker_that_starts_again_gets_back_what_it_had(tmp_path: Path, make: Make) -> None:
+def test_a_broker_that_starts_again_gets_its_retained_messages_back(
+    tmp_path: Path, make: Make
+) -> None:
     with Cluster(tmp_path) as cluster:
         one, other = cluster.add(), cluster.add()
         cluster.agree()

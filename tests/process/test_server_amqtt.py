@@ -297,7 +297,7 @@ def own(kind: type) -> str:
 # -------------------------------------------------------------------- states
 
 
-async def test_states_from_new_to_stopped_and_again() -> None:
+async def test_a_broker_goes_through_amqtts_states() -> None:
     broker = Broker(
         {"listeners": {"default": listener()}, "plugins": {ANONYMOUS: {}, own(Recorder): {}}}
     )
@@ -324,7 +324,7 @@ async def test_states_from_new_to_stopped_and_again() -> None:
         await broker.shutdown()
 
 
-async def test_a_port_in_use_is_one_line() -> None:
+async def test_a_port_in_use_is_reported_in_one_line() -> None:
     async with running() as first:
         port = first.ports["default"]
         second = Broker(
@@ -351,7 +351,7 @@ async def test_a_port_in_use_is_one_line() -> None:
         ("name.invalid:0", "listener 'default': cannot listen on name.invalid:0"),
     ],
 )
-async def test_addresses_that_cannot_be_used(bind: str, line: str) -> None:
+async def test_an_address_that_cannot_be_used_is_reported_in_one_line(bind: str, line: str) -> None:
     broker = Broker({"listeners": {"default": listener(bind=bind)}})
     with pytest.raises(BrokerError) as error:
         await broker.start()
@@ -359,7 +359,7 @@ async def test_addresses_that_cannot_be_used(bind: str, line: str) -> None:
     assert "\n" not in str(error.value)
 
 
-async def test_certificates_that_cannot_be_used(
+async def test_a_certificate_that_cannot_be_used_is_reported(
     certificate: tuple[Path, Path], tmp_path: Path
 ) -> None:
     garbage = tmp_path / "garbage.pem"
@@ -379,7 +379,7 @@ async def test_certificates_that_cannot_be_used(
         await broker.start()
 
 
-async def test_configurations_of_every_form() -> None:
+async def test_configurations_of_every_form_are_taken() -> None:
     assert Broker().config.listeners["default"].bind == "0.0.0.0:1883"
     given = {"listeners": {"default": listener()}, "federation": {"cluster": "x"}, "max-qos": 1}
     broker = Broker(given)
@@ -395,7 +395,7 @@ async def test_configurations_of_every_form() -> None:
         Broker({"plugins": {"no.such.Plugin": {}}})
 
 
-async def test_unbound_and_ipv6_listeners() -> None:
+async def test_a_listener_may_be_unbound_or_ipv6() -> None:
     listeners = {"default": listener(bind=None), "six": listener(bind="[::1]:0")}
     async with running(listeners=listeners) as broker:
         assert list(broker.ports) == ["six"]
@@ -424,7 +424,7 @@ async def exchange(broker: Broker, client: MQTTClient, uri: str, **tls: Any) -> 
     await until(lambda: not broker.sessions, "the session is gone")
 
 
-async def test_amqtts_client_on_every_listener(certificate: tuple[Path, Path]) -> None:
+async def test_amqtts_client_is_served_on_every_listener(certificate: tuple[Path, Path]) -> None:
     tls = {"ssl": True, "certfile": str(certificate[0]), "keyfile": str(certificate[1])}
     listeners = {
         "default": listener(),
@@ -442,7 +442,7 @@ async def test_amqtts_client_on_every_listener(certificate: tuple[Path, Path]) -
             )
 
 
-async def test_connections_are_counted() -> None:
+async def test_connections_are_counted_in_amqtts_server() -> None:
     async with running() as broker:
         server = broker._servers["default"]
         async with raw(broker.ports["default"], "a"), raw(broker.ports["default"], "b"):
@@ -482,7 +482,7 @@ async def test_connections_beyond_the_limit_wait(kind: str) -> None:
         await until(lambda: server.conn_count == 0, "all are gone")
 
 
-async def test_who_waits_is_sent_away_at_the_end() -> None:
+async def test_a_waiting_connection_is_closed_at_the_stop() -> None:
     async with running(listeners={"default": listener(max_connections=1)}) as broker:
         async with raw(broker.ports["default"], "in"):
             reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
@@ -493,7 +493,7 @@ async def test_who_waits_is_sent_away_at_the_end() -> None:
         assert broker._servers["default"].conn_count == 0
 
 
-async def test_external_listeners() -> None:
+async def test_external_listeners_hand_over_connections() -> None:
     config = BrokerConfig(
         listeners={"default": ListenerConfig(type=ListenerType.EXTERNAL)}, plugins={ANONYMOUS: {}}
     )
@@ -536,7 +536,7 @@ async def websocket() -> AsyncIterator[tuple[Broker, ClientConnection]]:
             yield broker, ws
 
 
-async def test_packets_are_cut_anywhere_by_frames() -> None:
+async def test_websocket_frames_may_cut_packets_anywhere() -> None:
     async with websocket() as (_, ws):
         assert ws.subprotocol == "mqtt"
         connect = encode_packet(Connect("MQTT", 4, True, 60, "cut"), 4)
@@ -549,7 +549,7 @@ async def test_packets_are_cut_anywhere_by_frames() -> None:
         await asyncio.wait_for(await ws.ping(), PATIENCE)
 
 
-async def test_what_is_no_mqtt_over_websocket() -> None:
+async def test_only_mqtt_is_taken_over_websocket() -> None:
     async with websocket() as (broker, ws):
         await ws.send("text")
         with pytest.raises(ConnectionClosed) as closed:
@@ -565,7 +565,7 @@ async def test_what_is_no_mqtt_over_websocket() -> None:
         writer.close()
 
 
-async def test_only_who_was_let_in_may_send_large_messages() -> None:
+async def test_only_accepted_clients_may_send_large_messages() -> None:
     async with websocket() as (broker, ws):
         await ws.send(encode_packet(Connect("MQTT", 4, True, 60, "in"), 4))
         assert await ws.recv() == b"\x20\x02\x00\x00"
@@ -606,7 +606,7 @@ async def test_a_slow_websocket_reader_holds_its_publisher_back_and_loses_nothin
                     assert isinstance(await client.receive(), Puback)
 
 
-async def test_the_end_is_said_to_websockets_too() -> None:
+async def test_a_stop_sends_disconnect_over_websocket() -> None:
     async with websocket() as (broker, ws):
         await ws.send(encode_packet(Connect("MQTT", 5, True, 60, "five"), 5))
         await ws.recv()
@@ -622,7 +622,7 @@ async def test_the_end_is_said_to_websockets_too() -> None:
 # -------------------------------------------------------------------- the end
 
 
-async def test_the_end_says_goodbye_and_does_not_wait_for_who_does_not_listen() -> None:
+async def test_a_stop_does_not_wait_for_clients_that_do_not_read() -> None:
     broker = Broker({"listeners": {"default": listener()}})
     await broker.start()
     port = broker.ports["default"]
@@ -680,7 +680,7 @@ async def test_authentication_plugins_all_have_to_agree(caplog: pytest.LogCaptur
         assert await codes(broker, ("user", b"secret"), ("other", b"x"), (None, None)) == [0, 4, 5]
 
 
-async def test_what_comes_behind_a_connect_waits_for_its_answer() -> None:
+async def test_packets_behind_connect_wait_for_authentication() -> None:
     async with running({own(Auth): {}}) as broker:
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
         client = Raw(reader, writer)
@@ -705,7 +705,7 @@ async def test_without_authentication_plugins_no_client_gets_in() -> None:
         assert broker._sessions == {}
 
 
-async def test_the_anonymous_plugin_asks_for_a_name_if_configured() -> None:
+async def test_the_anonymous_plugin_requires_a_user_name_if_configured() -> None:
     async with running({ANONYMOUS: {"allow_anonymous": False}}) as broker:
         assert await codes(broker, (None, None), ("anybody", None)) == [5, 0]
     async with running({ANONYMOUS: {"allow_anonymous": True}}) as broker:
@@ -713,7 +713,7 @@ async def test_the_anonymous_plugin_asks_for_a_name_if_configured() -> None:
         assert await codes(broker, (None, None), ("anybody", None)) == [0, 0]
 
 
-async def test_a_client_that_leaves_while_plugins_think_leaves_nothing_behind() -> None:
+async def test_a_client_that_leaves_during_authentication_leaves_nothing() -> None:
     async with running({own(Auth): {}}) as broker:
         release = asyncio.Event()
 
@@ -774,7 +774,7 @@ async def test_plugins_that_wait_do_not_reorder_a_connections_packets() -> None:
 # -------------------------------------------------------------------- events
 
 
-async def test_every_event_with_its_arguments() -> None:
+async def test_plugins_get_every_event_with_its_arguments() -> None:
     async with running({ANONYMOUS: {}, own(Recorder): {}}) as broker:
         recorder: Recorder = plugin(broker, Recorder)
         client = mqtt_client("one")
@@ -828,7 +828,7 @@ async def test_every_event_with_its_arguments() -> None:
         assert all(a["session"].client_id == "one" for a in recorder.of("mqtt_packet_sent"))
 
 
-async def test_packets_that_amqtt_cannot_read_are_left_out() -> None:
+async def test_packets_that_amqtt_cannot_read_cause_no_event() -> None:
     async with running({ANONYMOUS: {}, own(Recorder): {}}) as broker:
         recorder: Recorder = plugin(broker, Recorder)
         async with raw(broker.ports["default"], "five", version=5) as client:
@@ -840,7 +840,7 @@ async def test_packets_that_amqtt_cannot_read_are_left_out() -> None:
         assert broker.node.counters.plugin_errors == 0
 
 
-async def test_an_event_plugin_that_raises_is_one_line_and_disturbs_no_client(
+async def test_an_event_plugin_that_raises_disturbs_no_client(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running({ANONYMOUS: {}, own(Faulty): {}, own(Recorder): {}}) as broker:
@@ -876,7 +876,7 @@ async def test_plugins_that_are_behind_hold_the_publishers_back() -> None:
             assert not conn.held
 
 
-async def test_what_plugins_cost() -> None:
+async def test_only_plugins_that_log_packets_turn_the_fast_path_off() -> None:
     loggers = {
         f"amqtt.plugins.logging_amqtt.{name}": {}
         for name in ("EventLoggerPlugin", "PacketLoggerPlugin")
@@ -911,7 +911,7 @@ async def test_what_plugins_cost() -> None:
         logging.getLogger("amqtt").setLevel(logging.NOTSET)
 
 
-async def test_a_stand_in_for_the_plugin_manager_gets_every_event() -> None:
+async def test_a_mocked_plugin_manager_gets_every_event() -> None:
     with patch("amqtt.broker.PluginManager") as made:
         manager = made.return_value
         manager.fire_event = AsyncMock()
@@ -985,7 +985,7 @@ async def test_the_context_acts_on_the_node() -> None:
         assert list(broker.subscriptions) == []
 
 
-async def test_what_plugins_bring_back_at_the_start() -> None:
+async def test_sessions_and_messages_that_plugins_restore_are_there() -> None:
     async with running({ANONYMOUS: {}, own(Restorer): {}}) as broker:
         port = broker.ports["default"]
         async with raw(port, "other") as other:
@@ -1100,7 +1100,7 @@ async def carries(here: Broker, there: Broker) -> None:
         assert (got.topic, got.payload, got.qos) == ("f/1", b"far", 1)
 
 
-async def test_two_brokers_by_a_seed(free_ports: Callable[[int], list[int]]) -> None:
+async def test_two_brokers_federate_by_a_seed(free_ports: Callable[[int], list[int]]) -> None:
     (dead,) = free_ports(1)
     async with federated(settings(1)) as first:
         assert first.node.config.port == first.ports["default"]
@@ -1109,14 +1109,14 @@ async def test_two_brokers_by_a_seed(free_ports: Callable[[int], list[int]]) -> 
             assert second.settings is not None
 
 
-async def test_two_brokers_by_a_name() -> None:
+async def test_two_brokers_federate_by_a_host_name() -> None:
     async with federated(settings(1)) as first:
         names = (("localhost", first.ports["default"]),)
         async with federated(settings(2, discovery="dns", seed_names=names)) as second:
             await carries(second, first)
 
 
-async def test_two_brokers_by_multicast(free_ports: Callable[[int], list[int]]) -> None:
+async def test_two_brokers_federate_by_multicast(free_ports: Callable[[int], list[int]]) -> None:
     (group_port,) = free_ports(1)
     options: dict[str, Any] = {
         "discovery": "multicast",
@@ -1131,7 +1131,7 @@ async def test_two_brokers_by_multicast(free_ports: Callable[[int], list[int]]) 
         await carries(first, second)
 
 
-async def test_multicast_that_cannot_be_used_is_one_warning(
+async def test_multicast_that_cannot_be_used_causes_one_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with federated(settings(1, discovery="multicast", interfaces=("192.0.2.1",))) as broker:
@@ -1164,12 +1164,14 @@ async def test_a_plain_client_on_a_tls_port_disturbs_no_other_client(
 # -------------------------------------------------------------------- what amqtt's users rely on
 
 
-async def test_what_stands_beside_amqtts_broker_is_here_too() -> None:
+async def test_the_module_exports_what_amqtts_broker_module_does() -> None:
     for name in ("BrokerContext", "RetainedApplicationMessage", "Server"):
         assert getattr(broker_server, name) is getattr(amqtt_broker, name)
 
 
-async def test_amqtts_lines_about_a_brokers_life(caplog: pytest.LogCaptureFixture) -> None:
+async def test_amqtts_log_lines_about_listeners_and_clients_are_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.DEBUG, "amqtt.broker")
     options = listener(max_connections=3)
     async with running(listeners={"default": options}, session_expiry_interval=0) as broker:
@@ -1202,7 +1204,9 @@ PUBLISH_ACL = {"alice": ["home/#"]}
 
 @pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-async def test_amqtts_password_file_and_access_lists(legacy: bool, password_file: Path) -> None:
+async def test_amqtts_password_file_and_access_lists_apply(
+    legacy: bool, password_file: Path
+) -> None:
     acl = {"acl": SUBSCRIBE_ACL, "publish-acl": PUBLISH_ACL}
     config: dict[str, Any] = {
         "auth": {"plugins": ["auth_file"], "password-file": str(password_file)},
@@ -1230,7 +1234,7 @@ async def test_amqtts_password_file_and_access_lists(legacy: bool, password_file
 
 
 @pytest.mark.parametrize("version", [4, 5])
-async def test_who_was_away_gets_what_amqtt_keeps(version: int) -> None:
+async def test_an_absent_client_gets_what_amqtt_keeps_for_it(version: int) -> None:
     async with running({own(Auth): {}, own(Recorder): {}}, session_expiry_interval=1000) as broker:
         port = broker.ports["default"]
         away = {"clean": False, "username": "user", "password": b"secret"}
@@ -1279,7 +1283,7 @@ async def test_who_was_away_gets_what_amqtt_keeps(version: int) -> None:
         )
 
 
-async def test_runs_of_messages_for_who_is_away_are_cut_in_packets() -> None:
+async def test_a_run_kept_for_an_absent_client_is_cut_into_packets() -> None:
     async with running(limits=Limits(max_missed=3)) as broker:
         port = broker.ports["default"]
         for name, version in (("four", 4), ("five", 5)):
@@ -1314,7 +1318,7 @@ async def test_runs_of_messages_for_who_is_away_are_cut_in_packets() -> None:
             writer.close()
 
 
-async def test_what_plugins_brought_back_is_not_given_to_them_again() -> None:
+async def test_restored_messages_are_not_given_to_plugins_again() -> None:
     async with running({ANONYMOUS: {}, own(Restorer): {}, own(Recorder): {}}) as broker:
         async with raw(broker.ports["default"], "p") as publisher:
             publisher.send(Publish("a/new", b"2", 1, packet_id=1))
@@ -1346,7 +1350,7 @@ class Silent(BaseAuthPlugin, BaseTopicPlugin):
         return True
 
 
-async def test_plugins_that_never_answer_have_said_no(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_plugin_that_never_answers_has_refused(caplog: pytest.LogCaptureFixture) -> None:
     async with running({own(Silent): {}}, limits=Limits(plugin_answer=0.5)) as broker:
         port = broker.ports["default"]
         async with raw(port, "never") as refused:
@@ -1374,7 +1378,7 @@ async def test_plugins_that_never_answer_have_said_no(caplog: pytest.LogCaptureF
         assert lines[0] == "plugin failed in Authenticate: TimeoutError: no answer within 0.5 s"
 
 
-async def test_what_plugins_retain_other_brokers_retain_too() -> None:
+async def test_other_brokers_retain_what_a_plugin_retains() -> None:
     async with (
         federated(settings(1)) as first,
         federated(settings(2, first.ports["default"])) as second,
@@ -1404,7 +1408,9 @@ close."""
     ("bad", "reason"),
     [(b"\x30\x05\x00\x01+\x00x", 0x90), (b"\xf0\x00", 0x82), (b"\x10\x00", 0x82)],
 )
-async def test_who_keeps_sending_hears_why_he_is_closed(bad: bytes, reason: int) -> None:
+async def test_a_client_that_keeps_sending_gets_the_reason_of_its_close(
+    bad: bytes, reason: int
+) -> None:
     async with (
         running(limits=Limits(linger=PATIENCE)) as broker,
         raw(broker.ports["default"], "c", version=5) as client,
@@ -1418,7 +1424,7 @@ async def test_who_keeps_sending_hears_why_he_is_closed(bad: bytes, reason: int)
         await until(lambda: not broker.node.connections, "it is closed")
 
 
-async def test_who_keeps_sending_hears_why_he_is_not_let_in() -> None:
+async def test_a_client_that_keeps_sending_gets_its_refusal() -> None:
     async with running({own(Auth): {}}, limits=Limits(linger=PATIENCE)) as broker:
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
         client = Raw(reader, writer, 5)
@@ -1432,7 +1438,7 @@ async def test_who_keeps_sending_hears_why_he_is_not_let_in() -> None:
         writer.close()
 
 
-async def test_who_does_not_close_is_closed(certificate: tuple[Path, Path]) -> None:
+async def test_a_client_that_does_not_close_is_aborted(certificate: tuple[Path, Path]) -> None:
     tls = listener(ssl=True, certfile=str(certificate[0]), keyfile=str(certificate[1]))
     listeners = {"default": listener(max_connections=1), "secure": tls}
     async with running(listeners=listeners, limits=Limits(linger=0.05)) as broker:

@@ -42,7 +42,9 @@ def known(cluster: Cluster, publisher: Client, subscriber: Client, topic: str) -
 
 @pytest.mark.parametrize("protocol", [4, 5])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_client_goes_round(cluster: Cluster, protocol: int, qos: int) -> None:
+def test_a_client_finds_its_queue_at_each_broker_it_goes_to(
+    cluster: Cluster, protocol: int, qos: int
+) -> None:
     """It is away while messages are published, and at the next broker it gets them, in order, at
     QoS 2 once."""
     topic = f"round/{protocol}/{qos}"
@@ -80,7 +82,7 @@ def test_a_client_goes_round(cluster: Cluster, protocol: int, qos: int) -> None:
             assert not set(wanted) - set(messages)
 
 
-def test_the_newer_connection_wins(cluster: Cluster) -> None:
+def test_the_newer_connection_takes_the_session_over(cluster: Cluster) -> None:
     with clients() as make:
         first = make(cluster.brokers[1].port, client_id="twice", clean=False, expiry=600)
         first.subscribe("twice/#", 2)
@@ -94,7 +96,7 @@ def test_the_newer_connection_wins(cluster: Cluster) -> None:
         assert second.lost.wait(PATIENCE)
 
 
-def test_a_session_that_was_left_behind(cluster: Cluster) -> None:
+def test_a_session_left_at_a_hanging_broker_is_merged_later(cluster: Cluster) -> None:
     """Its broker hangs as the client comes elsewhere; what waited there comes when it goes on, and
     nothing comes twice."""
     with clients() as make:
@@ -148,7 +150,9 @@ def test_a_delayed_will_is_cancelled_where_the_client_comes_back(cluster: Cluste
         assert not listener.payloads("wills/kept")
 
 
-def test_mosquitto_sub_goes_on_elsewhere(cluster: Cluster, tmp_path: Path) -> None:
+def test_mosquitto_sub_resumes_its_session_at_another_broker(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     """`-c`: its subscription and its queue come along."""
     flags = ("-i", "mosquitto", "-c", "-q", "2", "-t", "m/#")
     with clients() as make:

@@ -57,7 +57,7 @@ def told(members: list[Mosquitto]) -> list[str]:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_each_message_once(
+def test_each_message_comes_to_one_member(
     three: list[Broker], make: Callable[..., Client], tmp_path: Path, qos: int
 ) -> None:
     """Members on two brokers, the publisher on the third: everything comes once, and both take
@@ -77,7 +77,7 @@ def test_each_message_once(
         assert told([two])
 
 
-def test_members_at_home_come_first(
+def test_members_at_the_publishers_broker_come_first(
     three: list[Broker], make: Callable[..., Client], tmp_path: Path
 ) -> None:
     """A publisher with a member on its own broker: that one gets everything, until it goes."""
@@ -97,7 +97,7 @@ def test_members_at_home_come_first(
         until(lambda: told([away]) == ["last"], "what comes after it has gone")
 
 
-def test_what_is_published_just_after_the_start(
+def test_messages_published_right_after_the_start_reach_a_member(
     make: Callable[..., Client], tmp_path: Path
 ) -> None:
     """The publisher's broker serves it before it knows of the group: the member gets everything all
@@ -116,7 +116,9 @@ def test_what_is_published_just_after_the_start(
             assert told([member]) == lines
 
 
-def test_what_a_dead_broker_was_given(make: Callable[..., Client], tmp_path: Path) -> None:
+def test_messages_given_to_a_broker_that_dies_reach_another_member(
+    make: Callable[..., Client], tmp_path: Path
+) -> None:
     """A broker hangs with what its member has not seen, and dies: the member of another one gets
     that."""
     with Cluster(tmp_path) as cluster:

@@ -83,7 +83,7 @@ class Fast:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_was_acknowledged_reaches_a_slow_subscriber_elsewhere(
+def test_acknowledged_messages_reach_a_slow_subscriber_elsewhere(
     pair: tuple[Broker, Broker], qos: int
 ) -> None:
     """More than a queue has room for, to a client that reads a little at a time and takes twenty:
@@ -125,7 +125,7 @@ def test_what_was_acknowledged_reaches_a_slow_subscriber_elsewhere(
         one.close()
 
 
-def test_a_dead_reader_stops_no_publisher_elsewhere(pair: tuple[Broker, Broker]) -> None:
+def test_a_dead_subscriber_stops_no_publisher_elsewhere(pair: tuple[Broker, Broker]) -> None:
     """Who reads nothing at all: its publishers wait for it once, then they go on, and what it does
     not take is dropped."""
     here, there = pair

@@ -108,7 +108,7 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, Path]]:
         yield url, tmp_path
 
 
-def test_the_same_figures_by_spark_submit_on_two_workers(cluster: tuple[str, Path]) -> None:
+def test_spark_submit_on_two_workers_gives_the_same_figures(cluster: tuple[str, Path]) -> None:
     url, folder = cluster
     made = make(folder / "runs" / "r1", 4000)
     script = Path(sys.modules["bench.spark.session"].__file__ or "").with_name("__main__.py")

@@ -69,7 +69,7 @@ def test_a_plain_start_loads_no_more_than_it_needs() -> None:
     assert not NOT_NEEDED & set(modules)
 
 
-def test_a_configuration_file_is_amqtts(tmp_path: Path) -> None:
+def test_a_configuration_file_starts_the_broker_with_amqtt(tmp_path: Path) -> None:
     file = tmp_path / "broker.yaml"
     file.write_text("listeners:\n  default:\n    type: tcp\n")
     kind, *modules = loaded("-c", str(file))

@@ -135,7 +135,7 @@ def secure(files: dict[str, str], **more: Any) -> dict[str, Any]:
 # -------------------------------------------------------------------- TLS
 
 
-async def test_mutual_tls_lets_in_who_has_a_certificate(
+async def test_mutual_tls_accepts_only_clients_with_a_certificate(
     authority: Authority, server_files: dict[str, str], sensor: tuple[Path, Path], tmp_path: Path
 ) -> None:
     stranger = Authority(tmp_path, "stranger").issue("sensor-7")
@@ -189,7 +189,7 @@ async def test_a_handshake_that_failed_is_logged_and_counted(
     assert "wrong version number; closed" in told[1].getMessage()
 
 
-async def test_without_the_requirement_a_certificate_is_optional(
+async def test_a_certificate_that_is_not_required_is_optional(
     authority: Authority, server_files: dict[str, str]
 ) -> None:
     async with running(tls=secure(server_files)) as broker:
@@ -235,7 +235,9 @@ async def test_tls_handshakes_that_never_end_are_harmless(
 
 
 @pytest.mark.parametrize("tls", [False, True])
-async def test_websockets(tls: bool, authority: Authority, server_files: dict[str, str]) -> None:
+async def test_websockets_are_served_with_and_without_tls(
+    tls: bool, authority: Authority, server_files: dict[str, str]
+) -> None:
     options = secure(server_files, type="ws") if tls else {"bind": "127.0.0.1:0", "type": "ws"}
     async with running(web=options) as broker:
         uri = f"{'wss' if tls else 'ws'}://127.0.0.1:{broker.ports['web']}/mqtt"
@@ -252,7 +254,7 @@ async def test_websockets(tls: bool, authority: Authority, server_files: dict[st
 # -------------------------------------------------------------------- Unix sockets
 
 
-async def test_unix_sockets(tmp_path: Path) -> None:
+async def test_a_unix_socket_is_served_with_its_mode(tmp_path: Path) -> None:
     path = tmp_path / "broker.sock"
     async with running(local={"bind": f"unix:{path}", "socket_mode": "0600"}) as broker:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -285,7 +287,7 @@ async def test_a_stale_unix_socket_is_replaced_and_nothing_else(tmp_path: Path) 
     assert path.read_text() == "somebody else's"
 
 
-async def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+async def test_a_unix_socket_in_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BrokerError, match=r"cannot listen on unix:.*: No such file or directory$"):
         async with running(local={"bind": f"unix:{tmp_path}/none/broker.sock"}):
             pass
@@ -294,7 +296,7 @@ async def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 # -------------------------------------------------------------------- IPv6
 
 
-async def test_ipv6() -> None:
+async def test_an_ipv6_listener_is_served() -> None:
     async with running(six={"bind": "[::1]:0"}) as broker:
         await served(await asyncio.open_connection("::1", broker.ports["six"]))
         conn = broker.node.sessions["c"].conn
@@ -303,7 +305,7 @@ async def test_ipv6() -> None:
             await asyncio.open_connection("127.0.0.1", broker.ports["six"])
 
 
-async def test_an_empty_host_is_both_families(free_port: int) -> None:
+async def test_an_empty_host_listens_on_both_address_families(free_port: int) -> None:
     async with running(
         both={"bind": f":{free_port}"}, proxied={"bind": ":0", "proxy_protocol": True}
     ) as broker:
@@ -334,7 +336,7 @@ LOCAL = SIGNATURE + b"\x20\x00\x00\x00"
 PROXIED = {"bind": "127.0.0.1:0", "proxy_protocol": True}
 
 
-async def test_the_real_address_is_shown() -> None:
+async def test_the_proxy_header_gives_the_clients_address() -> None:
     async with running(lb=PROXIED, limited=PROXIED | {"max_connections": 10}) as broker:
         for name, header in (
             ("lb", v2()),
@@ -356,7 +358,7 @@ async def test_local_connections_have_their_own_address() -> None:
         assert conn is not None and conn.peer == "{}:{}".format(*writer.get_extra_info("sockname"))
 
 
-async def test_headers_byte_by_byte_and_packets_in_the_same_segment() -> None:
+async def test_a_proxy_header_may_come_byte_by_byte_and_with_packets() -> None:
     async with running(lb=PROXIED) as broker:
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["lb"])
         sock = writer.get_extra_info("socket")
@@ -368,7 +370,7 @@ async def test_headers_byte_by_byte_and_packets_in_the_same_segment() -> None:
         await served((reader, writer), header[-1:])
 
 
-async def test_tls_and_websockets_behind_a_balancer(
+async def test_tls_and_websockets_are_served_behind_a_balancer(
     authority: Authority, server_files: dict[str, str]
 ) -> None:
     web = secure(server_files, type="ws", proxy_protocol=True)
@@ -395,7 +397,7 @@ async def test_tls_and_websockets_behind_a_balancer(
             assert conn is not None and conn.peer == f"192.0.2.7:{port}"
 
 
-async def test_the_balancer_vouches_for_certificates() -> None:
+async def test_the_proxy_header_gives_the_name_of_the_certificate() -> None:
     async with running(lb=PROXIED | {"use_identity_as_username": True}) as broker:
         port = broker.ports["lb"]
         await served(
@@ -419,7 +421,7 @@ async def test_the_balancer_vouches_for_certificates() -> None:
         SIGNATURE + b"\x31",
     ],
 )
-async def test_without_a_header_no_connection_is_accepted(data: bytes) -> None:
+async def test_a_connection_without_proxy_header_is_refused(data: bytes) -> None:
     async with running(lb=PROXIED) as broker:
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["lb"])
         writer.write(data)
@@ -430,7 +432,7 @@ async def test_without_a_header_no_connection_is_accepted(data: bytes) -> None:
         await served(await asyncio.open_connection("127.0.0.1", broker.ports["lb"]), v2())
 
 
-async def test_headers_that_never_come() -> None:
+async def test_a_proxy_header_that_never_comes_ends_the_connection() -> None:
     async with running(limits=Limits(proxy_timeout=0.1), lb=PROXIED) as broker:
         held = [await asyncio.open_connection("127.0.0.1", broker.ports["lb"]) for _ in range(20)]
         for _, writer in held[:10]:
@@ -446,7 +448,7 @@ async def test_headers_that_never_come() -> None:
         assert broker.node.counters.proxy_garbage == 20
 
 
-async def test_a_stop_closes_who_has_said_nothing() -> None:
+async def test_a_stop_closes_connections_without_a_header() -> None:
     async with running(lb=PROXIED) as broker:
         reader, _ = await asyncio.open_connection("127.0.0.1", broker.ports["lb"])
         server = broker._servers["lb"].instance
@@ -488,7 +490,7 @@ async def test_brokers_dial_each_other_by_tls(
             await until(lambda: linked(one) and linked(two), "a link")
 
 
-async def test_with_mutual_tls_brokers_come_in_by_that_listener_only(
+async def test_with_mutual_tls_brokers_link_by_that_listener_only(
     authority: Authority,
     server_files: dict[str, str],
     tmp_path: Path,
@@ -532,14 +534,14 @@ async def test_with_mutual_tls_brokers_come_in_by_that_listener_only(
         ),
     ],
 )
-def test_wrong_options(entry: dict[str, Any], key: str, reason: str) -> None:
+def test_a_wrong_listener_option_is_named(entry: dict[str, Any], key: str, reason: str) -> None:
     with pytest.raises(OptionError, match=reason) as raised:
         rest, options = split_options({"default": entry})
         check_options(options["default"], ListenerConfig(**rest["default"]))
     assert raised.value.key == key
 
 
-def test_other_listeners_take_over_what_the_default_one_says() -> None:
+def test_other_listeners_inherit_options_of_the_default_one() -> None:
     rest, options = split_options(
         {
             "default": {"proxy_protocol": True, "bind": "1"},
@@ -565,12 +567,12 @@ def test_other_listeners_take_over_what_the_default_one_says() -> None:
         (None, None),
     ],
 )
-def test_unix_paths(bind: str | None, path: str | None) -> None:
+def test_an_address_that_begins_with_unix_is_a_path(bind: str | None, path: str | None) -> None:
     assert unix_path(bind) == path
 
 
 @pytest.mark.parametrize("bind", ["unix:", "unix://", "unix:" + "x" * 200, "unix:a\0b"])
-def test_paths_that_are_none(bind: str) -> None:
+def test_a_malformed_unix_path_is_refused(bind: str) -> None:
     with pytest.raises(ValueError, match="path"):
         unix_path(bind)
 
@@ -593,7 +595,7 @@ def test_paths_that_are_none(bind: str) -> None:
         ("listeners: {default: {bind: '1', proxy_protcol: true}}", "did you mean 'proxy-protocol'"),
     ],
 )
-def test_configuration_errors_are_one_line(text: str, line: str) -> None:
+def test_a_configuration_error_is_one_line(text: str, line: str) -> None:
     from broker.compat.config import read_config
 
     with pytest.raises(ConfigError) as raised:
@@ -601,7 +603,9 @@ def test_configuration_errors_are_one_line(text: str, line: str) -> None:
     assert line in str(raised.value)
 
 
-def test_where_brokers_dial(server_files: dict[str, str]) -> None:
+def test_brokers_dial_the_listener_that_fits_their_tls_settings(
+    server_files: dict[str, str],
+) -> None:
     from broker.compat.config import describe_listeners, exposed, link_listener, read_config
 
     listeners = {

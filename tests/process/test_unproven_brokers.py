@@ -33,7 +33,7 @@ def config(folder: Path, name: str, text: str) -> tuple[str, str]:
     return "-c", str(folder / name)
 
 
-def test_with_users_and_no_secret_a_broker_stays_alone(tmp_path: Path, make: Make) -> None:
+def test_with_users_and_without_a_secret_a_broker_stays_alone(tmp_path: Path, make: Make) -> None:
     with Cluster(tmp_path) as cluster:
         guarded = cluster.add(*config(tmp_path, "guarded.yaml", "")).up()
         assert (
@@ -82,7 +82,9 @@ def test_with_users_and_no_secret_a_broker_stays_alone(tmp_path: Path, make: Mak
         ]
 
 
-def test_with_a_secret_or_when_the_file_says_so_it_federates(tmp_path: Path, make: Make) -> None:
+def test_with_a_secret_or_if_the_file_allows_it_brokers_federate(
+    tmp_path: Path, make: Make
+) -> None:
     secret = ("--secret-file", secret_file(tmp_path, "secret", "correct horse battery"))
     with Cluster(tmp_path / "closed", *config(tmp_path, "a.yaml", ""), *secret) as closed:
         for _ in range(2):
@@ -100,7 +102,9 @@ def test_with_a_secret_or_when_the_file_says_so_it_federates(tmp_path: Path, mak
             assert anybody.brokers[0].lines("discovery multicast (no secret)")
 
 
-def test_users_that_come_later_do_not_open_a_side_door(tmp_path: Path, make: Make) -> None:
+def test_a_reload_that_adds_users_beside_unproven_brokers_is_refused(
+    tmp_path: Path, make: Make
+) -> None:
     with Cluster(tmp_path) as cluster:
         (tmp_path / "later.yaml").write_text("federation: {hello: 0.5}\n")
         broker = cluster.add("-c", str(tmp_path / "later.yaml")).up()

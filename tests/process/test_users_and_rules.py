@@ -134,7 +134,7 @@ def make() -> Iterator[Make]:
         yield maker
 
 
-def test_who_gets_in_and_what_he_may(one: Guarded, make: Make) -> None:
+def test_passwords_and_rules_decide_who_may_do_what(one: Guarded, make: Make) -> None:
     port = one.broker.port
     assert one.broker.lines("anonymous access on listener open only")
     for _ in range(2):  # the second time what was right is known
@@ -223,7 +223,7 @@ def test_a_reload_takes_new_certificates(one: Guarded) -> None:
         connection.close()
 
 
-def test_the_section_itself_is_read_again(one: Guarded) -> None:
+def test_a_reload_reads_the_access_section_again(one: Guarded) -> None:
     config = one.folder / "config.yaml"
     text = config.read_text()
     config.write_text(text.replace("{open: yes}", "{opne: yes}"))
@@ -251,7 +251,7 @@ def test_the_section_itself_is_read_again(one: Guarded) -> None:
         ),
     ],
 )
-def test_files_that_cannot_be_used_at_the_start(
+def test_a_file_that_cannot_be_used_stops_the_start_with_one_line(
     tmp_path: Path, rules: str, access: str, line: str
 ) -> None:
     (tmp_path / "rules").write_text(rules)
@@ -281,7 +281,7 @@ def test_files_that_cannot_be_used_at_the_start(
     assert found.stderr == f"mqttree: {line.format(folder=tmp_path)}\n"
 
 
-def test_names_that_are_not_checked(tmp_path: Path) -> None:
+def test_an_unchecked_user_name_has_the_rights_of_anonymous(tmp_path: Path) -> None:
     (tmp_path / "rules").write_text("user anna\nallow all #\nanonymous\nallow subscribe #")
     with Cluster(tmp_path) as cluster:
         config = tmp_path / "config.yaml"
