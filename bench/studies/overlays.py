@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from broker.cluster.strategy.source_trees import DELTA, GAMMA, THROUGH
+from broker.cluster.strategy.path_costs import DELTA, GAMMA, THROUGH
 from routing.shortest_paths import Graph
 
 Edge = tuple[int, int]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.cli.status import render
-from broker.cluster.strategy.source_trees import THROUGH
+from broker.cluster.strategy.path_costs import THROUGH
 from tests.kit.brokers import Broker, Cluster, star_of
 from tests.kit.clients import Client, clients
 from tests.kit.waiting import until

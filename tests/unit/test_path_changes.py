@@ -11,7 +11,7 @@ from broker.cluster.delivery.gap_recovery import CHANGED
 from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import DIRECTORY, ROUTED
 from broker.cluster.strategy.directory import LINK, ROUTING
-from broker.cluster.strategy.source_trees import RELAY
+from broker.cluster.strategy.path_costs import RELAY
 from routing.link_state import LISTING
 from routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping

@@ -1,5 +1,5 @@
 """Path costs: what is posted of links and of hops through a broker, and what is believed
-(source_trees.py)."""
+(path_costs.py, source_trees.py)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ import pytest
 
 from broker.cluster.link.codec import origin_key
 from broker.cluster.strategy.directory import LINK
-from broker.cluster.strategy.source_trees import (
+from broker.cluster.strategy.path_costs import (
     DELTA,
     GAMMA,
     LEAST,
-    MAX_COST,
     REVIEW,
     THROUGH,
     UNKNOWN,
-    NextHops,
-    SourceTrees,
+    link_cost,
 )
-from routing.shortest_paths import Tree
+from broker.cluster.strategy.source_trees import NextHops, SourceTrees
+from routing.shortest_paths import MAX_COST, Tree
 from tests.kit.core import needs_python
 from tests.unit.link_harness import Neighbour, bid, lone
 
@@ -45,9 +44,9 @@ def told(world: Any, peer: bytes) -> int | None:
     [(None, UNKNOWN), (0.001, LEAST), (0.25, 250), (12.3456, 12346), (1e9, MAX_COST)],
 )
 def test_what_a_link_costs(rtt_ms: float | None, cost: int) -> None:
-    overlays, _, link = linked()
+    _, _, link = linked()
     link.rtt_ms = rtt_ms
-    assert overlays._cost(link) == cost
+    assert link_cost(link) == cost
 
 
 @pytest.mark.parametrize(
@@ -63,7 +62,7 @@ def test_what_a_link_costs(rtt_ms: float | None, cost: int) -> None:
 )
 def test_jitter_is_not_posted(was: float, now: float, tells: bool) -> None:
     overlays, world, link = linked()
-    overlays._post(A, round(was * 1000))
+    overlays._costs._post(A, round(was * 1000))
     link.rtt_ms = now
     overlays.tick(world.now + REVIEW)
     assert told(world, A) == round((now if tells else was) * 1000)
@@ -71,7 +70,7 @@ def test_jitter_is_not_posted(was: float, now: float, tells: bool) -> None:
 
 def test_the_first_measurement_is_posted_at_once() -> None:
     overlays, world, link = linked()
-    overlays._post(A, UNKNOWN)
+    overlays._costs._post(A, UNKNOWN)
     link.rtt_ms = 3.0
     overlays.measured(link)
     assert told(world, A) == 3000
@@ -103,7 +102,7 @@ def test_links_to_those_that_route_otherwise_are_not_posted() -> None:
 def test_more_capability_is_a_cheaper_way(capability: float, cost: int) -> None:
     overlays, world, _ = linked(capability=capability)
     overlays.tick(world.now + REVIEW)
-    assert overlays._told_relay == cost
+    assert overlays._costs._told_relay == cost
 
 
 def test_root_balance() -> None:
@@ -114,13 +113,13 @@ def test_root_balance() -> None:
     overlays._next_hops = {A: through, overlays._own: through}
     world.node.clients.connected = 1000
     overlays.tick(world.now + REVIEW)
-    assert overlays._told_relay == THROUGH + GAMMA + DELTA * 1000
+    assert overlays._costs._told_relay == THROUGH + GAMMA + DELTA * 1000
 
 
 def test_a_retiring_broker_posts_the_highest_cost() -> None:
     overlays, _, _ = linked()
     overlays.retire()
-    assert overlays._told_relay == MAX_COST
+    assert overlays._costs._told_relay == MAX_COST
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,13 @@
 """The shortest paths of each origin's messages to the brokers that want them (Overlays 4.2, 5.2;
 docs/decisions/0020).
 
-Every broker posts in the directory what its links cost and what a path through it costs; from that
-each broker computes the tree of every origin (`shortest_paths`). A topic's messages take the part
-of the tree that leads to brokers with a matching filter. Brokers tell each other nothing for a
-topic but the filters. Blocked links of the spanning tree carry messages, too. While some broker of
-the federation uses another routing strategy, messages take the spanning tree.
+Every broker posts in the directory what its links cost and what a path through it costs
+(`path_costs`); from that each broker computes the tree of every origin (`shortest_paths`). A
+topic's messages take the part of the tree that leads to brokers with a matching filter. Brokers
+tell each other nothing for a topic but the filters. Blocked links of the spanning tree carry
+messages, too. While some broker of the federation uses another routing strategy, messages take the
+spanning tree. A broker that the spanning tree has lost counts for a while (`astray_brokers`).
 
-    entry LINK + id      -> u32 cost (us)
-    entry STATE "relay"  -> u32 cost (us)
     message CHANGED (id of the origin), like BREAK
 """
 
@@ -16,10 +15,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from itertools import islice, takewhile
-from typing import Any, Protocol
+from itertools import islice
+from typing import Any
 
-from broker.base.timers import Timer
 from broker.cluster.events import (
     LinkBehind,
     LinkDown,
@@ -30,38 +28,13 @@ from broker.cluster.events import (
 )
 from broker.cluster.link.codec import split_key
 from broker.cluster.link.link import Link
+from broker.cluster.strategy.astray_brokers import AstrayBrokers
 from broker.cluster.strategy.directory import LINK, ROUTING, STATE, Directory
+from broker.cluster.strategy.new_filters import NewFilters
 from broker.cluster.strategy.path_change import BREAK, CHANGED, tell_break, tell_changed_over
+from broker.cluster.strategy.path_costs import RELAY, PathCosts, PathCostSettings
 from broker.cluster.strategy.ports import Delivery, FiltersOfOthers, LinkedBroker
-from routing.shortest_paths import MAX_COST, Graph, Tree
-from routing.topic_filter import matches
-
-RELAY = STATE + b"relay"
-
-LEAST = 100
-"""us; what every link costs at least, so that noise on loopback decides nothing."""
-
-UNKNOWN = 10_000
-"""us; what a link costs until its round trip has been measured."""
-
-DIFFERS, DIFFERS_US = 0.35, 1000
-"""A link's cost is posted again when it differs by this part and by so many us: jitter must not
-change paths."""
-
-THROUGH = 2000
-"""us; what a path through another broker costs at least: it has to save that much before a broker
-passes on messages that it does not want (the tree has the same hysteresis)."""
-
-REVIEW = 2.0
-"""s between two checks of what this broker's links and paths through it cost."""
-
-AWAY = 5.0
-"""s for which messages go on to a broker that the tree has lost, as long as links lead there."""
-
-UNHEARD = 0.1
-"""s for which messages pass through such a broker: most repairs of the tree are shorter, and do not
-change any path. It does not hear of new filters meanwhile; when there is one, messages go around it
-at once."""
+from routing.shortest_paths import Graph, Tree
 
 CALM = 16
 """brokers up to which paths are computed with nearly every change; with more brokers, changes are
@@ -75,28 +48,8 @@ PAUSE = 0.02
 """s for which changes are collected with twice CALM brokers; it grows with their square, as the
 work does."""
 
-GAMMA, DELTA = 50, 2
-"""us; RB = gamma*R + delta*clients (Overlays 4.2.2): what the policy `balance` adds for each origin
-whose messages a broker passes on, and for each client that it has."""
-
-MAX_COMPARED_AGE, MAX_COMPARED, MAX_COMPARED_FILTERS = 5.0, 300, 16
-"""s of messages that have passed here, how many of them, and how many filters, are compared when a
-broker has a new filter; beyond that it asks the origins for all."""
-
 REPORTED, REPORTED_SETS = 4096, 64
 """Topics that a report looks at, and sets of brokers that it lists."""
-
-
-class PathCostSettings(Protocol):
-    """What a path through this broker costs."""
-
-    @property
-    def path_policy(self) -> str:
-        """`capability` or `balance`: what makes a path through this broker cost more."""
-
-    @property
-    def capability(self) -> float:
-        """The capability of this machine (`stp.capability`)."""
 
 
 class NextHops:
@@ -119,25 +72,20 @@ class SourceTrees:
     """The trees of all origins, as one broker sees them."""
 
     __slots__ = (
+        "_astray",
         "_at",
-        "_away",
         "_broken",
+        "_costs",
         "_delivery",
         "_directory",
         "_graph",
-        "_learnt",
         "_limits",
+        "_new_filters",
         "_next_hops",
-        "_next_review",
         "_node",
         "_others",
         "_own",
-        "_posted_at",
-        "_retired",
-        "_settings",
         "_stale",
-        "_told_relay",
-        "_unheard",
         "active",
         "open",
         "others",
@@ -159,7 +107,6 @@ class SourceTrees:
         self._limits = node.limits
         self._directory = directory
         self._delivery = delivery
-        self._settings = settings
         self._own = own = directory.own_id
         self.active = False
         """Whether messages take these trees: all brokers that can be reached route by topic, and
@@ -169,18 +116,20 @@ class SourceTrees:
         self._graph = Graph(own)
         self._next_hops: dict[bytes, NextHops] = {}  # by the origin's id
         self._others: set[bytes] = set()  # reachable brokers that route by topic
-        # Brokers that the spanning tree has lost; the neighbours that they posted last.
-        self._away: dict[bytes, tuple[Timer, set[bytes]]] = {}
-        # Those of `_away` that messages still pass through.
-        self._unheard: dict[bytes, Timer] = {}
-        self._learnt: dict[bytes, list[str]] = {}  # filters that brokers have posted in this turn
-        self._posted_at = 0.0  # s; when a broker posted a new filter, last
         self._broken: set[Link] = set()  # links that have closed since paths were computed
         self._stale = False
         self._at = 0.0  # s; paths are computed no earlier
-        self._next_review = 0.0
-        self._told_relay = 0
-        self._retired = False
+        self._astray = AstrayBrokers(node, self._graph, self._urgent, self._forgotten)
+        self._new_filters = NewFilters()
+        self._costs = PathCosts(
+            node,
+            directory=directory,
+            graph=self._graph,
+            settings=settings,
+            open_links=self.open,
+            relayed=self._relayed,
+            changed=self._touch,
+        )
         directory.watch(STATE, self._state_posted)
         directory.watch(LINK, self._link_posted)
 
@@ -192,12 +141,10 @@ class SourceTrees:
         if len(key) != 8 or (value is not None and len(value) != 4):
             self._delivery.count("link_costs_refused")
             return
-        away = self._away.get(broker_id)
         if value is None and self.keeps(broker_id, gone=gone):
-            self._keep(broker_id).add(key)
+            self._astray.link_withdrawn(broker_id, key)
             return
-        if away is not None:
-            away[1].discard(key)
+        self._astray.link_posted(broker_id, key)
         try:
             self._graph.post(
                 broker_id, key, None if value is None else int.from_bytes(value, "big")
@@ -230,21 +177,19 @@ class SourceTrees:
         """Keep the entries of a broker that the spanning tree has lost, for a while."""
         broker_id, via = event.broker_id, event.via
         if via is None and self.keeps(broker_id, gone=True):
-            self._keep(broker_id)
-        elif via is not None and (away := self._away.pop(broker_id, None)) is not None:
-            self._node.cancel(away[0])
-            for neighbour in away[1]:  # it has posted its links again
-                self._graph.post(broker_id, neighbour, None)
-            self._hears_filters(broker_id)
+            self._astray.lost(broker_id)
+        elif via is not None:
+            self._astray.found(broker_id)
         self._touch()
 
     def astray(self) -> list[bytes]:
         """Return the brokers that the spanning tree has lost, but that messages still go to and
         come from."""
-        if not self._away:
+        lost = list(self._astray)
+        if not lost:
             return []
         hops = self.next_hops(self._own).next
-        return [broker_id for broker_id in self._away if broker_id in hops]
+        return [broker_id for broker_id in lost if broker_id in hops]
 
     def keeps(self, broker_id: bytes, *, gone: bool = False) -> bool:
         """Whether the entries of a broker still count although the spanning tree does not lead to
@@ -254,37 +199,15 @@ class SourceTrees:
         known = broker_id in directory.database.listings
         return self.active and known and (gone or directory.database.via(broker_id) is None)
 
-    def _keep(self, broker_id: bytes) -> set[bytes]:
-        found = self._away.get(broker_id)
-        if found is None:
-            timer = self._node.schedule(self._node.now + AWAY, lambda now: self._forget(broker_id))
-            found = self._away[broker_id] = (timer, set())
-            now = self._node.now
-            until = now if now < self._posted_at + UNHEARD else now + UNHEARD
-            self._unheard[broker_id] = self._node.schedule(
-                until, lambda _: self._go_around((broker_id,))
-            )
-        return found[1]
-
-    def _go_around(self, brokers: Iterable[bytes]) -> None:
-        """Let no messages pass through brokers that the spanning tree has lost."""
-        for broker_id in brokers:
-            self._node.cancel(self._unheard.pop(broker_id))
-            self._graph.leaf(broker_id, only=True)
-        self._at = 0.0
-        self._touch()
-
-    def _hears_filters(self, broker_id: bytes) -> None:
-        if (timer := self._unheard.pop(broker_id, None)) is not None:
-            self._node.cancel(timer)
-        self._graph.leaf(broker_id, only=False)
-
-    def _forget(self, broker_id: bytes) -> None:
-        del self._away[broker_id]
-        self._hears_filters(broker_id)
-        self._graph.forget(broker_id)
+    def _forgotten(self, broker_id: bytes) -> None:
+        """Forget what else is known here of a broker that the spanning tree has lost for long."""
         self._others.discard(broker_id)
         self.others.forget(broker_id)
+        self._touch()
+
+    def _urgent(self) -> None:
+        """Have paths computed at once."""
+        self._at = 0.0
         self._touch()
 
     def _touch(self) -> None:
@@ -302,8 +225,7 @@ class SourceTrees:
         if peer is not None and peer.routing == "topic" and link.up and not link.behind:
             self.open[peer.id] = link
             self._delivery.acks.keep(link, self._delivery.replay_log.end)
-            self._post(peer.id, self._cost(link))
-            self._tell_relay()
+            self._costs.opened(peer.id, link)
 
     def link_closed(self, event: LinkDown | LinkBehind) -> None:
         """Let no messages take a link that is gone, or whose queue overflowed."""
@@ -316,73 +238,26 @@ class SourceTrees:
             del self.open[peer.id]
             if not link.forwarding:
                 self._delivery.acks.free(link)
-            self._graph.post(self._own, peer.id, None)
-            self._directory.withdraw(LINK + peer.id)
+            self._costs.closed(peer.id)
             self._broken.add(link)
-            self._at = 0.0
-            self._touch()
-
-    def _cost(self, link: Link) -> int:
-        return (
-            UNKNOWN if link.rtt_ms is None else max(LEAST, min(MAX_COST, round(link.rtt_ms * 1000)))
-        )
-
-    def _post(self, peer: bytes, cost: int) -> None:
-        self._graph.post(self._own, peer, cost)
-        self._directory.post(LINK + peer, cost.to_bytes(4, "big"))
-        self._touch()
+            self._urgent()
 
     def measured(self, link: Link) -> None:
-        """Post the cost of a link whose first round trip has been measured; later ones count every
-        REVIEW s."""
-        peer = link.peer
-        if (
-            peer is not None
-            and self.open.get(peer.id) is link
-            and self._posted_cost(peer.id) == UNKNOWN
-        ):
-            self._post(peer.id, self._cost(link))
-
-    def _posted_cost(self, peer: bytes) -> int:
-        return int.from_bytes(self._directory.own_entry(LINK + peer) or b"", "big")
+        """Post the cost of a link whose first round trip has been measured."""
+        self._costs.measured(link)
 
     def tick(self, now: float) -> None:
-        """Post the costs that have changed."""
-        if now < self._next_review:
-            return
-        self._next_review = now + REVIEW
-        for peer, link in self.open.items():
-            cost = self._cost(link)
-            if differs(cost, self._posted_cost(peer)):
-                self._post(peer, cost)
-        if self.open:
-            self._tell_relay()
-
-    def _tell_relay(self) -> None:
-        cost = MAX_COST if self._retired else THROUGH + self._load()
-        if differs(cost, self._told_relay):
-            self._told_relay = cost
-            self._graph.relay(self._own, cost)
-            self._directory.post(RELAY, cost.to_bytes(4, "big"))
-            self._touch()
-
-    def _load(self) -> int:
-        """The additional cost (us) of a path through this broker: for few resources, or for much
-        work."""
-        if self._settings.path_policy == "balance":
-            return GAMMA * self.relayed + DELTA * self._node.connected
-        return round(THROUGH / (1.0 + max(0.0, self._settings.capability)))
-
-    @property
-    def relayed(self) -> int:
-        """The number of other origins whose messages pass through this broker (R)."""
-        own = self._own
-        return sum(bool(hops.children) for origin, hops in self._next_hops.items() if origin != own)
+        """Post the costs that have changed; `now`: s."""
+        self._costs.tick(now)
 
     def retire(self) -> None:
         """Let messages take paths around this broker, as it is going to stop."""
-        self._retired = True
-        self._tell_relay()
+        self._costs.retire()
+
+    def _relayed(self) -> int:
+        """The number of other origins whose messages pass through this broker (R)."""
+        own = self._own
+        return sum(bool(hops.children) for origin, hops in self._next_hops.items() if origin != own)
 
     def report(self) -> dict[str, Any]:
         """Return what /api/federation says of them; `receiver_sets`: sets of brokers, each of
@@ -396,14 +271,14 @@ class SourceTrees:
         )
         return {
             "active": self.active,
-            "policy": self._settings.path_policy,
-            "relayed_origins": self.relayed,
+            "policy": self._costs.policy,
+            "relayed_origins": self._relayed(),
             "topics": sum(sets.values()),
             "receiver_sets": [
                 {"brokers": sorted(broker.hex() for broker in brokers), "topics": count}
                 for brokers, count in sets.most_common(REPORTED_SETS)
             ],
-            "link_costs_ms": {peer.hex(): self._posted_cost(peer) / 1000 for peer in self.open},
+            "link_costs_ms": {peer.hex(): self._costs.posted(peer) / 1000 for peer in self.open},
         }
 
     # ---------------------------------------------------------------- paths
@@ -449,7 +324,9 @@ class SourceTrees:
             return False
         self._stale = False
         database = self._directory.database
-        reachable = dict.fromkeys((*(listing.id for listing in database.reachable()), *self._away))
+        reachable = dict.fromkeys(
+            (*(listing.id for listing in database.reachable()), *self._astray)
+        )
         crowd = len(reachable) / CALM
         self._at = now + (LEAST_PAUSE if crowd <= 1 else PAUSE * crowd * crowd / 4)
         few = (
@@ -474,54 +351,30 @@ class SourceTrees:
     def learnt(self, broker_id: bytes, topic_filter: str) -> None:
         """Note that a broker has a filter that was not known here."""
         if self.active:
-            self._learnt.setdefault(broker_id, []).append(topic_filter)
-            self.filter_posted()
+            self._new_filters.learnt(broker_id, topic_filter)
+            self._astray.filter_posted()
 
     def filter_posted(self) -> None:
         """Note that a filter has been posted, here or by another broker: those that the spanning
         tree does not reach do not hear of it."""
-        self._posted_at = self._node.now
-        if self._unheard:
-            self._go_around(list(self._unheard))
+        self._astray.filter_posted()
 
     def tell_late(self, now: float) -> None:
         """Have brokers ask for messages that have passed here lately and did not go to them: the
         broker that sent them here may have known their filters earlier than this one, as filters
         take the spanning tree and messages do not. They hear of it ahead of all messages from now
         on."""
-        if not self._learnt:
-            return
-        learnt, self._learnt = self._learnt, {}
         own = self._own
-        wanted = []
-        for broker, filters in learnt.items():
-            origins = {
-                origin: None
+
+        def origins_to(broker: bytes) -> Iterable[bytes]:
+            return (
+                origin
                 for origin, hops in self._next_hops.items()
                 if origin != own and broker in hops.next
-            }
-            if origins:
-                wanted.append((broker, filters, origins))
-        if not wanted:
-            return
-        found: list[tuple[bytes, bytes]] = []
-        recent = takewhile(
-            lambda entry: entry.at >= now - MAX_COMPARED_AGE, self._delivery.replay_log.latest()
-        )
-        messages = ((entry.key, topic.decode()) for entry in recent for topic in entry.topics())
-        looked = list(islice(messages, MAX_COMPARED))
-        for key, topic in looked:
-            origin = split_key(key)[0]
-            for broker, filters, origins in wanted:
-                if origin in origins and (
-                    len(filters) > MAX_COMPARED_FILTERS
-                    or any(matches(known, topic) for known in filters)
-                ):
-                    del origins[origin]
-                    found.append((broker, origin))
-        if len(looked) >= MAX_COMPARED:
-            found += [(broker, origin) for broker, _, origins in wanted for origin in origins]
-        for broker, origin in found:
+            )
+
+        missed = self._new_filters.take_missed(self._delivery.replay_log, now, origins_to)
+        for broker, origin in missed:
             link = self.link_to(origin, broker)
             if link is not None:
                 self._tell(link, broker, origin)
@@ -594,9 +447,7 @@ class SourceTrees:
                     self._tell(link, broker, origin)
         self.active = False
         self._next_hops.clear()
-        for broker in list(self._away):
-            self._node.cancel(self._away[broker][0])
-            self._forget(broker)
+        self._astray.forget_all()
         for broker in reachable:
             tell_break(self._directory, broker)
             self._delivery.gap_recovery.changed(broker)
@@ -632,9 +483,3 @@ class SourceTrees:
         hops = self.next_hops(sender)
         hops.path_change_sent = False  # behind an answer all messages come from the parent again
         return hops.next.get(receiver)
-
-
-def differs(cost: int, said: int) -> bool:
-    """Whether a `cost` (us) differs so much from the posted one (`said`) that it is posted
-    again."""
-    return abs(cost - said) > max(DIFFERS_US, DIFFERS * said)

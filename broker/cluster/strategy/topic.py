@@ -23,8 +23,9 @@ from broker.cluster.link.codec import split_key
 from broker.cluster.link.link import Link
 from broker.cluster.strategy.directory import Directory
 from broker.cluster.strategy.interest import Interest
+from broker.cluster.strategy.path_costs import PathCostSettings
 from broker.cluster.strategy.ports import Delivery, Feed, LinkedBroker
-from broker.cluster.strategy.source_trees import PathCostSettings, SourceTrees
+from broker.cluster.strategy.source_trees import SourceTrees
 from broker.core.receiver_assignment import ID, ReceiverAssignment
 from broker.core.route import Route
 

@@ -1,0 +1,169 @@
+"""What paths cost that lead through this broker, as it posts that for all others: each of its links
+costs its round trip, and whoever passes on messages that it does not want adds something (Overlays
+4.2.2; docs/decisions/0020).
+
+    entry LINK + id      -> u32 cost (us)
+    entry STATE "relay"  -> u32 cost (us)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from broker.cluster.link.link import Link
+from broker.cluster.strategy.directory import LINK, STATE, Directory
+from broker.cluster.strategy.ports import LinkedBroker
+from routing.shortest_paths import MAX_COST, Graph
+
+RELAY = STATE + b"relay"
+
+LEAST = 100
+"""us; what every link costs at least, so that noise on loopback decides nothing."""
+
+UNKNOWN = 10_000
+"""us; what a link costs until its round trip has been measured."""
+
+DIFFERS, DIFFERS_US = 0.35, 1000
+"""A link's cost is posted again when it differs by this part and by so many us: jitter must not
+change paths."""
+
+THROUGH = 2000
+"""us; what a path through another broker costs at least: it has to save that much before a broker
+passes on messages that it does not want (the tree has the same hysteresis)."""
+
+REVIEW = 2.0
+"""s between two checks of what this broker's links and paths through it cost."""
+
+GAMMA, DELTA = 50, 2
+"""us; RB = gamma*R + delta*clients (Overlays 4.2.2): what the policy `balance` adds for each origin
+whose messages a broker passes on, and for each client that it has."""
+
+
+class PathCostSettings(Protocol):
+    """What a path through this broker costs."""
+
+    @property
+    def path_policy(self) -> str:
+        """`capability` or `balance`: what makes a path through this broker cost more."""
+
+    @property
+    def capability(self) -> float:
+        """The capability of this machine (`stp.capability`)."""
+
+
+class PathCosts:
+    """What this broker's links, and paths through it, cost."""
+
+    __slots__ = (
+        "_changed",
+        "_directory",
+        "_graph",
+        "_next_review",
+        "_node",
+        "_open",
+        "_relayed",
+        "_retired",
+        "_settings",
+        "_told_relay",
+    )
+
+    def __init__(
+        self,
+        node: LinkedBroker,
+        *,
+        directory: Directory,
+        graph: Graph,
+        settings: PathCostSettings,
+        open_links: Mapping[bytes, Link],
+        relayed: Callable[[], int],
+        changed: Callable[[], None],
+    ) -> None:
+        """`node`: this broker; `directory`: where costs are posted; `graph`: where this broker
+        itself finds them; `settings`: what a path through this broker costs; `open_links`: those
+        that messages may take, by the neighbour's id; `relayed`: returns how many other origins'
+        messages pass through this broker; `changed`: is called after each cost that was posted."""
+        self._node = node
+        self._directory = directory
+        self._graph = graph
+        self._settings = settings
+        self._open = open_links
+        self._relayed = relayed
+        self._changed = changed
+        self._next_review = 0.0  # s
+        self._told_relay = 0  # us
+        self._retired = False
+
+    @property
+    def policy(self) -> str:
+        """`capability` or `balance`: what makes a path through this broker cost more."""
+        return self._settings.path_policy
+
+    def posted(self, peer: bytes) -> int:
+        """Return the cost (us) that was posted of the link to a neighbour."""
+        return int.from_bytes(self._directory.own_entry(LINK + peer) or b"", "big")
+
+    def opened(self, peer: bytes, link: Link) -> None:
+        """Post the `link` to the neighbour `peer`: messages may take it once both ends have."""
+        self._post(peer, link_cost(link))
+        self._tell_relay()
+
+    def closed(self, peer: bytes) -> None:
+        """Withdraw the link to a neighbour."""
+        self._graph.post(self._directory.own_id, peer, None)
+        self._directory.withdraw(LINK + peer)
+
+    def _post(self, peer: bytes, cost: int) -> None:
+        self._graph.post(self._directory.own_id, peer, cost)
+        self._directory.post(LINK + peer, cost.to_bytes(4, "big"))
+        self._changed()
+
+    def measured(self, link: Link) -> None:
+        """Post the cost of a link whose first round trip has been measured; later ones count every
+        REVIEW s."""
+        peer = link.peer
+        if peer is not None and self._open.get(peer.id) is link and self.posted(peer.id) == UNKNOWN:
+            self._post(peer.id, link_cost(link))
+
+    def tick(self, now: float) -> None:
+        """Post the costs that have changed; `now`: s."""
+        if now < self._next_review:
+            return
+        self._next_review = now + REVIEW
+        for peer, link in self._open.items():
+            cost = link_cost(link)
+            if differs(cost, self.posted(peer)):
+                self._post(peer, cost)
+        if self._open:
+            self._tell_relay()
+
+    def retire(self) -> None:
+        """Let messages take paths around this broker, as it is going to stop."""
+        self._retired = True
+        self._tell_relay()
+
+    def _tell_relay(self) -> None:
+        cost = MAX_COST if self._retired else THROUGH + self._load()
+        if differs(cost, self._told_relay):
+            self._told_relay = cost
+            self._graph.relay(self._directory.own_id, cost)
+            self._directory.post(RELAY, cost.to_bytes(4, "big"))
+            self._changed()
+
+    def _load(self) -> int:
+        """The additional cost (us) of a path through this broker: for few resources, or for much
+        work."""
+        if self._settings.path_policy == "balance":
+            return GAMMA * self._relayed() + DELTA * self._node.connected
+        return round(THROUGH / (1.0 + max(0.0, self._settings.capability)))
+
+
+def link_cost(link: Link) -> int:
+    """Return what a link costs (us)."""
+    return UNKNOWN if link.rtt_ms is None else max(LEAST, min(MAX_COST, round(link.rtt_ms * 1000)))
+
+
+def differs(cost: int, said: int) -> bool:
+    """Whether a `cost` (us) differs so much from the posted one (`said`) that it is posted
+    again."""
+    return abs(cost - said) > max(DIFFERS_US, DIFFERS * said)
