@@ -58,7 +58,7 @@ Log = Callable[[str, str], None]
 
 
 def no_log(level: str, text: str) -> None:
-    """Drop log lines."""
+    """Take log lines and drop them, for a node that nobody watches."""
 
 
 class Node:
@@ -287,7 +287,7 @@ class Node:
         return self.dispatcher.subscriptions
 
     def client_came(self, client: Client, now: float) -> None:
-        """A client is connected."""
+        """Count a client that is connected, and note at `now` (s) that it came."""
         self.clients.came(client, now)
 
     def client_gone(self, client: Client) -> None:

@@ -103,7 +103,7 @@ class Dialler:
         return target
 
     def remove(self, target: Target) -> None:
-        """Forget an address."""
+        """Forget a target and its address: a dial to it that is under way counts no more."""
         self._release(target)
         target.wanted = False
         target.due = NEVER

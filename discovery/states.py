@@ -15,7 +15,7 @@ from broker.base.state_table import ImpossibleInputError, Table, TableEnum
 
 
 class State(StrEnum):
-    """The state of discovery."""
+    """What this broker does to find others: looks for them, forms the tree, runs, or has left."""
 
     DISCOVERY = "discovery"
     """This broker looks for others, for Td since it found the newest of them."""
@@ -28,7 +28,7 @@ class State(StrEnum):
 
 
 class Input(TableEnum):
-    """The inputs."""
+    """What changes the state of discovery: a time, the tree, or a member that comes."""
 
     MET = "met"
     """A new broker, or a new incarnation of one."""
@@ -40,7 +40,7 @@ class Input(TableEnum):
 
 
 class Action(TableEnum):
-    """The actions."""
+    """What a change of the state asks the caller to do, in this order."""
 
     BEGIN_DISCOVERY = "begin discovery"
     """Note when the search for others began."""

@@ -57,7 +57,7 @@ class Listing:
 
     @property
     def memory(self) -> int:
-        """Estimated bytes of memory."""
+        """Estimated bytes of memory: of the entries and of the table that has them."""
         return self.size + len(self.entries) * ENTRY_MEMORY
 
     def stamp(self) -> bytes:
@@ -85,7 +85,7 @@ class Loading:
 
     @property
     def memory(self) -> int:
-        """Estimated bytes of memory."""
+        """Estimated bytes of memory: of the entries and of the table that has them."""
         return self.size + len(self.entries) * ENTRY_MEMORY
 
 

@@ -87,7 +87,7 @@ class Port:
 
     @property
     def capability(self) -> float:
-        """The neighbour's capability."""
+        """The capability that the neighbour last announced; BPDUs have it in tenths."""
         return self.tenths / 10
 
     @property

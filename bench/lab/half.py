@@ -33,7 +33,7 @@ class Half(asyncio.Protocol):
         self.full = False  # the other half does not take more
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """As asyncio calls it."""
+        """Keep the transport, to which the other half writes."""
         # uvloop's are none of asyncio's classes.
         self.transport = cast(asyncio.Transport, transport)
 
@@ -44,7 +44,7 @@ class Half(asyncio.Protocol):
             self.other.obey()
 
     def resume_writing(self) -> None:
-        """It is read again."""
+        """Let the other half be read again: this one takes bytes again."""
         if self.other is not None:
             self.other.full = False
             self.other.obey()

@@ -74,7 +74,7 @@ class Program:
         self.paused = True
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Continue the stopped process (SIGCONT)."""
         self.signal(signal.SIGCONT)
         self.paused = False
 

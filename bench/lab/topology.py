@@ -94,7 +94,7 @@ class Topology:
         return self.brokers + self.sites
 
     def pairs(self) -> Iterable[tuple[str, str]]:
-        """Each two hosts, once."""
+        """Return each pair of hosts, once, in the order of their addresses."""
         hosts = self.hosts
         return ((one, other) for number, one in enumerate(hosts) for other in hosts[number + 1 :])
 
@@ -135,7 +135,7 @@ class Topology:
         return replace(self, brokers=self.brokers + tuple(names[: count - len(self.brokers)]))
 
     def as_dict(self) -> dict[str, Any]:
-        """For run.json."""
+        """Return the topology as JSON can have it, for `run.json`."""
         links = []
         for one, other in self.pairs():
             wire = self.wire(one, other)

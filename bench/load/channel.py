@@ -35,7 +35,7 @@ class Channel:
         return bool(self._waiting)
 
     def fileno(self) -> int:
-        """Return the socket's descriptor."""
+        """Return the socket's file descriptor, for epoll."""
         return self._sock.fileno()
 
     def send(self, data: bytes) -> None:

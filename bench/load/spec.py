@@ -104,7 +104,7 @@ class Tally:
     out_of_order: int = 0
 
     def add(self, other: Tally) -> None:
-        """Add another subscriber's numbers."""
+        """Add the numbers of another subscriber to these."""
         self.received += other.received
         self.lost += other.lost
         self.duplicated += other.duplicated
@@ -138,7 +138,8 @@ class Outcome:
         )
 
     def proof(self) -> str:
-        """One line about completeness."""
+        """Return one line: how many messages were sent, received, lost, repeated and out of
+        order."""
         tally = self.tally
         return (
             f"sent {self.sent:,} expected {self.expected:,} received {tally.received:,} "

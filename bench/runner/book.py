@@ -51,7 +51,7 @@ class Receiver:
 
 @dataclass(slots=True)
 class Flow:
-    """Figures of one flow."""
+    """What was published, delivered and lost in one flow, and how late it came."""
 
     delay: Histogram = field(default_factory=Histogram)
     delay_sum: int = 0
@@ -64,7 +64,7 @@ class Flow:
 
 
 class Book:
-    """All of it."""
+    """All that was published and delivered in a run, by flow."""
 
     def __init__(self, specs: Sequence[ClientSpec], qos: dict[str, int]) -> None:
         """`qos`: of each flow."""

@@ -160,7 +160,7 @@ class Parameters:
         return ""
 
     def duration(self) -> float:
-        """s that publishing takes."""
+        """s from the beginning of the load until the last message is due."""
         return self.begin + (
             self.messages / self.rate if self.messages and self.rate else self.seconds
         )
@@ -206,14 +206,14 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """A folder's name."""
+        """The name of the folder for the runs of this cell: its factors with their values."""
         return (
             ",".join(f"{key}={short(value)}" for key, value in sorted(self.factors.items()))
             or "all"
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For run.json."""
+        """Return flows, faults and phases as JSON can have them, for `run.json`."""
         return {
             "flows": {name: asdict(flow) for name, flow in self.flows.items()},
             "faults": [asdict(fault) for fault in self.faults],
@@ -245,7 +245,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A scenario file, validated."""
+    """A scenario file after its validation: its cells are the runs to be made."""
 
     name: str
     title: str

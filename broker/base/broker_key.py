@@ -27,7 +27,7 @@ class BrokerKey(Record):
 
     @property
     def id(self) -> bytes:
-        """The broker's id."""
+        """The broker's id: the hash of the public key, as bytes."""
         return id_of(self.public)
 
     def sign(self, transcript: bytes, *, dialler: bool) -> bytes:

@@ -194,13 +194,13 @@ class Counters(metaclass=Slotted, kw_only=True):
 
     @property
     def packets_received(self) -> int:
-        """MQTT packets from clients."""
+        """Number of MQTT packets from clients, CONNECT packets that were refused included."""
         fast = self.published_runs + self.published_acknowledged + self.packets_acknowledging
         return fast + self.packets_single + self.connects + self.connects_refused
 
     @property
     def packets_sent(self) -> int:
-        """MQTT packets to clients."""
+        """Number of MQTT packets that were sent to clients: messages, answers and CONNACK."""
         answers = self.published_acknowledged + self.answers_single + self.answers_run
         return self.delivered + answers + self.connects + self.connects_refused
 

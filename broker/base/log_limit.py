@@ -35,7 +35,7 @@ class Logging(Scheduler, Protocol):
 
     @property
     def counters(self) -> Counters:
-        """The broker's counters."""
+        """The counters of this broker, in which each suppressed line is counted."""
 
 
 class _Minute:

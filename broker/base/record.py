@@ -100,7 +100,7 @@ class Settings(_Methods, metaclass=Slotted):
 
 @dataclass_transform(eq_default=True, frozen_default=True)
 class RecordType(Slotted):
-    """The type of records."""
+    """The metaclass of records: it makes slots of their fields."""
 
 
 class Record(_Methods, metaclass=RecordType):

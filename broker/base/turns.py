@@ -44,7 +44,7 @@ class Reading(Scheduler, Protocol):
 
     @property
     def counters(self) -> Counters:
-        """The broker's counters."""
+        """The counters of this broker: turns that were long or cut short are counted."""
 
     @property
     def limits(self) -> Limits:

@@ -148,7 +148,8 @@ class DrainedBroker(Scheduler, Protocol):
         come back."""
 
     def end_session(self, session: Session, source: Connection | None, /) -> None:
-        """Forget a session."""
+        """End a `session` that no other broker has taken. `source`: the connection that caused it,
+        None if none did."""
 
 
 class Drain:

@@ -200,7 +200,8 @@ class Plugins:
             )
 
     async def may_publish(self, effect: AuthorizePublish) -> bool:
-        """Ask the topic plugins."""
+        """Return whether all topic plugins let the client publish the message of `effect`; a plugin
+        that raises has refused it."""
         return await self._permits(
             effect.client.session, effect.message.topic.decode(), Action.PUBLISH
         )
@@ -394,13 +395,13 @@ class Handler:
         return self._broker.sessions.get(self.client_id, (None, None))[0]
 
     async def stop(self) -> None:
-        """Disconnect the client."""
+        """Disconnect the client, if it is connected; return at once."""
         session = self._broker.node.sessions.get(self.client_id)
         if session is not None and disconnect(session, ReasonCode.ADMINISTRATIVE_ACTION):
             self._broker.driver.wake()
 
     async def handle_connection_closed(self) -> None:
-        """Disconnect the client."""
+        """Disconnect the client, as `stop` does: amqtt calls it when a connection has ended."""
         await self.stop()
 
     async def mqtt_publish(

@@ -24,11 +24,11 @@ class PluginBroker(Protocol):
 
     @property
     def node(self) -> HookedNode:
-        """The pure broker."""
+        """The node, which does all of MQTT and knows neither sockets nor plugins."""
 
     @property
     def driver(self) -> Driver:
-        """What runs the node."""
+        """The driver, which moves bytes between the node and its sockets."""
 
     @property
     def accounts(self) -> Accounts:

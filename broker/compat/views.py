@@ -114,7 +114,8 @@ class Subscriptions(Mapping[str, list[tuple[Account, int]]]):
 
 
 class RetainedMessages(MutableMapping[str, RetainedApplicationMessage]):
-    """topic -> retained message."""
+    """Retained messages by topic, as amqtt's plugins read, set and delete them. A topic without
+    one, or whose message has expired, raises KeyError."""
 
     def __init__(self, broker: PluginBroker) -> None:
         self._broker = broker
@@ -171,7 +172,7 @@ class SysContext(BrokerContext):  # type: ignore[misc]
 
     @property
     def sessions(self) -> Iterator[Total]:
-        """All sessions, as one."""
+        """One item that stands for all sessions together: the plugin only adds them up."""
         yield Total(list(self._broker_instance.node.sessions.values()))
 
     @property

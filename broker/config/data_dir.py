@@ -56,7 +56,7 @@ class DataDir:
             raise ConfigError(f"data directory {path}: {error.strerror or error}") from None
 
     def close(self) -> None:
-        """Unlock; harmless when repeated."""
+        """Release the lock, so that another broker may use the folder; harmless when repeated."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

@@ -23,7 +23,7 @@ ALL_INTERFACES = f"0.0.0.0:{DEFAULT_PORT}"
 
 
 class ListenerModel(Protocol):
-    """One listener."""
+    """One listener of a configuration, as amqtt's model has it."""
 
     @property
     def type(self) -> str:
@@ -40,11 +40,11 @@ class ListenerModel(Protocol):
 
     @property
     def ssl(self) -> bool:
-        """Whether it speaks TLS."""
+        """Whether connections to this listener speak TLS."""
 
 
 class HasListeners(Protocol):
-    """A configuration with listeners."""
+    """A configuration whose listeners have names."""
 
     @property
     def listeners(self) -> Mapping[str, ListenerModel]:

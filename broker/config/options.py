@@ -54,7 +54,8 @@ class TlsSettings(Record):
 
 
 class AccessSettings(Record):
-    """Users and rules (docs/guides/security.md)."""
+    """The section `access`: files of users and rules, and who may be anonymous
+    (docs/guides/security.md)."""
 
     users: Path | None = None
     """The users file; None: the plugins alone decide."""

@@ -36,7 +36,7 @@ class Transport(Protocol):
         """Stop reading; TCP slows the peer down."""
 
     def resume_reading(self) -> None:
-        """Read again after `pause_reading`."""
+        """Read from the peer again after `pause_reading`; harmless when nothing was paused."""
 
     def unread(self) -> bool:
         """Hand over some of what the peer has sent, if that can be done at once; return whether

@@ -226,7 +226,7 @@ class Dispatcher:
             self.forget_routes()
 
     def forget_routes(self) -> None:
-        """Forget all kept routes."""
+        """Forget all kept routes: the next message of each topic finds its route anew."""
         self.cache.clear()
 
     def route(self, topic: bytes, *, keep: bool = True) -> Route:

@@ -29,7 +29,7 @@ class Viewer(Protocol):
 
     @property
     def routes(self) -> dict[bytes, Route]:
-        """By topic."""
+        """Kept routes by topic (UTF-8): those that this client may publish to."""
 
 
 class RouteCache:
@@ -187,7 +187,7 @@ class RouteCache:
             self.interned.clear()
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all routes, and take those that clients have in tables of their own back."""
         self._unshow(self._viewing)
         self.routes.clear()
         self._doubtful.clear()

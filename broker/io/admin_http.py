@@ -233,7 +233,8 @@ class AdminProtocol(asyncio.Protocol):
         return not self._buffer and not self._paused
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for a request."""
+        """Note the peer's address, and close an older connection if there are too many; then wait
+        for a request, for `admin_header_timeout` s at most."""
         # uvloop has classes of its own.
         self.transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
@@ -243,7 +244,7 @@ class AdminProtocol(asyncio.Protocol):
         self._arm(self._limits.admin_header_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Forget the connection and its timer, however it ended."""
         self._admin.connections.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
@@ -264,7 +265,7 @@ class AdminProtocol(asyncio.Protocol):
         self._arm(self._limits.admin_header_timeout)
 
     def resume_writing(self) -> None:
-        """Read and answer again."""
+        """Read and answer requests again: the peer has taken its answers."""
         self._paused = False
         if not self._closing:
             self.transport.resume_reading()

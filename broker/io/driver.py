@@ -266,7 +266,7 @@ class StreamProtocol(asyncio.Protocol):
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again after `pause_reading`."""
+        """Read from the peer again after `pause_reading`."""
         with suppress(RuntimeError):
             self.transport.resume_reading()
 

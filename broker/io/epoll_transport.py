@@ -82,7 +82,7 @@ class TransportDriver(Protocol):
 
     @property
     def node(self) -> Node:
-        """The broker."""
+        """The node that gets what connections bring."""
 
     @property
     def limits(self) -> Limits:
@@ -90,7 +90,7 @@ class TransportDriver(Protocol):
 
     @property
     def counters(self) -> Counters:
-        """What the node counts."""
+        """The node's counters, in which what transports see is counted."""
 
     @property
     def turns(self) -> Turns:
@@ -102,7 +102,7 @@ class TransportDriver(Protocol):
 
     @property
     def time(self) -> Callable[[], float]:
-        """The monotonic clock (s)."""
+        """Returns the time of the monotonic clock (s)."""
 
     def went_on(self, now: float) -> bool:
         """Return whether the process was stopped until a moment before `now` (s)."""
@@ -135,7 +135,7 @@ class EpollTransport:
         driver.loop.add_reader(self._epoll.fileno(), self.run)
 
     def close(self) -> None:
-        """Close all connections."""
+        """Abort all connections, and watch none any more; what has not gone out is lost."""
         for stream in list(self.streams.values()):
             stream.abort()
         self.driver.loop.remove_reader(self._epoll.fileno())
@@ -424,7 +424,8 @@ class EpollStream:
             self.conn.pause()
 
     def writable(self, now: float) -> None:
-        """Send what has waited."""
+        """Send what has waited at `now` (s), as far as the kernel takes it; the node learns when
+        there is room again."""
         while self._out:
             try:
                 sent = os.writev(self.number, self._out[:PIECES])
@@ -573,7 +574,7 @@ class EpollStream:
                 self.watched()
 
     def resume_reading(self) -> None:
-        """Read again after `pause_reading`."""
+        """Read from the peer again after `pause_reading`."""
         if not self.reading and self.state == OPEN:
             self.reading = True
             self.watched()

@@ -242,7 +242,7 @@ class Acceptor:
             loop.add_reader(each, self._accept, each)
 
     def close(self) -> None:
-        """Accept no more."""
+        """Accept no more connections and close the sockets; those that were accepted go on."""
         for each in self.sockets:
             if each.fileno() >= 0:
                 self.loop.remove_reader(each)
@@ -372,7 +372,7 @@ class LoopServer(Acceptor):
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def accepted(self, number: int, address: object) -> None:
-        """Serve the connection."""
+        """Serve the connection with the file descriptor `number`, whose peer has this `address`."""
         self.begin(socket.socket(fileno=number), None, socket_name(address))
 
     def begin(self, accepted: socket.socket, header: ProxyHeader | None, peer: str) -> None:
@@ -477,6 +477,6 @@ class _Head:
         self._server.loop.remove_reader(self._sock)
 
     def end(self) -> None:
-        """Close."""
+        """Close the connection, and forget its timer."""
         self._leave()
         self._sock.close()

@@ -307,7 +307,7 @@ class WebSocketProtocol(asyncio.Protocol):
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again after `pause_reading`."""
+        """Read from the peer again after `pause_reading`."""
         with contextlib.suppress(RuntimeError):
             self.transport.resume_reading()
 
@@ -428,7 +428,7 @@ class AdapterTransport:
                 self.driver.wake()
 
     def write(self, data: bytes) -> None:
-        """Send bytes."""
+        """Queue bytes to be sent; the node learns when more than HIGH_WATER bytes wait."""
         self._out.append(data)
         self._size += len(data)
         self._wanted.set()
@@ -446,11 +446,11 @@ class AdapterTransport:
             task.cancel()
 
     def pause_reading(self) -> None:
-        """Stop reading."""
+        """Read no further packet from the adapter until `resume_reading`."""
         self._reading.clear()
 
     def resume_reading(self) -> None:
-        """Read again after `pause_reading`."""
+        """Read from the peer again after `pause_reading`."""
         self._reading.set()
 
     def unread(self) -> bool:

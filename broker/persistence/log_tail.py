@@ -75,7 +75,7 @@ class Frame:
 
 
 class Segment:
-    """A file of frames."""
+    """One file of the log's tail: its number, its size (bytes), and where its frames are."""
 
     __slots__ = ("frames", "number", "size")
 
@@ -259,7 +259,8 @@ class LogTail:
         self._stale = self.usable
 
     def flush(self) -> None:
-        """Write the pending messages."""
+        """Write the pending messages, and which brokers are away if that has changed. After an
+        error nothing is written until it is time to try again."""
         if not (self._stale or self._records) or (self._broken and self._node.now < self._retry_at):
             return
         if self._stale and self._current is not None:

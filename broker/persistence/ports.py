@@ -24,7 +24,7 @@ class Host(LocalBroker, Protocol):
 
 
 class Clock(Protocol):
-    """The time of day."""
+    """Tells the time of day, as records must mean the same after a restart."""
 
     def physical(self, now: float) -> int:
         """Return the time of day (ms since the epoch) at `now` (s, monotonic)."""

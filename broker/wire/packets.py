@@ -146,7 +146,7 @@ class SubscriptionRequest(_Fields):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Subscribe(_Fields):
-    """SUBSCRIBE."""
+    """SUBSCRIBE; `filters` are requests, each a topic filter with its options."""
 
     packet_id: int
     filters: list[SubscriptionRequest]
@@ -164,7 +164,7 @@ class Suback(_Fields):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Unsubscribe(_Fields):
-    """UNSUBSCRIBE."""
+    """UNSUBSCRIBE; `filters` are the topic filters that are no longer wanted."""
 
     packet_id: int
     filters: list[str]
@@ -196,7 +196,7 @@ class Pingresp(_Fields):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Disconnect(_Fields):
-    """DISCONNECT."""
+    """DISCONNECT; `reason` is 0 before MQTT 5, which has neither it nor `properties`."""
 
     reason: int = 0
     properties: Properties | None = None
@@ -204,7 +204,7 @@ class Disconnect(_Fields):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Auth(_Fields):
-    """AUTH (MQTT 5 only)."""
+    """AUTH, a step of an enhanced authentication (MQTT 5 only); `reason` says which step."""
 
     reason: int = 0
     properties: Properties | None = None

@@ -513,7 +513,7 @@ class Forwarder:
 
     @property
     def live_links(self) -> list[Link]:
-        """The live links."""
+        """The live links of this broker. A new list replaces it at each change."""
         return self.node.forwarding
 
     def leave(self, link: Link) -> None:

@@ -95,7 +95,7 @@ class FeedOwner(Protocol):
 
     @property
     def node(self) -> LocalBroker:
-        """This broker."""
+        """The broker whose local subscribers get the feed."""
 
     def lose(self, feed: OrderedFeed) -> None:
         """Take the source from a feed: messages of its origin may be missing."""

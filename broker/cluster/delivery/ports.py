@@ -40,7 +40,7 @@ class DeliveringBroker(LocalBroker, Protocol):
 
     @property
     def journal(self) -> LogJournal:
-        """The journal."""
+        """The journal, in which logged messages and origins are recorded."""
 
     @property
     def hooks(self) -> Hooks:

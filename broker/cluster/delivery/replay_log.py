@@ -222,7 +222,7 @@ class LogEntry:
         return [first, *(data[last - length : last] for last in ends)]
 
     def messages(self) -> list[Message]:
-        """Return its messages."""
+        """Return the messages of this entry, decoded, in the order of their sequence numbers."""
         if self._message is not None:
             return [self._message]
         if self._step < 0:
@@ -307,7 +307,7 @@ class ReplayLog:
 
     @property
     def size(self) -> int:
-        """Bytes of all entries."""
+        """Bytes of all entries in the log; entries that are pinned are not counted."""
         return self._bytes
 
     @property

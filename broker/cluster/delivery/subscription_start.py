@@ -145,11 +145,11 @@ class StartingBroker(LocalBroker, Protocol):
 
     @property
     def forwarding(self) -> list[Link]:
-        """The live links."""
+        """The live links, over which ages of messages are passed on."""
 
     @property
     def journal(self) -> StartsJournal:
-        """The journal."""
+        """The journal, in which the starts of durable sessions are recorded."""
 
 
 class SubscriptionStarts:

@@ -39,7 +39,7 @@ class Protected(Owner, Protocol):
 
     @property
     def conn(self) -> Connection:
-        """Its connection."""
+        """The connection on which the link sends and receives records."""
 
     def protect(self, layer: RecordLayer, /) -> None:
         """What it writes and reads goes through `layer` from now on."""

@@ -53,11 +53,11 @@ class Flood(OverSpanningTree):
     # ---------------------------------------------------------------- next hops
 
     def next_hops(self, topic: bytes) -> list[Link]:
-        """Return all live links."""
+        """Return all live links, whatever `topic` is."""
         return self._node.forwarding
 
     def links_of(self, route: Route) -> list[Link]:
-        """Return all live links."""
+        """Return all live links, and keep them in `route` for its next message."""
         route.generation, route.links = self.generation, self._node.forwarding
         return route.links
 

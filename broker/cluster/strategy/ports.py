@@ -21,7 +21,8 @@ class LinkedBroker(LocalBroker, Protocol):
 
     @property
     def forwarding(self) -> list[Link]:
-        """The live links."""
+        """The live links. A new list replaces it each time a link becomes live or stops being
+        so."""
 
     @property
     def connected(self) -> int:
