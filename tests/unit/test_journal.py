@@ -40,7 +40,7 @@ from tests.unit.node_harness import FakeClient, World, connect_packet
 FOREVER: dict[int, Any] = {Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF}
 
 
-def keeper(world: Durable, name: str = "k", version: int = 5, **options: Any) -> FakeClient:
+def durable_client(world: Durable, name: str = "k", version: int = 5, **options: Any) -> FakeClient:
     """A client that wants its session kept, and goes on with the one that it has."""
     if version == 5:
         options["properties"] = FOREVER | options.get("properties", {})
@@ -53,13 +53,13 @@ def keeper(world: Durable, name: str = "k", version: int = 5, **options: Any) ->
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_session_comes_back(version: int) -> None:
     world = Durable()
-    client = keeper(world, version=version)
+    client = durable_client(world, version=version)
     assert client.connack.session_present is False
     client.subscribe("a/+", qos=2)
     client.vanish()
     world.connect("p").publish("a/1", b"away", 1)
     again = world.again(5)
-    back = keeper(again, version=version)
+    back = durable_client(again, version=version)
     assert back.connack.session_present is True
     assert back.payloads() == [b"away"]
     back.send(Puback(1))
@@ -79,7 +79,7 @@ def test_a_clean_session_does_not() -> None:
 
 def test_a_session_that_its_client_ended_does_not() -> None:
     world = Durable()
-    keeper(world).subscribe("a", qos=1)
+    durable_client(world).subscribe("a", qos=1)
     assert world.session("k").recorder is not None
     world.connect("k", 5)
     assert world.session("k").recorder is None
@@ -88,7 +88,7 @@ def test_a_session_that_its_client_ended_does_not() -> None:
 
 def test_what_is_in_flight_is_repeated_with_its_identifier() -> None:
     world = Durable()
-    client = keeper(world, "k", 4)
+    client = durable_client(world, "k", 4)
     client.subscribe("a", qos=2)
     publisher = world.connect("p", 4)
     for number, qos in ((1, 1), (2, 2), (3, 2)):
@@ -96,7 +96,7 @@ def test_what_is_in_flight_is_repeated_with_its_identifier() -> None:
     client.take()
     client.send(Pubrec(3))
     again = world.again()
-    back = keeper(again, "k", 4)
+    back = durable_client(again, "k", 4)
     packets = back.take()
     assert packets == [
         Publish("a", b"1", 1, dup=True, packet_id=1),
@@ -105,27 +105,27 @@ def test_what_is_in_flight_is_repeated_with_its_identifier() -> None:
     ]
     back.send(Puback(1), Pubrec(2), Pubcomp(3))
     back.send(Pubcomp(2))
-    assert keeper(again.again(), "k", 4).take() == []
+    assert durable_client(again.again(), "k", 4).take() == []
 
 
 def test_a_qos_2_message_is_taken_once() -> None:
     """The publisher repeats it because it has not heard of our PUBREC."""
     world = Durable()
-    listener = keeper(world, "l")
+    listener = durable_client(world, "l")
     listener.subscribe("a", qos=2)
     listener.vanish()
-    keeper(world, "p").publish("a", b"once", 2, 9)
+    durable_client(world, "p").publish("a", b"once", 2, 9)
     again = world.again()
-    publisher = keeper(again, "p")
+    publisher = durable_client(again, "p")
     publisher.publish("a", b"once", 2, 9, dup=True)
     assert publisher.take() == [Pubrec(9)]
     publisher.send(Pubrel(9))
     assert publisher.take() == [Pubcomp(9)]
-    assert keeper(again, "l").payloads() == [b"once"]
+    assert durable_client(again, "l").payloads() == [b"once"]
     third = again.again()
-    publisher = keeper(third, "p")
+    publisher = durable_client(third, "p")
     publisher.publish("a", b"another", 2, 9)
-    assert b"another" in keeper(third, "l").payloads()
+    assert b"another" in durable_client(third, "l").payloads()
 
 
 def test_retained_messages_come_back_and_deleted_ones_do_not() -> None:
@@ -160,19 +160,19 @@ def test_time_passes_while_the_broker_is_down() -> None:
     world = Durable()
     listener = world.connect("w")
     listener.subscribe("will", qos=1)
-    keeper(world, "w2").subscribe("will", qos=1)
+    durable_client(world, "w2").subscribe("will", qos=1)
     will = Will("will", b"gone", 1, False, {Property.WILL_DELAY_INTERVAL: 30})
     world.connect("k", properties={Property.SESSION_EXPIRY_INTERVAL: 100}, will=will)
     once = world.again(10)
     once.advance(5)
     assert set(once.node.sessions) == {"w2", "k"}
     twice = once.again(10)
-    assert keeper(twice.again(0, twice.files), "w2").payloads() == []
+    assert durable_client(twice.again(0, twice.files), "w2").payloads() == []
     twice.advance(6)
     # It may have been killed a moment before it was back.
-    assert keeper(twice, "w2").payloads() == []
+    assert durable_client(twice, "w2").payloads() == []
     twice.advance(10)
-    assert keeper(twice, "w2").payloads() == [b"gone"]
+    assert durable_client(twice, "w2").payloads() == [b"gone"]
     late = twice.again(80)
     late.advance(1)
     assert set(late.node.sessions) == {"w2"}
@@ -182,7 +182,7 @@ def test_time_passes_while_the_broker_is_down() -> None:
 def test_clients_of_an_idle_broker_were_connected_until_it_was_killed() -> None:
     """It records that it lives, though there is nothing else to record."""
     world = Durable()
-    keeper(world, "l").subscribe("will", qos=1)
+    durable_client(world, "l").subscribe("will", qos=1)
     will = Will("will", b"gone", 1, False, {Property.WILL_DELAY_INTERVAL: 5})
     client = world.connect("k", properties={Property.SESSION_EXPIRY_INTERVAL: 60}, will=will)
     client.subscribe("a", qos=1)
@@ -193,9 +193,9 @@ def test_clients_of_an_idle_broker_were_connected_until_it_was_killed() -> None:
     again = world.again(1, copy_of(world.files))
     again.advance(0.5)
     assert "k" in again.node.sessions
-    assert keeper(again, "l").payloads() == []
+    assert durable_client(again, "l").payloads() == []
     again.advance(5)
-    assert keeper(again, "l").payloads() == [b"gone"]
+    assert durable_client(again, "l").payloads() == [b"gone"]
     late = world.again(2 * DEFAULTS.journal_beat + 61, copy_of(world.files))
     late.advance(0.1)
     assert set(late.node.sessions) == {"l"}
@@ -208,13 +208,13 @@ def test_clients_of_an_idle_broker_were_connected_until_it_was_killed() -> None:
 
 def test_a_will_of_a_connection_that_died_with_the_broker_is_sent_once() -> None:
     world = Durable()
-    keeper(world, "l").subscribe("will", qos=1)
-    keeper(world, "k", will=Will("will", b"gone", 1, False, None))
+    durable_client(world, "l").subscribe("will", qos=1)
+    durable_client(world, "k", will=Will("will", b"gone", 1, False, None))
     again = world.again(1)
     again.advance(0.1)
     third = again.again(1)
     third.advance(0.1)
-    assert keeper(third, "l").payloads() == [b"gone"]
+    assert durable_client(third, "l").payloads() == [b"gone"]
 
 
 @pytest.mark.parametrize("days", [1, -1, 18_000])
@@ -223,7 +223,7 @@ def test_a_clock_that_is_set_is_not_time_that_passes(days: int) -> None:
     world = Durable()
     options = {Property.SESSION_EXPIRY_INTERVAL: 3600}
     world.node.set_wall(1.7e9 - days * 86_400, world.now)
-    client = keeper(world, properties=options)
+    client = durable_client(world, properties=options)
     client.subscribe("a", qos=1)
     client.vanish()
     publisher = world.connect("p")
@@ -236,7 +236,7 @@ def test_a_clock_that_is_set_is_not_time_that_passes(days: int) -> None:
     world.advance(60)
     again = world.again(1, copy_of(world.files))
     again.advance(1)
-    assert keeper(again, properties=options).payloads() == [b"waits"]
+    assert durable_client(again, properties=options).payloads() == [b"waits"]
     assert len(again.node.retained) == 1
     late = world.again(3600, copy_of(world.files))
     late.advance(1)
@@ -248,7 +248,9 @@ def test_a_clock_that_is_set_while_there_is_a_checkpoint() -> None:
     """What it has said already is said again."""
     world = Durable(limits=Limits(snapshot_step_items=1))
     for number in range(9):
-        client = keeper(world, f"k{number}", properties={Property.SESSION_EXPIRY_INTERVAL: 3600})
+        client = durable_client(
+            world, f"k{number}", properties={Property.SESSION_EXPIRY_INTERVAL: 3600}
+        )
         client.vanish()
     for ahead in (86_400, 2 * 86_400):
         world.node.set_wall(1.7e9 + ahead + world.now - 1000, world.now)
@@ -437,7 +439,7 @@ def copy_of(files: Files) -> Files:
 
 def lazy(**options: Any) -> Durable:
     world = Durable(**options)
-    listener = keeper(world, "l")
+    listener = durable_client(world, "l")
     listener.subscribe("a/#", qos=2)
     listener.vanish()
     world.files.lazy = True
@@ -507,7 +509,7 @@ def test_what_a_client_wants_kept_is_answered_when_it_is() -> None:
 def test_receivers_wait_at_qos_2_alone() -> None:
     """The identifier of a message must not be another one after a restart."""
     world = Durable()
-    kept, clean = keeper(world), world.connect("clean")
+    kept, clean = durable_client(world), world.connect("clean")
     kept.subscribe("a", qos=2)
     clean.subscribe("a", qos=2)
     publisher = world.connect("p")
@@ -623,7 +625,7 @@ def test_a_client_that_gets_too_much_behind_is_closed() -> None:
 def test_what_waits_for_a_client_may_be_more_than_it_may_be_behind(sync: bool) -> None:
     """A session's messages, retained ones: else they could never come, however fast the disk is."""
     world = Durable(sync=sync, limits=Limits(client_backlog_bytes=1000))
-    client = keeper(world)
+    client = durable_client(world)
     client.subscribe("a/#", qos=1)
     client.vanish()
     publisher = world.connect("p")
@@ -671,7 +673,7 @@ def bystander(world: Durable) -> FakeClient:
 
 def test_the_end_of_a_connection_holds_no_other() -> None:
     world = Durable()
-    keeper(world, "l").subscribe("will", qos=1)
+    durable_client(world, "l").subscribe("will", qos=1)
     dying = world.connect("dying", will=Will("will", b"gone", 1, False, None))
     client = bystander(world)
     dying.vanish()
@@ -681,7 +683,7 @@ def test_the_end_of_a_connection_holds_no_other() -> None:
 
 def test_a_stop_holds_no_other_connection() -> None:
     world = Durable(sync=True)
-    keeper(world, "l").subscribe("will", qos=1)
+    durable_client(world, "l").subscribe("will", qos=1)
     world.connect("dying", will=Will("will", b"gone", 1, False, None))
     client = bystander(world)
     world.node.stop(world.now)
@@ -693,7 +695,7 @@ def test_a_stop_holds_no_other_connection() -> None:
 def test_new_rules_hold_no_connection() -> None:
     world = Durable()
     for name in ("one", "two"):
-        keeper(world, name).subscribe("$share/g/a", qos=1)
+        durable_client(world, name).subscribe("$share/g/a", qos=1)
     for peer in world.peers:
         peer.vanish()
     world.connect("p").publish("a", b"x", 1, 1)
@@ -716,7 +718,7 @@ def test_new_rules_hold_no_connection() -> None:
 
 def test_what_a_plugin_publishes_holds_no_connection() -> None:
     world = Durable()
-    keeper(world, "l").subscribe("a", qos=1)
+    durable_client(world, "l").subscribe("a", qos=1)
     client = bystander(world)
     driver = SimpleNamespace(time=lambda: world.now, wake=world.settle)
     broker: Any = SimpleNamespace(node=world.node, driver=driver)
@@ -742,7 +744,7 @@ def test_publishers_are_not_read_while_the_disk_is_behind() -> None:
 
 def test_async_goes_on_and_says_once_that_nothing_is_kept() -> None:
     world = Durable()
-    listener = keeper(world, "l")
+    listener = durable_client(world, "l")
     listener.subscribe("a", qos=1)
     listener.vanish()
     world.files.broken = "No space left on device"
@@ -770,12 +772,12 @@ def test_async_goes_on_and_says_once_that_nothing_is_kept() -> None:
     before = picture(world)
     again = world.again(0, copy_of(world.files))
     assert picture(again) == before
-    assert keeper(again, "l").payloads() == [b"1", b"2", b"3", b"4", b"5"]
+    assert durable_client(again, "l").payloads() == [b"1", b"2", b"3", b"4", b"5"]
 
 
 def test_sync_does_not_acknowledge_what_is_not_written() -> None:
     world = Durable(sync=True)
-    listener = keeper(world, "l")
+    listener = durable_client(world, "l")
     listener.subscribe("a", qos=1)
     listener.vanish()
     world.files.broken = "No space left on device"
@@ -796,13 +798,13 @@ def test_sync_does_not_acknowledge_what_is_not_written() -> None:
     world.advance(3)
     assert publisher.take() == [*(Puback(number) for number in range(1, 6)), Puback(9)]
     again = world.again()
-    assert keeper(again, "l").payloads() == [b"1", b"2", b"3", b"4", b"5"]
+    assert durable_client(again, "l").payloads() == [b"1", b"2", b"3", b"4", b"5"]
 
 
 def test_the_journal_fails_again_while_it_recovers() -> None:
     world = Durable(sync=True, limits=Limits(snapshot_step_items=1))
     for number in range(20):
-        keeper(world, f"l{number}").subscribe("a", qos=1)
+        durable_client(world, f"l{number}").subscribe("a", qos=1)
     world.files.broken = "Input/output error"
     publisher = world.connect("p")
     publisher.publish("a", b"x", 1, 1)
@@ -840,9 +842,9 @@ def test_a_disk_that_does_not_keep_up_is_one_that_fails() -> None:
 
 def test_a_journal_cut_at_any_byte_is_some_moment_that_was(monkeypatch: pytest.MonkeyPatch) -> None:
     world = Durable()
-    client = keeper(world, "l")
+    client = durable_client(world, "l")
     client.subscribe("a/#", qos=2)
-    publisher = keeper(world, "p")
+    publisher = durable_client(world, "p")
     moments = []
 
     def moment() -> None:
@@ -870,7 +872,7 @@ def test_a_journal_cut_at_any_byte_is_some_moment_that_was(monkeypatch: pytest.M
 
 def test_checkpoints_keep_the_journal_small() -> None:
     world = Durable(limits=Limits(journal_smallest=20_000))
-    client = keeper(world, "l")
+    client = durable_client(world, "l")
     client.subscribe("a", qos=1)
     world.connect("r").publish("r", b"kept", 0, retain=True)
     publisher = world.connect("p")
@@ -887,7 +889,7 @@ def test_checkpoints_keep_the_journal_small() -> None:
 
 def test_many_starts_end_in_one_file() -> None:
     world = Durable()
-    keeper(world, "l").subscribe("a", qos=1)
+    durable_client(world, "l").subscribe("a", qos=1)
     for _ in range(12):
         world = world.again(1)
         world.advance(1)
@@ -897,8 +899,8 @@ def test_many_starts_end_in_one_file() -> None:
 
 def test_a_drained_broker_keeps_what_its_journal_has() -> None:
     world = Durable()
-    keeper(world, "l").subscribe("a", qos=1)
-    keeper(world, "gone", 4).vanish()
+    durable_client(world, "l").subscribe("a", qos=1)
+    durable_client(world, "gone", 4).vanish()
     world.connect("clean")
     done: list[bool] = []
     Drain(

@@ -21,7 +21,7 @@ from broker.persistence.journal_states import (
 from broker.persistence.write_ahead_log import RETRY, STEP_PAUSE, WriteAheadLog
 from tests.kit.state_tables import check_table
 from tests.unit.journal_harness import Durable
-from tests.unit.test_journal import keeper
+from tests.unit.test_journal import durable_client
 
 FAILURES = {Action.FAIL, Action.FAIL_AGAIN, Action.RETRY_LATER}
 
@@ -68,7 +68,7 @@ def test_whatever_a_disk_does_the_journal_is_whole_in_the_end(steps: list[str], 
     """No pair that is not in the table comes; what is said of the states holds at each step."""
     world = Durable(sync=sync)
     frames = world.journal.frames
-    keeper(world, "k").subscribe("a", qos=1)
+    durable_client(world, "k").subscribe("a", qos=1)
     publisher = world.connect("p")
     for number, step in enumerate(steps, 1):
         before = frames.durable_lsn
@@ -105,7 +105,7 @@ def test_whatever_a_disk_does_the_journal_is_whole_in_the_end(steps: list[str], 
     assert frames.durable_lsn == frames.lsn
     assert not len(frames.gate)
     published = [b"%d" % number for number, step in enumerate(steps, 1) if step == "publish"]
-    assert keeper(world.again(), "k").payloads() == [*published, b"last"]
+    assert durable_client(world.again(), "k").payloads() == [*published, b"last"]
 
 
 def _holds(frames: WriteAheadLog) -> None:

@@ -52,14 +52,14 @@ from tests.unit.journal_harness import ID, Durable, Files, picture
 from tests.unit.link_harness import batch_entry
 from tests.unit.node_harness import connect_packet
 from tests.unit.test_batches_in_log import Piece, Told, entries_of, pieces, told
-from tests.unit.test_journal import Chaos, copy_of, keeper, lazy
+from tests.unit.test_journal import Chaos, copy_of, durable_client, lazy
 
 
 def test_killed_in_the_middle_of_a_checkpoint_the_log_is_what_it_was() -> None:
     """Other brokers ask for what they lack: each message once, oldest first, or the newest would
     not be found behind old ones."""
     world = Durable(limits=Limits(snapshot_step_items=1))
-    keeper(world, "l").subscribe("other", qos=1)
+    durable_client(world, "l").subscribe("other", qos=1)
     world.node.federated = True
     publisher = world.connect("p")
     for number in range(1, 21):
@@ -153,7 +153,7 @@ def test_what_sessions_miss_is_owed_when_a_broker_begins_to_route_by_interest() 
 
 def test_a_run_is_in_the_log_once() -> None:
     world = Durable()
-    keeper(world, "l").subscribe("other", qos=1)
+    durable_client(world, "l").subscribe("other", qos=1)
     world.node.federated = True
     publisher = world.connect("p")
     publisher.send(*(Publish("a", b"x", 1, packet_id=n) for n in range(1, 11)))
@@ -176,7 +176,7 @@ def test_more_in_flight_than_may_wait_for_the_disk() -> None:
             snapshot_ahead=8000,
         ),
     )
-    client = keeper(world, "k")
+    client = durable_client(world, "k")
     client.subscribe("a", qos=1)
     publisher = world.connect("p")
     for number in range(1, 41):
@@ -267,7 +267,7 @@ def test_a_generation_that_could_not_be_completed_is_deleted() -> None:
     """Or every MB that is freed on a full disk would be filled by the next one that fails."""
     world = Durable(sync=True, limits=Limits(snapshot_step_items=1))
     for number in range(20):
-        keeper(world, f"l{number}").subscribe("a", qos=1)
+        durable_client(world, f"l{number}").subscribe("a", qos=1)
     world.files.broken = "No space left on device"
     publisher = world.connect("p")
     publisher.publish("a", b"x", 1, 1)
@@ -290,7 +290,7 @@ def test_a_generation_that_could_not_be_completed_is_deleted() -> None:
 
 def test_what_waits_for_connections_that_are_gone_is_forgotten() -> None:
     world = Durable(sync=True)
-    keeper(world, "l").subscribe("a", qos=1)
+    durable_client(world, "l").subscribe("a", qos=1)
     world.files.broken = "No space left on device"
     stays = world.connect("p")
     stays.publish("a", b"x", 1, 1)
@@ -312,14 +312,14 @@ def test_unwanted_messages_have_been_here_for_a_session_that_begins() -> None:
     """Else a session that came from elsewhere, with a broker that is killed then, would get it once
     more."""
     world = Durable()
-    keeper(world, "k").subscribe("a", qos=2)
+    durable_client(world, "k").subscribe("a", qos=2)
     key = origin_key(b"x" * 8, 1)
     window = world.node.forwarder.vector[key] = LocalWindow(
         3, world.now, world.node.counters, Limits().max_gaps
     )
     window.top = 9  # went by
     assert key not in world.again(0, copy_of(world.files)).node.forwarder.vector
-    keeper(world, "came")
+    durable_client(world, "came")
     assert world.again(0, copy_of(world.files)).node.forwarder.vector[key].top == 9
 
 
@@ -327,7 +327,7 @@ def test_a_restored_origin_has_as_many_holes_as_the_limit_says() -> None:
     world = Durable(limits=Limits(max_gaps=2))
     key = origin_key(b"x" * 8, 1)
     world.node.forwarder.vector[key] = LocalWindow(9, world.now, world.node.counters, 2)
-    keeper(world, "k")
+    durable_client(world, "k")
     again = world.again(1.0).node
     window = again.forwarder.vector[key]
     for number in (20, 30, 40):
@@ -340,8 +340,8 @@ def test_what_was_to_be_deleted_does_not_come_back() -> None:
     """A session and a retained message ended while nothing could be written; then everything was,
     but for the deletion of the older file."""
     world = Durable(sync=True)
-    keeper(world, "k").subscribe("a", qos=1)
-    keeper(world, "stays").subscribe("a", qos=1)
+    durable_client(world, "k").subscribe("a", qos=1)
+    durable_client(world, "stays").subscribe("a", qos=1)
     publisher = world.connect("p")
     publisher.publish("$r", b"x", 1, 1, retain=True)
     publisher.publish("r", b"x", 1, 2, retain=True)
@@ -364,7 +364,7 @@ def test_what_was_to_be_deleted_does_not_come_back() -> None:
 
 def test_what_was_published_before_a_clock_was_set_back_is_in_order() -> None:
     world = Durable()
-    keeper(world, "l").subscribe("other", qos=1)
+    durable_client(world, "l").subscribe("other", qos=1)
     wall = 1.7e9
     for number, ahead in enumerate((3600, 0, -50, 3600, 0)):
         world.node.set_wall(wall + ahead, world.now)
@@ -410,7 +410,7 @@ def test_rules_about_a_listener_hold_after_a_restart(
             SessionRecord, "encode", lambda record: encode(record._replace(listener=None))
         )
     world = Durable(sync=True)
-    client = keeper(world, "k")
+    client = durable_client(world, "k")
     access.append(rules_of(client.conn.listener)[which])
     client.subscribe("a", qos=1)
     client.vanish()
@@ -441,7 +441,7 @@ def test_said_once_more_it_is_the_same(tmp_path: Path) -> None:
         chaos.step()
         if number % 50 == 0:
             world.advance(0.5)
-    keeper(world, "l").subscribe("#", qos=2)
+    durable_client(world, "l").subscribe("#", qos=2)
     client = world.connect("p")
     for number in range(1, 21):
         client.publish("a", bytes(1000), 1, number)
@@ -508,7 +508,7 @@ def test_what_is_recorded_again_counts_when_all_of_it_is(monkeypatch: pytest.Mon
     """A record about a session that is not said again yet goes on from what could not be written:
     it would change another one."""
     world = Durable(sync=True)
-    listener = keeper(
+    listener = durable_client(
         world,
         "k",
         properties={Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF, Property.RECEIVE_MAXIMUM: 2},
@@ -572,8 +572,8 @@ def test_so_it_is_when_older_files_are_still_there() -> None:
 def test_a_checkpoint_does_not_end_a_failure(sync: bool) -> None:
     """What made it due could not be written, and then there was room for the file that it began."""
     world = Durable(sync=sync, limits=Limits(journal_smallest=1500))
-    ends = keeper(world, "ends")
-    for client in (ends, keeper(world, "stays")):
+    ends = durable_client(world, "ends")
+    for client in (ends, durable_client(world, "stays")):
         client.subscribe("t", qos=1)
     publisher = world.connect("p")
     world.files.lazy = True
@@ -603,7 +603,7 @@ def test_a_checkpoint_does_not_end_a_failure(sync: bool) -> None:
 def test_a_checkpoint_that_cannot_begin_is_put_off() -> None:
     """No file number, say: what is written is all right."""
     world = Durable(sync=True, limits=Limits(journal_smallest=3000))
-    keeper(world, "l").subscribe("t", qos=1)
+    durable_client(world, "l").subscribe("t", qos=1)
     publisher = world.connect("p")
     world.files.crowded = "Too many open files"
     for number in range(1, 31):
@@ -652,7 +652,7 @@ def test_no_step_of_a_checkpoint_is_long() -> None:
 def opened(key: bytes) -> tuple[Durable, SubscriptionStart]:
     """A session that began when a broker could not be asked."""
     world = Durable()
-    client = keeper(world, "k")
+    client = durable_client(world, "k")
     client.subscribe("a", qos=1)
     session = client.owner.session
     start = session.subscriptions["a"].start = SubscriptionStart(
@@ -724,7 +724,7 @@ def test_a_batch_is_in_the_log_again() -> None:
     """Once, though a snapshot records it again; and one that is no batch of these messages is left
     out."""
     world = Durable()
-    keeper(world, "l").subscribe("other", qos=1)
+    durable_client(world, "l").subscribe("other", qos=1)
     relay = world.node.forwarder
     key, messages = relay.key, [(topic, b"x") for topic in (b"a", b"b", b"a", b"c/d")]
     for first in (1, 5, 9):
@@ -756,7 +756,7 @@ def test_killed_at_any_moment_the_log_has_what_was_recorded(
     """Each message once, in order, up to where the journal's last write was torn off: singles, runs
     and batches, also while a snapshot records them again."""
     world = Durable(limits=Limits(snapshot_step_items=1))
-    keeper(world, "l").subscribe("other", qos=1)
+    durable_client(world, "l").subscribe("other", qos=1)
     relay = world.node.forwarder
     recorded: list[list[Told]] = [[]]
     for number, (_, kind, skipped, qos, version, topics, later) in enumerate(said):
