@@ -18,7 +18,7 @@ from broker.base.counters import Counters
 from broker.base.limits import DEFAULTS, Limits
 from broker.base.log_limit import LogLimit
 from broker.base.rate_limit import RateLimit
-from broker.base.timers import Timer, Timers
+from broker.base.timers import NEVER, Deadline, Timer, Timers
 from broker.base.turns import Turns
 from broker.cluster.cluster import Cluster
 from broker.cluster.link.link import Link
@@ -84,7 +84,8 @@ class Node:
         self.rng, self.log = rng, log
         self.log_limit: LogLimit = LogLimit(self)
         self.log_limited = self.log_limit.line
-        self.timers: Timers = Timers()
+        self.deadline: Deadline = Deadline()
+        self.timers: Timers = Timers(self.deadline)
         self.schedule: Callable[[float, Callable[[float], None]], Timer] = self.timers.schedule
         self.cancel: Callable[[Timer], None] = self.timers.cancel
         self.hooks = hooks or Hooks()
@@ -233,11 +234,14 @@ class Node:
         self.cluster.awake(now)
         self.timers.fire(now, self.turns.full)
         self.cluster.tick(now)
+        due = self.next_deadline()
+        self.deadline.at = NEVER if due is None else due
 
     # ---------------------------------------------------------------- outputs
 
     def next_deadline(self) -> float | None:
-        """When `tick` is due (s), None when never."""
+        """When `tick` is due (s), None when never. `deadline` has the same without asking
+        anybody."""
         due = self.cluster.next_deadline()
         mine = self.timers.next_deadline()
         return mine if due is None or (mine is not None and mine < due) else due

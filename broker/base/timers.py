@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -9,6 +10,9 @@ from typing import Protocol
 
 Call = Callable[[float], None]
 """Called with now (s)."""
+
+NEVER = math.inf
+"""s; later than all times."""
 
 MANY_CANCELLED = 1000
 """cancelled timers that may be in the heap; more are removed as soon as they are half of it."""
@@ -37,12 +41,31 @@ class Scheduler(Protocol):
         """Take a timer back: it is not called any more."""
 
 
+class Deadline:
+    """When the driver is to call next, noted by whoever plans something: the driver need not ask
+    all of them after each turn."""
+
+    __slots__ = ("at",)
+
+    def __init__(self) -> None:
+        self.at = NEVER
+        """s; never later than the true deadline. It may be earlier, as nobody moves it back when a
+        plan is dropped: the call does nothing then."""
+
+    def by(self, when: float) -> None:
+        """Have the driver call at `when` (s) at the latest."""
+        if when < self.at:
+            self.at = when
+
+
 class Timers:
     """The timers of one broker, the earliest first."""
 
-    __slots__ = ("_cancelled", "_heap", "_numbers")
+    __slots__ = ("_cancelled", "_deadline", "_heap", "_numbers")
 
-    def __init__(self) -> None:
+    def __init__(self, deadline: Deadline | None = None) -> None:
+        """`deadline`: is told of each new timer; None: nobody asks for it."""
+        self._deadline = deadline if deadline is not None else Deadline()
         self._heap: list[tuple[float, int, Timer]] = []
         self._numbers = count()
         self._cancelled = 0
@@ -55,6 +78,7 @@ class Timers:
         """Call `call(now)` once, at `when` (s) or a little later."""
         timer = Timer(call)
         heappush(self._heap, (when, next(self._numbers), timer))
+        self._deadline.by(when)
         return timer
 
     def cancel(self, timer: Timer) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from broker.base.address import Address
 from broker.base.broker_id import Identity
 from broker.base.hybrid_clock import HybridClock
+from broker.base.timers import Deadline
 from broker.cluster.delivery.answers import Answers
 from broker.cluster.delivery.forwarder import Forwarder
 from broker.cluster.delivery.gap_recovery import GapRecovery
@@ -121,6 +122,10 @@ class FederatedBroker(
     """The live links. Another list each time a link becomes live or stops being so."""
 
     @property
+    def deadline(self) -> Deadline:
+        """When the driver is to call next."""
+
+    @property
     def journal(self) -> FederatedJournal:
         """Records what is to survive a restart of this broker."""
 
@@ -158,7 +163,7 @@ class Cluster:
         self.membership: Membership = Membership(
             config.membership(node.limits), config.announced(), now, wall, rng
         )
-        self._due = now
+        self._due = now  # whoever makes it earlier tells `node.deadline`
         self._planned = now  # the same, without `hurry`
         self._ran = now  # s; this broker was running then
         self.enabled = config.discovery != "off" or bool(config.seeds)
@@ -189,6 +194,7 @@ class Cluster:
         )
         self._build_links(node)
         self._next_sweep = now + 1.0
+        self._plan()
         self._alone_since = now
         self.directory.post(STATE + b"name", config.name.encode())
         if where := config.clients_at():
@@ -658,6 +664,7 @@ class Cluster:
         conn.owner = link
         conn.link = link
         self.handshakes[link] = None
+        self._plan()
         if not self.enabled:
             link.handshake.refuse(
                 ReasonCode.NOT_AUTHORIZED, "dials a broker that does not federate", "links_refused"
@@ -675,6 +682,7 @@ class Cluster:
         conn.owner = link
         conn.link = link
         self.handshakes[link] = None
+        self._plan()
         link.handshake.call()
 
     def _new_handshake(self, link: Link) -> LinkHandshake:
@@ -783,6 +791,13 @@ class Cluster:
         """Have `tick` called at `at` (s), or as soon as it can be. A time that has passed is fine:
         only planned times show that the process was stopped."""
         self._due = min(self._due, at)
+        self._plan()
+
+    def _plan(self) -> None:
+        """Have the driver call when something is due."""
+        due = self.next_deadline()
+        if due is not None:
+            self.node.deadline.by(due)
 
     def _deadline(self, now: float) -> float:
         due = now + self.config.hello
@@ -821,6 +836,7 @@ class Cluster:
                 link.send_ping(now)
         self.to_ping.clear()
         self._due = self._planned = self._deadline(now)
+        self._plan()
 
     def set_capability(self, capability: float, now: float) -> None:
         """Note that this broker's capability has changed."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
+from broker.base.timers import NEVER, Deadline
 from broker.core.connection import Connection
 from broker.io.epoll_transport import HIGH_WATER, EpollTransport, in_kernel, unacknowledged
 from broker.io.proxy_protocol import ProxiedCertificate, ProxyHeader
@@ -43,8 +44,9 @@ class Driver:
         self.time = time.monotonic
         self._on_effects = on_effects
         self.flushing = False
+        self._deadline: Deadline = node.deadline
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._timer_at = NEVER
         self.stopped = False
         self._poller: EpollTransport | None = None
         # When a stop of the process was last noticed (s).
@@ -55,7 +57,7 @@ class Driver:
     def went_on(self, now: float) -> bool:
         """Return whether this process was stopped until a moment before `now` (s), for so long that
         clients may have gone elsewhere."""
-        if self._timer is not None and now > self._timer_at + self.limits.move_time:
+        if now > self._timer_at + self.limits.move_time:
             self._went_on = now
         return now < self._went_on + WENT_ON
 
@@ -85,30 +87,39 @@ class Driver:
             self.loop.call_soon(self.run)
 
     def run(self) -> None:
-        """Flush, hand out effects, arm the timer."""
-        self.flushing = False
-        node = self.node
+        """End a turn in which `EpollTransport` may not have looked for connections that were
+        closed."""
         poller = self._poller
         if poller is not None and (now := self.time()) > poller.due:
             poller.look(now)
+        self.end_turn()
+
+    def end_turn(self) -> None:
+        """Flush, hand out effects, arm the timer."""
+        self.flushing = False
+        node = self.node
         node.flush()
         if node.effects:
             self._on_effects()
             if node.dirty:
                 node.flush()
         self.turns.work = 0
-        due = node.next_deadline()
-        if due is not None and (self._timer is None or due < self._timer_at) and not self.stopped:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_at = due
-            # uvloop rounds to ms, possibly down.
-            self._timer = self.loop.call_at(due + 0.0005, self._tick)
+        if self._deadline.at < self._timer_at and not self.stopped:
+            self._arm()
+
+    def _arm(self) -> None:
+        """Have the node called at its deadline."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = self._deadline.at
+        # uvloop rounds to ms, possibly down.
+        self._timer = self.loop.call_at(self._timer_at + 0.0005, self._tick)
 
     def _tick(self) -> None:
         began = self.time()
         self.went_on(began)
         self._timer = None
+        self._timer_at = NEVER
         self.node.tick(began)
         self.run()
         if began >= self.collect_at:
@@ -121,6 +132,7 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            self._timer_at = NEVER
         if self._poller is not None:
             self._poller.close()
             self._poller = None

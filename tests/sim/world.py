@@ -460,6 +460,8 @@ class Host:
         else:
             world.violation("livelock", f"{self.name} asks for effects without end")
         due = node.next_deadline()
+        if due is not None and node.deadline.at > due:
+            world.violation("deadline", f"{self.name}: a driver would call too late")
         if due is not None and (self._armed is None or due < self._armed):
             self._armed = due
             self._serial += 1

@@ -137,6 +137,8 @@ class World:
                 if peer.transport.aborted or not peer.conn.backlog:
                     self.node.connection_lost(peer.conn, "closed", self.now)
             if not self.node.dirty and all(not p.conn.closed for p in gone):
+                due = self.node.next_deadline()
+                assert due is None or self.node.deadline.at <= due, "a driver would call too late"
                 return
 
     def advance(self, seconds: float) -> None:
