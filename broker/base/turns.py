@@ -87,6 +87,7 @@ class Turns:
         "_planned",
         "_turn_of_links",
         "longest",
+        "noted",
         "work",
     )
 
@@ -99,12 +100,15 @@ class Turns:
         self._turn_of_links = False
         self.longest = 0.0
         """s"""
+        self.noted = 0.0
+        """s; of a turn that took less, `took` need not be told."""
         self.work = 0
         """Steps in this turn."""
 
     def took(self, seconds: float) -> None:
         """Note how long a turn took (s)."""
         self.longest = max(self.longest, seconds)
+        self.noted = min(self.longest, self._node.limits.turn_long)
         if seconds > self._node.limits.turn_long:
             self._node.counters.turns_long += 1
 

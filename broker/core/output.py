@@ -47,14 +47,19 @@ class Output:
         """
         if self.dirty:
             self._hand_over(source)
+        if self._unheld:
+            self._go_on()
+        journal = self._broker.journal
+        if journal.recording:
+            journal.seal()
+
+    def _go_on(self) -> None:
+        """Handle what publishers had sent that are not held any more."""
         unheld = self._unheld
         while unheld:
             conn = unheld.popleft()
             conn.go_on(self._broker.now)
             self._hand_over(conn)
-        journal = self._broker.journal
-        if journal.recording:
-            journal.seal()
 
     def _hand_over(self, source: Connection | None) -> None:
         dirty = self.dirty

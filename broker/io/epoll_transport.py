@@ -22,6 +22,7 @@ import socket
 import termios
 from array import array
 from collections.abc import Callable
+from os import readv
 from typing import TYPE_CHECKING, Protocol
 
 from broker.core.connection import Connection
@@ -107,11 +108,11 @@ class TransportDriver(Protocol):
     def went_on(self, now: float) -> bool:
         """Return whether the process was stopped until a moment before `now` (s)."""
 
-    def run(self) -> None:
+    def end_turn(self) -> None:
         """Flush, hand out effects, arm the timer."""
 
     def wake(self) -> None:
-        """Have `run` called at the end of this turn of the loop."""
+        """Have `end_turn` called at the end of this turn of the loop."""
 
     def collect(self, now: float) -> None:
         """Run the garbage collector once; `now`: s."""
@@ -120,7 +121,7 @@ class TransportDriver(Protocol):
 class EpollTransport:
     """The connections of one driver."""
 
-    __slots__ = ("_began", "_epoll", "_into", "_left", "_view", "driver", "streams")
+    __slots__ = ("_epoll", "_into", "_left", "_poll", "_view", "driver", "due", "streams")
 
     def __init__(self, driver: TransportDriver) -> None:
         buffer = bytearray(READ_SIZE)
@@ -129,7 +130,9 @@ class EpollTransport:
         self._into = (buffer,)
         self._view = memoryview(buffer)
         self._epoll = select.epoll()
-        self._began = 0.0  # s; the last turn
+        self._poll = self._epoll.poll
+        self.due = 0.0
+        """When `look` is to be called (s), unless a turn begins before."""
         # Connections that the last turn had no time for, and their order.
         self._left: dict[int, int] = {}
         driver.loop.add_reader(self._epoll.fileno(), self.run)
@@ -146,13 +149,14 @@ class EpollTransport:
         driver = self.driver
         node = driver.node
         clock = driver.time
-        streams = self.streams
+        streams, into, view = self.streams, self._into, self._view
         # A flush follows at the end of this method.
         driver.flushing = True
-        began = flushed = now = clock()
-        still, self._began = began > self._began + STILL, began
+        began = now = clock()
+        still, self.due = began > self.due, began + STILL
+        flush_after = began + driver.turn_time
         try:
-            events = self._epoll.poll(0, EVENTS)
+            events = self._poll(0, EVENTS)
             if still:
                 driver.went_on(now)
                 events = self._read_ended(events, now)
@@ -166,38 +170,46 @@ class EpollTransport:
                 if stream is None:
                     continue
                 try:
-                    if event & OUT:
-                        stream.writable(now)
-                    if event != OUT:
-                        self._read(stream, event, now)
+                    if event == IN and stream.reading and stream.state == OPEN:
+                        # The same as `_read`, without a call: nearly all events are of this kind.
+                        try:
+                            size = readv(number, into)
+                        except OSError as error:
+                            stream.unreadable(error)
+                        else:
+                            if size:
+                                stream.conn.receive(view[:size].tobytes(), now)
+                            else:
+                                stream.ended()
+                    else:
+                        if event & OUT:
+                            stream.writable(now)
+                        if event != OUT:
+                            self._read(stream, event, now)
                 except Exception as error:
                     self._fault(stream, error)
                 now = clock()
-                if now > self._began + STILL:
-                    self.look(now)
-                if node.paused or now - flushed > driver.turn_time:
+                if now > flush_after or node.paused:
+                    if now > self.due:
+                        self.look(now)
                     # A subscriber or link is behind, and the publisher that was just read is the
                     # one that is paused; or the turn takes long.
                     node.flush(getattr(stream, "conn", None) if node.paused else None)
-                    flushed = now
+                    flush_after = now + driver.turn_time
                     if now - began > TURN_MOST and not driver.went_on(now):
                         self._left = {number: place for place, (number, _) in enumerate(turn)}
         finally:
-            driver.run()
+            driver.end_turn()
             if began >= driver.collect_at:
                 driver.collect(began)
-            driver.turns.took(clock() - began)
+            if (seconds := clock() - began) > driver.turns.noted:
+                driver.turns.took(seconds)
 
     def look(self, now: float) -> None:
         """Find connections that have been closed, before they are sent anything that has come
         meanwhile. `now`: s."""
-        self._began = now
-        self._read_ended(self._epoll.poll(0, EVENTS), now)
-
-    @property
-    def due(self) -> float:
-        """When `look` is to be called (s), unless a turn begins before."""
-        return self._began + STILL
+        self.due = now + STILL
+        self._read_ended(self._poll(0, EVENTS), now)
 
     def _read_ended(self, events: list[tuple[int, int]], now: float) -> list[tuple[int, int]]:
         """Read the connections to their end that were closed while nothing was read (the process
@@ -234,10 +246,8 @@ class EpollTransport:
             return
         try:
             size = os.readv(stream.number, self._into)
-        except (BlockingIOError, InterruptedError):
-            return
         except OSError as error:
-            stream.lost(error.strerror or str(error))
+            stream.unreadable(error)
             return
         if not size:
             stream.ended()
@@ -523,6 +533,12 @@ class EpollStream:
     def abort(self) -> None:
         """Close the connection at once; what has not gone out is lost."""
         self._end("closed")
+
+    def unreadable(self, error: OSError) -> None:
+        """Close after an `error` of the system at a read, and tell the node; nothing is done if it
+        was only too early to read."""
+        if not isinstance(error, (BlockingIOError, InterruptedError)):
+            self.lost(error.strerror or str(error))
 
     def fail(self, error: OSError) -> None:
         """Close after an error of the system, and tell the node later."""
