@@ -54,8 +54,7 @@ class Deadline:
 
     def by(self, when: float) -> None:
         """Have the driver call at `when` (s) at the latest."""
-        if when < self.at:
-            self.at = when
+        self.at = min(self.at, when)
 
 
 class Timers:

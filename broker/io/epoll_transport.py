@@ -121,7 +121,17 @@ class TransportDriver(Protocol):
 class EpollTransport:
     """The connections of one driver."""
 
-    __slots__ = ("_epoll", "_into", "_left", "_poll", "_view", "driver", "due", "streams")
+    __slots__ = (
+        "_epoll",
+        "_flush_time",
+        "_into",
+        "_left",
+        "_poll",
+        "_view",
+        "driver",
+        "due",
+        "streams",
+    )
 
     def __init__(self, driver: TransportDriver) -> None:
         buffer = bytearray(READ_SIZE)
@@ -131,6 +141,8 @@ class EpollTransport:
         self._view = memoryview(buffer)
         self._epoll = select.epoll()
         self._poll = self._epoll.poll
+        # s; a turn that takes longer flushes before its end.
+        self._flush_time = min(driver.turn_time, STILL)
         self.due = 0.0
         """When `look` is to be called (s), unless a turn begins before."""
         # Connections that the last turn had no time for, and their order.
@@ -154,7 +166,7 @@ class EpollTransport:
         driver.flushing = True
         began = now = clock()
         still, self.due = began > self.due, began + STILL
-        flush_after = began + driver.turn_time
+        flush_after = began + self._flush_time
         try:
             events = self._poll(0, EVENTS)
             if still:
@@ -195,7 +207,7 @@ class EpollTransport:
                     # A subscriber or link is behind, and the publisher that was just read is the
                     # one that is paused; or the turn takes long.
                     node.flush(getattr(stream, "conn", None) if node.paused else None)
-                    flush_after = now + driver.turn_time
+                    flush_after = now + self._flush_time
                     if now - began > TURN_MOST and not driver.went_on(now):
                         self._left = {number: place for place, (number, _) in enumerate(turn)}
         finally:

@@ -8,7 +8,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from broker.base.limits import DEFAULTS
+from broker.base.timers import Timer
 from broker.config.node_config import NodeConfig
 from broker.io.driver import Driver, StreamProtocol
 from broker.node import Node
@@ -133,3 +137,140 @@ def test_a_client_that_is_gone_during_a_turn_is_not_read() -> None:
     busy.connection_lost(None)
     scene.loop.turn()
     assert not socket.reading
+
+
+# ---------------------------------------------------------------- deadlines
+
+
+class Clock(Loop):
+    """A loop that makes its timer's call when the time has come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timers: list[Planned] = []
+
+    def call_at(self, when: float, call: Callable[[], None]) -> Any:
+        self.timers.append(Planned(when, call))
+        return self.timers[-1]
+
+    def until(self, end: float) -> None:
+        """Let the time pass."""
+        while self.armed and (first := min(self.armed, key=lambda timer: timer.when)).when <= end:
+            self.now = max(self.now, first.when)
+            first.cancelled = True
+            first.call()
+            self.turn()
+        self.now = end
+
+    @property
+    def armed(self) -> list[Planned]:
+        """The timers that are not cancelled."""
+        return [timer for timer in self.timers if not timer.cancelled]
+
+
+class Planned:
+    """A call at a time (s)."""
+
+    def __init__(self, when: float, call: Callable[[], None]) -> None:
+        self.when = when
+        self.call = call
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Asked(Node):
+    """A node that counts how often it is asked for its deadline."""
+
+    asked = 0
+
+    def next_deadline(self) -> float | None:
+        self.asked += 1
+        return super().next_deadline()
+
+
+class Ticking:
+    """A driver of a node that nobody talks to."""
+
+    def __init__(self, **config: Any) -> None:
+        self.loop = Clock()
+        config = {"discovery": "off"} | config
+        self.node = Asked(NodeConfig(**config), self.loop.now, 1.7e9, random.Random(1))
+        self.driver = Driver(self.node, cast(asyncio.AbstractEventLoop, self.loop), lambda: None)
+        self.driver.time = self.loop.time
+
+    def check(self) -> None:
+        """One timer at most is armed, and none too late."""
+        due = self.node.next_deadline()
+        armed = [timer.when for timer in self.loop.armed]
+        assert len(armed) <= 1
+        if due is not None:
+            assert self.node.deadline.at <= due
+            assert armed
+            assert armed[0] <= due + 0.001
+
+
+PLANS = st.lists(
+    st.one_of(
+        st.tuples(st.just("schedule"), st.floats(-1.0, 20.0)),
+        st.tuples(st.just("cancel"), st.integers(0, 5)),
+        st.tuples(st.just("hurry"), st.floats(-1.0, 20.0)),
+        st.tuples(st.just("pass"), st.floats(0.0, 8.0)),
+    ),
+    max_size=30,
+)
+
+
+@given(PLANS, st.sampled_from(("off", "static")))
+def test_a_timer_is_never_armed_later_than_the_deadline(
+    plans: list[tuple[str, float]], discovery: str
+) -> None:
+    scene = Ticking(discovery=discovery)
+    node, loop = scene.node, scene.loop
+    made: list[tuple[float, Timer]] = []
+    fired: dict[float, float] = {}
+    for what, value in plans:
+        if what == "schedule":
+            when = loop.now + value
+
+            def fire(now: float, due: float = max(when, loop.now)) -> None:
+                fired[due] = now
+
+            made.append((max(when, loop.now), node.schedule(when, fire)))
+        elif what == "cancel" and made:
+            node.cancel(made.pop(int(value) % len(made))[1])
+        elif what == "hurry":
+            node.cluster.hurry(loop.now + value)
+        elif what == "pass":
+            loop.until(loop.now + value)
+        scene.driver.wake()
+        loop.turn()
+        scene.check()
+    loop.until(loop.now + 30.0)
+    assert {due for due, _ in made} <= fired.keys()
+    assert all(due <= now <= due + 0.01 for due, now in fired.items())
+
+
+def test_a_turn_that_plans_nothing_asks_nobody_for_the_deadline() -> None:
+    scene = Ticking()
+    scene.driver.wake()
+    scene.loop.turn()
+    armed, asked = scene.loop.timers[:], scene.node.asked
+    for _ in range(3):
+        scene.driver.wake()
+        scene.loop.turn()
+    assert scene.loop.timers == armed
+    assert scene.node.asked == asked
+
+
+def test_nothing_is_armed_after_the_end() -> None:
+    scene = Ticking(discovery="static")
+    scene.driver.wake()
+    scene.loop.turn()
+    assert scene.loop.armed
+    scene.driver.stop()
+    scene.node.schedule(scene.loop.now, lambda now: None)
+    scene.driver.wake()
+    scene.loop.turn()
+    assert not scene.loop.armed

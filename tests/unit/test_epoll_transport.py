@@ -25,6 +25,7 @@ import uvloop
 
 from broker.base.counters import Counters
 from broker.base.limits import DEFAULTS, Limits
+from broker.base.timers import Deadline
 from broker.base.turns import Turns
 from broker.config.node_config import NodeConfig
 from broker.core.effects import Dial
@@ -143,6 +144,7 @@ class Recorder:
         self.limits = DEFAULTS
         self.counters = Counters()
         self.turns = Turns(self)  # type: ignore[arg-type]
+        self.deadline = Deadline()
         self.effects: list[Any] = []
         self.dirty: list[Conn] = []
         self.conns: list[Conn] = []
@@ -340,7 +342,7 @@ def test_ended_connections_are_handled_before_others_are_read(scene: Scene, stil
     busy.send(b"message")
     peer.send(b"ack")
     peer.close()
-    scene.poller._began = 0.0 if still else time.monotonic() + 3600
+    scene.poller.due = 0.0 if still else time.monotonic() + 3600
     scene.turns()
     assert sorted(found) == [("ack", False), ("message", still)]
     assert not other.lost
@@ -360,7 +362,7 @@ def test_clients_that_left_while_nothing_was_read_come_before_links_that_were_lo
         peer.send(b"messages")
         peer.close()
     client.close()
-    scene.poller._began = 0.0
+    scene.poller.due = 0.0
     scene.turns()
     assert heard == [True, True]
 
@@ -394,9 +396,9 @@ def test_ended_connections_are_read_before_anything_is_sent(scene: Scene, still:
     _, conn, peer = scene.open()
     peer.close()
     if still:
-        scene.poller._began = 0.0
+        scene.poller.due = 0.0
     else:
-        scene.poller._began = time.monotonic() + 3600
+        scene.poller.due = time.monotonic() + 3600
     scene.driver.run()
     assert bool(conn.lost) == still
     scene.turns()
@@ -530,7 +532,7 @@ def test_a_turn_that_takes_long_ends_and_all_have_their_turn(scene: Scene) -> No
         for _, _, peer in conns:
             peer.send(b"x")
         before = len(read)
-        scene.poller._began = scene.loop.now
+        scene.poller.due = scene.loop.now + epoll_transport.STILL
         scene.poller.run()
         assert len(read) - before == 3, "20 ms, and the last one to its end"
         if turn == 4:  # who comes first now is gone
