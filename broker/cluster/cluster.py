@@ -63,8 +63,10 @@ from broker.cluster.retained_sync import RetainedSync, RetainingBroker
 from broker.cluster.sessions.delivered_ranges import DeliveredRanges
 from broker.cluster.sessions.handover import Handover
 from broker.cluster.sessions.merge import SessionMerge
+from broker.cluster.sessions.messages_under_way import MessagesUnderWay
 from broker.cluster.sessions.ports import SessionBroker
 from broker.cluster.sessions.queue_merge import QueueMerge
+from broker.cluster.sessions.session_contents import SessionContents
 from broker.cluster.sessions.session_history import SessionHistory
 from broker.cluster.sessions.takeover import Takeover
 from broker.cluster.sessions.tombstones import Tombstones
@@ -348,20 +350,7 @@ class Cluster:
             node, self.origins, self.replay_log, self.trimmed_numbers, self.delivered_ranges
         )
         pinned_entries = PinnedEntries(node, self.strategy, self.replay_log)
-        handover = Handover(
-            node,
-            self.own.id,
-            directory=self.directory,
-            strategy=self.strategy,
-            origins=self.origins,
-            log=self.replay_log,
-            orphans=self.orphans,
-            gap_recovery=self.gap_recovery,
-            pinned_entries=pinned_entries,
-            delivered_ranges=self.delivered_ranges,
-            whereabouts=self.whereabouts,
-            history=self.session_history,
-        )
+        handover = self._handover(node, pinned_entries)
         tombstones = Tombstones(node, self.directory)
         queues = QueueMerge(
             node,
@@ -404,6 +393,36 @@ class Cluster:
             tombstones=tombstones,
             reporting=self,
             neighbours=self,
+        )
+
+    def _handover(self, node: FederatedBroker, pinned_entries: PinnedEntries) -> Handover:
+        """Return what gives sessions to other brokers."""
+        under_way = MessagesUnderWay(
+            node,
+            directory=self.directory,
+            strategy=self.strategy,
+            origins=self.origins,
+            orphans=self.orphans,
+            gap_recovery=self.gap_recovery,
+        )
+        contents = SessionContents(
+            node,
+            directory=self.directory,
+            origins=self.origins,
+            log=self.replay_log,
+            gap_recovery=self.gap_recovery,
+            delivered_ranges=self.delivered_ranges,
+            history=self.session_history,
+            under_way=under_way,
+        )
+        return Handover(
+            node,
+            self.own.id,
+            directory=self.directory,
+            contents=contents,
+            under_way=under_way,
+            pinned_entries=pinned_entries,
+            whereabouts=self.whereabouts,
         )
 
     def _build_links(self, node: FederatedBroker) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.drain import DrainOptions
-from broker.cluster.sessions.handover import COMPLETE_TIME
+from broker.cluster.sessions.messages_under_way import COMPLETE_TIME
 from broker.wire import Property, Publish
 from tests.sim.clients import SimClient
 from tests.sim.test_federation import Event, Scene, kill, part, start

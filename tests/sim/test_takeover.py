@@ -10,7 +10,7 @@ import pytest
 
 from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.delivery.gap_recovery import GapRecovery
-from broker.cluster.sessions.handover import COMPLETE_TIME
+from broker.cluster.sessions.messages_under_way import COMPLETE_TIME
 from broker.cluster.sessions.takeover import SLICE
 from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
 from broker.node import Node

@@ -476,7 +476,7 @@ def test_what_a_session_had_is_found_in_batches() -> None:
     assert history.given(session) == {KEYS[0]: [(3, 3)]}
     asked = Asked(FAR, TAKE, 0, "c", 0, b"", {})
     export = PendingHandover(asked, 0, {KEYS[0]: OriginWindow(1, now)}, 0, now)
-    rest = node.cluster.takeover._handover._rest(session, export, now)
+    rest = node.cluster.takeover._handover._contents.rest(session, export, now)
     sent = rest[4 + int.from_bytes(rest[:4], "big") :]
     assert [(n, m.topic, m.payload) for _, n, m, _, _ in read_link_packets(sent, now)] == [
         (3, b"a", b"x"),

@@ -7,21 +7,9 @@ and the table of transitions, which is followed here.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.base.sequence_set import LAST, MAX_GAPS, Ranges, intersect, merge, subtract
-from broker.cluster.delivery.subscription_start import starts_of
-from broker.cluster.link.codec import split_key
-from broker.cluster.link.version_vector import OriginWindow, Vector, decode_vector, encode_vector
-from broker.cluster.sessions.message_vectors import (
-    offered,
-    only,
-    only_here,
-    ranges_of,
-    uncovered,
-    vector_of,
-)
+from broker.cluster.link.version_vector import decode_vector
 from broker.cluster.sessions.pending_handover import (
     TRANSITIONS,
     Action,
@@ -31,9 +19,7 @@ from broker.cluster.sessions.pending_handover import (
     State,
 )
 from broker.cluster.sessions.session_codec import (
-    SessionState,
     encoding,
-    state_of,
     subscriptions_of,
 )
 from broker.cluster.sessions.session_entries import entries_of, key_of, posted_stamp
@@ -59,17 +45,12 @@ from broker.core.session import Session
 from broker.core.session_owner import KEPT, Entry, digest
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.gap_recovery import GapRecovery
-    from broker.cluster.delivery.origins import Origins
-    from broker.cluster.delivery.orphans import Orphans
     from broker.cluster.delivery.pinned_entries import PinnedEntries
-    from broker.cluster.delivery.replay_log import ReplayLog
-    from broker.cluster.sessions.delivered_ranges import DeliveredRanges
+    from broker.cluster.sessions.messages_under_way import MessagesUnderWay
     from broker.cluster.sessions.ports import SessionBroker
-    from broker.cluster.sessions.session_history import SessionHistory
+    from broker.cluster.sessions.session_contents import SessionContents
     from broker.cluster.sessions.whereabouts import Whereabouts
     from broker.cluster.strategy.directory import Directory
-    from broker.cluster.strategy.routing_strategy import RoutingStrategy
 
 GIVEN_TIME = 5.0
 """s for which this broker tells others which one has taken a session, until all have heard."""
@@ -77,19 +58,6 @@ LINGER = 1.0
 """s for which the directory entry of a session that was given away stays when the taker's entry is
 known here: a broker that hears of the withdrawal has heard of the taker's entry by then. A broker
 that knew neither would begin a new session."""
-REPAIR_TIME = 10.0
-"""s; with routing by interest, messages that arrived so long before a takeover began have been
-offered to local subscribers: no repair takes longer, and messages that are held back until its end
-come from the log."""
-COMPLETE_TIME = 5.0
-"""s for which the rest of a session waits for messages that were published before the taker's
-subscriptions: longer than it takes to notice that a neighbour is silent (2 s), and to ask again."""
-MERGE_TIME = 30.0
-"""s for which a session that is to be added to a newer one waits for such messages while their
-origin can be reached: no client waits for it. The broker of the newer session asks for those that
-have not come by then."""
-MERGE_AWAY = 10.0
-"""s; the same while their origin is away."""
 EXPORT_TIME = 30.0
 """s for which an encoded session is kept for a taker that has stopped asking."""
 
@@ -108,26 +76,19 @@ class Handover:
 
     __slots__ = (
         "_actions",
-        "_asked",
+        "_contents",
         "_counters",
-        "_delivered_ranges",
         "_directory",
         "_exports",
-        "_gap_recovery",
         "_given",
-        "_history",
         "_limits",
-        "_log",
-        "_never",
         "_node",
         "_number",
-        "_origins",
-        "_orphans",
         "_own",
         "_pinned_entries",
         "_predecessors",
-        "_strategy",
         "_turns",
+        "_under_way",
         "_whereabouts",
         "size",
     )
@@ -138,20 +99,15 @@ class Handover:
         own_id: bytes,
         *,
         directory: Directory,
-        strategy: RoutingStrategy,
-        origins: Origins,
-        log: ReplayLog,
-        orphans: Orphans,
-        gap_recovery: GapRecovery,
+        contents: SessionContents,
+        under_way: MessagesUnderWay,
         pinned_entries: PinnedEntries,
-        delivered_ranges: DeliveredRanges,
         whereabouts: Whereabouts,
-        history: SessionHistory,
     ) -> None:
-        """`node`: this broker, with the id `own_id`; `pinned_entries`: keeps log entries for
-        sessions that move; `whereabouts`: notes sessions that leave; the modules that know what a
-        session was offered: `directory`, `strategy`, `origins`, `log`, `orphans`, `gap_recovery`,
-        `delivered_ranges`, `history`."""
+        """`node`: this broker, with the id `own_id`; `directory`: which brokers have sessions, and
+        the way to them; `contents`: what a taker has to know of a session; `under_way`: what is
+        still to come to it; `pinned_entries`: keeps log entries for sessions that move;
+        `whereabouts`: notes sessions that leave."""
         self._node = node
         self._counters = node.counters
         self._predecessors = node.predecessors
@@ -159,24 +115,15 @@ class Handover:
         self._limits = node.limits
         self._own = own_id
         self._directory = directory
-        self._strategy = strategy
-        self._origins = origins
-        self._log = log
-        self._orphans = orphans
-        self._gap_recovery = gap_recovery
-        self._delivered_ranges = delivered_ranges
+        self._contents = contents
+        self._under_way = under_way
         self._whereabouts = whereabouts
-        self._history = history
         self._exports: dict[str, PendingHandover] = {}
         self.size = 0
         """Bytes that are encoded."""
         self._number = 0
         self._pinned_entries = pinned_entries
         self._given: dict[str, Given] = {}
-        # Client -> stamp of the taker that waits until the session is complete, since when (s).
-        self._asked: dict[str, tuple[int, float]] = {}
-        # With flooding: numbers that were waited for and did not arrive.
-        self._never: dict[bytes, Ranges] = {}
         self._actions: dict[Action, Callable[[Asked, float], None]] = {
             Action.READ_CLIENT: self._read_client,
             Action.SAY_FOREIGN: lambda asked, now: self._answer(asked, FOREIGN),
@@ -391,7 +338,7 @@ class Handover:
             asked.stamp,
             merging,
         )
-        early = merging and not same and self._lacks(asked, now)
+        early = merging and not same and self._under_way.awaited(asked, now)
         if session.conn is not None:
             self._node.take_over(session)
             if asked.client_id not in self._node.sessions:
@@ -406,7 +353,8 @@ class Handover:
         # Messages that are under way to here alone would be missing, and those that are held back
         # for them would be out of order.
         longest = export.began + self._limits.move_longest - self._limits.move_time
-        return Input.EARLY if self._lacks(asked, now, late=now >= longest) else Input.REST
+        awaited = self._under_way.awaited(asked, now, late=now >= longest)
+        return Input.EARLY if awaited else Input.REST
 
     def _read_client(self, asked: Asked, now: float) -> None:
         def read(at: float) -> None:
@@ -439,95 +387,6 @@ class Handover:
         posted = posted_stamp(self._directory, asked.sender, client_id) >= asked.stamp
         self._found_after(client_id, LINGER if posted else GIVEN_TIME)
         self._answer(asked, ENDED)
-
-    # ---------------------------------------------------------------- messages under way
-
-    def _lacks(self, asked: Asked, now: float, *, late: bool = False) -> bool:
-        """Whether messages are still to come to a session that were published before its taker's
-        subscriptions. Not if they have been waited for too long (`late`): a link that is gone may
-        have lost them, before this broker has noticed."""
-        client_id, need, merge = asked.client_id, asked.need, asked.request == MERGE
-        if self._asked.get(client_id, (0, now))[0] != asked.stamp:
-            self._asked[client_id] = (asked.stamp, now)
-        since = self._asked[client_id][1]
-        vector = self._origins.vector
-        waited = now - since
-        if not merge and self._strategy.everything_arrives():
-            waits = self._under_way(need, waited, late)
-        else:
-            known = {
-                key: window
-                for key, window in need.items()
-                if key in vector and self._comes(key, waited, merge)
-            }
-            waits = (waited < COMPLETE_TIME and self._gap_recovery.unsettled()) or bool(
-                only(known, offered(vector))
-            )
-        if waits and not late:
-            if len(self._asked) > self._limits.max_moves:
-                del self._asked[next(iter(self._asked))]
-            return True
-        del self._asked[client_id]
-        return False
-
-    def _under_way(self, need: Vector, waited: float, late: bool) -> bool:
-        """Whether, with flooding, messages of `need` are still to come: over links, behind what is
-        queued there, even if their origin is gone. Messages that newer ones have overtaken come
-        soon, in a replay, or never, as an expired one is not replayed. Later takeovers do not wait
-        for those that did not come."""
-        vector = self._origins.vector
-        lacks = uncovered(need, dict.fromkeys(need, OriginWindow(0, 0.0)), self._offered())
-        overtaken = {
-            key: subtract(ranges, [(vector[key].top + 1, LAST)])
-            for key, ranges in lacks.items()
-            if key in vector
-        }
-        lasts = {key: ranges for key, ranges in lacks.items() if ranges != overtaken.get(key)}
-        if waited < COMPLETE_TIME and not late and any(key in vector for key in lacks):
-            return True
-        if not late and any(self._reachable(key) for key in lasts):
-            return True
-        self._gave_up(overtaken)
-        if lasts:
-            # This taker learns that it lacks them.
-            self._node.schedule(self._node.now, lambda now: self._gave_up(lasts))
-        return False
-
-    def _gave_up(self, lacks: dict[bytes, Ranges]) -> None:
-        vector = self._origins.vector
-        self._never = {
-            key: intersect(old, vector[key].lacks)
-            for key, old in self._never.items()
-            if key in vector
-        }
-        for key, ranges in lacks.items():
-            if ranges and key in vector:
-                self._never[key] = merge([*self._never.get(key, ()), *ranges])[-MAX_GAPS:]
-
-    def _offered(self) -> Vector:
-        """Return the numbers that local sessions have been offered, or will never be."""
-        seen = offered(self._origins.vector)
-        for key, never in self._never.items():
-            if never and key in seen:
-                seen |= vector_of({key: merge([*ranges_of({key: seen[key]}).get(key, ()), *never])})
-        return seen
-
-    def _reachable(self, key: bytes) -> bool:
-        """Whether an origin can be reached."""
-        broker_id, boot = split_key(key)
-        return self._directory.reaches(broker_id) and self._directory.boot(broker_id) == boot
-
-    def _comes(self, key: bytes, waited: float, merge: bool) -> bool:
-        """Whether the missing messages of an origin are to be waited for, as some broker may have
-        them."""
-        if self._reachable(key):
-            return waited < (MERGE_TIME if merge else COMPLETE_TIME)
-        feed = self._origins.vector[key].feed
-        if not merge:
-            return False
-        if feed is None:  # flooding brings them over links
-            return waited < MERGE_AWAY
-        return waited < (MERGE_TIME if self._orphans.reachable(feed) else MERGE_AWAY)
 
     def _answer(self, asked: Asked, answer: int, rest: bytes = b"") -> None:
         body = say(answer, asked.stamp, asked.client_id, rest)
@@ -571,7 +430,7 @@ class Handover:
 
     def _send_rest(self, asked: Asked, now: float) -> None:
         export = self._exports[asked.client_id]
-        export.rest = self._rest(self._node.sessions[asked.client_id], export, now)
+        export.rest = self._contents.rest(self._node.sessions[asked.client_id], export, now)
         self.size += len(export.rest)
         self._send(asked._replace(position=0), now)
 
@@ -594,7 +453,7 @@ class Handover:
             self._make_room(now)
         merged = asked.request == MERGE
         self._whereabouts.leaves(session, now)
-        state = self._state_of(session, now, merged=merged)
+        state = self._contents.state(session, now, merged=merged)
         self._number = self._number + 1 & 0xFFFFFFFF
         export = PendingHandover(asked, self._number, state.seen, len(session.queue), now)
         export.merged = merged
@@ -616,19 +475,6 @@ class Handover:
         )
         self._step(asked._replace(position=0), export.state, Input.MORE, now)
 
-    def _state_of(self, session: Session, now: float, *, merged: bool) -> SessionState:
-        """Return what a taker has to know of a session; `merged`: it adds it to a newer one."""
-        if merged:
-            self._history.note(session)
-            return self._history.old_state(session, now, alone=True)
-        seen = offered(self._origins.vector)
-        self._delivered_ranges.complete(seen, session)
-        state = state_of(session, seen, self._node.dispatcher, alone=True)
-        if self._left_behind(session.client_id, session.stamp):
-            state.given = self._given_here(session, state)
-            self._tighten(session, state.before)
-        return state
-
     def _encoded(
         self, client_id: str, export: PendingHandover, work: Generator[int, None, bytes]
     ) -> Iterator[int]:
@@ -639,44 +485,6 @@ class Handover:
         self.size += len(data)
         self._happens(client_id, export.state, Input.ENCODED)
 
-    def _left_behind(self, client_id: str, stamp: int) -> bool:
-        """Whether a broker that is away has an older session of a client."""
-        return any(entry.stamp < stamp for _, entry in entries_of(self._directory, client_id))
-
-    def _given_here(self, session: Session, state: SessionState) -> dict[bytes, Ranges]:
-        """Return the numbers that a session has had and that do not follow from the start of its
-        subscriptions: those in its queue, and those that it got from logs."""
-        history = self._history
-        history.note(session)
-        has = ranges_of(offered(self._origins.vector))
-        for origin in history.origins_of(state.items, has, self._node.now):
-            if origin is not None:
-                history.offers(session, *origin)
-        return history.given(session)
-
-    def _tighten(self, session: Session, before: Vector) -> None:
-        """Add to `before` the numbers that were not for a session as they were published before it
-        subscribed, and did not come here, as no local subscriber wanted them. The taker cannot find
-        them in its log when it merges an older session with this one."""
-        begun = [start for start in starts_of(session) if start is not None]
-        if any(start.adopted for start in begun) or self._gap_recovery.unsettled():
-            return
-        starts = [start.at for start in begun]
-        if not starts:
-            return
-        lowest: dict[bytes, int] = {}
-        vector, log = self._origins.vector, self._log
-        for entry in log.latest():
-            if entry.at < min(starts):
-                break
-            lowest[entry.key] = min(entry.sequence, lowest.get(entry.key, entry.sequence))
-        else:
-            if self._counters.replay_log_trimmed:
-                return  # the log does not go back so far: large messages empty it quickly
-        for key, window in before.items():
-            if (here := vector.get(key)) is not None:
-                window.top = max(window.top, min(lowest.get(key, here.top + 1) - 1, LAST))
-
     def _expire(self, client_id: str, export: PendingHandover, now: float) -> None:
         if self._exports.get(client_id) is export:
             if export.at + EXPORT_TIME <= now:
@@ -685,19 +493,6 @@ class Handover:
                 self._node.schedule(
                     export.at + EXPORT_TIME, lambda at: self._expire(client_id, export, at)
                 )
-
-    def _rest(self, session: Session, export: PendingHandover, now: float) -> bytes:
-        """Encode the messages that arrived since the session was encoded, and the numbers up to
-        which that is all."""
-        seen = encode_vector(self._offered())
-        parts = [len(seen).to_bytes(4, "big"), seen]
-        came = only_here(self._origins.vector, export.seen)
-        found = self._log.those(came, export.began - REPAIR_TIME)
-        for entry in chain.from_iterable(each.singles() for each in found):
-            if any(session.wanting(entry.topic.decode())):
-                for sequence in range(entry.sequence, entry.sequence + entry.count):
-                    parts.append(entry.part(sequence, sequence).data(now))
-        return b"".join(parts)
 
     def _drop(self, client_id: str) -> None:
         export = self._exports.pop(client_id, None)

@@ -45,6 +45,11 @@ SyncedMessage = tuple[float, bytes, int, bytes, int]
 """A retained message that retained synchronisation brought: when it was delivered (s), its origin,
 number and topic, and a hash of its content."""
 
+REPAIR_TIME = 10.0
+"""s; with routing by interest, messages that arrived so long before a takeover began have been
+offered to local subscribers: no repair takes longer, and messages that are held back until its end
+come from the log."""
+
 
 class MergedHistory:
     """What an old session had that has been merged into a newer one."""

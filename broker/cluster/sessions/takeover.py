@@ -42,7 +42,7 @@ from broker.base.sequence_set import subtract
 from broker.cluster.events import RouteChanged
 from broker.cluster.link.codec import read_link_messages
 from broker.cluster.link.version_vector import decode_vector, encode_vector
-from broker.cluster.sessions.handover import REPAIR_TIME, Handover
+from broker.cluster.sessions.handover import Handover
 from broker.cluster.sessions.message_vectors import (
     behind,
     lacking,
@@ -57,7 +57,7 @@ from broker.cluster.sessions.message_vectors import (
 from broker.cluster.sessions.pending_takeover import RETRY, Action, Input, PendingTakeover, State
 from broker.cluster.sessions.session_codec import SessionState, decoding, restoring
 from broker.cluster.sessions.session_entries import entries_of, key_of
-from broker.cluster.sessions.session_history import MergedHistory, SessionHistory
+from broker.cluster.sessions.session_history import REPAIR_TIME, MergedHistory, SessionHistory
 from broker.cluster.sessions.session_parts import Added
 from broker.cluster.sessions.takeover_messages import (
     ANSWER,

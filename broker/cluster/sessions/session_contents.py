@@ -1,0 +1,133 @@
+"""What a broker that takes a session has to know of it: its state, and later the rest, the messages
+that came to it since. `session_codec` has the state as bytes, `handover` sends them."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from broker.base.sequence_set import LAST, Ranges
+from broker.cluster.delivery.subscription_start import starts_of
+from broker.cluster.link.version_vector import Vector, encode_vector
+from broker.cluster.sessions.message_vectors import offered, only_here, ranges_of
+from broker.cluster.sessions.session_codec import SessionState, state_of
+from broker.cluster.sessions.session_entries import entries_of
+from broker.cluster.sessions.session_history import REPAIR_TIME
+
+if TYPE_CHECKING:
+    from broker.cluster.delivery.gap_recovery import GapRecovery
+    from broker.cluster.delivery.origins import Origins
+    from broker.cluster.delivery.replay_log import ReplayLog
+    from broker.cluster.sessions.delivered_ranges import DeliveredRanges
+    from broker.cluster.sessions.messages_under_way import MessagesUnderWay
+    from broker.cluster.sessions.pending_handover import PendingHandover
+    from broker.cluster.sessions.session_history import SessionHistory
+    from broker.cluster.strategy.directory import Directory
+    from broker.core.local_broker import LocalBroker
+    from broker.core.session import Session
+
+
+class SessionContents:
+    """Reads off this broker's sessions what others have to know that take them."""
+
+    __slots__ = (
+        "_counters",
+        "_delivered_ranges",
+        "_directory",
+        "_gap_recovery",
+        "_history",
+        "_log",
+        "_node",
+        "_origins",
+        "_under_way",
+    )
+
+    def __init__(
+        self,
+        node: LocalBroker,
+        *,
+        directory: Directory,
+        origins: Origins,
+        log: ReplayLog,
+        gap_recovery: GapRecovery,
+        delivered_ranges: DeliveredRanges,
+        history: SessionHistory,
+        under_way: MessagesUnderWay,
+    ) -> None:
+        """`node`: this broker; `directory`: which brokers have older sessions; `under_way`: which
+        numbers will never come; the modules that know what a session was offered: `origins`, `log`,
+        `gap_recovery`, `delivered_ranges`, `history`."""
+        self._node = node
+        self._counters = node.counters
+        self._directory = directory
+        self._origins = origins
+        self._log = log
+        self._gap_recovery = gap_recovery
+        self._delivered_ranges = delivered_ranges
+        self._history = history
+        self._under_way = under_way
+
+    def state(self, session: Session, now: float, *, merged: bool) -> SessionState:
+        """Return what a taker has to know of a `session` at `now` (s). `merged`: it adds it to a
+        newer one."""
+        if merged:
+            self._history.note(session)
+            return self._history.old_state(session, now, alone=True)
+        seen = offered(self._origins.vector)
+        self._delivered_ranges.complete(seen, session)
+        state = state_of(session, seen, self._node.dispatcher, alone=True)
+        if self._left_behind(session.client_id, session.stamp):
+            state.given = self._given_here(session, state)
+            self._tighten(session, state.before)
+        return state
+
+    def _left_behind(self, client_id: str, stamp: int) -> bool:
+        """Whether a broker that is away has an older session of a client."""
+        return any(entry.stamp < stamp for _, entry in entries_of(self._directory, client_id))
+
+    def _given_here(self, session: Session, state: SessionState) -> dict[bytes, Ranges]:
+        """Return the numbers that a session has had and that do not follow from the start of its
+        subscriptions: those in its queue, and those that it got from logs."""
+        history = self._history
+        history.note(session)
+        has = ranges_of(offered(self._origins.vector))
+        for origin in history.origins_of(state.items, has, self._node.now):
+            if origin is not None:
+                history.offers(session, *origin)
+        return history.given(session)
+
+    def _tighten(self, session: Session, before: Vector) -> None:
+        """Add to `before` the numbers that were not for a session as they were published before it
+        subscribed, and did not come here, as no local subscriber wanted them. The taker cannot find
+        them in its log when it merges an older session with this one."""
+        begun = [start for start in starts_of(session) if start is not None]
+        if any(start.adopted for start in begun) or self._gap_recovery.unsettled():
+            return
+        starts = [start.at for start in begun]
+        if not starts:
+            return
+        lowest: dict[bytes, int] = {}
+        vector, log = self._origins.vector, self._log
+        for entry in log.latest():
+            if entry.at < min(starts):
+                break
+            lowest[entry.key] = min(entry.sequence, lowest.get(entry.key, entry.sequence))
+        else:
+            if self._counters.replay_log_trimmed:
+                return  # the log does not go back so far: large messages empty it quickly
+        for key, window in before.items():
+            if (here := vector.get(key)) is not None:
+                window.top = max(window.top, min(lowest.get(key, here.top + 1) - 1, LAST))
+
+    def rest(self, session: Session, export: PendingHandover, now: float) -> bytes:
+        """Return the messages that came to a `session` since it was encoded (`export`), and the
+        numbers up to which that is all, as bytes. `now` (s) counts for what expires."""
+        seen = encode_vector(self._under_way.offered())
+        parts = [len(seen).to_bytes(4, "big"), seen]
+        came = only_here(self._origins.vector, export.seen)
+        found = self._log.those(came, export.began - REPAIR_TIME)
+        for entry in chain.from_iterable(each.singles() for each in found):
+            if any(session.wanting(entry.topic.decode())):
+                for sequence in range(entry.sequence, entry.sequence + entry.count):
+                    parts.append(entry.part(sequence, sequence).data(now))
+        return b"".join(parts)
