@@ -60,14 +60,18 @@ from broker.cluster.link.link import Handler, Link
 from broker.cluster.link.link_states import Action, Input
 from broker.cluster.retained_comparison import RetainedComparison
 from broker.cluster.retained_sync import RetainedSync, RetainingBroker
+from broker.cluster.sessions.competing_sessions import CompetingSessions
 from broker.cluster.sessions.delivered_ranges import DeliveredRanges
 from broker.cluster.sessions.handover import Handover
 from broker.cluster.sessions.merge import SessionMerge
 from broker.cluster.sessions.messages_under_way import MessagesUnderWay
+from broker.cluster.sessions.pending_takeover import PendingTakeover
 from broker.cluster.sessions.ports import SessionBroker
+from broker.cluster.sessions.posted_sessions import PostedSessions
 from broker.cluster.sessions.queue_merge import QueueMerge
 from broker.cluster.sessions.session_contents import SessionContents
 from broker.cluster.sessions.session_history import SessionHistory
+from broker.cluster.sessions.session_restoration import SessionRestoration
 from broker.cluster.sessions.takeover import Takeover
 from broker.cluster.sessions.tombstones import Tombstones
 from broker.cluster.sessions.whereabouts import Whereabouts
@@ -349,10 +353,10 @@ class Cluster:
         self.session_history: SessionHistory = SessionHistory(
             node, self.origins, self.replay_log, self.trimmed_numbers, self.delivered_ranges
         )
-        pinned_entries = PinnedEntries(node, self.strategy, self.replay_log)
-        handover = self._handover(node, pinned_entries)
-        tombstones = Tombstones(node, self.directory)
-        queues = QueueMerge(
+        self.pinned_entries: PinnedEntries = PinnedEntries(node, self.strategy, self.replay_log)
+        self.tombstones: Tombstones = Tombstones(node, self.directory)
+        self._build_handover(node)
+        self.queue_merge: QueueMerge = QueueMerge(
             node,
             origins=self.origins,
             log=self.replay_log,
@@ -362,41 +366,20 @@ class Cluster:
             history=self.session_history,
             reporting=self,
         )
-        merging = SessionMerge(
+        self.session_merge: SessionMerge = SessionMerge(
             node,
             self.own.id,
             directory=self.directory,
             gap_recovery=self.gap_recovery,
-            queues=queues,
-            handover=handover,
-            tombstones=tombstones,
+            queues=self.queue_merge,
+            handover=self.handover,
+            tombstones=self.tombstones,
             reporting=self,
         )
-        self.takeover: Takeover = Takeover(
-            node,
-            self.own.id,
-            clock=self.clock,
-            links=self.links,
-            directory=self.directory,
-            strategy=self.strategy,
-            barrier=self.barrier,
-            origins=self.origins,
-            log=self.replay_log,
-            gap_recovery=self.gap_recovery,
-            subscription_starts=self.subscription_starts,
-            pinned_entries=pinned_entries,
-            delivered_ranges=self.delivered_ranges,
-            history=self.session_history,
-            handover=handover,
-            merging=merging,
-            queues=queues,
-            tombstones=tombstones,
-            reporting=self,
-            neighbours=self,
-        )
+        self._build_takeover(node)
 
-    def _handover(self, node: FederatedBroker, pinned_entries: PinnedEntries) -> Handover:
-        """Return what gives sessions to other brokers."""
+    def _build_handover(self, node: FederatedBroker) -> None:
+        """Build what gives sessions to other brokers."""
         under_way = MessagesUnderWay(
             node,
             directory=self.directory,
@@ -415,14 +398,66 @@ class Cluster:
             history=self.session_history,
             under_way=under_way,
         )
-        return Handover(
+        self.handover: Handover = Handover(
             node,
             self.own.id,
             directory=self.directory,
             contents=contents,
             under_way=under_way,
-            pinned_entries=pinned_entries,
+            pinned_entries=self.pinned_entries,
             whereabouts=self.whereabouts,
+        )
+
+    def _build_takeover(self, node: FederatedBroker) -> None:
+        """Build what posts sessions, and takes them from other brokers."""
+        self.posted_sessions: PostedSessions = PostedSessions(
+            node,
+            directory=self.directory,
+            links=self.links,
+            handover=self.handover,
+            tombstones=self.tombstones,
+            reporting=self,
+            neighbours=self,
+        )
+        pending: dict[str, PendingTakeover] = {}
+        competing = CompetingSessions(
+            node,
+            self.own.id,
+            clock=self.clock,
+            directory=self.directory,
+            taken=pending,
+            handover=self.handover,
+            merging=self.session_merge,
+            tombstones=self.tombstones,
+        )
+        restoration = SessionRestoration(
+            node,
+            strategy=self.strategy,
+            origins=self.origins,
+            gap_recovery=self.gap_recovery,
+            subscription_starts=self.subscription_starts,
+            pinned_entries=self.pinned_entries,
+            delivered_ranges=self.delivered_ranges,
+            history=self.session_history,
+            queues=self.queue_merge,
+            tombstones=self.tombstones,
+            posted=self.posted_sessions,
+        )
+        self.takeover: Takeover = Takeover(
+            node,
+            self.own.id,
+            pending=pending,
+            clock=self.clock,
+            links=self.links,
+            directory=self.directory,
+            barrier=self.barrier,
+            posted=self.posted_sessions,
+            competing=competing,
+            restoration=restoration,
+            pinned_entries=self.pinned_entries,
+            handover=self.handover,
+            merging=self.session_merge,
+            reporting=self,
         )
 
     def _build_links(self, node: FederatedBroker) -> None:
@@ -498,9 +533,9 @@ class Cluster:
         self.shared_delivered = self.custody.delivered
         self.shared_settled: Callable[[SharedOutgoing], None] = self.custody.settled
         self.claim_session: Callable[[Claimant, Connect, float], int] = self.takeover.begin
-        self.session_came: Callable[[Session, bool], None] = self.takeover.came
-        self.session_ended: Callable[[Session], None] = self.takeover.ended
-        self.session_floor: Callable[[str, str | None], int] = self.takeover.tombstones.floor
+        self.session_came: Callable[[Session, bool], None] = self.posted_sessions.came
+        self.session_ended: Callable[[Session], None] = self.posted_sessions.ended
+        self.session_floor: Callable[[str, str | None], int] = self.tombstones.floor
         self.session_away: Callable[[Session], None] = self.trimmed_numbers.watch
         self.session_elsewhere: Callable[[str], bool] = self.whereabouts.elsewhere
         self.subscribing: Callable[[Session, Callable[[float], None]], None] = (
@@ -656,9 +691,10 @@ class Cluster:
         about."""
         noted = self.absent_members.memory + self.subscription_starts.memory
         moving = (
-            self.takeover.exported
+            self.handover.size
             + self.takeover.arriving
-            + self.takeover.pinned_entries.size
+            + self.session_merge.arriving
+            + self.pinned_entries.size
             + self.trimmed_numbers.size
         )
         said = self.directory.database.memory + self.strategy.memory
@@ -955,7 +991,7 @@ class Cluster:
 
     def leaves(self, client_id: str) -> bool:
         """Whether another broker is taking the session of a client."""
-        return self.takeover.leaves(client_id)
+        return self.handover.leaves(client_id)
 
     # ---------------------------------------------------------------- end
 

@@ -307,7 +307,7 @@ def test_an_old_session_is_added_to_a_newer_one(filters: int) -> None:
     data = encode_state(state, world.now)
     parts = list(split(data, 1, 0, len(data)))
     world.advance(3.0)
-    (merge,) = world.node.takeover.merging._merges.values()
+    (merge,) = world.node.cluster.session_merge._merges.values()
 
     def part(data: bytes) -> None:
         one.send(

@@ -706,7 +706,7 @@ def moves(host: Host) -> bool:
     via, moving = cluster.directory.database.via, cluster.takeover
     return any(
         via(one.holder) is not None
-        for one in (*moving._pending.values(), *moving.merging._merges.values())
+        for one in (*moving._pending.values(), *cluster.session_merge._merges.values())
     )
 
 

@@ -170,7 +170,7 @@ def test_a_session_that_ended_elsewhere_does_not_come_back(again: bool) -> None:
     row.run(3.0)
     row.connect(2, clean=True, expiry=0).leave()
     row.run(0.1)
-    assert len(row.node(2).takeover.tombstones) == 1
+    assert len(row.node(2).cluster.tombstones) == 1
     new = row.connect(0) if again else None
     row.world.heal()
     row.join()
@@ -181,7 +181,7 @@ def test_a_session_that_ended_elsewhere_does_not_come_back(again: bool) -> None:
     else:
         assert not row.connect(1).present
     row.run(1.0)
-    assert not len(row.node(2).takeover.tombstones)
+    assert not len(row.node(2).cluster.tombstones)
     entries = [host.running.cluster.directory.database.own.entries for host in row.world.hosts]
     assert sum(CLIENT + b"c" in mine for mine in entries) == 1
 
@@ -298,7 +298,7 @@ def test_a_client_that_is_back_first_gets_what_was_published_meanwhile(
     second.leave()
     row.host(0).pause()  # the publisher's broker: nothing comes from there
     row.world.heal()
-    row.until(lambda: row.node(1).cluster.takeover._elsewhere("c"), 10.0)
+    row.until(lambda: row.node(1).cluster.posted_sessions.elsewhere("c"), 10.0)
     third = row.client(1)
     row.until(lambda: third.connacks if arrived else not row.node(1).sessions["c"].stamp)
     row.host(0).resume()
@@ -351,7 +351,7 @@ def test_an_older_session_goes_on_when_the_newer_ones_holder_hangs(routing: str)
     second.leave()
     row.world.heal()
     moving = row.node(1).cluster.takeover
-    row.until(lambda: moving._elsewhere("c"), 20.0)
+    row.until(lambda: row.node(1).cluster.posted_sessions.elsewhere("c"), 20.0)
     third = row.client(1)
     row.until(lambda: moving._pending and moving._pending["c"].state is State.SETTLING)
     row.host(2).pause()

@@ -19,6 +19,7 @@ from broker.cluster.delivery.paced_release import PacedRelease
 from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
 from broker.cluster.delivery.replay_log import NEVER, ReplayLog
 from broker.cluster.sessions.delivered_ranges import DeliveredRanges
+from broker.cluster.sessions.posted_sessions import PostedSessions
 from broker.cluster.sessions.queue_merge import QueueMerge
 from broker.cluster.sessions.session_history import SessionHistory
 from broker.cluster.sessions.takeover import Takeover
@@ -125,9 +126,9 @@ def merges_everything(patch: Mutant) -> None:
 
 def takes_the_oldest(patch: Mutant) -> None:
     """Who has been at several brokers gets the session of the one where it was first."""
-    elsewhere = Takeover._elsewhere
+    elsewhere = PostedSessions.elsewhere
 
-    def wrong(self: Takeover, client_id: str, **options: bool) -> Any:
+    def wrong(self: PostedSessions, client_id: str, **options: bool) -> Any:
         found = elsewhere(self, client_id, **options)
         return (
             sorted(found, key=lambda one: one[1].stamp)[:1]
@@ -135,7 +136,7 @@ def takes_the_oldest(patch: Mutant) -> None:
             else []
         )
 
-    patch.setattr(Takeover, "_elsewhere", wrong)
+    patch.setattr(PostedSessions, "elsewhere", wrong)
 
 
 def waits_for_nobody(patch: Mutant) -> None:

@@ -11,7 +11,7 @@ import pytest
 from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.delivery.gap_recovery import GapRecovery
 from broker.cluster.sessions.messages_under_way import COMPLETE_TIME
-from broker.cluster.sessions.takeover import SLICE
+from broker.cluster.sessions.posted_sessions import SLICE
 from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
 from broker.node import Node
 from broker.wire import (
@@ -547,7 +547,7 @@ def judge_crowded(row: Row, waiting: Client, publisher: Client) -> None:
     assert waiting.payloads == [b"1", b"2", b"3", b"4"]
     for index in (0, 1):
         assert not row.node(index).forwarder.log.pinned
-        assert not row.node(index).cluster.takeover.pinned_entries.size
+        assert not row.node(index).cluster.pinned_entries.size
 
 
 @pytest.mark.parametrize("routing", ["interest", "topic"])
@@ -555,7 +555,7 @@ def test_messages_trimmed_from_the_holders_log_reach_the_taker(routing: str) -> 
     """The log has 32 MiB: large messages push out within milliseconds what the holder says next of
     what came meanwhile."""
     row, waiting, publisher = crowded(routing, 1)
-    row.until(lambda: row.node(0).cluster.takeover.exported)
+    row.until(lambda: row.node(0).cluster.handover.size)
     publisher.publish("a", b"1", b"2", b"3")
     publisher.publish("b", *[bytes(1_000_000)] * 40)
     judge_crowded(row, waiting, publisher)
@@ -565,10 +565,10 @@ def test_messages_trimmed_from_the_holders_log_reach_the_taker(routing: str) -> 
 def test_messages_trimmed_from_the_takers_log_reach_its_client(routing: str) -> None:
     """The same, while the holder's word of what came meanwhile is on a link that stands still."""
     row, waiting, publisher = crowded(routing, 0, Limits(away_logs=1))
-    row.until(lambda: row.node(1).cluster.takeover.exported)
-    exported = row.node(1).cluster.takeover.exported
+    row.until(lambda: row.node(1).cluster.handover.size)
+    exported = row.node(1).cluster.handover.size
     publisher.publish("a", b"1")
-    row.until(lambda: row.node(1).cluster.takeover.exported > exported)
+    row.until(lambda: row.node(1).cluster.handover.size > exported)
     row.world.partition([[1]])
     publisher.publish("a", b"2", b"3")
     publisher.publish("b", *[bytes(4_000_000)] * 12)

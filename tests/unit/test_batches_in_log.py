@@ -434,7 +434,7 @@ def test_a_batch_is_pinned_for_a_session_that_gets_any_of_it() -> None:
     world = lone(routing="interest", limits=Limits(log_bytes=300))
     client = world.connect("c", 5, clean=False, properties={17: 3600})
     client.subscribe("a", qos=1)
-    log, pinned_entries = world.node.forwarder.log, world.node.cluster.takeover.pinned_entries
+    log, pinned_entries = world.node.forwarder.log, world.node.cluster.pinned_entries
     pinned_entries.pin("the move", world.session("c"))
     log.append(batch_entry(KEYS[0], 1, [(b"b", b"x")] * 3, at=world.now), None)
     log.append(batch_entry(KEYS[0], 4, [(b"b", b"x"), (b"a", b"y")] * 2, at=world.now), None)
@@ -476,7 +476,7 @@ def test_what_a_session_had_is_found_in_batches() -> None:
     assert history.given(session) == {KEYS[0]: [(3, 3)]}
     asked = Asked(FAR, TAKE, 0, "c", 0, b"", {})
     export = PendingHandover(asked, 0, {KEYS[0]: OriginWindow(1, now)}, 0, now)
-    rest = node.cluster.takeover._handover._contents.rest(session, export, now)
+    rest = node.cluster.handover._contents.rest(session, export, now)
     sent = rest[4 + int.from_bytes(rest[:4], "big") :]
     assert [(n, m.topic, m.payload) for _, n, m, _, _ in read_link_packets(sent, now)] == [
         (3, b"a", b"x"),

@@ -103,7 +103,7 @@ def test_a_taker_starts_again_when_the_encoding_is_gone() -> None:
     stamp = world.session("k").stamp + 1
     neighbour.take()
     neighbour.send(routed(REQUEST, say(TAKE, stamp, "k", bytes(12)), bid(101)))
-    world.node.cluster.takeover._handover.ended("k")
+    world.node.cluster.handover.ended("k")
     world.connect("p").publish("a", b"between", 1)
     neighbour.take()
     neighbour.send(routed(REQUEST, say(REST, stamp, "k", bytes(12)), bid(101)))

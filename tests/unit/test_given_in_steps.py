@@ -51,7 +51,7 @@ class Holding:
 
     @property
     def encoding(self) -> bool:
-        export = self.world.node.cluster.takeover._handover._exports.get("k")
+        export = self.world.node.cluster.handover._exports.get("k")
         return export is not None and export.data is None
 
     def ask(self, request: int, rest: bytes = b"") -> None:
@@ -159,7 +159,7 @@ def test_a_client_that_comes_back_meanwhile_has_its_session(turns: int) -> None:
     assert client.conn is holding.world.session("k").conn
     assert set(holding.world.session("k").subscriptions) == set(FILTERS)
     assert not holding.parts
-    assert not holding.world.node.cluster.takeover.exported
+    assert not holding.world.node.cluster.handover.size
 
 
 def test_a_session_that_ends_meanwhile_is_not_given() -> None:
@@ -170,4 +170,4 @@ def test_a_session_that_ends_meanwhile_is_not_given() -> None:
     for _ in range(30):
         holding.turn()
     assert not holding.parts
-    assert not holding.world.node.cluster.takeover.exported
+    assert not holding.world.node.cluster.handover.size

@@ -53,7 +53,7 @@ def test_the_table_is_whole() -> None:
 
 
 def test_every_action_is_done_by_the_handover() -> None:
-    handover = World().node.cluster.takeover._handover
+    handover = World().node.cluster.handover
     assert handover._actions.keys() == set(Action)
 
 
@@ -98,7 +98,7 @@ class Holding:
         for taker in self.takers:
             taker.child()
             known(self.world, taker)
-        self.handover = self.world.node.cluster.takeover._handover
+        self.handover = self.world.node.cluster.handover
         self.connect()
         self.stamp = self.world.session("k").stamp
         self.steps: list[tuple[State, Input]] = []

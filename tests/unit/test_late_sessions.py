@@ -151,7 +151,7 @@ def test_what_comes_while_they_are_looked_at() -> None:
     assert "nowhere" in world.node.takeover._pending, "its session is fetched"
     world.advance(10 * POST_INTERVAL)
     assert here.closed
-    assert ("older-there", bid(101)) in world.node.takeover.merging._merges
+    assert ("older-there", bid(101)) in world.node.cluster.session_merge._merges
     assert not world.node.cluster.directory._late
 
 

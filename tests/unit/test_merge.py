@@ -35,7 +35,7 @@ def test_what_a_session_had_where_it_came_from(before: int) -> None:
     came = SessionState(
         seen={KEY: OriginWindow(10, 0.0)}, before={KEY: OriginWindow(before, 0.0)} if before else {}
     )
-    queues = world.node.takeover.queues
+    queues = world.node.cluster.queue_merge
     world.node.cluster.session_history.inherit(session, came)
     old = SessionState(
         created=1,

@@ -56,7 +56,7 @@ class Scene:
 
     @property
     def merging(self) -> merge.SessionMerge:
-        return self.world.node.takeover.merging
+        return self.world.node.cluster.session_merge
 
     def come(self) -> FakeClient:
         return self.world.connect("k", clean=False, properties=KEPT_LONG)

@@ -68,9 +68,9 @@ def test_the_tables_are_whole(module: ModuleType) -> None:
 
 
 def test_every_action_has_a_handler() -> None:
-    takeover = World().node.cluster.takeover
-    assert takeover._actions.keys() == set(pending_takeover.Action)
-    assert takeover.merging._actions.keys() == set(pending_merge.Action)
+    cluster = World().node.cluster
+    assert cluster.takeover._actions.keys() == set(pending_takeover.Action)
+    assert cluster.session_merge._actions.keys() == set(pending_merge.Action)
 
 
 def test_a_holder_says_nothing_that_no_table_knows() -> None:

@@ -9,10 +9,13 @@ This package may use what delivers messages (`delivery`), the directory (`strate
 subscriptions and the sessions of this broker (`core`). What is above it is known to it by the
 Protocols of `broker.cluster.ports` alone.
 
+* `posted_sessions` are those that brokers have announced to each other. When a client has one here
+  and one elsewhere, `competing_sessions` decides which stays.
 * `takeover` drives the broker that takes: CONNECT waits until the session is here. Its states are a
-  table in `pending_takeover`.
+  table in `pending_takeover`. `session_restoration` makes the session here.
 * `handover` drives the holder: it encodes a session, and keeps it until the taker has it. Its
-  states are a table in `pending_handover`.
+  states are a table in `pending_handover`. `session_contents` is what a taker has to know of a
+  session, `messages_under_way` what it has to wait for.
 * `merge` adds older sessions to newer ones. Its states are a table in `pending_merge`.
 * `queue_merge` decides what of the queues of older sessions is added.
 * `takeover_messages` has what two brokers say, `session_codec` a session as bytes, `session_parts`

@@ -1,0 +1,122 @@
+"""The sessions that brokers have posted: this broker posts its own ones, and knows at which other
+brokers a client has one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from broker.base.hybrid_clock import LOGICAL
+from broker.cluster.sessions.session_entries import entries_of, key_of
+from broker.core.session_owner import GONE, KEPT, RESUMED, Entry, digest
+
+if TYPE_CHECKING:
+    from broker.cluster.link.link import Link
+    from broker.cluster.ports import Neighbours, Reporting
+    from broker.cluster.sessions.handover import Handover
+    from broker.cluster.sessions.ports import SessionBroker
+    from broker.cluster.sessions.tombstones import Tombstones
+    from broker.cluster.strategy.directory import Directory
+    from broker.core.session import Session
+
+SPREAD = 40503
+"""Factor that spreads times over packet identifiers: 65536 / 1.618."""
+SLICE = 2000
+SLICE_TIME = 0.02
+"""entries posted at a time when the first other broker is met, and s between."""
+
+
+class PostedSessions:
+    """Posts the sessions of this broker, and finds those of others."""
+
+    __slots__ = (
+        "_directory",
+        "_handover",
+        "_links",
+        "_neighbours",
+        "_node",
+        "_reporting",
+        "_tombstones",
+        "active",
+    )
+
+    def __init__(
+        self,
+        node: SessionBroker,
+        *,
+        directory: Directory,
+        links: Mapping[bytes, Link],
+        handover: Handover,
+        tombstones: Tombstones,
+        reporting: Reporting,
+        neighbours: Neighbours,
+    ) -> None:
+        """`node`: this broker; `directory`: what brokers post; `links`: by the neighbour's id;
+        `handover`: knows who has taken sessions from here; `tombstones`: of sessions that have
+        ended; `reporting`: counts what is not posted; `neighbours`: get what is posted."""
+        self._node = node
+        self._directory = directory
+        self._links = links
+        self._handover = handover
+        self._tombstones = tombstones
+        self._reporting = reporting
+        self._neighbours = neighbours
+        self.active = False
+        """Whether another broker has ever been reached: then entries are posted."""
+
+    def begin(self) -> None:
+        """Post all sessions, as another broker has been reached for the first time."""
+        self.active = True
+        self._post_all(list(self._node.sessions.values()))
+
+    def came(self, session: Session, resumed: bool) -> None:
+        """Post that a client is connected. `resumed`: its session existed before, here or at
+        another broker."""
+        if self.active:
+            self._handover.came(session.client_id)
+            if not resumed and session.expiry and self.elsewhere(session.client_id, away=True):
+                # Its client may connect to an older session before they are merged: packet
+                # identifiers of that one must not be taken for this one's.
+                session.next_packet_id = session.created * SPREAD >> LOGICAL & 0xFFFF
+            self.post(session, resumed)
+            # Ahead of CONNACK, as the client may then connect to another broker at once.
+            self._neighbours.tell(self._node.now)
+
+    def ended(self, session: Session) -> None:
+        """Withdraw the entry of a session that has ended. The entry of one that another broker has
+        taken stays until that one has posted its own."""
+        if self.active:
+            self._handover.ended(session.client_id)
+            if session.stamp and self._handover.given(session.client_id) is None:
+                self._tombstones.ended(session)
+
+    def _post_all(self, sessions: list[Session]) -> None:
+        for session in sessions[:SLICE]:
+            if self._node.sessions.get(session.client_id) is session and session.stamp:
+                self.post(session, False)
+        if rest := sessions[SLICE:]:
+            self._node.schedule(self._node.now + SLICE_TIME, lambda now: self._post_all(rest))
+
+    def post(self, session: Session, resumed: bool) -> None:
+        """Post a session of this broker. `resumed`: it existed before its client connected."""
+        flags = (KEPT if session.expiry else 0) | (RESUMED if resumed else 0)
+        entry = Entry(flags, session.stamp, session.created, session.floor, digest(session.owner))
+        try:
+            self._directory.post(key_of(session.client_id), entry.encode())
+        except ValueError:  # the listing is full: other brokers do not know of this client
+            self._reporting.count("sessions_unannounced")
+
+    def elsewhere(self, client_id: str, *, away: bool = False) -> list[tuple[bytes, Entry]]:
+        """Return the sessions that a client id has at other brokers that can be reached. A broker
+        with a link to here counts as reachable, even while the tree finds another path to it.
+        `away`: also those at brokers that cannot be reached."""
+        found = [
+            (broker_id, entry)
+            for broker_id, entry in entries_of(self._directory, client_id)
+            if not entry.flags & GONE and (away or self.lives(broker_id))
+        ]
+        return found + self._handover.takers(client_id, self.lives)
+
+    def lives(self, broker_id: bytes) -> bool:
+        """Whether a broker can be reached: over the tree, or over a link to here."""
+        return self._directory.reaches(broker_id) or broker_id in self._links

@@ -1,0 +1,243 @@
+"""A session that comes from another broker, its holder, is made here: what `session_contents` has
+read off it there, the older session that is here, and the messages of both logs are put together.
+
+The session is offered each message once. What it was offered at its holder is in its queue, or was
+delivered; what was here and not there comes from the log of this broker, and what came there
+meanwhile from the holder's (the rest). `takeover` says when each of these is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from broker.base.sequence_set import subtract
+from broker.cluster.link.codec import read_link_messages
+from broker.cluster.link.version_vector import decode_vector
+from broker.cluster.sessions.message_vectors import (
+    behind,
+    lacking,
+    numbered,
+    offered,
+    only,
+    seen_by_both,
+    trimmed,
+    uncovered,
+    whole,
+)
+from broker.cluster.sessions.pending_takeover import Input, PendingTakeover
+from broker.cluster.sessions.session_codec import SessionState, decoding, restoring
+from broker.cluster.sessions.session_history import REPAIR_TIME, MergedHistory, SessionHistory
+from broker.cluster.sessions.tombstones import Tombstones, end_quietly
+from broker.core.message import size_of
+from broker.core.session import SharedOutgoing
+from routing.topic_filter import split_shared
+
+if TYPE_CHECKING:
+    from broker.cluster.delivery.gap_recovery import GapRecovery
+    from broker.cluster.delivery.origins import Origins
+    from broker.cluster.delivery.pinned_entries import PinnedEntries
+    from broker.cluster.delivery.subscription_start import SubscriptionStarts
+    from broker.cluster.sessions.delivered_ranges import DeliveredRanges
+    from broker.cluster.sessions.ports import SessionBroker
+    from broker.cluster.sessions.posted_sessions import PostedSessions
+    from broker.cluster.sessions.queue_merge import QueueMerge
+    from broker.cluster.strategy.routing_strategy import RoutingStrategy
+
+
+class SessionRestoration:
+    """Makes sessions here that come from other brokers."""
+
+    __slots__ = (
+        "_delivered_ranges",
+        "_dispatcher",
+        "_gap_recovery",
+        "_history",
+        "_limits",
+        "_node",
+        "_origins",
+        "_pinned_entries",
+        "_posted",
+        "_queues",
+        "_starts",
+        "_strategy",
+        "_tombstones",
+    )
+
+    def __init__(
+        self,
+        node: SessionBroker,
+        *,
+        strategy: RoutingStrategy,
+        origins: Origins,
+        gap_recovery: GapRecovery,
+        subscription_starts: SubscriptionStarts,
+        pinned_entries: PinnedEntries,
+        delivered_ranges: DeliveredRanges,
+        history: SessionHistory,
+        queues: QueueMerge,
+        tombstones: Tombstones,
+        posted: PostedSessions,
+    ) -> None:
+        """`node`: this broker; `strategy`: which messages come here; `pinned_entries`: keeps log
+        entries for sessions that move; `queues`: adds the queue of an older session; `tombstones`:
+        ends one; `posted`: posts one that is put back; the modules that know what a session was
+        offered: `origins`, `gap_recovery`, `subscription_starts`, `delivered_ranges`,
+        `history`."""
+        self._node = node
+        self._dispatcher = node.dispatcher
+        self._limits = node.limits
+        self._strategy = strategy
+        self._origins = origins
+        self._gap_recovery = gap_recovery
+        self._starts = subscription_starts
+        self._pinned_entries = pinned_entries
+        self._delivered_ranges = delivered_ranges
+        self._history = history
+        self._queues = queues
+        self._tombstones = tombstones
+        self._posted = posted
+
+    def reading(self, data: bytes, holder: bytes) -> Generator[int, None, SessionState]:
+        """Return what came (`data`) from the broker `holder` as a session's state, in steps.
+
+        Raises:
+            WireError: it cannot be read.
+        """
+        taken = yield from decoding(data, self._node.now, self._limits)
+        taken.began = self._starts.by_our_clock(taken.began, holder)
+        return taken
+
+    def covers(self, taken: SessionState) -> bool:
+        """Whether no message will arrive here that a session was offered at its holder."""
+        return not (
+            self._strategy.everything_arrives() and only(taken.seen, offered(self._origins.vector))
+        )
+
+    def restoring(
+        self, pending: PendingTakeover, state: SessionState
+    ) -> Generator[int, None, Input]:
+        """Make the session as the holder described it (`state`), in steps, and in the turn in which
+        it is complete offer it the messages that were here and not at its holder. Returns what the
+        takeover (`pending`) has to wait for, if anything."""
+        node, keeps_receiving = self._node, self._strategy.holder_keeps_receiving()
+        client_id, connect = pending.client_id, pending.handshake.connect
+        assert connect is not None
+        old = node.sessions.get(client_id)
+        left = None
+        if old is not None:
+            if (
+                old.stamp and old.expiry and old.stamp >= state.floor
+            ):  # an older one, which no broker has taken
+                if not (state.subscriptions or state.items or state.incoming):
+                    # There is nothing in the newer one: go on with this.
+                    return Input.COMPLETE
+                old.unpack()
+                left = self._history.old_state(old, node.now)
+                pending.left = (old.stamp, old.permissions, left)
+            self._tombstones.discard(old)
+        if len(node.sessions) >= node.limits.max_sessions:
+            return Input.COMPLETE
+        session = pending.session = node.sessions[client_id] = node.new_session(client_id)
+        session.permissions = node.permissions(connect.username, client_id, pending.conn.listener)
+        if keeps_receiving:
+            self._pinned_entries.pin(pending, session)
+        stepped = False
+        merged = None if left is None else MergedHistory(left.seen)
+        noting = (
+            ()
+            if merged is None or left is None
+            else merged.adding(left.subscriptions, self._limits.session_written)
+        )
+        for steps in chain(noting, restoring(state, session, node.dispatcher, self._starts)):
+            yield steps
+            stepped = True
+        if stepped:
+            self._dispatcher.forget_routes()  # routes that were made meanwhile lack this session
+        now = node.now
+        self._pinned_entries.pin(pending, session)
+        pending.seen = state.seen
+        self._history.inherit(session, state)
+        if left is not None and merged is not None:
+            self._queues.absorb(session, left, now, merged, state.seen)
+            pending.seen = seen_by_both(state, left)
+        pending.waiting = len(session.queue)
+        here = offered(self._origins.vector)
+        self._delivered_ranges.add(session, behind(only(pending.seen, here), state.before))
+        self._delivered_ranges.add(session, lacking(state.given, here))
+        ordinary = any(split_shared(s[0])[0] is None for s in state.subscriptions)
+        if keeps_receiving and ordinary:
+            # Some messages go to the holder only, until all brokers know of its filters here.
+            return Input.UNTOLD
+        found = list(self._history.since(pending.seen, now - node.limits.log_age))
+        pending.dropped = trimmed(self._origins.vector, pending.seen, state.before, found)
+        if ordinary and pending.dropped:
+            return Input.LACKING
+        for key, number, message in found:
+            self._history.offer(session, key, number, message)
+        return Input.COMPLETE
+
+    def begin(self, pending: PendingTakeover, last_before: Callable[[bytes], int | None]) -> None:
+        """Note that messages come here from now on that the session wants, as all brokers know its
+        filters. `last_before`: returns up to which number an origin had published before it
+        did."""
+        pending.start = self._starts.begin()
+        pending.published = {key: last_before(key) or 0 for key in self._origins.vector}
+
+    def offer_rest(self, pending: PendingTakeover, data: bytes, now: float) -> bool:
+        """Offer the session that is taken (`pending`) the messages that came to its holder, and not
+        here, since it was encoded (`data`); `now`: s. Returns False if some of those are missing
+        that have left the log here.
+
+        Raises:
+            WireError: they cannot be read.
+        """
+        if (session := pending.session) is None:
+            return True
+        end = 4 + int.from_bytes(data[:4], "big")
+        seen = decode_vector(data[4:end], now)
+        if (left := uncovered(pending.need, pending.seen, seen)) and pending.dropped:
+            return False
+        all_up_to, holds = (
+            whole(pending.seen, seen),
+            self._gap_recovery.holds,
+        )  # messages behind it are held back here, and will be delivered
+        rest = read_link_messages(data[end:], now)
+        found = {
+            (key, n): message
+            for key, n, message in rest
+            if n <= all_up_to.get(key, 0) or not holds(key, n)
+        }
+        self._delivered_ranges.add(session, lacking(numbered(found), offered(self._origins.vector)))
+        everything = self._strategy.everything_arrives()
+        horizon = now - self._limits.log_age if everything else pending.began - REPAIR_TIME
+        found |= {
+            (key, sequence): message
+            for key, sequence, message in self._history.since(pending.seen, horizon)
+        }
+        # Messages that have arrived here are in the log, and have to be sorted with older ones.
+        late = [session.queue.pop() for _ in range(len(session.queue) - pending.waiting)]
+        session.queued_bytes -= sum(size_of(outgoing.message) for outgoing in late)
+        for (key, number), message in sorted(found.items(), key=lambda item: item[0]):
+            self._history.offer(session, key, number, message)
+        for outgoing in reversed(late):
+            if isinstance(outgoing, SharedOutgoing):
+                session.put_by(outgoing, None, tell=False)
+        given = self._history.given(
+            session
+        )  # the holder's log may have messages that it holds back and has not delivered
+        for key, ranges in left.items():
+            if lacks := subtract(ranges, given.get(key, [])):
+                self._gap_recovery.fetch(session, key, lacks)
+        return True
+
+    def undo(self, pending: PendingTakeover) -> None:
+        """End the session that was made here; an older one that was added to it is put back."""
+        session, pending.session = pending.session, None
+        if session is not None and self._node.sessions.get(session.client_id) is session:
+            session.stamp = 0  # it never belonged to this broker
+            end_quietly(self._node, session, len(session.queue))
+            if pending.left is not None:
+                self._posted.post(self._queues.put_back(pending.client_id, *pending.left), True)
+                pending.left = None
