@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from broker.cluster.delivery.answer_part import ANSWER, PIECE
-from broker.cluster.delivery.gap_recovery import PATIENCE
+from broker.cluster.delivery.origin_feeds import PATIENCE
 from broker.cluster.delivery.subscription_start import SubscriptionStarts
 from broker.cluster.link.link import Link
 from broker.cluster.strategy.directory import Directory

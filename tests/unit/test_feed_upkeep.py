@@ -73,7 +73,7 @@ def test_what_an_answer_brought_slows_nothing_that_is_newer(world: World) -> Non
     window.history = [(3, 5)]
     gap_recovery.met(key, window)
     assert window.feed is not None
-    gap_recovery._keep(
+    gap_recovery._questions._keep(
         window.feed, 4, Message(b"t", b"x", 1, False, b"", None, None), None, world.now
     )
     assert window.feed.kept == [(4, 4)]

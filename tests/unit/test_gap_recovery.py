@@ -23,13 +23,14 @@ from broker.base.sequence_set import (
     roughly,
     subtract,
 )
-from broker.cluster.delivery.gap_recovery import HOLD, SPLIT, GapRecovery
+from broker.cluster.delivery.gap_recovery import GapRecovery
 from broker.cluster.delivery.history import HistoryRequests
 from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.ordered_feed import HeldPackets, OrderedFeed, joined
 from broker.cluster.delivery.origins import Origins
 from broker.cluster.delivery.orphans import Orphans
 from broker.cluster.delivery.subscription_start import SubscriptionStarts
+from broker.cluster.delivery.tree_paths import HOLD, SPLIT
 from broker.cluster.events import ClusterEvents, RouteChanged
 from broker.cluster.link.codec import origin_key
 from broker.cluster.strategy.interest import Interest
@@ -229,7 +230,7 @@ class Asking:
         return True
 
     def ask(self) -> int:
-        self.gap_recovery._ask(self.feed, 1.0)
+        self.gap_recovery._questions.ask(self.feed, 1.0)
         return self.asked[-1]
 
     def answer(
@@ -248,7 +249,9 @@ class Asking:
             + top.to_bytes(6, "big")
             + (gone.to_bytes(6, "big") if gone else b"")
         )
-        self.gap_recovery._answer_received(ORIGIN, head + (b"" if index else bytes(7)), now, NEAR)
+        self.gap_recovery._questions._answer_received(
+            ORIGIN, head + (b"" if index else bytes(7)), now, NEAR
+        )
 
     def comes(self, number: int) -> None:
         """Have a message come over a link that the feed does not trust."""
@@ -385,9 +388,9 @@ def test_nor_is_the_time_in_which_this_broker_stood_still() -> None:
     feed = asking.feed
     asking.comes(2)
     asking.answer(asking.ask(), 2, gone=1)
-    asking.gap_recovery._away[b"another!"] = 0.5
+    asking.gap_recovery._paths.away[b"another!"] = 0.5
     asking.gap_recovery.stood_still(2 * HOLD, 1.1 + 2 * HOLD)
-    assert asking.gap_recovery._away == {b"another!": 0.5 + 2 * HOLD}
+    assert asking.gap_recovery._paths.away == {b"another!": 0.5 + 2 * HOLD}
     asking.answer(asking.ask(), 2, gone=1, now=1.1 + 2 * HOLD)
     assert feed.refused == [(1, 1)]
     asking.answer(asking.ask(), 2, gone=1, now=1.1 + 3 * HOLD)
@@ -431,7 +434,7 @@ def test_what_a_lost_incarnation_published_may_be_elsewhere(
     asking.directory.database.listings[ORIGIN].boot = 2
     asking.feed.since, asking.window.heard = 1.0, heard
     if away is not None:
-        asking.gap_recovery._away[b"another!"] = away
+        asking.gap_recovery._paths.away[b"another!"] = away
     assert asking.gap_recovery._longest(asking.feed) == longest
 
 
@@ -451,7 +454,7 @@ def test_an_answer_without_an_end_is_dropped() -> None:
     head = bytes(12) + number.to_bytes(4, "big")
     with pytest.raises(MalformedPacket):
         for index in range(100):
-            asking.gap_recovery._answer_received(
+            asking.gap_recovery._questions._answer_received(
                 ORIGIN, head + index.to_bytes(4, "big") + b"\0" + bytes(6) + part, 1.0, NEAR
             )
     assert index < 20

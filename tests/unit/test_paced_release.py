@@ -8,9 +8,11 @@ import pytest
 from broker.base.costs import HELD_MEMORY
 from broker.base.limits import DEFAULTS, Limits
 from broker.base.sequence_set import LAST
-from broker.cluster.delivery.gap_recovery import EARLIER, PATIENCE, STRANGER
+from broker.cluster.delivery.gap_recovery import STRANGER
 from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.ordered_feed import OrderedFeed
+from broker.cluster.delivery.origin_feeds import PATIENCE
+from broker.cluster.delivery.orphans import EARLIER
 from broker.cluster.delivery.paced_release import SLOW_WAIT, batch_of
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import encode_run_for_links, origin_key

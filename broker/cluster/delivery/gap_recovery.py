@@ -21,33 +21,20 @@ same path, or a BREAK precedes it.
 
 from __future__ import annotations
 
-from binascii import a2b_base64
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from broker.base import costs
-from broker.base.sequence_set import (
-    MAX_SKIPS,
-    Ranges,
-    encode_pairs,
-    find,
-    intersect,
-    merge,
-    subtract,
-)
-from broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE, AnswerPart, decode_answer
+from broker.base.sequence_set import Ranges, find, intersect, merge, subtract
 from broker.cluster.delivery.local_window import LocalWindow
-from broker.cluster.delivery.ordered_feed import (
-    RETRY,
-    RETRY_MOST,
-    HeldPackets,
-    OrderedFeed,
-    Question,
-)
+from broker.cluster.delivery.ordered_feed import RETRY, HeldPackets, OrderedFeed
+from broker.cluster.delivery.origin_feeds import PATIENCE, OriginFeeds
+from broker.cluster.delivery.origin_questions import MAX_QUESTIONS, OriginQuestions
 from broker.cluster.delivery.orphans import EARLIER
 from broker.cluster.delivery.paced_release import PacedRelease
+from broker.cluster.delivery.tree_paths import HOLD, TreePaths
 from broker.cluster.events import ClusterEvents, LinkDown, LinkUp, OriginLost, RouteChanged
-from broker.cluster.link.codec import read_link_packets, split_key
+from broker.cluster.link.codec import split_key
 from broker.cluster.strategy.directory import ROUTING
 from broker.cluster.strategy.path_change import (
     BREAK,
@@ -56,8 +43,7 @@ from broker.cluster.strategy.path_change import (
     tell_changed_over,
 )
 from broker.cluster.strategy.ports import Feed
-from broker.core.message import Message, size_of
-from broker.core.receiver_assignment import ReceiverAssignment
+from broker.core.message import size_of
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
@@ -77,24 +63,6 @@ if TYPE_CHECKING:
 
 ASK_PAUSE = 0.005
 """s; path changes within this time have one cause, and lead to one question."""
-
-MAX_QUESTIONS = 16
-"""questions to one origin whose answers are still accepted. Over a slow link an answer arrives
-after the next question was sent; a broker that accepted only the answer to its last question would
-never advance. As many as are asked within PATIENCE."""
-
-SPLIT, RELINK = 5.0, 3.5
-"""s; a shorter split does not cost order; and the time after a split until brokers are linked
-again: a dial that began before the end of the split times out first (3 s), and the next one
-follows."""
-
-HOLD = SPLIT + RELINK
-"""s; longest wait for an origin that is unreachable. After it the messages that were held back are
-delivered, and those that are missing are delivered later, if they arrive."""
-
-PATIENCE = 30.0
-"""s; longest wait for an origin that is reachable and does not answer: a broker that is too busy to
-answer is too busy to publish."""
 
 STRANGER = 1.0
 """s; longest wait for an origin that the directory does not know: it learns of it soon, or
@@ -128,31 +96,33 @@ class GapRecovery:
         `report`: counts and logs; `alarm`: calls the cluster again; `origins`, `log`, `directory`,
         `strategy`, `starts`, `orphans`, `history`: the modules that it uses."""
         self.node = node
-        self._limits = node.limits
         self._origins = origins
         self._vector = origins.vector
-        self._log = log
         self._directory = directory
         self._strategy = strategy
-        self._starts = starts
         self._orphans = orphans
         self._history = history
         self._events = events
         self._above = above
-        self._alarm = alarm
         self._link_timeout = config.link_timeout
-        self.release = PacedRelease(node, origins, flow_control, self, above, report)
-        self._number = 0
-        # By broker: the link that leads to it over the tree.
-        self._paths: dict[bytes, Link] = {}
-        # By broker that the tree lost within HOLD: when (s).
-        self._away: dict[bytes, float] = {}
+        self._paths = TreePaths(directory)
+        self.feeds = OriginFeeds(node, origins.vector, orphans)
+        self.release = PacedRelease(node, origins, self.feeds, flow_control, self, above, report)
+        self._questions = OriginQuestions(
+            node,
+            feeds=self.feeds,
+            release=self.release,
+            log=log,
+            directory=directory,
+            starts=starts,
+            above=above,
+            alarm=alarm,
+            rearm=self.arm,
+        )
         # With the boot number: an entry that changes says that the broker at the end of the same
         # path was restarted.
         directory.post(ROUTING, config.boot.to_bytes(4, "big") + strategy.name.encode())
         directory.watch(ROUTING[:1], self._posted)
-        directory.receive_over(ANSWER, self._answer_received)
-        directory.receive_over(PIECE, self._answer_received, pieces=12)
         directory.receive_over(BREAK, self._break_received)
         directory.receive(CHANGED, self._changed_received)
 
@@ -191,7 +161,7 @@ class GapRecovery:
         listing = self._directory.listing(broker_id)
         if listing is None:
             return
-        for feed in self._of(broker_id):
+        for feed in self.feeds.of(broker_id):
             if listing.boot != feed.boot and not feed.finished and feed.seen_boot != listing.boot:
                 feed.seen_boot = listing.boot
                 feed.questions.clear()
@@ -204,27 +174,6 @@ class GapRecovery:
         origins = self._origins
         boots = (split_key(key)[1] for key in origins.ours if key != origins.key)
         self._directory.post(EARLIER, b"".join(boot.to_bytes(4, "big") for boot in boots))
-
-    def follows(self, feed: OrderedFeed) -> bool:
-        """Whether a feed has to wait for the feed of an earlier incarnation of its broker, whose
-        messages come first. It waits for PATIENCE at most, if the broker does not answer."""
-        earlier = [
-            s for s in self._of(feed.broker_id) if s.boot < feed.boot and self._unfinished(s)
-        ]
-        if not earlier or feed.unordered:
-            feed.follows_since = 0.0
-            return False
-        now = self.node.now
-        feed.follows_since = feed.follows_since or now
-        if now >= feed.follows_since + PATIENCE:
-            for unfinished in earlier:
-                unfinished.finished = True
-        return True
-
-    def _unfinished(self, feed: OrderedFeed) -> bool:
-        return bool(feed.waiting) or (
-            not feed.finished and (feed.held or self._orphans.reachable(feed))
-        )
 
     def activate(self) -> None:
         """Begin feeds, as some broker routes by interest. Neighbours hear of it ahead of all
@@ -250,29 +199,13 @@ class GapRecovery:
                 feed.add_outstanding(intersect(window.gaps, window.outstanding))
             self._broken(feed)
 
-    def _all(self) -> Iterable[OrderedFeed]:
-        return [window.feed for window in self._vector.values() if window.feed is not None]
-
-    def _of(self, broker_id: bytes) -> Iterable[OrderedFeed]:
-        """Return the feeds of all incarnations of a broker."""
-        return [feed for feed in self._all() if feed.broker_id == broker_id]
-
     # ---------------------------------------------------------------- paths
 
     def route_changed(self, event: RouteChanged) -> None:
         """Tell a broker of the new path to it, and ask it for what may have been lost on the old
         one."""
-        broker_id, via = event.broker_id, event.via
-        old = self._paths.pop(broker_id, None)
-        self._away = {
-            other: since
-            for other, since in self._away.items()
-            if other != broker_id and since > self.node.now - HOLD
-        }
-        if via is None:
-            self._away[broker_id] = self.node.now
-        if via is not None and (link := self._directory.link_to(broker_id)) is not None:
-            self._paths[broker_id] = link
+        broker_id = event.broker_id
+        old = self._paths.changed(broker_id, event.via, self.node.now)
         if not self.active:
             return
         if self._strategy.path_changed(broker_id, old):
@@ -282,12 +215,12 @@ class GapRecovery:
 
     def behind(self, link: Link) -> list[bytes]:
         """Return the brokers that a link leads to, over the tree."""
-        return [broker_id for broker_id, path in self._paths.items() if path is link]
+        return self._paths.behind(link)
 
     def changed(self, broker_id: bytes) -> None:
         """Ask a broker that is reached by another path, or that was restarted, for what may be
         missing; hold its feeds while it cannot be reached."""
-        gap_recovery = self._of(broker_id)
+        gap_recovery = self.feeds.of(broker_id)
         newest = max((feed.boot for feed in gap_recovery), default=0)
         for feed in gap_recovery:
             if (
@@ -305,13 +238,13 @@ class GapRecovery:
 
     def link_down(self, event: LinkDown) -> None:
         """Take the source from all feeds that had a link that is gone as theirs."""
-        for feed in self._all():
+        for feed in self.feeds.all():
             if event.link in (feed.source, feed.behind):
                 self.lose(feed)
 
     def _break_received(self, sender: bytes, body: bytes, now: float, link: Link) -> None:
         self.activate()
-        for feed in self._all():
+        for feed in self.feeds.all():
             if self._strategy.breaks(feed, link):
                 self.lose(feed)
             elif not feed.fed:
@@ -320,7 +253,7 @@ class GapRecovery:
     def _changed_received(self, sender: bytes, body: bytes, now: float) -> None:
         if len(body) != 8:
             raise MalformedPacket("CHANGED is truncated")
-        for feed in self._of(body):
+        for feed in self.feeds.of(body):
             self.lose(feed)
 
     def came(self, feed: Feed, link: Link) -> None:
@@ -331,7 +264,7 @@ class GapRecovery:
         complete, so they hear of it (BREAK) before they get it."""
         if link is feed.behind:
             return
-        if link is self._paths.get(feed.broker_id):
+        if link is self._paths.link_to(feed.broker_id):
             feed.path_change_sent = False
         elif not feed.path_change_sent:
             feed.path_change_sent = True
@@ -349,7 +282,7 @@ class GapRecovery:
     def answered(self, broker_id: bytes) -> None:
         """Note that an answer of a broker is passed on: the messages behind it have to come over
         the tree's path again."""
-        for feed in self._of(broker_id):
+        for feed in self.feeds.of(broker_id):
             feed.path_change_sent = False
 
     def lose(self, feed: OrderedFeed) -> None:
@@ -408,7 +341,7 @@ class GapRecovery:
         """Ask all origins but the brokers in `known`: the others do not know all filters that are
         wanted here, and may have answered earlier questions without them."""
         if self.active:
-            for feed in self._all():
+            for feed in self.feeds.all():
                 if feed.broker_id not in known:
                     feed.questions.clear()
                     self.lose(feed)
@@ -432,7 +365,7 @@ class GapRecovery:
     # ---------------------------------------------------------------- time
 
     def _arm_all(self, broker_id: bytes) -> None:
-        for feed in self._of(broker_id):
+        for feed in self.feeds.of(broker_id):
             if not feed.fed:
                 self.arm(feed)
 
@@ -455,24 +388,20 @@ class GapRecovery:
     def stood_still(self, seconds: float, now: float) -> None:
         """Prolong all waits by `seconds` in which this broker did not run: what arrived in that
         time is still to be read, and the other brokers were not away. `now`: s."""
-        self._away = {
-            broker_id: min(now, since + seconds) for broker_id, since in self._away.items()
-        }
-        for feed in self._all():
+        self._paths.stood_still(seconds, now)
+        for feed in self.feeds.all():
             feed.stood_still(seconds, now)
 
     def _due(self, feed: OrderedFeed, now: float) -> None:
         feed.timer = None
-        known = self._vector.get(feed.key)
-        # Its origin is forgotten.
-        if known is None or known.feed is not feed:
+        if not self.feeds.known(feed):
             self.release.drop(feed)
             return
         if feed.fed:
             return
         self.node.now = now
         if self._orphans.reachable(feed) and now >= feed.ask_at and not feed.more:
-            self._ask(feed, now)
+            self._questions.ask(feed, now)
         if feed.held and not feed.unordered and now >= feed.since + self._longest(feed):
             self._set_free(feed, now)
         self.arm(feed)
@@ -485,7 +414,7 @@ class GapRecovery:
             # The broker is back and has no messages of that incarnation. Others may have some: one
             # that hangs or is cut off, which is noticed within link_timeout, or one whose log is
             # being replayed to here.
-            split = any(since > self.node.now - HOLD for since in self._away.values())
+            split = self._paths.split(self.node.now)
             quiet = max(0.0, feed.window.heard - feed.since) + self._link_timeout + STRANGER
             return HOLD if split else min(HOLD, quiet)
         # Directory entries take the tree only: on source-rooted trees messages of an origin can
@@ -497,168 +426,21 @@ class GapRecovery:
         """Stop holding messages back: deliver those that are held, and deliver the missing ones
         whenever they arrive."""
         feed.unordered = True
-        here = self._settle_all(feed)
+        here = feed.settle_all()
         feed.add_outstanding(subtract(feed.refused, here))
         feed.refused = []
         self.release.begin(feed, now)
 
-    def _settle_all(self, feed: OrderedFeed) -> Ranges:
-        """Let all held messages be delivered, and note the missing ones before them as outstanding.
-        Returns the numbers that are held."""
-        begin = max(feed.done, feed.settled)
-        here = feed.here()
-        top = max(feed.window.top, here[-1][1] if here else 0)
-        if top > begin:
-            feed.add_outstanding(subtract([(begin + 1, top)], here))
-            feed.settled = top
-        return here
-
     def unsettled(self) -> bool:
         """Whether a message may be missing here that is about to arrive."""
         reachable = self._orphans.reachable
-        return any(s.waiting or (not s.fed and (s.held or reachable(s))) for s in self._all())
+        return any(s.waiting or (not s.fed and (s.held or reachable(s))) for s in self.feeds.all())
 
     def asking(self, keys: set[bytes]) -> bool:
         """Whether one of these origins has been asked, and is about to answer."""
         return bool(keys) and any(
-            s.key in keys and not s.fed and self._orphans.reachable(s) for s in self._all()
+            s.key in keys and not s.fed and self._orphans.reachable(s) for s in self.feeds.all()
         )
-
-    # ---------------------------------------------------------------- asking
-
-    def _ask(self, feed: OrderedFeed, now: float) -> None:
-        self._number = self._number + 1 & 0xFFFFFFFF
-        question = feed.questions[self._number] = Question(feed.lacks(), now)
-        if len(feed.questions) > MAX_QUESTIONS:
-            del feed.questions[next(iter(feed.questions))]
-        feed.ask_at = now + feed.pause
-        feed.pause = min(2 * feed.pause, RETRY_MOST)
-        body = [
-            self._directory.own_state(),
-            self._number.to_bytes(4, "big"),
-            a2b_base64(feed.key)[8:],
-        ]
-        body.append(self._starts.question(feed.key, self._number, now))
-        body.append(encode_pairs(question.asked))
-        self._directory.send(feed.broker_id, ASK, b"".join(body))
-        self._alarm.hurry(now)
-
-    def _answer_received(self, sender: bytes, body: bytes, now: float, link: Link) -> None:
-        """Take a part of an answer (ANSWER)."""
-        part = decode_answer(body)
-        feed = next((s for s in self._of(sender) if part.number in s.questions), None)
-        question = None if feed is None else feed.questions.get(part.number)
-        if feed is None or question is None or feed.fed or part.position != len(question.parts):
-            return
-        question.parts.append(part.data)
-        question.size += len(body)
-        if (
-            question.size >> 20 != question.size - len(body) >> 20
-            and self._answers() > self._limits.answers_bytes
-        ):
-            del feed.questions[part.number]
-            raise MalformedPacket("ANSWER is too large")
-        feed.ask_at = max(feed.ask_at, now + feed.pause)
-        if part.last:
-            self._take_answer(feed, question, part, now, link)
-        elif not feed.unordered and now < question.at + PATIENCE:  # it answers, over a slow link
-            feed.since = now
-
-    def _take_answer(
-        self, feed: OrderedFeed, question: Question, part: AnswerPart, now: float, link: Link
-    ) -> None:
-        """Take an answer of which the last part has come, and go on with its feed: wait for
-        messages that may be under way, ask on, or trust the link that brought it."""
-        before, top = max(feed.done, feed.settled), part.top
-        for older in list(feed.questions):
-            del feed.questions[older]
-            if older == part.number:
-                break
-        data, again = self._starts.answered(
-            feed.key, part.number, b"".join(question.parts), top, more=part.more
-        )
-        if data is None:
-            feed.pause = RETRY
-            self._ask(feed, now)
-            self.arm(feed)
-            return
-        question.again |= again
-        waits = self._take_found(feed, question, data, top, now, min(part.gone, top))
-        advanced = part.more and top > before
-        if advanced:
-            self._advanced(feed, now)
-        listing = self._directory.listing(feed.broker_id)
-        # An incarnation that was killed may have sent messages that it had not recorded: the next
-        # one does not know of them.
-        later = listing is not None and listing.boot > feed.boot
-        # Refused after the question, which did not ask for it.
-        missed = bool(feed.refused) and feed.refused[0][0] <= top
-        if waits:
-            self.release.begin(feed, now)
-            feed.ask_at = now + feed.pause
-            self.arm(feed)
-        elif part.more or question.again or missed or (feed.window.top > top and not later):
-            self.release.begin(feed, now)
-            feed.pause = max(RETRY, min(RETRY_MOST, 2 * (now - question.at)))
-            self._ask_on(feed, now, advanced=advanced)
-        elif link.up:
-            feed.behind = link
-            feed.unordered = feed.more = False
-            feed.finished = later
-            if later:  # no broker knows more than this one
-                self._settle_all(feed)
-            self.release.begin(feed, now)
-
-    def _ask_on(self, feed: OrderedFeed, now: float, *, advanced: bool) -> None:
-        """Ask for what an answer did not bring; `advanced`: it was a step forward. A question that
-        is under way is not repeated, unless its answer would be no step after this one."""
-        if advanced or all(newer.again for newer in feed.questions.values()):
-            if feed.next_held() is None:
-                self._ask(feed, now)
-            else:
-                feed.more = True  # asked when local subscribers have had this part
-        self.arm(feed)
-
-    def _answers(self) -> int:
-        """Return the bytes of all answers of which parts are here."""
-        return sum(question.size for feed in self._all() for question in feed.questions.values())
-
-    def _advanced(self, feed: OrderedFeed, now: float) -> None:
-        """Note that an answer advanced a feed: later feeds of the same broker wait on for the rest,
-        however long that takes."""
-        feed.since = now
-        for later in self._of(feed.broker_id):
-            if later.boot > feed.boot and later.follows_since:
-                later.follows_since = now
-
-    def _take_found(
-        self, feed: OrderedFeed, question: Question, data: bytes, top: int, now: float, gone: int
-    ) -> bool:
-        """Take the messages `data` of an answer to `question`. Up to `top` there are no others that
-        are wanted, but those up to `gone` have left the origin's log and may be under way. Returns
-        whether these are waited for: for as long as a split may last without a loss of order."""
-        found: Ranges = []
-        for key, sequence, message, choice, _ in read_link_packets(data, now):
-            if key != feed.key or not 0 < sequence <= top:
-                continue
-            late = sequence <= feed.done
-            if late and find(feed.outstanding, sequence, sequence) < 0:
-                continue
-            found.append((sequence, sequence))
-            self._keep(feed, sequence, message, choice, now)
-            size = size_of(message) + costs.HELD_MEMORY
-            self.release.put_by(
-                feed, HeldPackets(sequence, 1, (message, choice), message.topic, size, late=late)
-            )
-        settled = intersect(question.asked, [(1, top)]) if top else []
-        feed.answered(settled, merge(found))
-        waits = gone > 0 and feed.await_gone(
-            subtract(intersect(settled, [(1, gone)]), merge(found)), now - SPLIT, now
-        )
-        if feed.refused:
-            top = min(top, feed.refused[0][0] - 1)
-        feed.settled = max(feed.settled, top)
-        return waits
 
     # ---------------------------------------------------------------- to local subscribers
 
@@ -683,33 +465,9 @@ class GapRecovery:
         """Note that local subscribers have had all messages of a feed that may be delivered."""
         feed.done = max(feed.done, feed.settled)
         feed.held = bool(feed.waiting)
-        if feed.behind is not None and not feed.waiting and not self.follows(feed):
+        if feed.behind is not None and not feed.waiting and not self.feeds.follows(feed):
             feed.source, feed.behind = feed.behind, None
         elif feed.more and not feed.fed:
             feed.more = False
-            self._ask(feed, now)
+            self._questions.ask(feed, now)
             self.arm(feed)
-
-    def _keep(
-        self,
-        feed: OrderedFeed,
-        sequence: int,
-        message: Message,
-        choice: ReceiverAssignment | None,
-        now: float,
-    ) -> None:
-        """Keep a message that an answer brought in the log: a session that moves on may need it.
-        The message may still cross this broker, for others."""
-        window = feed.window
-        if not window.missing(sequence) and find(window.history, sequence, sequence) < 0:
-            return
-        kept = feed.kept
-        if find(kept, sequence, sequence) < 0:
-            if kept and kept[-1][1] == sequence - 1:
-                kept[-1] = (kept[-1][0], sequence)
-            else:
-                feed.kept = merge([*kept, (sequence, sequence)])[-MAX_SKIPS:]
-            feed.kept_top = max(feed.kept_top, sequence)
-            self._log.keep(feed.key, sequence, message, choice, now)
-            if message.retain:
-                self._above.retained_sync.received(message, feed.key, sequence, now, None)

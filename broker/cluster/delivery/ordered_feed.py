@@ -357,6 +357,17 @@ class OrderedFeed:
         self.add_outstanding(on_way)
         return waits
 
+    def settle_all(self) -> Ranges:
+        """Let all held messages be delivered, and note the missing ones before them as outstanding.
+        Returns the numbers that are held."""
+        begin = max(self.done, self.settled)
+        here = self.here()
+        top = max(self.window.top, here[-1][1] if here else 0)
+        if top > begin:
+            self.add_outstanding(subtract([(begin + 1, top)], here))
+            self.settled = top
+        return here
+
     def lacks(self) -> Ranges:
         """Return the numbers that are missing and may be wanted here; roughly, so that they fit in
         a record."""

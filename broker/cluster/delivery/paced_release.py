@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from broker.base.limits import Limits
     from broker.base.timers import Timer
     from broker.cluster.delivery.ordered_feed import OrderedFeed
+    from broker.cluster.delivery.origin_feeds import OriginFeeds
     from broker.cluster.delivery.origins import Origins
     from broker.cluster.delivery.ports import Above, DeliveringBroker
     from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
@@ -44,10 +45,7 @@ has room in its own queue, and must not delay the others."""
 
 
 class FeedKeeper(Protocol):
-    """Decides which messages of a feed may be delivered (`GapRecovery`)."""
-
-    def follows(self, feed: OrderedFeed) -> bool:
-        """Whether a feed has to wait for one of an earlier incarnation of its broker."""
+    """Finds out what is missing in feeds (`GapRecovery`)."""
 
     def lose(self, feed: OrderedFeed) -> None:
         """Take the source from a feed: a message of its origin may be missing."""
@@ -66,6 +64,7 @@ class PacedRelease:
         "_feeds",
         "_flow_control",
         "_highest",
+        "_keeper",
         "_limits",
         "_node",
         "_report",
@@ -78,14 +77,15 @@ class PacedRelease:
         self,
         node: DeliveringBroker,
         origins: Origins,
+        feeds: OriginFeeds,
         flow_control: RemoteFlowControl,
-        feeds: FeedKeeper,
+        keeper: FeedKeeper,
         above: Above,
         report: Reporting,
     ) -> None:
         """`node`: this broker; `origins`: which numbers sessions have had at other brokers;
-        `flow_control`: holds publishers at origins; `feeds`: decides what may be delivered;
-        `above`: the floors above delivery; `report`: counts and logs."""
+        `feeds`: those of all origins; `flow_control`: holds publishers at origins; `keeper`: finds
+        out what is missing; `above`: the floors above delivery; `report`: counts and logs."""
         self._node = node
         self._counters = node.counters
         self._dispatcher = node.dispatcher
@@ -93,6 +93,7 @@ class PacedRelease:
         self._highest = origins.highest
         self._flow_control = flow_control
         self._feeds = feeds
+        self._keeper = keeper
         self._above = above
         self._report = report
         # Feeds with messages that may be delivered.
@@ -136,7 +137,7 @@ class PacedRelease:
         )
         feed.refuse(held.first, held.first + held.count - 1)
         if feed.fed:
-            self._feeds.lose(feed)
+            self._keeper.lose(feed)
 
     def drop(self, feed: OrderedFeed) -> None:
         """Drop the held messages of a feed: its origin is forgotten."""
@@ -163,7 +164,7 @@ class PacedRelease:
         if feed.next_held() is not None:
             self._go_on(feed)
         else:
-            self._feeds.released(feed, now)
+            self._keeper.released(feed, now)
 
     def _turn(self, now: float) -> None:
         self._timer = None
@@ -175,7 +176,7 @@ class PacedRelease:
             if feed.next_held() is not None:
                 self._turns.append(feed)
             else:
-                self._feeds.released(feed, now)
+                self._keeper.released(feed, now)
             if worked:
                 break
         if self._turns and self._timer is None:

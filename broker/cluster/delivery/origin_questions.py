@@ -1,0 +1,251 @@
+"""Questions to origins: what ordered feeds lack (ASK), and what the answers say of it (ANSWER;
+docs/decisions/0013).
+
+An answer that says that there is no more is the last one: the link that brought it is the source of
+the feed from then on. Others lead to the next question.
+"""
+
+from __future__ import annotations
+
+from binascii import a2b_base64
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.base import costs
+from broker.base.sequence_set import (
+    MAX_SKIPS,
+    Ranges,
+    encode_pairs,
+    find,
+    intersect,
+    merge,
+    subtract,
+)
+from broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE, AnswerPart, decode_answer
+from broker.cluster.delivery.ordered_feed import (
+    RETRY,
+    RETRY_MOST,
+    HeldPackets,
+    OrderedFeed,
+    Question,
+)
+from broker.cluster.delivery.origin_feeds import PATIENCE, OriginFeeds
+from broker.cluster.delivery.paced_release import PacedRelease
+from broker.cluster.delivery.tree_paths import SPLIT
+from broker.cluster.link.codec import read_link_packets
+from broker.core.message import Message, size_of
+from broker.core.receiver_assignment import ReceiverAssignment
+from broker.wire.errors import MalformedPacket
+
+if TYPE_CHECKING:
+    from broker.cluster.delivery.ports import Above, DeliveringBroker
+    from broker.cluster.delivery.replay_log import ReplayLog
+    from broker.cluster.delivery.subscription_start import SubscriptionStarts
+    from broker.cluster.link.link import Link
+    from broker.cluster.ports import Alarm
+    from broker.cluster.strategy.directory import Directory
+
+MAX_QUESTIONS = 16
+"""questions to one origin whose answers are still accepted. Over a slow link an answer arrives
+after the next question was sent; a broker that accepted only the answer to its last question would
+never advance. As many as are asked within PATIENCE."""
+
+
+class OriginQuestions:
+    """Asks origins for what feeds without a source lack."""
+
+    __slots__ = (
+        "_above",
+        "_alarm",
+        "_directory",
+        "_feeds",
+        "_limits",
+        "_log",
+        "_number",
+        "_rearm",
+        "_release",
+        "_starts",
+    )
+
+    def __init__(
+        self,
+        node: DeliveringBroker,
+        *,
+        feeds: OriginFeeds,
+        release: PacedRelease,
+        log: ReplayLog,
+        directory: Directory,
+        starts: SubscriptionStarts,
+        above: Above,
+        alarm: Alarm,
+        rearm: Callable[[OrderedFeed], None],
+    ) -> None:
+        """`node`: this broker; `feeds`: those of all origins; `release`: delivers the messages of
+        answers; `log`: keeps them; `directory`: sends questions and takes answers; `starts`: where
+        subscriptions begin; `above`: the floors above delivery; `alarm`: calls the cluster again;
+        `rearm`: sets the timer of a feed that has changed."""
+        self._limits = node.limits
+        self._feeds = feeds
+        self._release = release
+        self._log = log
+        self._directory = directory
+        self._starts = starts
+        self._above = above
+        self._alarm = alarm
+        self._rearm = rearm
+        self._number = 0
+        directory.receive_over(ANSWER, self._answer_received)
+        directory.receive_over(PIECE, self._answer_received, pieces=12)
+
+    def ask(self, feed: OrderedFeed, now: float) -> None:
+        """Ask the origin of a feed at `now` (s) for all that is missing and may be wanted here."""
+        self._number = self._number + 1 & 0xFFFFFFFF
+        question = feed.questions[self._number] = Question(feed.lacks(), now)
+        if len(feed.questions) > MAX_QUESTIONS:
+            del feed.questions[next(iter(feed.questions))]
+        feed.ask_at = now + feed.pause
+        feed.pause = min(2 * feed.pause, RETRY_MOST)
+        body = [
+            self._directory.own_state(),
+            self._number.to_bytes(4, "big"),
+            a2b_base64(feed.key)[8:],
+        ]
+        body.append(self._starts.question(feed.key, self._number, now))
+        body.append(encode_pairs(question.asked))
+        self._directory.send(feed.broker_id, ASK, b"".join(body))
+        self._alarm.hurry(now)
+
+    def _answer_received(self, sender: bytes, body: bytes, now: float, link: Link) -> None:
+        """Take a part of an answer (ANSWER)."""
+        part = decode_answer(body)
+        feed = next((s for s in self._feeds.of(sender) if part.number in s.questions), None)
+        question = None if feed is None else feed.questions.get(part.number)
+        if feed is None or question is None or feed.fed or part.position != len(question.parts):
+            return
+        question.parts.append(part.data)
+        question.size += len(body)
+        if (
+            question.size >> 20 != question.size - len(body) >> 20
+            and self._answers() > self._limits.answers_bytes
+        ):
+            del feed.questions[part.number]
+            raise MalformedPacket("ANSWER is too large")
+        feed.ask_at = max(feed.ask_at, now + feed.pause)
+        if part.last:
+            self._take_answer(feed, question, part, now, link)
+        elif not feed.unordered and now < question.at + PATIENCE:  # it answers, over a slow link
+            feed.since = now
+
+    def _take_answer(
+        self, feed: OrderedFeed, question: Question, part: AnswerPart, now: float, link: Link
+    ) -> None:
+        """Take an answer of which the last part has come, and go on with its feed: wait for
+        messages that may be under way, ask on, or trust the link that brought it."""
+        before, top = max(feed.done, feed.settled), part.top
+        for older in list(feed.questions):
+            del feed.questions[older]
+            if older == part.number:
+                break
+        data, again = self._starts.answered(
+            feed.key, part.number, b"".join(question.parts), top, more=part.more
+        )
+        if data is None:
+            feed.pause = RETRY
+            self.ask(feed, now)
+            self._rearm(feed)
+            return
+        question.again |= again
+        waits = self._take_found(feed, question, data, top, now, min(part.gone, top))
+        advanced = part.more and top > before
+        if advanced:
+            self._feeds.advanced(feed, now)
+        listing = self._directory.listing(feed.broker_id)
+        # An incarnation that was killed may have sent messages that it had not recorded: the next
+        # one does not know of them.
+        later = listing is not None and listing.boot > feed.boot
+        # Refused after the question, which did not ask for it.
+        missed = bool(feed.refused) and feed.refused[0][0] <= top
+        if waits:
+            self._release.begin(feed, now)
+            feed.ask_at = now + feed.pause
+            self._rearm(feed)
+        elif part.more or question.again or missed or (feed.window.top > top and not later):
+            self._release.begin(feed, now)
+            feed.pause = max(RETRY, min(RETRY_MOST, 2 * (now - question.at)))
+            self._ask_on(feed, now, advanced=advanced)
+        elif link.up:
+            feed.behind = link
+            feed.unordered = feed.more = False
+            feed.finished = later
+            if later:  # no broker knows more than this one
+                feed.settle_all()
+            self._release.begin(feed, now)
+
+    def _ask_on(self, feed: OrderedFeed, now: float, *, advanced: bool) -> None:
+        """Ask for what an answer did not bring; `advanced`: it was a step forward. A question that
+        is under way is not repeated, unless its answer would be no step after this one."""
+        if advanced or all(newer.again for newer in feed.questions.values()):
+            if feed.next_held() is None:
+                self.ask(feed, now)
+            else:
+                feed.more = True  # asked when local subscribers have had this part
+        self._rearm(feed)
+
+    def _answers(self) -> int:
+        """Return the bytes of all answers of which parts are here."""
+        return sum(
+            question.size for feed in self._feeds.all() for question in feed.questions.values()
+        )
+
+    def _take_found(
+        self, feed: OrderedFeed, question: Question, data: bytes, top: int, now: float, gone: int
+    ) -> bool:
+        """Take the messages `data` of an answer to `question`. Up to `top` there are no others that
+        are wanted, but those up to `gone` have left the origin's log and may be under way. Returns
+        whether these are waited for: for as long as a split may last without a loss of order."""
+        found: Ranges = []
+        for key, sequence, message, choice, _ in read_link_packets(data, now):
+            if key != feed.key or not 0 < sequence <= top:
+                continue
+            late = sequence <= feed.done
+            if late and find(feed.outstanding, sequence, sequence) < 0:
+                continue
+            found.append((sequence, sequence))
+            self._keep(feed, sequence, message, choice, now)
+            size = size_of(message) + costs.HELD_MEMORY
+            self._release.put_by(
+                feed, HeldPackets(sequence, 1, (message, choice), message.topic, size, late=late)
+            )
+        settled = intersect(question.asked, [(1, top)]) if top else []
+        feed.answered(settled, merge(found))
+        waits = gone > 0 and feed.await_gone(
+            subtract(intersect(settled, [(1, gone)]), merge(found)), now - SPLIT, now
+        )
+        if feed.refused:
+            top = min(top, feed.refused[0][0] - 1)
+        feed.settled = max(feed.settled, top)
+        return waits
+
+    def _keep(
+        self,
+        feed: OrderedFeed,
+        sequence: int,
+        message: Message,
+        choice: ReceiverAssignment | None,
+        now: float,
+    ) -> None:
+        """Keep a message that an answer brought in the log: a session that moves on may need it.
+        The message may still cross this broker, for others."""
+        window = feed.window
+        if not window.missing(sequence) and find(window.history, sequence, sequence) < 0:
+            return
+        kept = feed.kept
+        if find(kept, sequence, sequence) < 0:
+            if kept and kept[-1][1] == sequence - 1:
+                kept[-1] = (kept[-1][0], sequence)
+            else:
+                feed.kept = merge([*kept, (sequence, sequence)])[-MAX_SKIPS:]
+            feed.kept_top = max(feed.kept_top, sequence)
+            self._log.keep(feed.key, sequence, message, choice, now)
+            if message.retain:
+                self._above.retained_sync.received(message, feed.key, sequence, now, None)
