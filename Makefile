@@ -2,6 +2,7 @@
 #   make run [BROKERS=n]     a federation on loopback, ports 1883, 1884, ... with a live view; Ctrl-C stops all of it
 #   make test [ARGS=...]     the whole test suite
 #   make compiled            compiles the core for this checkout (needs gcc); sources that change are not run compiled
+#   make wheel               a wheel with a compiled core, in dist (needs gcc)
 #   make interop             clients of other makers, MQTT.js (needs node and npm) among them
 #   make check               ruff and its formatter, mypy, import-linter, the architecture
 #   make sim SEEDS=n         n simulated schedules from seed FIRST
@@ -22,7 +23,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test compiled interop check sim fresh scale soak chaos load fuzz bench converge paths containers licences lock clean
+.PHONY: help run test compiled wheel interop check sim fresh scale soak chaos load fuzz bench converge paths containers licences lock clean
 MAKEFLAGS += --no-print-directory
 
 # Debian keeps mosquitto and ip where only root's path looks.
@@ -51,6 +52,10 @@ test:
 compiled:
 	@scripts/setup venv compiler
 	@scripts/compile
+
+wheel:
+	@scripts/setup venv compiler
+	@scripts/compile wheel
 
 interop:
 	@scripts/setup venv brokers mqttjs-required

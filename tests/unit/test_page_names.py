@@ -31,7 +31,7 @@ LIVE = {"--brokers", "--port", "--cluster"}
 """Flags of `mqttree live`, which has a parser of its own."""
 NO_OPTIONS = {"MQTTREE_CONFIG", "MQTTREE_COMPILE", "MQTTREE_OPTIMISE", "MQTTREE_CORE"}
 """Variables that are read without the command line: by the build, or before anything else."""
-NOT_OURS = {"--build"}
+NOT_OURS = {"--build", "--build-arg", "--force-reinstall", "--no-deps"}
 """Flags of other programs that the pages call."""
 
 
