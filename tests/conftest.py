@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from bench.lab.ports import free_ports as pick_ports
 from broker import CORE
-from tests.kit.core import leave_out_tests_that_replace_code
+from tests.kit.core import leave_out_tests_that_replace_code, left_out
 
 # A shared machine stalls at times, so neither an example nor its making has a deadline; the limit
 # of a test is pytest's.
@@ -40,6 +41,13 @@ if CORE.running != "python":
     leave_out_tests_that_replace_code()
 
 
+def pytest_configure() -> None:
+    """Refuse to test another core than the one that is asked for."""
+    wanted = os.environ.get("MQTTREE_CORE", CORE.running)
+    if wanted != CORE.running:
+        pytest.exit(f"MQTTREE_CORE={wanted}, but the core is {CORE.value}: make compiled", 3)
+
+
 def pytest_report_header() -> list[str]:
     """Say which core runs, and whether MQTT.js is tried: what is not collected would not be
     missed."""
@@ -48,6 +56,14 @@ def pytest_report_header() -> list[str]:
         "MQTT.js: "
         f"{', '.join(_MQTTJS) if _MQTTJS else 'not there, process/test_mqttjs.py is left out'}",
     ]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which tests a compiled core was not given."""
+    lines = left_out(terminalreporter.getreports("skipped"))
+    if lines:
+        terminalreporter.section("need the core's Python, left out")
+        terminalreporter.write_line("\n".join(lines))
 
 
 LIMIT = 600

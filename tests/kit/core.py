@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any
@@ -11,12 +13,25 @@ import pytest
 
 from broker import CORE
 
+REASON = "needs the core's Python: "
+
 
 def needs_python(why: str) -> None:
     """Leave the test out if the core is compiled. `why`: what it does to the core's Python that
     compiled code does not let it do."""
     if CORE.running != "python":
-        pytest.skip(f"needs the core's Python: {why}")
+        pytest.skip(f"{REASON}{why}")
+
+
+def left_out(skipped: Iterable[pytest.TestReport]) -> list[str]:
+    """Return a line for each test function of `skipped` that `needs_python` left out, with how many
+    of its cases that were and why."""
+    found = Counter(
+        (report.nodeid.partition("[")[0], report.longrepr[2].partition(REASON)[2])
+        for report in skipped
+        if isinstance(report.longrepr, tuple) and REASON in report.longrepr[2]
+    )
+    return [f"{name} ({count}): {why}" for (name, why), count in found.items()]
 
 
 def _compiled(module: str | None) -> bool:
@@ -48,4 +63,4 @@ def leave_out_tests_that_replace_code() -> None:
             needs_python("replaces compiled code")
         put(self, target, name, *rest, **named)
 
-    pytest.MonkeyPatch.setattr = checked  # type: ignore[method-assign,assignment]
+    pytest.MonkeyPatch.setattr = checked  # type: ignore[method-assign]
