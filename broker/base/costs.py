@@ -4,72 +4,74 @@ They are measured, or known from how the objects are built; nothing is bounded b
 about a microsecond (`broker.base.turns`).
 """
 
-QUEUED_MEMORY = 700
+from typing import Final
+
+QUEUED_MEMORY: Final = 700
 """bytes of memory that a waiting message takes besides its payload and topic."""
 
-TRIMMED_MEMORY = 320
+TRIMMED_MEMORY: Final = 320
 """bytes of memory that the number of a QoS 2 message takes that has left the replay log, or a run
 of them, and 8 for each message."""
 
-HELD_MEMORY = 300
+HELD_MEMORY: Final = 300
 """bytes of memory that a message takes besides its packet that waits for what is missing before
 it."""
 
-RETAINED_MEMORY = 500
+RETAINED_MEMORY: Final = 500
 """bytes of memory that a retained message takes besides its payload and topic, its mark
 included."""
 
-TOMBSTONE_MEMORY = 300
+TOMBSTONE_MEMORY: Final = 300
 """bytes of memory that a deleted retained topic takes that is remembered."""
 
-SESSION_MEMORY = 1_500
-SUBSCRIPTION_MEMORY = 600
-CONNECTION_MEMORY = 1_500
+SESSION_MEMORY: Final = 1_500
+SUBSCRIPTION_MEMORY: Final = 600
+CONNECTION_MEMORY: Final = 1_500
 """bytes of memory that each session, subscription and connection takes, besides names, filters and
 what a client leaves here."""
 
-FILTERS_MEMORY = 8
+FILTERS_MEMORY: Final = 8
 """bytes of memory for each byte of a SUBSCRIBE or UNSUBSCRIBE that waits for its turn."""
 
-REF_MEMORY = 600
-START_MEMORY = 100
+REF_MEMORY: Final = 600
+START_MEMORY: Final = 100
 """bytes of memory that an open message of a shared subscription takes besides its packet, and each
 origin in the position of a subscription."""
 
-LEVEL_MEMORY = 250
+LEVEL_MEMORY: Final = 250
 """bytes of memory that a level of a filter with wildcards takes besides its word, at most: a node
 that no other filter shares."""
 
-IDENTIFIER_MEMORY = 64
+IDENTIFIER_MEMORY: Final = 64
 """bytes of memory that a QoS 2 packet identifier takes that is not released."""
 
-PROPERTY_MEMORY = 130
+PROPERTY_MEMORY: Final = 130
 """bytes of memory that a User Property takes besides its text: on the wire it may have five
 bytes."""
 
-ROUTE_WORK = 4
+ROUTE_WORK: Final = 4
 """steps of work that it takes to find the route of a topic, besides those of the look-up among
 filters."""
 
-ROUTE_MEMORY = 1_000
-TOPIC_MEMORY = 250
-RECEIVER_MEMORY = 250
-ROUTE_SHOWN_MEMORY = 150
+ROUTE_MEMORY: Final = 1_000
+TOPIC_MEMORY: Final = 250
+RECEIVER_MEMORY: Final = 250
+ROUTE_SHOWN_MEMORY: Final = 150
 """bytes of memory that a kept route takes, each topic that has it, each receiver in it, and each
 client that has a topic among its own, as rules are in force."""
 
-GROUP_MEMORY = 1_000
-MEMBERS_MEMORY = 300
+GROUP_MEMORY: Final = 1_000
+MEMBERS_MEMORY: Final = 300
 """bytes of memory that another broker's shared subscription takes besides its filter, and each
 broker with members."""
 
-PACKET_WORK = 20
+PACKET_WORK: Final = 20
 """steps that a packet that no run takes, and a topic without a route, count besides what is
 found."""
 
-RETAINED_WORK = 30
+RETAINED_WORK: Final = 30
 """steps that a retained message counts besides: it is kept, stamped, hashed and goes to the
 journal."""
 
-FILTERS_DECODED = 10
+FILTERS_DECODED: Final = 10
 """bytes of a SUBSCRIBE or UNSUBSCRIBE that are decoded in a step of work."""

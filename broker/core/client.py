@@ -3,7 +3,7 @@ handled in `client_packets`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.auth.enhanced_auth import Authentication
 from broker.base.timers import Scheduler
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from broker.core.retained_feed import RetainedFeeds
     from broker.core.route import Route
 
-CONNACK = b"\x20"
+CONNACK: Final = b"\x20"
 
 
 class MemoryRoom(Protocol):

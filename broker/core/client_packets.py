@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.base import costs
 from broker.core import unsent
@@ -46,13 +46,14 @@ if TYPE_CHECKING:
     from broker.core.ports import OutgoingBatch
     from broker.core.route import Route
 
-READING, ENDED = State.READING, State.ENDED
+READING: Final = State.READING
+ENDED: Final = State.ENDED
 """States in which packets are handled."""
 
-FILTERS = frozenset((0x82, 0xA2))
+FILTERS: Final = frozenset((0x82, 0xA2))
 """First bytes of SUBSCRIBE and UNSUBSCRIBE."""
 
-PINGRESP = b"\xd0\x00"
+PINGRESP: Final = b"\xd0\x00"
 
 
 class ClientPackets(Client):
@@ -379,7 +380,7 @@ class ClientPackets(Client):
         self.node.client_gone(self)
 
 
-HANDLERS: tuple[Callable[[ClientPackets, int, bytes], None], ...] = (
+HANDLERS: Final[tuple[Callable[[ClientPackets, int, bytes], None], ...]] = (
     ClientPackets._not_for_clients,  # reserved
     ClientPackets._second_connect,
     ClientPackets._not_for_clients,  # CONNACK

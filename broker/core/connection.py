@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.base.timers import Scheduler
 from broker.core.connection_states import Action, Input, State, transition
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from broker.base.limits import Limits
 
 
-READING = State.READING
+READING: Final = State.READING
 
 
 class Transport(Protocol):

@@ -10,6 +10,8 @@ A connection may wait, and may have ended, while it is held.
 
 from __future__ import annotations
 
+from typing import Final
+
 from broker.base.state_table import ImpossibleInputError, Table, TableEnum
 
 
@@ -90,12 +92,12 @@ class Action(TableEnum):
     LET_GO = "drop all that is kept, and release those who wait for it"
 
 
-_OPEN = (State.READING, State.WAITING, State.HELD, State.WAITING_HELD)
-_ENDED = (State.ENDED, State.ENDED_WAITING, State.ENDED_HELD, State.ENDED_WAITING_HELD)
-_CLOSING = (State.CLOSING, State.CLOSING_HELD)
-_LIVING = (*_OPEN, *_ENDED)
+_OPEN: Final = (State.READING, State.WAITING, State.HELD, State.WAITING_HELD)
+_ENDED: Final = (State.ENDED, State.ENDED_WAITING, State.ENDED_HELD, State.ENDED_WAITING_HELD)
+_CLOSING: Final = (State.CLOSING, State.CLOSING_HELD)
+_LIVING: Final = (*_OPEN, *_ENDED)
 
-HANDLES = tuple(state for state in _LIVING if not state.waiting)
+HANDLES: Final = tuple(state for state in _LIVING if not state.waiting)
 """Packets that were read are handled."""
 
 
@@ -111,7 +113,7 @@ def _with(state: State, *, waiting: bool | None = None, held: bool | None = None
     raise AssertionError(state)
 
 
-TRANSITIONS: Table[State, Input, Action] = {
+TRANSITIONS: Final[Table[State, Input, Action]] = {
     # What follows a packet in the same turn may have to wait, too, or the answer may have come at
     # once. A connection that is being closed waits for nothing.
     **{(s, Input.WAIT): (Action.NOTHING, _with(s, waiting=True)) for s in _LIVING},

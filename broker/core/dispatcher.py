@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.auth.authorization import receivers
 from broker.base import costs
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from broker.core.publish_run import PublishRun
     from broker.core.route_cache import Viewer
 
-NO_GROUPS: list[SharedGroup] = []
-NO_SESSIONS: frozenset[Session] = frozenset()
+NO_GROUPS: Final[list[SharedGroup]] = []
+NO_SESSIONS: Final[frozenset[Session]] = frozenset()
 
-AGE = 1.0
+AGE: Final = 1.0
 """s between two looks at routes that changed filters made doubtful."""
 
 

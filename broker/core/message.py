@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.wire.packets import Will
 from broker.wire.properties import Property, encode_properties
@@ -12,14 +12,14 @@ from broker.wire.varint import encode_varint, read_length
 if TYPE_CHECKING:
     from broker.core.receiver_assignment import ReceiverAssignment
 
-EXPIRY = 0x02
+EXPIRY: Final = 0x02
 
 
-ORIGIN = b"\x26\x00\x01o"
+ORIGIN: Final = b"\x26\x00\x01o"
 """What the properties of a PUBLISH on a link begin with: a User Property "o". A client's that begin
 like that take the slow path, where the two cannot be mixed up."""
 
-LINK_ID = b"\0\1"
+LINK_ID: Final = b"\0\1"
 """The packet identifier of every QoS 1 and 2 PUBLISH on a link. It means nothing there: no packet
 is acknowledged by itself."""
 

@@ -9,14 +9,16 @@ found by comparing one prefix.
 
 from __future__ import annotations
 
+from typing import Final
+
 from broker.core.message import LINK_ID, Message
 from broker.wire.publish_header import HIGH, LOW, PACKET_IDS, PUBLISH
 from broker.wire.varint import encode_varint
 
-MOST = 1024
+MOST: Final = 1024
 """packets of one batch at most: flow control and replays must not overshoot by more."""
 
-LARGEST = 4096
+LARGEST: Final = 4096
 """bytes of a packet; with larger ones the copies cost more than what is saved for each packet."""
 
 

@@ -8,7 +8,7 @@ everything else (`Client._packet`), which behaves the same.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.core.message import ORIGIN, Message
 from broker.core.publish import first_route
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
     from broker.core.ports import OutgoingBatch
     from broker.core.route import Route
 
-ACKNOWLEDGED = frozenset((PUBLISH | QOS_1, PUBLISH | QOS_2))
+ACKNOWLEDGED: Final = frozenset((PUBLISH | QOS_1, PUBLISH | QOS_2))
 """First bytes of the PUBLISH packets that `publish_run` takes: QoS 1 and 2, no RETAIN, no DUP."""
 
-ANSWERS = frozenset((PUBACK, PUBREC, PUBREL, PUBCOMP))
+ANSWERS: Final = frozenset((PUBACK, PUBREC, PUBREL, PUBCOMP))
 """First bytes of PUBACK, PUBREC, PUBREL and PUBCOMP."""
 
-SETTLING = frozenset(((PUBACK, 1), (PUBREC, 2)))
+SETTLING: Final = frozenset(((PUBACK, 1), (PUBREC, 2)))
 """PUBACK at QoS 1 and PUBREC at QoS 2: the client has the message."""
 
-UNNUMBERED = {
+UNNUMBERED: Final = {
     head[0]: head + b"\0\0" for head in (PUBACK_HEAD, PUBREC_HEAD, PUBREL_HEAD, PUBCOMP_HEAD)
 }
 """Acknowledgements without a packet identifier, by their first bytes."""
 
-FEWEST = 4
+FEWEST: Final = 4
 """packets that are worth treating as one piece."""
 
 

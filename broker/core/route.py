@@ -4,7 +4,7 @@ and kept until subscriptions change (see `route_cache`)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.wire.varint import encode_varint
 
@@ -28,10 +28,10 @@ shared subscriptions with members here; those with members at other brokers, eac
 members of groups that may receive the topic, None: all; other brokers with a matching filter, with
 routing by interest or by topic."""
 
-NO_KEY: Key = ((), (), (), None, ())
+NO_KEY: Final[Key] = ((), (), (), None, ())
 
-NO_LINKS: list[Any] = []
-NO_WAYS: dict[bytes, list[Any]] = {}
+NO_LINKS: Final[list[Any]] = []
+NO_WAYS: Final[dict[bytes, list[Any]]] = {}
 """Of routes for which they have not been looked up yet; both are replaced then, and stay empty."""
 
 

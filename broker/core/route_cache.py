@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.base import costs
 from broker.core.route import Interned, Key, Route
@@ -20,7 +20,7 @@ from routing.topic_filter import is_wildcard
 if TYPE_CHECKING:
     from broker.base.limits import Limits
 
-EVICTED = 64
+EVICTED: Final = 64
 """routes that make room at a time: all of them at once would take long."""
 
 

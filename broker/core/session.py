@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.base import costs
 from broker.base.timers import Scheduler
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from broker.core.topic_alias import TopicAliases
     from broker.wire import Will
 
-NEVER = float("inf")
+NEVER: Final = float("inf")
 
 
 class Subscription:
@@ -178,7 +178,7 @@ class Repeat(Outgoing):
         self.packet_id = packet_id
 
 
-RELEASED = Outgoing(Message(b"", b"", 2, False, b"", None, None), 2, False, b"")
+RELEASED: Final = Outgoing(Message(b"", b"", 2, False, b"", None, None), 2, False, b"")
 """Stands in `inflight` for a QoS 2 message whose PUBREC came: PUBREL is what is repeated now
 (MQTT-4.4.0-1)."""
 

@@ -8,7 +8,7 @@ and the protocol version of the connection (3, 4 or 5), and raises nothing but W
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from broker.wire.constants import BRIDGE_BIT, V5, V31, V311, WILL, PacketType
 from broker.wire.errors import MalformedPacket, ProtocolViolation, UnsupportedVersion
@@ -39,26 +39,26 @@ from broker.wire.strings import SHARE_PREFIX, check_topic_name, read_binary, rea
 _A = TypeVar("_A", bound=Puback | Pubrec | Pubrel | Pubcomp)
 _Decoder: TypeAlias = Callable[[int, bytes, int], Packet]
 
-FILTERS = 1_000
+FILTERS: Final = 1_000
 """of a SUBSCRIBE or UNSUBSCRIBE that are decoded at a time."""
 
-_PROTOCOLS = {("MQIsdp", V31), ("MQTT", V311), ("MQTT", V5)}
-_BEGINNINGS = {b"\0\x04MQTT\x04": ("MQTT", V311), b"\0\x04MQTT\x05": ("MQTT", V5)}
-_RETURN_CODES = frozenset(range(6))  # CONNACK before MQTT 5 (3.1.1, table 3.1)
-_GRANTS = frozenset((0, 1, 2, 0x80))  # SUBACK before MQTT 5 (MQTT-3.9.3-2 of 3.1.1)
+_PROTOCOLS: Final = {("MQIsdp", V31), ("MQTT", V311), ("MQTT", V5)}
+_BEGINNINGS: Final = {b"\0\x04MQTT\x04": ("MQTT", V311), b"\0\x04MQTT\x05": ("MQTT", V5)}
+_RETURN_CODES: Final = frozenset(range(6))  # CONNACK before MQTT 5 (3.1.1, table 3.1)
+_GRANTS: Final = frozenset((0, 1, 2, 0x80))  # SUBACK before MQTT 5 (MQTT-3.9.3-2 of 3.1.1)
 
 # The Reason Codes that each packet of MQTT 5 may carry (the tables of 3.2.2.2 to 3.15.2.1).
-_CONNACK_REASONS = frozenset(
+_CONNACK_REASONS: Final = frozenset(
     (0, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, *range(0x99, 0x9E), 0x9F)
 )
-_RECEIVED_REASONS = frozenset((0, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99))
-_RELEASE_REASONS = frozenset((0, 0x92))
-_SUBACK_REASONS = frozenset((0, 1, 2, 0x80, 0x83, 0x87, 0x8F, 0x91, 0x97, 0x9E, 0xA1, 0xA2))
-_UNSUBACK_REASONS = frozenset((0, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91))
-_DISCONNECT_REASONS = frozenset(
+_RECEIVED_REASONS: Final = frozenset((0, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99))
+_RELEASE_REASONS: Final = frozenset((0, 0x92))
+_SUBACK_REASONS: Final = frozenset((0, 1, 2, 0x80, 0x83, 0x87, 0x8F, 0x91, 0x97, 0x9E, 0xA1, 0xA2))
+_UNSUBACK_REASONS: Final = frozenset((0, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91))
+_DISCONNECT_REASONS: Final = frozenset(
     (0, 4, *range(0x80, 0x84), 0x87, 0x89, *range(0x8B, 0x91), *range(0x93, 0xA3))
 )
-_AUTH_REASONS = frozenset((0, 0x18, 0x19))
+_AUTH_REASONS: Final = frozenset((0, 0x18, 0x19))
 
 
 def decode_packet(first: int, body: bytes, version: int, *, ping_payload: bool = False) -> Packet:
@@ -350,7 +350,7 @@ def _decode_reserved(first: int, body: bytes, version: int) -> Packet:
     raise MalformedPacket("packet type 0 is reserved")
 
 
-_DECODERS: tuple[_Decoder, ...] = (
+_DECODERS: Final[tuple[_Decoder, ...]] = (
     _decode_reserved,
     decode_connect,
     decode_connack,

@@ -9,7 +9,7 @@ Before MQTT 5 properties and the reasons of acknowledgements are left out.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from broker.wire.constants import BRIDGE_BIT, V5, V31, ReasonCode
 from broker.wire.packets import (
@@ -46,19 +46,19 @@ from broker.wire.varint import encode_varint
 __all__ = ["encode_packet", "encode_publish", "encode_varint", "publish_bytes", "return_code"]
 
 
-_ACK_HEADS = {
+_ACK_HEADS: Final = {
     Puback: PUBACK_HEAD,
     Pubrec: PUBREC_HEAD,
     Pubrel: PUBREL_HEAD,
     Pubcomp: PUBCOMP_HEAD,
 }
 
-_GRANTS = bytes(min(code, 0x80) for code in range(256))
+_GRANTS: Final = bytes(min(code, 0x80) for code in range(256))
 """Codes of a SUBACK before MQTT 5, by those of MQTT 5."""
 
 # Reason Codes of a refused CONNECT as return codes of MQTT 3.1.1 (table 3.1); all others: 3, Server
 # unavailable.
-_RETURN_CODES: dict[int, int] = {
+_RETURN_CODES: Final[dict[int, int]] = {
     ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: 1,
     ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: 2,
     ReasonCode.BAD_USER_NAME_OR_PASSWORD: 4,
@@ -252,7 +252,7 @@ def _encode_connect(packet: Connect, version: int) -> bytes:
     return _frame(0x10, b"".join(parts))
 
 
-_ENCODERS: dict[type[Packet], Callable[[Any, int], bytes]] = {
+_ENCODERS: Final[dict[type[Packet], Callable[[Any, int], bytes]]] = {
     Connect: _encode_connect,
     Connack: _encode_connack,
     Publish: encode_publish,

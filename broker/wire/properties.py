@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from broker.wire.constants import WILL, PacketType, ReasonCode
 from broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
@@ -71,17 +71,17 @@ class Kind(IntEnum):
 
 
 _T = PacketType
-_MESSAGE = (_T.PUBLISH, WILL)
-_CONNECT = (_T.CONNECT,)
-_CONNACK = (_T.CONNACK,)
-_BOTH = (_T.CONNECT, _T.CONNACK)
-_EXPLAINED = (
+_MESSAGE: Final = (_T.PUBLISH, WILL)
+_CONNECT: Final = (_T.CONNECT,)
+_CONNACK: Final = (_T.CONNACK,)
+_BOTH: Final = (_T.CONNECT, _T.CONNACK)
+_EXPLAINED: Final = (
     *(_T.CONNACK, _T.PUBACK, _T.PUBREC, _T.PUBREL, _T.PUBCOMP),
     *(_T.SUBACK, _T.UNSUBACK, _T.DISCONNECT, _T.AUTH),
 )
-_ANY = (*(t for t in _T if t not in (_T.PINGREQ, _T.PINGRESP)), WILL)
+_ANY: Final = (*(t for t in _T if t not in (_T.PINGREQ, _T.PINGRESP)), WILL)
 
-TABLE: dict[int, tuple[Kind, tuple[int, ...]]] = {
+TABLE: Final[dict[int, tuple[Kind, tuple[int, ...]]]] = {
     Property.PAYLOAD_FORMAT_INDICATOR: (Kind.BYTE, _MESSAGE),
     Property.MESSAGE_EXPIRY_INTERVAL: (Kind.FOUR_BYTES, _MESSAGE),
     Property.CONTENT_TYPE: (Kind.STRING, _MESSAGE),
@@ -113,7 +113,7 @@ TABLE: dict[int, tuple[Kind, tuple[int, ...]]] = {
 """Property Identifier -> (data type, packet types that may carry it): MQTT 5, table 2-4."""
 
 # Values that are a Protocol Error when zero, with the Reason Code to answer.
-_NOT_ZERO: dict[int, ReasonCode] = {
+_NOT_ZERO: Final[dict[int, ReasonCode]] = {
     Property.RECEIVE_MAXIMUM: ReasonCode.PROTOCOL_ERROR,  # 3.1.2.11.3
     Property.MAXIMUM_PACKET_SIZE: ReasonCode.PROTOCOL_ERROR,  # 3.1.2.11.4
     Property.SUBSCRIPTION_IDENTIFIER: ReasonCode.PROTOCOL_ERROR,  # 3.8.2.1.2
@@ -121,17 +121,17 @@ _NOT_ZERO: dict[int, ReasonCode] = {
 }
 
 # Plain integers: comparing with members of an enumeration costs more than reading a property.
-_USER_PROPERTY = int(Property.USER_PROPERTY)
-_SUBSCRIPTION_IDENTIFIER = int(Property.SUBSCRIPTION_IDENTIFIER)
-_AUTHENTICATION_METHOD = int(Property.AUTHENTICATION_METHOD)
-_AUTHENTICATION_DATA = int(Property.AUTHENTICATION_DATA)
+_USER_PROPERTY: Final = int(Property.USER_PROPERTY)
+_SUBSCRIPTION_IDENTIFIER: Final = int(Property.SUBSCRIPTION_IDENTIFIER)
+_AUTHENTICATION_METHOD: Final = int(Property.AUTHENTICATION_METHOD)
+_AUTHENTICATION_DATA: Final = int(Property.AUTHENTICATION_DATA)
 
 
-MAX_REPEATED = 20_000
+MAX_REPEATED: Final = 20_000
 """User Properties, or Subscription Identifiers, of one packet: there is room for millions, and each
 takes a microsecond."""
 
-ASCII_AT_ONCE = 5 * MAX_REPEATED
+ASCII_AT_ONCE: Final = 5 * MAX_REPEATED
 """bytes of properties that are looked through quickly: no more than MAX_REPEATED of them."""
 
 
@@ -259,7 +259,7 @@ def _write_int(value: int, width: int) -> bytes:
     return int(value).to_bytes(width, "big")
 
 
-_READERS: dict[Kind, Callable[[bytes, int], tuple[Any, int]]] = {
+_READERS: Final[dict[Kind, Callable[[bytes, int], tuple[Any, int]]]] = {
     Kind.BYTE: lambda data, pos: _read_int(data, pos, 1),
     Kind.TWO_BYTES: lambda data, pos: _read_int(data, pos, 2),
     Kind.FOUR_BYTES: lambda data, pos: _read_int(data, pos, 4),
@@ -269,7 +269,7 @@ _READERS: dict[Kind, Callable[[bytes, int], tuple[Any, int]]] = {
     Kind.PAIR: _read_pair,
 }
 
-_WRITERS: dict[Kind, Callable[[Any], bytes]] = {
+_WRITERS: Final[dict[Kind, Callable[[Any], bytes]]] = {
     Kind.BYTE: lambda value: _write_int(value, 1),
     Kind.TWO_BYTES: lambda value: _write_int(value, 2),
     Kind.FOUR_BYTES: lambda value: _write_int(value, 4),
@@ -281,7 +281,7 @@ _WRITERS: dict[Kind, Callable[[Any], bytes]] = {
 
 # What the loops above need of the table: (a bit for each packet type that may carry it, reader,
 # check of the value) ...
-_DECODING = {
+_DECODING: Final = {
     int(ident): (sum(1 << t for t in types), _READERS[kind], _check_of(ident, kind))
     for ident, (kind, types) in TABLE.items()
 }
@@ -289,7 +289,7 @@ _DECODING = {
 _ENCODING = {int(ident): (bytes((ident,)), _WRITERS[kind]) for ident, (kind, _) in TABLE.items()}
 
 
-NOT_FORWARDED = frozenset(
+NOT_FORWARDED: Final = frozenset(
     (Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL)
 )
 """Properties that must not reach receivers as they came: they are of one connection, or change on
@@ -341,7 +341,7 @@ def _forwardable(section: bytes) -> bool:
     return found.keys() <= _FORWARDED and not found.get(Property.PAYLOAD_FORMAT_INDICATOR)
 
 
-_FORWARDED = {
+_FORWARDED: Final = {
     Property.PAYLOAD_FORMAT_INDICATOR,
     Property.CONTENT_TYPE,
     Property.RESPONSE_TOPIC,

@@ -13,34 +13,35 @@ Two loops take every message and have `topic_end` written out, as a call costs t
 from __future__ import annotations
 
 import struct
+from typing import Final
 
 from broker.wire.constants import PacketType
 
-PUBLISH = PacketType.PUBLISH << 4
+PUBLISH: Final = PacketType.PUBLISH << 4
 """First byte of a PUBLISH at QoS 0, without RETAIN."""
-QOS_1 = 0x02
-QOS_2 = 0x04
-QOS_BITS = 0x06
+QOS_1: Final = 0x02
+QOS_2: Final = 0x04
+QOS_BITS: Final = 0x06
 """Flags in the first byte of a PUBLISH; both bits of QoS are never set."""
-RETAIN = 0x01
-DUP = 0x08
+RETAIN: Final = 0x01
+DUP: Final = 0x08
 
-PUBACK = PacketType.PUBACK << 4
-PUBREC = PacketType.PUBREC << 4
-PUBREL = PacketType.PUBREL << 4 | 0x02
-PUBCOMP = PacketType.PUBCOMP << 4
+PUBACK: Final = PacketType.PUBACK << 4
+PUBREC: Final = PacketType.PUBREC << 4
+PUBREL: Final = PacketType.PUBREL << 4 | 0x02
+PUBCOMP: Final = PacketType.PUBCOMP << 4
 """First bytes."""
 
-PUBACK_HEAD = bytes((PUBACK, 2))
-PUBREC_HEAD = bytes((PUBREC, 2))
-PUBREL_HEAD = bytes((PUBREL, 2))
-PUBCOMP_HEAD = bytes((PUBCOMP, 2))
+PUBACK_HEAD: Final = bytes((PUBACK, 2))
+PUBREC_HEAD: Final = bytes((PUBREC, 2))
+PUBREL_HEAD: Final = bytes((PUBREL, 2))
+PUBCOMP_HEAD: Final = bytes((PUBCOMP, 2))
 """What is before the packet identifier of an acknowledgement without reason code."""
-ACK_SIZE = 4
+ACK_SIZE: Final = 4
 """bytes of such an acknowledgement."""
 
-HIGH = b"".join(bytes((n,)) * 256 for n in range(256))
-LOW = bytes(range(256)) * 256
+HIGH: Final = b"".join(bytes((n,)) * 256 for n in range(256))
+LOW: Final = bytes(range(256)) * 256
 """The first and the second byte of all packet identifiers, one after the other. Tables are made
 without a step for each entry: that would take 13 ms at each start."""
 
@@ -52,7 +53,7 @@ def _pairs() -> bytes:
     return bytes(found)
 
 
-PACKET_IDS: list[bytes] = list(struct.Struct("2s" * len(HIGH)).unpack(_pairs()))
+PACKET_IDS: Final[list[bytes]] = list(struct.Struct("2s" * len(HIGH)).unpack(_pairs()))
 """The two bytes of every packet identifier, and of every length of a string; indexing is cheaper
 than encoding."""
 

@@ -3,10 +3,12 @@ bytes."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from broker.wire.constants import MAX_REMAINING_LENGTH
 from broker.wire.errors import MalformedPacket
 
-_ONE_BYTE = tuple(bytes((n,)) for n in range(128))
+_ONE_BYTE: Final = tuple(bytes((n,)) for n in range(128))
 
 
 def encode_varint(n: int) -> bytes:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from heapq import nsmallest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.base.sequence_set import LAST, MAX_SKIPS, find, intersect, subtract
 from broker.cluster.delivery.local_window import LocalWindow
@@ -51,18 +51,18 @@ if TYPE_CHECKING:
     from broker.core.publish_run import PublishRun
     from broker.core.receiver_assignment import ReceiverAssignment
 
-FORGET_ORIGIN = 3600.0
+FORGET_ORIGIN: Final = 3600.0
 """s; an origin that published nothing for so long is forgotten: no log has its messages."""
 
-QUIET = FORGET_ORIGIN / 2
+QUIET: Final = FORGET_ORIGIN / 2
 """s; an origin that published nothing for so long counts as quiet. So does an origin that only a
 neighbour has announced."""
 
-RECENT = 1000
+RECENT: Final = 1000
 """messages before the first one that a broker which meets an origin accepts as well: some
 hundredths of a second's work."""
 
-ILLEGAL = frozenset(
+ILLEGAL: Final = frozenset(
     PUBLISH | flags
     for flags in range(16)
     if flags & QOS_BITS == QOS_BITS or (flags & DUP and not flags & QOS_BITS)

@@ -4,7 +4,7 @@ follow each other and take the same links go as one batch."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.cluster.link.message_batch import LARGEST, MOST
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from broker.core.connection import Connection
     from broker.core.route import Route
 
-NO_LINKS: list[Link] = []
+NO_LINKS: Final[list[Link]] = []
 """Never changed."""
 
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import chain, islice
 from operator import attrgetter
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from broker.base.counters import Counters
 from broker.base.limits import Limits
@@ -32,10 +32,10 @@ from broker.wire.publish_header import topic_of
 
 A = TypeVar("A")
 
-NEVER = 1 << 62
+NEVER: Final = 1 << 62
 """bytes, or a sequence number, that no log reaches."""
 
-_BATCH = -1
+_BATCH: Final = -1
 """`_step` of a batch."""
 
 Numbers = dict[bytes, Ranges]

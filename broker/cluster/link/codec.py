@@ -18,6 +18,7 @@ from __future__ import annotations
 from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Iterator
+from typing import Final
 
 from broker.core.message import LINK_ID, ORIGIN, Message, Stamp, encode_halves
 from broker.core.publish_run import PublishRun
@@ -44,16 +45,16 @@ from broker.wire.publish_header import (
 from broker.wire.varint import encode_varint, read_length
 from routing.topic_filter import valid_topic_name
 
-MARK = ORIGIN + b"\x00\x18"
+MARK: Final = ORIGIN + b"\x00\x18"
 """What an origin property without a receiver assignment begins with."""
-SIZE = len(MARK) + 24
+SIZE: Final = len(MARK) + 24
 """bytes of such a property."""
-STAMP_MARK = b"\x26\x00\x01h\x00\x14"
-STAMP_SIZE = len(STAMP_MARK) + 20
-EXPIRY = b"\x02"
+STAMP_MARK: Final = b"\x26\x00\x01h\x00\x14"
+STAMP_SIZE: Final = len(STAMP_MARK) + 20
+EXPIRY: Final = b"\x02"
 """The identifier of the message expiry interval (MQTT-3.3.2.3.3)."""
 
-RUNS = frozenset((PUBLISH | QOS_1, PUBLISH | QOS_2))
+RUNS: Final = frozenset((PUBLISH | QOS_1, PUBLISH | QOS_2))
 """First bytes of the PUBLISH packets that may continue their predecessor besides those of QoS 0."""
 
 # ---------------------------------------------------------------- writing

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sized
-from typing import Protocol
+from typing import Final, Protocol
 
 from broker.base.rate_limit import Budget
 from broker.cluster.link.control_records import (
@@ -37,11 +37,11 @@ from broker.wire.packets import Auth, Connack, Connect, Disconnect
 from broker.wire.publish_header import PUBLISH
 from broker.wire.varint import encode_varint, read_length
 
-MARKED = 1 << 31
+MARKED: Final = 1 << 31
 """In the number of a PINGREQ: it is a mark, sent behind messages, and its PINGRESP says that these
 have been handled."""
 
-ACK_MARK = 1 << 30
+ACK_MARK: Final = 1 << 30
 """In the number of a mark: it asks for all messages that were sent up to there, and not for a step
 of a comparison of retained ones."""
 
@@ -96,7 +96,7 @@ class Encryption(Protocol):
         """Whether part of a packet has come and the rest is on its way."""
 
 
-FRAMES: dict[int, Input] = {
+FRAMES: Final[dict[int, Input]] = {
     PacketType.PUBLISH: Input.PUBLISH,
     PacketType.PINGREQ: Input.PINGREQ,
     PacketType.PINGRESP: Input.PINGRESP,

@@ -12,7 +12,7 @@ each state -LOST-> CLOSED
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.base.state_table import Table, TableEnum
 from broker.wire.errors import ProtocolViolation
@@ -90,15 +90,15 @@ class Action(TableEnum):
     END = "say that the link is gone"
 
 
-HANDSHAKE = (State.DIALLED, State.CALLED, State.PROVING, State.AGREEING)
+HANDSHAKE: Final = (State.DIALLED, State.CALLED, State.PROVING, State.AGREEING)
 
-UP: tuple[State, ...] = tuple(
+UP: Final[tuple[State, ...]] = tuple(
     state for state in State if state not in HANDSHAKE and state is not State.CLOSED
 )
 """The handshake is complete."""
-FORWARDING: tuple[State, ...] = (State.FORWARDING, State.LIVE, State.FORWARDING_BEHIND)
+FORWARDING: Final[tuple[State, ...]] = (State.FORWARDING, State.LIVE, State.FORWARDING_BEHIND)
 """The link is in the tree, at both ends."""
-BEHIND: tuple[State, ...] = (State.BLOCKED_BEHIND, State.FORWARDING_BEHIND)
+BEHIND: Final[tuple[State, ...]] = (State.BLOCKED_BEHIND, State.FORWARDING_BEHIND)
 """The queue overflowed and has not drained yet."""
 
 
@@ -115,7 +115,7 @@ class Standing(NamedTuple):
     """Its queue overflowed and has not drained yet."""
 
 
-STANDING = {
+STANDING: Final = {
     state: Standing(state in UP, state in FORWARDING, state is State.LIVE, state in BEHIND)
     for state in State
 }
@@ -161,7 +161,7 @@ def _table() -> Table[State, Input, Action]:
     return table
 
 
-TRANSITIONS = _table()
+TRANSITIONS: Final = _table()
 """(state, input) -> (action, next state). What is not in it is a protocol error and closes the
 link."""
 

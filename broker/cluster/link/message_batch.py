@@ -12,7 +12,7 @@ identifiers are those of their publishers, and mean nothing here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from broker.base.sequence_set import Ranges
 from broker.cluster.link.codec import MARK, SIZE, decode_sequence, encode_origin
@@ -23,20 +23,20 @@ from broker.wire.varint import encode_varint, read_length
 
 A = TypeVar("A")
 
-TOPIC = b"$batch"
+TOPIC: Final = b"$batch"
 """Topic name of a batch."""
 
-MOST = 1024
+MOST: Final = 1024
 """messages of one batch: who holds publishers back, or replays a log, must not overshoot by more,
 and a broker that reads one does nothing else meanwhile."""
 
-LARGEST = 65_536
+LARGEST: Final = 65_536
 """bytes of the packets of one batch with more than one message: a copy costs little."""
 
-_TOPIC = PACKET_IDS[len(TOPIC)] + TOPIC
-_HEAD = 3
+_TOPIC: Final = PACKET_IDS[len(TOPIC)] + TOPIC
+_HEAD: Final = 3
 """bytes of the payload ahead of the packets."""
-_AHEAD = {
+_AHEAD: Final = {
     PUBLISH: len(_TOPIC) + 1 + SIZE,
     PUBLISH | QOS_1: len(_TOPIC) + 2 + 1 + SIZE,
     PUBLISH | QOS_2: len(_TOPIC) + 2 + 1 + SIZE,
