@@ -75,7 +75,7 @@ def test_subscribers_hear_of_events_in_this_order() -> None:
     assert found == ORDER
 
 
-def test_what_a_subscriber_dispatches_is_handled_before_the_next_one_is_called() -> None:
+def test_an_event_dispatched_within_another_is_handled_first() -> None:
     events, told = ClusterEvents(), list[str]()
 
     def first(event: RouteChanged) -> None:

@@ -76,7 +76,7 @@ def known_members() -> set[str]:
 
 
 @pytest.mark.parametrize("page", MAINTAINERS)
-def test_members_are_there(page: str, known_members: set[str]) -> None:
+def test_members_that_pages_name_exist(page: str, known_members: set[str]) -> None:
     named = set(re.findall(r"`([A-Z]\w*[a-z]\w*\.[a-z_]\w*)`", read(page)))
     assert named - known_members == set()
 
@@ -98,7 +98,7 @@ def dotted(known_members: set[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("page", MAINTAINERS)
-def test_names_with_a_dot_are_there(page: str, dotted: set[str]) -> None:
+def test_dotted_names_on_pages_exist(page: str, dotted: set[str]) -> None:
     named = set(re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", read(page)))
     # Of `node.turns.took` the member of the node.
     short = {re.sub(r"^(node\.\w+)\..*", r"\1", name) for name in named}
@@ -108,14 +108,14 @@ def test_names_with_a_dot_are_there(page: str, dotted: set[str]) -> None:
 
 
 @pytest.mark.parametrize("page", MAINTAINERS)
-def test_words_with_an_underscore_are_there(page: str, words: set[str]) -> None:
+def test_words_with_an_underscore_on_pages_exist(page: str, words: set[str]) -> None:
     named = set(re.findall(r"`([A-Za-z]+_\w+)`|\[([a-z]+_\w+)\](?!\()", read(page)))
     found = {one or other for one, other in named}
     assert {word for word in found - words - NOT_OURS if not word.startswith("mqttree_")} == set()
 
 
 @pytest.mark.parametrize("page", [*PAGES, "README.md"])
-def test_commands_of_bench_are_there(page: str) -> None:
+def test_bench_commands_on_pages_exist(page: str) -> None:
     (commands,) = (action for action in _parser(True)._actions if action.choices)
     known = {*TOOLS, *(commands.choices or ())}
     assert set(re.findall(r"mqttree bench ([a-z][a-z-]*)", read(page))) - known == set()

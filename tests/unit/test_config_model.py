@@ -48,7 +48,7 @@ def test_no_default_is_written_twice() -> None:
     assert not {name: where for name, where in found.items() if len(where) > 1}
 
 
-def test_what_is_written_twice_is_found() -> None:
+def test_a_default_written_twice_is_found() -> None:
     assert len(written("class A:\n    td: float = 0.3\nclass B:\n    td: float = 0.4\n")["td"]) == 2
 
 
@@ -66,7 +66,7 @@ def test_the_defaults_of_all_are_those_of_the_model() -> None:
     )
 
 
-def test_what_is_said_reaches_the_node() -> None:
+def test_every_setting_reaches_the_node() -> None:
     said = {
         name: 7.5 if kind == "float" else "x"
         for name, kind in ClusterModel.__annotations__.items()

@@ -26,13 +26,13 @@ def rows(title: str) -> dict[str, str]:
     return dict(re.findall(r"^\| `([a-z-]+)` \|(.*)$", section(title), re.M))
 
 
-def test_every_key_of_the_federation_and_no_other() -> None:
+def test_the_page_has_every_federation_key_and_no_other() -> None:
     keys = {name.replace("_", "-") for name, option in OPTIONS.items() if not option.top}
     assert rows("`federation:`").keys() == keys
     assert rows("At the top").keys() == {name for name, option in OPTIONS.items() if option.top}
 
 
-def test_flags_and_variables() -> None:
+def test_the_page_has_every_flag_and_variable() -> None:
     found = rows("Flags and variables")
     for name, option in OPTIONS.items():
         key = name.replace("_", "-")
@@ -40,7 +40,7 @@ def test_flags_and_variables() -> None:
         assert shown == ([(f"--{key}", f"MQTTREE_{name.upper()}")] if option.flag else []), key
 
 
-def test_defaults() -> None:
+def test_the_page_has_the_defaults_of_all_options() -> None:
     settings, found = RunSettings(), rows("`federation:`")
     shown = {key: row.split("|")[0].strip().strip("`") for key, row in found.items()}
     for name, option in OPTIONS.items():
@@ -61,7 +61,7 @@ def test_defaults() -> None:
             assert value == int(default), key
 
 
-def test_the_other_sections() -> None:
+def test_the_page_has_the_keys_of_the_other_sections() -> None:
     assert rows("`access:`").keys() == ACCESS.keys()
     keys = re.findall(r"^\| `([a-z_]+)` \|", section("`mqtt:`"), re.M)
     assert sorted(keys) == sorted(mqtt_options.OPTIONS)

@@ -38,7 +38,7 @@ def frame(body: bytes) -> bytes:
 @pytest.mark.parametrize(
     "name", [b"", b"MQT", b"mqtt", b"MQTTT", b"MQIsdp", b"\xef\xbb\xbfMQTT", b"AMQP"]
 )
-def test_other_protocol_names(name: bytes) -> None:
+def test_other_protocol_names_are_refused(name: bytes) -> None:
     """MQTT-3.1.2-1: refused and closed; no session comes of it. MQIsdp belongs to version 3
     only."""
     world = World()
@@ -122,7 +122,7 @@ def test_flags_and_payload_of_connect_agree(what: str) -> None:
         (V5 + b"\x02\0\0\0\0\1\xff", ReasonCode.MALFORMED_PACKET),
     ],
 )
-def test_a_bad_connect_of_mqtt_5_hears_why(data: bytes, reason: int) -> None:
+def test_a_bad_mqtt_5_connect_is_answered_with_its_reason(data: bytes, reason: int) -> None:
     """MQTT-3.1.4-1, MQTT-3.2.2-6 to -8, MQTT-4.13.2-1: CONNACK, never DISCONNECT (MQTT-3.14.0-1),
     then the end."""
     world = World()
@@ -190,7 +190,7 @@ def test_connack_comes_first_and_once(version: int) -> None:
 
 
 @pytest.mark.parametrize("asked", [0, 100])
-def test_the_keep_alive_of_the_server_counts(asked: int) -> None:
+def test_the_servers_keep_alive_replaces_the_clients(asked: int) -> None:
     """MQTT-3.1.2-21, MQTT-3.2.2-21: a client that goes by its own longer one is closed."""
     world = World(max_keep_alive=10)
     client = world.connect("c", keep_alive=asked)
@@ -201,7 +201,7 @@ def test_the_keep_alive_of_the_server_counts(asked: int) -> None:
     assert client.last_reason() == ReasonCode.KEEP_ALIVE_TIMEOUT
 
 
-def test_without_a_keep_alive_of_the_server_the_clients_counts() -> None:
+def test_without_a_server_keep_alive_the_clients_applies() -> None:
     """MQTT-3.2.2-22."""
     world = World(max_keep_alive=10)
     client = world.connect("c", keep_alive=4)
@@ -361,7 +361,7 @@ def test_disconnect_of_the_client_closes_the_connection(version: int) -> None:
 # ---------------------------------------------------------------- MQTT 3.1
 
 
-def test_what_only_3_1_does() -> None:
+def test_mqtt_3_1_clients_are_served_as_its_text_says() -> None:
     """MQTT V3.1, 3.1 and 3.2: its name, no Session Present, DUP on packets that are sent again,
     fields that may be missing."""
     world = World()

@@ -112,7 +112,7 @@ def test_any_well_formed_string_is_taken(where: str) -> None:
 
 
 @ALL
-def test_a_byte_order_mark_is_a_letter(version: int) -> None:
+def test_a_byte_order_mark_is_kept_as_a_character(version: int) -> None:
     """MQTT-1.5.4-3; MQTT-1.5.3-3 of 3.1.1."""
     world = World()
     publisher, with_mark, without = (
@@ -197,7 +197,7 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("version", "sent", "received"), ANSWERS)
-def test_answers_to_the_byte(version: int, sent: bytes, received: bytes) -> None:
+def test_answers_are_exact_to_the_byte(version: int, sent: bytes, received: bytes) -> None:
     """MQTT-2.1.3-1, MQTT-2.2.1-2, -5, -6, MQTT-2.2.2-1: reserved bits, packet identifiers, and a
     zero for no properties.
 
@@ -212,7 +212,7 @@ def test_answers_to_the_byte(version: int, sent: bytes, received: bytes) -> None
 
 @ALL
 @pytest.mark.parametrize("qos", [1, 2])
-def test_packet_identifiers_of_the_broker(version: int, qos: int) -> None:
+def test_the_brokers_packet_identifiers_are_never_zero_or_in_use(version: int, qos: int) -> None:
     """MQTT-2.2.1-4, MQTT-4.3.2-1, -2, MQTT-4.3.3-1, -2: never zero, never one in use, DUP 0."""
     world = World()
     publisher, subscriber = world.connect("p", version), world.connect("s", version)

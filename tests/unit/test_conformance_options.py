@@ -90,7 +90,7 @@ def proven(world: World) -> FakeClient:
 # ---------------------------------------------------------------- enhanced authentication
 
 
-def test_authentication_by_auth() -> None:
+def test_a_client_may_authenticate_by_auth_packets() -> None:
     """MQTT-4.12.0-2, -5, MQTT-3.15.2-1, MQTT-3.2.0-1: AUTH 0x18, again, then CONNACK, all of them
     with the method."""
     world = counting(allow_anonymous=False)
@@ -178,7 +178,7 @@ def test_disconnect_before_connack() -> None:
     assert not world.node.sessions
 
 
-def test_authentication_again() -> None:
+def test_a_client_may_authenticate_again() -> None:
     """MQTT-4.12.1-1: 0x19 begins, AUTH 0x18 goes on, AUTH 0x00 ends it; the connection works
     meanwhile."""
     world = counting()
@@ -195,7 +195,7 @@ def test_authentication_again() -> None:
 
 
 @pytest.mark.parametrize("method", ["OTHER", None])
-def test_another_method_again(method: str | None) -> None:
+def test_authenticating_again_by_another_method_is_refused(method: str | None) -> None:
     """MQTT-4.12.1-1."""
     client = proven(counting())
     client.send(auth(b"1", ReasonCode.RE_AUTHENTICATE, method))
@@ -203,7 +203,7 @@ def test_another_method_again(method: str | None) -> None:
     assert client.last_reason() == ReasonCode.PROTOCOL_ERROR
 
 
-def test_authentication_again_that_fails() -> None:
+def test_a_failed_reauthentication_closes_the_connection() -> None:
     """MQTT-4.12.1-2: DISCONNECT says so, the connection is closed."""
     client = proven(counting())
     client.send(auth(b"no", ReasonCode.RE_AUTHENTICATE))
@@ -241,7 +241,7 @@ EXPLAINED = {"PUBACK", "PUBREC", "SUBACK", "DISCONNECT"}
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_no_reason_for_who_does_not_want_one(name: str) -> None:
+def test_a_client_that_wants_no_problem_information_gets_none(name: str) -> None:
     """MQTT-3.1.2-29: with Request Problem Information 0 neither Reason String nor User Property."""
     packet, kind = REFUSED[name]
     for wanted in (0, 1):

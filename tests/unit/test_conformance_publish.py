@@ -85,7 +85,7 @@ def test_an_acknowledged_identifier_is_a_new_message(version: int, dup: bool) ->
 @ALL
 @pytest.mark.parametrize("dup", [False, True])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_dup_and_qos_on_the_wire(version: int, qos: int, dup: bool) -> None:
+def test_dup_and_qos_are_right_on_the_wire(version: int, qos: int, dup: bool) -> None:
     """MQTT-3.3.1-2, -3, MQTT-4.3.1-1: DUP at QoS 0 is malformed; otherwise it says nothing of what
     subscribers get."""
     world = World()
@@ -159,7 +159,7 @@ def test_expired_messages_are_not_sent() -> None:
 
 
 @ALL
-def test_order_of_acknowledgements(version: int) -> None:
+def test_acknowledgements_come_in_the_order_of_messages(version: int) -> None:
     """MQTT-4.6.0-2 to -4 bind clients; the broker answers in the order of what it answers, too."""
     world = World()
     publisher, subscriber = world.connect("p", version), world.connect("s", version)
@@ -216,7 +216,7 @@ def acknowledge(packet: Publish) -> Packet:
 
 @pytest.mark.parametrize("maximum", [1, 2, 10, 65535])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_the_window_is_what_the_client_said(maximum: int, qos: int) -> None:
+def test_the_send_window_is_the_clients_receive_maximum(maximum: int, qos: int) -> None:
     """MQTT-3.3.4-9, MQTT-4.9.0-1, -2: all of it and not one more; the first waits for nothing."""
     world = World()
     publisher = world.connect("p")
@@ -266,7 +266,7 @@ def test_a_full_window_holds_only_publish(name: str) -> None:
 
 
 @ALL
-def test_retain_flag_in_the_store(version: int) -> None:
+def test_retain_stores_replaces_and_deletes_messages(version: int) -> None:
     """MQTT-3.3.1-5 to -8; MQTT-3.3.1-5, -7, -10 to -12 of 3.1.1: set, replaced, kept, removed,
     nothing stored."""
     steps = [

@@ -27,7 +27,7 @@ P = Property
 
 
 @ALL
-def test_many_filters_are_as_many_packets(version: int) -> None:
+def test_many_filters_in_one_packet_act_as_one_packet_each(version: int) -> None:
     """MQTT-3.8.4-5, -6, MQTT-3.9.3-1, MQTT-3.10.4-6, MQTT-3.11.3-1: in their order, also one filter
     twice; one answer."""
     world = World()
@@ -255,7 +255,7 @@ def test_qos_2_of_a_shared_subscription_is_completed_with_the_same_client(state:
         "$share/g/t#",
     ],
 )
-def test_form_of_shared_subscriptions(topic_filter: str) -> None:
+def test_malformed_shared_subscriptions_are_refused(topic_filter: str) -> None:
     """MQTT-4.8.2-1, -2: `$share` alone is a plain filter, the others are malformed."""
     world = World()
     client = world.connect("c")

@@ -132,7 +132,7 @@ def rows(title: str) -> list[list[str]]:
     ]
 
 
-def test_number_of_statements() -> None:
+def test_both_standards_have_their_number_of_statements() -> None:
     assert {name: len(found) for name, found in STATEMENTS.items()} == {
         "MQTT 5": 251,
         "MQTT 3.1.1": 141,
@@ -158,7 +158,7 @@ def test_every_row_says_who_and_is_shown_by_something(standard: str) -> None:
         assert "`" not in rest, number
 
 
-def test_what_nothing_can_show_is_the_exception() -> None:
+def test_few_statements_have_no_test() -> None:
     unshown = [
         row[0] for standard in STATEMENTS for row in rows(standard) if not TEST.search(row[3])
     ]

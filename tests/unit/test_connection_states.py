@@ -62,7 +62,7 @@ STEPS = ("publish", "wait", "answer", "hold", "release", "other", "lost", "close
 
 
 @given(st.lists(st.sampled_from(STEPS), max_size=40))
-def test_what_came_before_the_end_is_handled_once_and_in_order(steps: list[str]) -> None:
+def test_packets_before_the_end_are_handled_once_and_in_order(steps: list[str]) -> None:
     """Whatever happens to a connection meanwhile. Nothing that comes after its end is handled."""
     world = World()
     reader, writer = world.connect("reader"), world.connect("writer")

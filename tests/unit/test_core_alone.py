@@ -37,7 +37,7 @@ def named(protocol: type) -> set[str]:
         (ports.Journal, Journal),
     ],
 )
-def test_a_version_of_a_port_has_all_of_it(protocol: type, version: type) -> None:
+def test_each_implementation_of_a_port_has_all_its_members(protocol: type, version: type) -> None:
     made = alone() if version is NoCluster else World()
     here = set(dir(made.node.cluster)) if protocol is ports.Cluster else set(dir(version))
     assert named(protocol) <= here

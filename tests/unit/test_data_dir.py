@@ -33,7 +33,7 @@ def test_the_id_stays_and_the_boot_number_grows(tmp_path: Path) -> None:
     assert [first[1], again[1], later[1], back[1]] == [1000, 1001, 5000, 5001]
 
 
-def test_two_folders_are_two_brokers(tmp_path: Path) -> None:
+def test_two_data_directories_make_two_brokers(tmp_path: Path) -> None:
     assert started(tmp_path / "a", 1.0, 1)[0] != started(tmp_path / "b", 1.0, 2)[0]
 
 
@@ -91,7 +91,7 @@ def test_garbage_is_refused_and_kept(tmp_path: Path, file: str, content: bytes) 
     assert (tmp_path / file).read_bytes() == content
 
 
-def test_the_last_boot_number(tmp_path: Path) -> None:
+def test_the_last_boot_number_can_be_used_once(tmp_path: Path) -> None:
     started(tmp_path, 1000.0)
     (tmp_path / "boot").write_text(str(MAX_BOOT - 1))
     assert started(tmp_path, 1000.0)[1] == MAX_BOOT
@@ -108,7 +108,7 @@ def test_a_data_directory_is_locked_by_one_broker(tmp_path: Path) -> None:
     DataDir(tmp_path).close()
 
 
-def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(ConfigError) as caught:
@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
         assert str(path) in str(caught.value)
 
 
-def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
+def test_a_folder_in_place_of_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "broker-id").mkdir()
     with pytest.raises(ConfigError, match="broker-id: Is a directory"):
         started(tmp_path, 1.0)

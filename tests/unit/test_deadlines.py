@@ -7,7 +7,7 @@ import random
 from broker.base.deadlines import MIN_OUTDATED, MOVES, Deadlines, Entry
 
 
-def test_what_is_true_comes_in_order() -> None:
+def test_valid_deadlines_come_in_order() -> None:
     rng = random.Random(1)
     last: dict[bytes, int] = {}
     asked = 0

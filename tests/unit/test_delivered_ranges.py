@@ -82,7 +82,7 @@ def members(some: Ranges) -> set[int]:
 
 
 @given(ranges, ranges)
-def test_what_is_fetched_for_one_session_is_for_no_other(lacked: Ranges, had: Ranges) -> None:
+def test_messages_fetched_for_one_session_go_to_no_other(lacked: Ranges, had: Ranges) -> None:
     """All others count as having had it."""
     came, here = Session(), Session()
     place = Place(came, here)
@@ -101,7 +101,7 @@ def test_what_is_fetched_for_one_session_is_for_no_other(lacked: Ranges, had: Ra
     assert not place.repeats._fetched
 
 
-def test_what_one_alone_lacks_is_not_missing_to_others() -> None:
+def test_messages_that_one_session_lacks_are_not_missing_to_others() -> None:
     """It is owed here as long as it has not come; a session that moves on meanwhile has had it, and
     would get it twice. A second one that lacks it, too, gets it as well."""
     one, two, other = Session(), Session(), Session()
@@ -141,7 +141,7 @@ def test_each_session_gets_the_messages_that_it_lacks(one: Ranges, more: Ranges)
 
 
 @pytest.mark.parametrize("passed", (False, True))
-def test_groups_get_theirs(passed: bool) -> None:
+def test_groups_get_their_messages_besides_sessions(passed: bool) -> None:
     """Shared subscriptions do not count; a message for a group alone is for no other session."""
     place = Place(Session())
     place.repeats.deliver(

@@ -41,7 +41,7 @@ def known(world: World, neighbour: Neighbour, number: int = 1, **entries: bytes)
     "kind", (ASK, ANSWER, PIECE, CHANGED, REQUEST, GIVEN, PART, BREAK, HOLD, 77)
 )
 @pytest.mark.parametrize("body", (b"", b"\xff" * 9, b"\xff" * 40), ids=len)
-def test_garbage_from_afar_does_not_cost_the_neighbour_who_passed_it_on(
+def test_garbage_from_afar_closes_no_link_to_the_neighbour_that_passed_it_on(
     kind: int, body: bytes
 ) -> None:
     world = lone(routing="interest")
@@ -131,7 +131,7 @@ def test_messages_to_one_broker_do_not_fill_the_memory() -> None:
 
 
 @pytest.mark.parametrize("lags", [True, False])
-def test_what_was_on_its_way_is_noted_of_a_link_that_lags(lags: bool) -> None:
+def test_the_backlog_of_a_link_that_lags_is_noted(lags: bool) -> None:
     """What another one had not taken yet was little, and its origin still has it: nothing of others
     is kept for that."""
     world = lone(routing="flood")

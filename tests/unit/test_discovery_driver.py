@@ -32,7 +32,7 @@ class Told:
             self.told.set()
 
 
-async def test_the_time_of_day_is_given_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_node_is_told_the_time_of_day_regularly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", iter(range(1, 1_000_000)).__next__)
     driver: Any = Told(asyncio.get_running_loop())
     reach = DiscoveryDriver(None)

@@ -85,7 +85,7 @@ async def test_several_brokers_of_one_host_hear_each_other_and_themselves(port: 
             assert ear.reasons == []
 
 
-async def test_groups_on_one_port_do_not_mix(port: int) -> None:
+async def test_multicast_groups_on_one_port_do_not_mix(port: int) -> None:
     async with (
         listening(port, GROUPS[0]) as (one, a),
         listening(port, GROUPS[1]) as (two, b),
@@ -137,7 +137,7 @@ async def test_a_flood_leaves_the_loop_to_others(port: int) -> None:
         await ear.until(lambda ear: len(ear.heard) == 100)
 
 
-async def test_no_interface_is_said_once_and_tried_on(
+async def test_a_missing_interface_is_reported_once_and_tried_again(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
@@ -160,7 +160,7 @@ async def test_no_interface_is_said_once_and_tried_on(
         assert len(ear.reasons) == 1
 
 
-async def test_an_address_that_is_not_ours_is_said_once(
+async def test_an_interface_address_of_another_machine_is_reported_once(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
@@ -197,7 +197,7 @@ async def test_an_interface_made_again_is_joined_again(
         await ear.until(lambda ear: ear.data() == [b"again"])
 
 
-async def test_a_socket_that_breaks_is_left_and_said(port: int) -> None:
+async def test_a_broken_socket_is_closed_and_reported(port: int) -> None:
     class Broken(socket.socket):
         def sendto(self, *args: object) -> int:  # type: ignore[override]
             raise OSError(101, "Network is unreachable")
@@ -213,7 +213,7 @@ async def test_a_socket_that_breaks_is_left_and_said(port: int) -> None:
         ]
 
 
-async def test_close_is_final_and_start_once(port: int) -> None:
+async def test_close_is_final_and_a_second_start_does_nothing(port: int) -> None:
     async with listening(port) as (driver, ear):
         driver.start()
         driver.send(b"before")
@@ -225,7 +225,7 @@ async def test_close_is_final_and_start_once(port: int) -> None:
         assert ear.heard == []
 
 
-async def test_closing_while_reading(port: int) -> None:
+async def test_a_reader_may_be_closed_while_it_reads(port: int) -> None:
     async with listening(port) as (driver, _):
         heard: list[bytes] = []
 
@@ -243,7 +243,7 @@ async def test_closing_while_reading(port: int) -> None:
         assert heard == [b"1"]
 
 
-async def test_time_to_live_and_defaults(port: int) -> None:
+async def test_datagrams_stay_on_the_network_by_default(port: int) -> None:
     async with listening(port) as (driver, _):
         sock = next(iter(driver._sockets.values()))
         assert sock.getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL) == 1
@@ -263,7 +263,9 @@ async def test_time_to_live_and_defaults(port: int) -> None:
         ("broker", None),
     ],
 )
-def test_interfaces_for(host: str, interfaces: list[str] | None) -> None:
+def test_the_host_decides_which_interfaces_are_used(
+    host: str, interfaces: list[str] | None
+) -> None:
     assert interfaces_for(host) == interfaces
 
 
@@ -324,7 +326,7 @@ async def test_failures_are_reported_once_each_change() -> None:
     ]
 
 
-async def test_the_systems_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_systems_name_lookup_reports_its_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "127.0.0.1" in await dns_module.system_lookup(Address("localhost", 1883))
 
     def fail(*_: object, **__: object) -> None:

@@ -27,7 +27,7 @@ def test_the_table_is_whole() -> None:
 
 
 @pytest.mark.parametrize(("state", "happened"), list(product(State, Input)))
-def test_every_pair(state: State, happened: Input) -> None:
+def test_every_state_and_input_has_its_outcome(state: State, happened: Input) -> None:
     possible = state is not State.LEFT and (
         happened is not Input.TD_OVER or state is State.DISCOVERY
     )

@@ -212,7 +212,7 @@ def gaps_of(source: str) -> tuple[int, int]:
         ("def f():\n    def g():\n        raise ValueError\n    return g", (0, 0)),
     ],
 )
-def test_a_gap_is_found(source: str, expected: tuple[int, int]) -> None:
+def test_a_missing_parameter_or_exception_is_found(source: str, expected: tuple[int, int]) -> None:
     assert gaps_of(source) == expected
 
 

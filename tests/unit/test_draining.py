@@ -39,7 +39,7 @@ from tests.unit.node_harness import FakeClient, World, connect_packet
 # ------------------------------------------------------------------ what may be said
 
 
-def test_options() -> None:
+def test_drain_options_are_read() -> None:
     assert read_drain({}) == DrainOptions()
     assert read_drain({"rate": "2.5", "to": "example.org:1883", "within": "0"}) == DrainOptions(
         2.5, "example.org:1883", 0.0
@@ -48,7 +48,7 @@ def test_options() -> None:
 
 
 @pytest.mark.parametrize("to", ["127.0.0.1:1883", "localhost:1883", "[::1]:1883"])
-def test_clients_are_not_sent_to_the_broker_that_they_are_to_leave(to: str) -> None:
+def test_clients_are_not_redirected_to_the_draining_broker(to: str) -> None:
     config = NodeConfig(host="127.0.0.1", port=1883)
     with pytest.raises(ValueError, match="is this broker itself"):
         check_elsewhere(read_drain({"to": to}), config)
@@ -75,7 +75,7 @@ def test_clients_are_not_sent_to_the_broker_that_they_are_to_leave(to: str) -> N
         {"speed": "1"},
     ],
 )
-def test_options_that_cannot_be(values: dict[str, str]) -> None:
+def test_impossible_drain_options_are_refused(values: dict[str, str]) -> None:
     with pytest.raises(ValueError) as caught:
         read_drain(values)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 120
@@ -104,7 +104,7 @@ def gone(client: FakeClient) -> bool:
     return client.closed
 
 
-def test_clients_go_at_the_rate() -> None:
+def test_clients_are_disconnected_at_the_given_rate() -> None:
     world = alone()
     clients = [world.connect(f"c{number}") for number in range(10)]
     found = Draining(world, rate=2.0, to="other:1883")
@@ -125,7 +125,7 @@ def test_clients_go_at_the_rate() -> None:
     assert world.counters.redirected == 10
 
 
-def test_without_a_rate_all_go_in_half_of_the_time() -> None:
+def test_without_a_rate_all_clients_go_in_half_of_the_time() -> None:
     world = alone()
     for number in range(4_000):
         world.connect(f"c{number}")
@@ -137,7 +137,7 @@ def test_without_a_rate_all_go_in_half_of_the_time() -> None:
     assert few.drain.rate == DEFAULTS.drain_rate
 
 
-def test_a_slow_rate_has_its_time() -> None:
+def test_a_slow_rate_extends_the_time_limit() -> None:
     world = alone()
     for number in range(100):
         world.connect(f"c{number}")
@@ -213,7 +213,7 @@ def test_sessions_that_no_broker_takes_end_after_a_while() -> None:
 # ------------------------------------------------------------------ neighbours
 
 
-def test_targets_are_those_that_stay() -> None:
+def test_clients_are_sent_to_brokers_that_do_not_drain() -> None:
     """In turn; neither one that drains itself, nor one that says nothing, nor nonsense."""
     world = lone()
     neighbour = Neighbour(world, 1)
@@ -240,7 +240,7 @@ def test_targets_are_those_that_stay() -> None:
     assert {found.drain.reference() for _ in range(4)} == {"10.0.0.2:1883", "[::7]:1883"}
 
 
-def test_what_is_announced() -> None:
+def test_a_drain_is_posted_to_all_brokers() -> None:
     world = lone()
     own = world.node.cluster.directory.database.own.entries
     assert own[CLIENTS_AT] == b"10.0.0.200:1883"
@@ -297,7 +297,7 @@ def test_a_drained_root_becomes_a_leaf() -> None:
 # ------------------------------------------------------------------ the end of patience
 
 
-def test_time_is_up() -> None:
+def test_a_drain_ends_when_its_time_is_over() -> None:
     world = lone()
     neighbour = Neighbour(world, 1)
     neighbour.child()
@@ -316,7 +316,7 @@ def test_time_is_up() -> None:
     assert len(found.done) == 1
 
 
-def test_once_more_ends_it() -> None:
+def test_a_second_request_ends_a_drain() -> None:
     world = alone()
     world.connect("a"), world.connect("b")
     found = Draining(world, rate=0.01)
@@ -326,7 +326,7 @@ def test_once_more_ends_it() -> None:
     assert "asked again to finish, left are" in world.logged[-1]
 
 
-def test_state() -> None:
+def test_the_federation_state_shows_the_drain() -> None:
     world = alone()
     world.connect("a")
     assert federation_state(world.node.cluster)["draining"] is False
@@ -338,7 +338,7 @@ def test_state() -> None:
     assert "draining clients: waits for" in render(state)
 
 
-def test_what_is_waited_for_is_said_in_words() -> None:
+def test_the_status_says_what_a_drain_waits_for() -> None:
     drain = {
         "state": "sessions",
         "clients_left": 0,

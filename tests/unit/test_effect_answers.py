@@ -81,12 +81,12 @@ def test_a_message_is_published_once() -> None:
 @pytest.mark.parametrize(
     "effect", [Event("broker_client_connected"), DiscardSegments(1), AppendFrame(b"", 1)]
 )
-def test_nothing_waits_for_an_answer(effect: Effect) -> None:
+def test_an_answer_that_nothing_waits_for_is_refused(effect: Effect) -> None:
     """Two kinds have no answer, and this broker has no journal."""
     assert refused(World(), effect, None)
 
 
-def test_a_piece_of_the_tail_that_is_not_read() -> None:
+def test_a_piece_of_the_tail_that_was_not_asked_for_is_refused() -> None:
     assert refused(World(), TailRead(1, 0, 10, 7), b"x")
 
 
@@ -121,7 +121,7 @@ def test_a_frame_is_durable_once() -> None:
     assert world.journal.frames.state is State.FAILED
 
 
-def test_a_segment_that_begins_twice() -> None:
+def test_a_second_begin_of_a_segment_is_refused() -> None:
     world = lazy()
     world.begin_snapshot()
     world.settle()

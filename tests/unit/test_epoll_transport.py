@@ -312,7 +312,7 @@ def test_an_answer_is_on_its_way_in_the_turn_of_the_question(scene: Scene) -> No
     assert scene.quiet()
 
 
-def test_what_replaces_others_is_collected_a_little_at_a_time(scene: Scene) -> None:
+def test_objects_that_replace_others_are_collected_in_steps(scene: Scene) -> None:
     """The collector counts what was made, less what went: of a full log it would look through all
     the entries at once."""
     log: deque[list[object]] = deque(([] for _ in range(30_000)), 30_000)
@@ -405,14 +405,14 @@ def test_ended_connections_are_read_before_anything_is_sent(scene: Scene, still:
     assert conn.lost
 
 
-def test_what_came_before_us_is_read_at_once(scene: Scene) -> None:
+def test_bytes_that_came_before_the_stream_are_read_at_once(scene: Scene) -> None:
     stream, peer = scene.stream()
     peer.send(b"early")
     scene.poller.admit(stream)
     assert scene.node.conns[-1].received == b"early"
 
 
-def test_what_the_kernel_does_not_take_waits_and_the_node_learns_when_it_is_much(
+def test_output_that_the_kernel_does_not_take_waits_and_pauses_the_node(
     scene: Scene,
 ) -> None:
     stream, conn, peer, data = scene.full(HIGH_WATER)
@@ -431,7 +431,7 @@ def test_what_the_kernel_does_not_take_waits_and_the_node_learns_when_it_is_much
     assert scene.quiet(), "nothing waits, nothing is woken"
 
 
-def test_small_pieces_go_out_together(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_pieces_are_sent_together(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     stream, _, peer, data = scene.full(20_000)
     for number in range(3 * PIECES):
         stream.write(b"%05d" % number)
@@ -455,7 +455,7 @@ def test_more_is_written_while_the_node_learns_that_there_is_room(scene: Scene) 
     assert (conn.pauses, conn.resumed) == (2, 2)
 
 
-def test_a_fault_of_ours_costs_one_connection(scene: Scene) -> None:
+def test_an_exception_in_the_node_closes_one_connection(scene: Scene) -> None:
     _, broken, first = scene.open()
     _, sound, second = scene.open()
 
@@ -571,7 +571,7 @@ def test_a_system_that_watches_no_more_files_costs_one_connection(
 
 
 @pytest.mark.parametrize("half", [True, False], ids=["half-closed", "closed"])
-def test_the_end_of_the_peers_stream_is_the_end(scene: Scene, half: bool) -> None:
+def test_a_connection_ends_when_its_peer_closes(scene: Scene, half: bool) -> None:
     _, conn, peer = scene.open()
     peer.send(b"last")
     peer.shutdown(socket.SHUT_WR) if half else peer.close()
@@ -604,7 +604,7 @@ def test_a_peer_that_ended_and_does_not_read_is_not_waited_for_long(scene: Scene
     assert len(conn.lost) == 1
 
 
-def test_close_lets_out_what_waits(scene: Scene) -> None:
+def test_close_sends_what_waits_first(scene: Scene) -> None:
     stream, conn, peer, data = scene.full()
     conn.closing = True
     stream.close()
@@ -620,7 +620,7 @@ def test_close_lets_out_what_waits(scene: Scene) -> None:
     assert conn.lost == ["closed"]
 
 
-def test_close_with_nothing_waiting(scene: Scene) -> None:
+def test_close_with_an_empty_queue_ends_in_the_next_turn(scene: Scene) -> None:
     stream, conn, peer = scene.open()
     stream.write(b"bye")
     stream.close()
@@ -642,7 +642,7 @@ def test_close_with_nothing_waiting(scene: Scene) -> None:
     assert conn.lost == ["closed"]
 
 
-def test_abort_within_a_read_ends_it_once_and_later(scene: Scene) -> None:
+def test_an_abort_within_a_read_ends_the_connection_once(scene: Scene) -> None:
     stream, conn, peer = scene.open()
     scene.node.on_receive = lambda conn, data: stream.abort()
     peer.send(b"x")
@@ -721,7 +721,7 @@ def test_a_write_that_fails_in_a_flush_harms_no_other_connection(scene: Scene) -
 
 
 @pytest.mark.parametrize("reading", [True, False])
-def test_a_peer_that_resets_while_we_write(scene: Scene, reading: bool) -> None:
+def test_a_reset_during_a_write_ends_the_connection(scene: Scene, reading: bool) -> None:
     stream, conn, peer, _ = scene.full(4_000_000, tcp=True)
     if not reading:
         stream.pause_reading()
@@ -790,7 +790,7 @@ def test_a_peer_that_is_closed_after_the_poll_gets_queued_output(scene: Scene) -
     assert scene.drain(peer) == data
 
 
-def test_a_number_that_another_connection_has_since_the_poll(
+def test_a_reused_file_descriptor_gets_no_event_of_the_old_one(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that is opened gets the lowest number that is free: that of one closed before."""
@@ -891,7 +891,7 @@ def test_a_parked_connection_that_ends_makes_room(scene: Scene, how: str) -> Non
     assert [conn.received for conn in scene.node.conns] == [b"", b"hello"]
 
 
-def test_a_place_is_given_to_who_was_cut_off_a_moment_ago(scene: Scene) -> None:
+def test_a_place_given_to_an_aborted_connection_is_free_again(scene: Scene) -> None:
     parking = Parking(scene, 1)
     parking.come()
     parking.come()
@@ -903,7 +903,7 @@ def test_a_place_is_given_to_who_was_cut_off_a_moment_ago(scene: Scene) -> None:
     assert parking.listener.conn_count == 0
 
 
-def test_hundreds_that_left_before_their_turn(scene: Scene) -> None:
+def test_hundreds_of_parked_connections_may_leave_before_their_turn(scene: Scene) -> None:
     parking = Parking(scene, 1)
     first = parking.come()
     for _ in range(300):
@@ -922,7 +922,7 @@ def test_hundreds_that_left_before_their_turn(scene: Scene) -> None:
     assert parking.listener.conn_count == 0
 
 
-def test_stopping_tells_everybody_once(scene: Scene) -> None:
+def test_a_stop_ends_every_connection_once(scene: Scene) -> None:
     parking = Parking(scene, 1)
     parking.come()
     waiting = parking.come()
@@ -978,7 +978,7 @@ class Full(socket.socket):
         return super()._accept()
 
 
-def test_no_files_for_more_connections(
+def test_without_file_descriptors_connections_wait_and_one_line_says_so(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Full, "full", True)
@@ -1075,7 +1075,7 @@ async def serve(driver: Driver, where: tuple[str, int] | str) -> tuple[Listener,
 
 
 @pytest.mark.parametrize("where", [("127.0.0.1", 0), "unix"])
-def test_clients_of_a_driver(
+def test_a_driver_serves_clients_over_tcp_and_unix_sockets(
     runner: asyncio.Runner, where: tuple[str, int] | str, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
@@ -1112,7 +1112,7 @@ def test_clients_of_a_driver(
     runner.run(scenario())
 
 
-def test_a_stop_with_data_waiting(runner: asyncio.Runner) -> None:
+def test_a_stop_with_data_waiting_comes_to_an_end(runner: asyncio.Runner) -> None:
     async def scenario() -> None:
         node = new_node()
         driver = driver_of(node)
@@ -1142,7 +1142,7 @@ def test_a_stop_with_data_waiting(runner: asyncio.Runner) -> None:
     runner.run(scenario())
 
 
-def test_a_dialled_link(runner: asyncio.Runner) -> None:
+def test_a_link_can_be_dialled_between_two_drivers(runner: asyncio.Runner) -> None:
     """Between two drivers, there and back; then the other end goes."""
 
     async def scenario() -> None:
@@ -1164,7 +1164,9 @@ def test_a_dialled_link(runner: asyncio.Runner) -> None:
     runner.run(scenario())
 
 
-def test_dials_that_fail(runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dial_that_fails_is_reported(
+    runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scenario() -> None:
         node = new_node()
         driver = driver_of(node)
@@ -1193,7 +1195,7 @@ def test_dials_that_fail(runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
     runner.run(scenario())
 
 
-def test_a_dial_that_comes_through_after_the_end(runner: asyncio.Runner) -> None:
+def test_a_dial_that_succeeds_after_the_stop_is_closed(runner: asyncio.Runner) -> None:
     async def scenario() -> None:
         node = new_node()
         driver = driver_of(node)

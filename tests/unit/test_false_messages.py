@@ -168,7 +168,9 @@ def wants(client: FakeClient, topic_filter: str) -> None:
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 @settings(max_examples=25)
 @given(st.lists(lies, max_size=14))
-def test_whatever_a_neighbour_says_of_messages(routing: str, said: list[bytes | float]) -> None:
+def test_false_statements_of_a_neighbour_break_no_invariant(
+    routing: str, said: list[bytes | float]
+) -> None:
     world = lone(routing=routing, link_timeout=1000.0)
     client = world.connect("c")
     wants(client, "#")

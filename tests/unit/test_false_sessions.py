@@ -109,7 +109,7 @@ def test_a_session_is_taken() -> None:
 
 
 @pytest.mark.parametrize("why", ["it is full", "its client is gone"])
-def test_a_session_is_taken_though_its_client_does_not_come(why: str) -> None:
+def test_a_session_is_taken_though_its_client_is_gone(why: str) -> None:
     """It is here then, as that of any client that is away."""
 
     def meanwhile(world: Durable) -> None:
@@ -137,7 +137,7 @@ def test_a_session_is_taken_though_its_client_does_not_come(why: str) -> None:
     assert entry.flags == GONE  # as long as the holder announces the older one
 
 
-def test_what_is_held_here_is_not_taken_from_the_holder() -> None:
+def test_messages_held_here_are_not_taken_from_the_holder() -> None:
     """It is here, and waits for older messages: the session gets it when all others here do."""
     key = origin_key(bid(102), 1)
     third, fifth = (
@@ -157,7 +157,7 @@ def test_what_is_held_here_is_not_taken_from_the_holder() -> None:
     assert got() == [b"third"]
 
 
-def test_a_message_that_expires_in_a_million_years() -> None:
+def test_a_message_expiry_beyond_the_maximum_is_refused() -> None:
     """No Message Expiry Interval is that long (MQTT 5, 3.3.2.3.3), and no journal has room for
     it."""
     data = state(
@@ -177,12 +177,12 @@ def test_a_message_that_expires_in_a_million_years() -> None:
     assert holder.world.counters.session_takeovers_timed_out == 1
 
 
-def test_a_user_name_that_no_client_has() -> None:
+def test_a_user_name_that_is_too_long_is_refused() -> None:
     with pytest.raises(MalformedPacket):
         decode_state(encode_state(SessionState("u" * 65_536), 0.0), 0.0, Limits())
 
 
-def test_an_origin_that_is_none() -> None:
+def test_a_message_of_a_malformed_origin_is_refused() -> None:
     """What came with it would be sent to the next broker that takes the session."""
     holder = Holder(state(), message(topic=b"a", key=b"!" * 15 + b"x"), routing="interest")
     assert isinstance(holder.client.take()[0], Connack)
@@ -190,7 +190,7 @@ def test_an_origin_that_is_none() -> None:
     assert holder.world.counters.session_takeovers_timed_out == 1
 
 
-def test_a_session_of_another_user() -> None:
+def test_a_session_of_another_user_is_not_taken() -> None:
     """Its entry says that it is this user's: it is not taken all the same, nor is its holder asked
     to forget it."""
     whose = SessionState(

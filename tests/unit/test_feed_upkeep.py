@@ -63,7 +63,7 @@ def test_an_origin_that_is_forgotten_is_not_asked_any_more(world: World) -> None
     assert len(world.node.timers) <= timers
 
 
-def test_what_an_answer_brought_slows_nothing_that_is_newer(world: World) -> None:
+def test_messages_of_an_answer_do_not_slow_down_newer_ones(world: World) -> None:
     """Only a run with a number that came by an answer is looked at message by message."""
     neighbour = Neighbour(world, 101)
     neighbour.child()
@@ -204,7 +204,7 @@ def retained(key: bytes, sequence: int) -> bytes:
     return message(key=key, sequence=sequence, first=0x33, properties=stamp)
 
 
-def test_who_trusts_us_hears_first_of_what_comes_another_way(world: World) -> None:
+def test_neighbours_hear_of_a_path_change_ahead_of_its_messages(world: World) -> None:
     """Retained messages take all links, in a circle, too, and overtake others there;
     once, until an answer of the origin has passed, behind which everything has to come over the
     tree's way."""

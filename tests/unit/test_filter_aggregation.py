@@ -142,14 +142,16 @@ def maximal(wanted: Iterable[str]) -> set[str]:
         ],
     ],
 )
-def test_stories(story: list[tuple[str, str, str]]) -> None:
+def test_only_filters_that_no_other_one_covers_are_announced(
+    story: list[tuple[str, str, str]],
+) -> None:
     announced = Announced()
     for wanted, new, gone in story:
         assert announced.change(wanted) == (new.split(), gone.split()), wanted
     assert not announced.cover.busy
 
 
-def test_what_is_in_the_set() -> None:
+def test_the_aggregation_has_all_filters_that_were_added() -> None:
     cover = FilterAggregation()
     for wanted in ("a/#", "a/b", "#"):
         cover.add(wanted)
@@ -169,7 +171,7 @@ changes = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(changes)
-def test_what_is_wanted_is_announced_at_every_moment(story: list[tuple[bool, str, int]]) -> None:
+def test_every_wanted_topic_is_covered_at_every_moment(story: list[tuple[bool, str, int]]) -> None:
     """With as little work between changes as may be; once it is done, what is announced is what no
     other filter covers."""
     announced = Announced()
@@ -241,7 +243,7 @@ def test_a_filter_costs_the_same_among_many(shape: str) -> None:
     assert costs[1] < 1.2 * costs[0]
 
 
-def test_what_covers_all_comes_and_goes_in_pieces() -> None:
+def test_a_filter_that_covers_all_is_handled_in_pieces() -> None:
     """Whatever the order, no piece does more than it is asked to; and what was announced before is
     so again."""
     announced = Announced()

@@ -78,7 +78,7 @@ def test_a_publisher_waits_for_all_who_are_behind() -> None:
 
 
 @pytest.mark.parametrize("source", [None, "slow", "closed"])
-def test_there_is_no_publisher_to_hold(source: str | None) -> None:
+def test_without_a_publisher_to_hold_nothing_is_paused(source: str | None) -> None:
     """No publisher, one that is slow itself, one that is gone."""
     broker = Flow()
     flow, slow, gone = FlowControl(broker), conn(), conn()
@@ -106,7 +106,7 @@ def test_a_subscriber_without_progress_holds_no_publisher_any_more() -> None:
     assert read(source)
 
 
-def test_a_link_is_read_on() -> None:
+def test_a_link_is_never_paused() -> None:
     """The publishers whose messages it brings are held where they are; only its share of a turn
     ends for itself."""
     broker = Flow()

@@ -110,7 +110,7 @@ def test_a_broker_that_joins_gets_no_older_messages() -> None:
 # ------------------------------------------------------------------ one node
 
 
-def test_a_patchy_history_is_asked_for_in_what_others_take() -> None:
+def test_a_history_with_many_gaps_is_asked_for_in_messages_that_fit() -> None:
     """However many holes there are between what a neighbour lacks and what is history here."""
     world = lone()
     first, second, third = (Neighbour(world, n) for n in (1, 2, 3))
@@ -199,7 +199,7 @@ def test_many_new_origins_at_once_are_made_known_in_one_piece() -> None:
     assert set(decode_vector(records[0], 0.0)) == set(keys)
 
 
-def test_a_full_table_can_be_sent() -> None:
+def test_a_full_table_of_origins_fits_into_one_message() -> None:
     """All origins with all their gaps fit into what a neighbour takes."""
     vector = {}
     for number in range(DEFAULTS.max_origins - 1):
@@ -226,7 +226,9 @@ RANGES = st.lists(st.integers(1, 60), max_size=12, unique=True).map(
 
 @settings(max_examples=200, deadline=None)
 @given(RANGES, RANGES)
-def test_ranges_are_sets(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
+def test_ranges_intersect_and_subtract_like_sets(
+    one: list[tuple[int, int]], other: list[tuple[int, int]]
+) -> None:
     def numbers(ranges: list[tuple[int, int]]) -> set[int]:
         return {n for low, high in ranges for n in range(low, high + 1)}
 

@@ -17,7 +17,7 @@ MAX_BYTES = 300_000
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_the_corpus(name: str) -> None:
+def test_the_corpus_passes_its_own_target(name: str) -> None:
     inputs = kept(name)
     assert inputs
     for data in (*seeds(name), *inputs):
@@ -25,7 +25,7 @@ def test_the_corpus(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_other_targets_take_it_too(name: str) -> None:
+def test_each_target_survives_the_corpus_of_the_others(name: str) -> None:
     """Any bytes are an input; and some are new."""
     others = [data for other in TARGETS if other != name for data in kept(other)]
     rng = random.Random(name)

@@ -89,7 +89,7 @@ def test_roughly_covers_with_few(some: Ranges) -> None:
 
 
 @given(ranges, ranges)
-def test_sets_of_numbers(some: Ranges, others: Ranges) -> None:
+def test_ranges_behave_like_sets(some: Ranges, others: Ranges) -> None:
     """Ranges are sets."""
     assert numbers_in(intersect(some, others)) == numbers_in(some) & numbers_in(others)
     assert numbers_in(subtract(some, others)) == numbers_in(some) - numbers_in(others)
@@ -104,7 +104,9 @@ def test_sets_of_numbers(some: Ranges, others: Ranges) -> None:
         max_size=60,
     )
 )
-def test_what_is_taken_comes_once_and_in_order(events: list[tuple[Any, int, int, bool]]) -> None:
+def test_a_feed_delivers_each_number_once_and_in_order(
+    events: list[tuple[Any, int, int, bool]],
+) -> None:
     """Whatever comes from wherever, and whenever the source is found again: by number, each once,
     while nothing is given up."""
     found, _ = feed()
@@ -123,7 +125,7 @@ def test_what_is_taken_comes_once_and_in_order(events: list[tuple[Any, int, int,
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 4)), max_size=60))
-def test_given_up_comes_late_and_once(events: list[tuple[int, int]]) -> None:
+def test_an_abandoned_feed_delivers_late_messages_once(events: list[tuple[int, int]]) -> None:
     """An origin that is gone holds up nothing; what was missing is taken when it comes."""
     found, _ = feed()
     found.unordered = True
@@ -140,7 +142,7 @@ def test_given_up_comes_late_and_once(events: list[tuple[int, int]]) -> None:
     ) - numbers_in(found.window.history)
 
 
-def test_another_way_is_not_trusted() -> None:
+def test_a_message_over_another_link_takes_the_source_from_its_feed() -> None:
     """A message that comes over another link than the source may have overtaken others."""
     found, owner = feed()
     found.source = NEAR
@@ -265,7 +267,7 @@ class Asking:
 ORIGIN = b"x" * 8
 
 
-def test_an_answer_may_come_after_the_next_question() -> None:
+def test_an_answer_counts_though_the_question_was_repeated() -> None:
     """Over a link that is slower than our patience each answer comes when it has been asked again:
     it counts all the same."""
     asking = Asking()
@@ -279,7 +281,7 @@ def test_an_answer_may_come_after_the_next_question() -> None:
     assert asking.feed.done == 7
 
 
-def test_what_one_session_lacks_and_all_are_about_to_get() -> None:
+def test_messages_that_all_are_about_to_get_are_not_for_one_session_alone() -> None:
     """An answer has brought 1 to 600; the rest of it is for all here, though a session that comes
     from elsewhere lacks it, too. Up to 610 it said that there is nothing else: what that session
     lacks of this is for it alone."""
@@ -296,7 +298,7 @@ def test_what_one_session_lacks_and_all_are_about_to_get() -> None:
     assert alone == [(490, 500), (601, 610)]
 
 
-def test_an_answer_that_the_way_has_outlived() -> None:
+def test_an_answer_from_before_a_path_change_gives_no_source() -> None:
     """After a break the answer still says what is here, not that all will come this way; a broker
     that has asked again waits for that."""
     asking = Asking()
@@ -309,7 +311,7 @@ def test_an_answer_that_the_way_has_outlived() -> None:
     assert (asking.feed.done, asking.feed.source) == (6, NEAR)
 
 
-def test_who_has_asked_asks_again_soon_when_the_way_changes() -> None:
+def test_a_pending_question_is_repeated_soon_after_a_path_change() -> None:
     """The question may have been lost with the old way. However often that is, none that waits is
     dropped."""
     asking = Asking()
@@ -324,7 +326,7 @@ def test_who_has_asked_asks_again_soon_when_the_way_changes() -> None:
     assert len(feed.questions) == 8
 
 
-def test_more_is_asked_for_once() -> None:
+def test_only_an_answer_that_brings_more_leads_to_the_next_question() -> None:
     """Of several answers that are not all, only the one that is a step forward leads to the next
     question."""
     asking = Asking()
@@ -337,7 +339,7 @@ def test_more_is_asked_for_once() -> None:
     assert (asking.feed.done, asking.feed.source) == (9, NEAR)
 
 
-def test_who_answers_slowly_is_not_asked_again_meanwhile() -> None:
+def test_an_origin_that_answers_slowly_is_not_asked_again_meanwhile() -> None:
     """What is sent twice makes the next answer slower."""
     asking = Asking()
     for took, pause in ((0.01, 0.1), (0.5, 1.0), (60.0, 2.0)):
@@ -348,7 +350,7 @@ def test_who_answers_slowly_is_not_asked_again_meanwhile() -> None:
     assert len(asking.asked) == 6
 
 
-def test_what_came_while_it_was_waited_for_is_not_waited_for() -> None:
+def test_a_message_that_has_come_is_no_longer_waited_for() -> None:
     """1 to 3 have left the origin's log. 2 comes another way: what is behind it must not wait for
     it while no broker asks."""
     asking = Asking()
@@ -368,7 +370,7 @@ def test_what_came_while_it_was_waited_for_is_not_waited_for() -> None:
     )
 
 
-def test_what_goes_on_coming_is_waited_for_any_longer() -> None:
+def test_messages_that_keep_coming_extend_the_wait() -> None:
     """Over a slow link, one large message after the other: five seconds for each, not for all."""
     asking = Asking()
     feed = asking.feed
@@ -382,7 +384,7 @@ def test_what_goes_on_coming_is_waited_for_any_longer() -> None:
     assert (feed.outstanding, feed.refused, feed.source) == ([(1, 1), (3, 3)], [], NEAR)
 
 
-def test_nor_is_the_time_in_which_this_broker_stood_still() -> None:
+def test_time_in_which_this_broker_stood_still_does_not_count() -> None:
     """What is on its way to it is not read meanwhile."""
     asking = Asking()
     feed = asking.feed
@@ -397,7 +399,7 @@ def test_nor_is_the_time_in_which_this_broker_stood_still() -> None:
     assert (feed.refused, feed.source) == ([], NEAR)
 
 
-def test_what_an_answer_brought_is_not_waited_for_although_it_left_the_log() -> None:
+def test_messages_of_an_answer_are_not_waited_for_though_trimmed() -> None:
     """An earlier answer brought 1, and the next one says that the log has it no more."""
     asking = Asking()
     feed = asking.feed
@@ -407,7 +409,7 @@ def test_what_an_answer_brought_is_not_waited_for_although_it_left_the_log() -> 
     assert (feed.refused, feed.done, feed.source, feed.gone_since) == ([], 1, NEAR, 0.0)
 
 
-def test_what_was_refused_since_the_question_is_asked_for() -> None:
+def test_messages_refused_since_the_question_are_asked_for_again() -> None:
     """The question was not for it, and its answer is not the last one."""
     asking = Asking()
     feed = asking.feed
@@ -424,7 +426,7 @@ def test_what_was_refused_since_the_question_is_asked_for() -> None:
     ("heard", "away", "longest"),
     [(1.0, None, 3.0), (2.5, None, 4.5), (9.0, None, HOLD), (1.0, 0.5, HOLD)],
 )
-def test_what_a_lost_incarnation_published_may_be_elsewhere(
+def test_other_brokers_are_asked_for_messages_of_a_lost_incarnation(
     heard: float, away: float | None, longest: float
 ) -> None:
     """While some of it still comes, or a broker is away that may have it, it is waited for, as long
@@ -464,14 +466,14 @@ def test_an_answer_without_an_end_is_dropped() -> None:
 
 
 @given(st.lists(numbers, max_size=60))
-def test_joined_sets_are_merged_ones(some: Ranges) -> None:
+def test_joined_ranges_equal_merged_ones(some: Ranges) -> None:
     found: Ranges = []
     for index, one in enumerate(some):
         found = joined(found, [one])
         assert found == merge(some[: index + 1])
 
 
-def test_what_is_refused_costs_the_same_however_much_it_is() -> None:
+def test_refused_numbers_take_bounded_memory() -> None:
     """With gaps between, as no subscriber here wants these: no list without end, and what is queued
     is not owed besides."""
     found, _ = feed()
@@ -508,7 +510,7 @@ def test_a_break_says_that_a_broker_leaves_numbers_out(monkeypatch: pytest.Monke
     assert len(sent) == 1
 
 
-def test_what_is_about_to_come_is_waited_for() -> None:
+def test_a_feed_is_unsettled_while_its_origin_may_send_more() -> None:
     """A session is not given away while something may come that it alone will miss; an origin that
     is gone sends nothing."""
     asking = Asking()
@@ -564,7 +566,7 @@ def test_a_break_goes_ahead_on_the_old_way_too(monkeypatch: pytest.MonkeyPatch) 
     assert sent == [(b"new", far)]
 
 
-def test_holes_without_end_are_owed() -> None:
+def test_numbers_forgotten_by_a_full_table_of_gaps_may_be_asked_for() -> None:
     """A table of holes that is full forgets the oldest: they may still be asked for."""
     found, _ = feed()
     for number in range(MAX_SKIPS + 1):
@@ -588,14 +590,16 @@ def kinds(seed: int) -> set[str]:
     return {kind for kind, _ in Schedule(seed).run().violations}
 
 
-def test_what_crosses_in_vain_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checkers_catch_messages_that_cross_a_link_in_vain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A broker that floods although it says that it does not."""
     assert not kinds(SEED)
     monkeypatch.setattr(Interest, "links_of", lambda self, route: self._node.forwarding)
     assert kinds(SEED) == {"ways"}
 
 
-def test_a_break_that_is_ignored_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checkers_catch_a_break_that_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without path changes, what was lost on the old ones is taken for unwanted."""
     monkeypatch.setattr(GapRecovery, "lose", lambda self, feed: None)
     assert "lost" in kinds(SEED)
