@@ -52,7 +52,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "line"), WRONG)
-def test_what_is_wrong_is_said_with_its_line(text: str, line: str) -> None:
+def test_a_wrong_rule_is_named_with_its_line(text: str, line: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_rules("rules", text, listeners={"tls"}, limits=Limits())
     assert str(caught.value) == f"rules:{line}"
@@ -79,7 +79,7 @@ def test_names_are_compared_in_one_spelling() -> None:
     assert rules.about("anna", "c", "l")
 
 
-def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
+def test_a_rules_file_that_is_missing_or_no_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         read_rules(str(tmp_path / "rules"), limits=Limits())
     (tmp_path / "rules").write_bytes(b"allow all a\nallow all \xff\n")
@@ -88,7 +88,7 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
 
 
 @given(st.text(st.sampled_from("allowdenyuserclient *\n\t%uc+#/$ share"), max_size=60))
-def test_whatever_stands_there_is_rules_or_one_line(text: str) -> None:
+def test_any_text_is_rules_or_one_line_of_error(text: str) -> None:
     try:
         parse_rules("rules", text, limits=Limits())
     except ConfigError as error:
@@ -102,7 +102,7 @@ def section(text: str) -> AccessSettings:
     return read_access(file)
 
 
-def test_the_section() -> None:
+def test_the_access_section_names_files_and_who_is_anonymous() -> None:
     assert section("") == read_access(None) == AccessSettings()
     assert section("access:\n  users: u\n  rules: r\n  anonymous: yes") == AccessSettings(
         Path("u"), Path("r"), True
@@ -135,13 +135,13 @@ def test_the_section() -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_the_section(text: str, line: str) -> None:
+def test_a_wrong_access_section_is_answered_by_one_line(text: str, line: str) -> None:
     with pytest.raises(ConfigError) as caught:
         section(text)
     assert str(caught.value) == line
 
 
-async def test_the_keeper_knows_passwords_until_the_next_reload(tmp_path: Path) -> None:
+async def test_verified_passwords_are_remembered_until_the_next_reload(tmp_path: Path) -> None:
     path = tmp_path / "users"
     path.write_text(
         "\n".join(entries("anna", "right", os.urandom) + entries("bert", "right", os.urandom))
@@ -168,7 +168,7 @@ async def test_the_keeper_knows_passwords_until_the_next_reload(tmp_path: Path) 
     service.close()
 
 
-def test_rules_are_about_users_in_whatever_spelling_they_log_in(tmp_path: Path) -> None:
+def test_rules_apply_to_users_however_they_spell_their_names(tmp_path: Path) -> None:
     """The users' file takes full-width letters for the plain ones: typing them evades no rule."""
     users, rules = tmp_path / "users", tmp_path / "rules"
     users.write_text("\n".join(entries("anna", "right", os.urandom)))

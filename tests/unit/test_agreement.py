@@ -30,7 +30,7 @@ def triangle() -> list[Any]:
     ]
 
 
-def test_agreed() -> None:
+def test_brokers_agree_if_their_views_make_one_tree() -> None:
     assert agreed(triangle()) and not agreed([])
     assert not agreed([*triangle()[:2], None]), "one does not answer"
     assert not agreed(triangle()[:2]), "they know another one"
@@ -46,7 +46,7 @@ def test_agreed() -> None:
         assert not agreed(views), change
 
 
-def test_agreed_where_not_all_are_neighbours() -> None:
+def test_brokers_may_agree_though_not_all_are_neighbours() -> None:
     near = {"a": {"b"}, "b": {"a", "c"}, "c": {"b"}}
     line = [
         view("a", "a", None, {"b": "designated"}),
@@ -58,7 +58,7 @@ def test_agreed_where_not_all_are_neighbours() -> None:
     assert not agreed(line, near)
 
 
-def test_carrying() -> None:
+def test_the_tree_carries_messages_if_all_its_links_forward() -> None:
     assert carrying(triangle())
     for index, link in ((1, 0), (0, 0)):
         for what in ("forwarding", "up"):

@@ -55,7 +55,7 @@ def config(**plugins: dict[str, Any]) -> BrokerConfig:
     return BrokerConfig(plugins={paths[name]: options for name, options in plugins.items()})
 
 
-def test_the_minor_version_is_the_one_that_was_read() -> None:
+def test_amqtt_has_the_minor_version_that_was_checked() -> None:
     assert version("amqtt").split(".")[:2] == ["0", "12"]
 
 
@@ -110,11 +110,11 @@ def test_the_minor_version_is_the_one_that_was_read() -> None:
     ],
     ids=lambda value: getattr(value, "__qualname__", ""),
 )
-def test_signatures(function: Any, expected: list[str]) -> None:
+def test_amqtts_functions_have_the_expected_parameters(function: Any, expected: list[str]) -> None:
     assert parameters(function) == expected
 
 
-async def test_what_the_broker_keeps() -> None:
+async def test_amqtts_broker_keeps_sessions_and_messages_in_these_tables() -> None:
     broker = amqtt.broker.Broker(config(AnonymousAuthPlugin={}))
     assert broker._sessions == {}
     assert broker._subscriptions == {}
@@ -129,7 +129,7 @@ async def test_what_the_broker_keeps() -> None:
     await broker.plugins_manager.close()
 
 
-async def test_the_states_of_a_broker() -> None:
+async def test_amqtts_broker_has_these_states() -> None:
     states = amqtt.broker.Broker(config(AnonymousAuthPlugin={})).transitions
     assert states.state == "new"
     for trigger, state in (
@@ -196,7 +196,7 @@ async def test_the_plugin_manager_calls_what_stands_in_its_table() -> None:
     assert manager._fired_events == []
 
 
-async def test_whose_a_plugins_callback_is() -> None:
+async def test_a_plugin_owns_its_callbacks() -> None:
     manager = amqtt.broker.Broker(config(BrokerSysPlugin={}, PacketLoggerPlugin={})).plugins_manager
     owners = [call.__self__ for call in manager._event_plugin_callbacks[MQTTEvents.PACKET_SENT]]
     assert [type(owner) for owner in owners] == [sys_topics.BrokerSysPlugin, PacketLoggerPlugin]
@@ -232,7 +232,7 @@ async def test_the_sys_plugin_counts_in_one_table() -> None:
     } <= counted
 
 
-def test_the_default_plugins() -> None:
+def test_amqtt_has_these_default_plugins() -> None:
     assert {path.rpartition(".")[2] for path in default_broker_plugins()} == {
         EventLoggerPlugin.__name__,
         PacketLoggerPlugin.__name__,
@@ -242,7 +242,7 @@ def test_the_default_plugins() -> None:
     assert BrokerConfig().plugins == default_broker_plugins() == BrokerConfig.from_dict({}).plugins
 
 
-def test_the_configuration() -> None:
+def test_amqtts_configuration_has_these_defaults() -> None:
     read = BrokerConfig.from_dict({"listeners": {"default": {"type": "ws", "bind": "1884"}}})
     assert read.timeout_disconnect_delay == 0
     assert read.session_expiry_interval is None
@@ -277,11 +277,11 @@ def test_the_configuration() -> None:
         ("[::]", ("[::]", 99)),
     ],
 )
-def test_how_a_bind_value_is_read(bind: str, expected: tuple[str | None, int]) -> None:
+def test_amqtt_reads_a_bind_value_like_this(bind: str, expected: tuple[str | None, int]) -> None:
     assert amqtt.broker.Broker._split_bindaddr_port(bind, 99) == expected
 
 
-def test_events_and_actions_by_name() -> None:
+def test_amqtts_events_and_actions_have_these_names() -> None:
     assert {str(event) for event in BrokerEvents} == {
         "broker_pre_start",
         "broker_post_start",
@@ -355,7 +355,7 @@ def test_a_broker_error_is_an_exception_with_a_text() -> None:
     assert str(BrokerError("one line")) == "one line"
 
 
-def test_what_is_used_of_websockets_beyond_its_documentation() -> None:
+def test_websockets_reads_its_maximum_size_for_each_frame() -> None:
     protocol = ServerProtocol(max_size=5)
     assert protocol.max_size == 5
     protocol.max_size = 6  # looked at for each frame: raised once a client was let in

@@ -166,7 +166,7 @@ BELL = GOLDEN[:-3] + b"o\x07e"
         (GOLDEN[:32] + b"\xff" + GOLDEN[33:], None, None, "garbage", "cut off"),
     ],
 )
-def test_refused(
+def test_a_wrong_announcement_is_refused_with_its_reason(
     data: bytes, secret: bytes | None, cluster: str | None, kind: str, word: str
 ) -> None:
     with pytest.raises(AnnouncementError, match=word) as caught:
@@ -199,7 +199,7 @@ def test_the_longest_announcement_fits() -> None:
     assert decode(longest.encode(b"s"), b"s") == longest
 
 
-def test_where_to_dial() -> None:
+def test_a_wildcard_host_means_the_sender_of_the_announcement() -> None:
     assert PLAIN.address_from(("10.0.0.9", 18830)) == Address("10.0.0.9", 1883)
     wildcard = Announcement("c", ID, 1, 1, 0.0, Address("0.0.0.0", 1884))
     assert decode(wildcard.encode(None), None).address_from(("10.0.0.9", 1)) == Address(
@@ -222,7 +222,7 @@ def test_where_to_dial() -> None:
         ("a_b.example.org.", "a_b.example.org.", 1883),
     ],
 )
-def test_seeds(text: str, host: str, port: int) -> None:
+def test_a_seed_is_a_host_with_or_without_a_port(text: str, host: str, port: int) -> None:
     address = parse_seed(text)
     assert address == Address(host, port)
     assert parse_address(str(address)) == address
@@ -259,14 +259,14 @@ def test_seeds(text: str, host: str, port: int) -> None:
         "http://host:1",
     ],
 )
-def test_wrong_seeds(text: str) -> None:
+def test_a_wrong_seed_is_named_in_one_line(text: str) -> None:
     with pytest.raises(ValueError, match=r"^seed: address ") as caught:
         parse_seed(text)
     assert repr(text) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_lists_of_seeds() -> None:
+def test_lists_of_seeds_are_joined_without_duplicates() -> None:
     seeds = parse_seeds(["a:1, 10.0.0.1", "b,a:1,", "[::1]:2"])
     assert seeds == [("a", 1), ("10.0.0.1", 1883), ("b", 1883), ("::1", 2)]
     assert split_seeds(seeds) == ([("10.0.0.1", 1883), ("::1", 2)], [("a", 1), ("b", 1883)])
@@ -293,7 +293,7 @@ def test_order_is_by_number_then_port() -> None:
     assert sort_key(Address("::ffff:10.0.0.2", 1883)) == sort_key(Address("10.0.0.2", 1883))
 
 
-def test_kinds_of_hosts() -> None:
+def test_wildcard_and_loopback_hosts_are_recognised() -> None:
     assert [host for host in ("", "0.0.0.0", "::", "10.0.0.1", "h") if is_wildcard(host)] == [
         "",
         "0.0.0.0",

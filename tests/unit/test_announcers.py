@@ -157,7 +157,9 @@ NONE: dict[bytes, int | None] = dict.fromkeys(NAMES[:2])
 # It announces very many in one moment, withdraws them one by one, and announces very many again.
 @example([("came", 101, TWO), ("post", 101, NONE), ("came", 101, TWO)], [False, True])
 @given(st.lists(step, max_size=20), st.lists(st.booleans(), min_size=1, max_size=4))
-def test_what_others_tell_in_pieces(steps: list[tuple[str, int, object]], many: list[bool]) -> None:
+def test_announcements_handled_in_pieces_end_as_brokers_say(
+    steps: list[tuple[str, int, object]], many: list[bool]
+) -> None:
     """Brokers come, go, and announce changes, while earlier announcements are still handled: in the
     end all is as they say."""
     others = Others(many, Limits(groups_at_once=3, groups_step=2))
@@ -211,7 +213,7 @@ def test_a_broker_is_asked_for_the_age_of_many_groups_in_pieces() -> None:
 
 
 @pytest.mark.parametrize("size", [0, TIME_SIZE - 1, TIME_SIZE + 1])
-def test_what_is_no_question_and_no_answer(size: int) -> None:
+def test_a_malformed_question_or_answer_is_refused(size: int) -> None:
     world = lone(link_timeout=60_000.0)
     catchup = world.node.cluster.catchup
     for received in (catchup._ask_received, catchup._told_received):
@@ -268,7 +270,7 @@ happens = st.one_of(
 
 
 @given(st.lists(happens, max_size=25))
-def test_members_that_come_and_go_while_their_groups_are_noted(
+def test_groups_are_announced_right_while_members_come_and_go(
     steps: list[str | tuple[str, str]],
 ) -> None:
     """What is announced of each group is right as soon as there is nothing more to be done."""

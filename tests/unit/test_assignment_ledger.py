@@ -35,7 +35,7 @@ def assignment(number: int, who: bytes = b"a" * 12, size: int = 5) -> Assignment
 
 
 @given(st.lists(st.tuples(st.integers(1, 7), refs)))
-def test_refs_there_and_back(said: list[tuple[int, Ref]]) -> None:
+def test_encoded_refs_decode_to_the_same(said: list[tuple[int, Ref]]) -> None:
     found = [one for body in encode_refs(said) for one in decode_refs(body)]
     assert sorted(found) == sorted(said)
 
@@ -62,7 +62,7 @@ def test_other_bytes_are_refused_or_read(body: bytes) -> None:
         st.tuples(st.sampled_from((b"a" * 12, b"b" * 12, b"")), st.integers(1, 9)), max_size=30
     )
 )
-def test_the_ledger_adds_up(steps: list[tuple[bytes, int]]) -> None:
+def test_the_ledger_counts_what_was_added_closed_and_moved(steps: list[tuple[bytes, int]]) -> None:
     ledger = Ledger(Limits())
     there: dict[int, Assignment] = {}
     for index, (who, number) in enumerate(steps):
@@ -83,7 +83,7 @@ def test_the_ledger_adds_up(steps: list[tuple[bytes, int]]) -> None:
         assert all(ledger.by_who.values())
 
 
-def test_what_moved_is_forgotten_in_time() -> None:
+def test_assignments_that_moved_are_forgotten_with_the_log() -> None:
     ledger = Ledger(Limits())
     one = assignment(1)
     ledger.add(one)
@@ -95,7 +95,7 @@ def test_what_moved_is_forgotten_in_time() -> None:
 
 
 @given(st.lists(refs, max_size=50), st.lists(refs, max_size=10))
-def test_a_set_of_numbers(some: list[Ref], others: list[Ref]) -> None:
+def test_a_sequence_set_has_the_refs_that_were_added(some: list[Ref], others: list[Ref]) -> None:
     found = SequenceSet(Limits())
     for ref in some:
         found.add(ref, 1.0)
@@ -106,7 +106,7 @@ def test_a_set_of_numbers(some: list[Ref], others: list[Ref]) -> None:
     assert list(found.refs()) == []
 
 
-def test_in_the_journal() -> None:
+def test_records_before_the_last_whole_generation_do_not_count() -> None:
     """Records of generations before the last whole one do not count."""
     ref = (origin_key(b"brokerid", 1), 7, b"marker")
     image = Image()

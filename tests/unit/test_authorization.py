@@ -421,7 +421,7 @@ def test_the_memory_of_permitted_topics_is_bounded() -> None:
         assert world.node.dispatcher.cache.viewers.keys() == owner.routes.keys()
 
 
-def test_subscriptions_and_what_they_bring_and_what_was_retained() -> None:
+def test_rules_apply_to_subscriptions_and_retained_messages() -> None:
     world = world_of("deny subscribe a/secret\nallow subscribe a/#\nallow publish #\n")
     publisher = world.connect("p")
     for topic in ("a/x", "a/secret", "b/x"):
@@ -515,7 +515,7 @@ def test_passwords_that_wait_to_be_checked_are_bounded() -> None:
     assert [c.take()[0].code for c in clients[1:3]] == [0, 0]  # type: ignore[union-attr]
 
 
-def test_anonymous_is_said_by_listener() -> None:
+def test_anonymous_access_is_set_for_each_listener() -> None:
     access = Access(None, None, {"tcp": False})
     assert not access.lets_anonymous("tcp")
     assert access.lets_anonymous("other")

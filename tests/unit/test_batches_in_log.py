@@ -159,7 +159,7 @@ def told(entries: Iterable[LogEntry]) -> list[Told]:
     st.lists(st.integers(1, 60), max_size=8),
     st.sets(st.sampled_from(TOPICS)),
 )
-def test_what_a_neighbour_lacks_and_wants(
+def test_a_neighbour_lacks_the_same_messages_of_a_batch_as_one_by_one(
     said: list[Piece], top: int, gaps: list[int], wanted: set[bytes]
 ) -> None:
     window = LocalWindow(top, 0.0, None, Limits().max_gaps)
@@ -183,7 +183,9 @@ def test_what_a_neighbour_lacks_and_wants(
 
 @settings(deadline=None)
 @given(pieces, numbers, numbers, st.sampled_from([0.0, 101.5]))
-def test_what_is_asked_for(said: list[Piece], some: Ranges, others: Ranges, horizon: float) -> None:
+def test_messages_are_found_in_batches_as_one_by_one(
+    said: list[Piece], some: Ranges, others: Ranges, horizon: float
+) -> None:
     mixed, plain = logs(said)
     asked = {KEYS[0]: some, KEYS[1]: others}
     expected = told(plain.those(asked, horizon))
@@ -217,7 +219,7 @@ def test_ages_name_the_newest_message_of_a_batch(said: list[Piece]) -> None:
         assert last + round((200.0 - entry.at) * 1000).to_bytes(4, "big") in ages
 
 
-def test_who_wants_everything_gets_it_without_a_look() -> None:
+def test_a_neighbour_that_wants_everything_gets_batches_undecoded() -> None:
     """Neither to be kept, nor to go, nor to be replayed is a batch looked into."""
     whole = batch_entry(KEYS[0], 1, [(b"a", b"x")] * 9).data(0.0)
     data = whole[:-30] + b"\xff" * 30  # no packets that could be read
@@ -275,7 +277,7 @@ def selective(world: World, *filters: bytes) -> Neighbour:
     return neighbour
 
 
-def test_a_selective_neighbour_gets_what_it_wants_of_it() -> None:
+def test_a_selective_neighbour_gets_the_messages_of_a_batch_that_it_wants() -> None:
     world = lone(routing="interest", link_timeout=1000.0)
     neighbour = selective(world, b"a", b"a/#")
     walks, link = world.node.cluster.walks, neighbour.link()
@@ -376,7 +378,7 @@ def test_each_message_of_a_batch_counts_as_one_that_is_compared() -> None:
 # ---------------------------------------------------------------- held back, or on the move
 
 
-def test_what_is_held_is_delivered_along_the_topic_of_each() -> None:
+def test_held_messages_of_a_batch_are_delivered_by_their_own_topics() -> None:
     world = lone(routing="interest", link_timeout=1000.0)
     key = origin_key(FAR, 1_000)
     window = world.node.forwarder.vector[key] = LocalWindow(
@@ -408,7 +410,7 @@ def test_what_is_held_is_delivered_along_the_topic_of_each() -> None:
     assert recovery.release.held_bytes == sum(held.size for held in feed.waiting)
 
 
-def test_numbers_are_noted_of_those_for_clients_that_are_away() -> None:
+def test_numbers_in_a_batch_are_noted_for_absent_clients_alone() -> None:
     world = lone()
     away = world.connect("away", 5, clean=False, properties={17: 3600})
     away.subscribe("a", qos=2)

@@ -46,7 +46,7 @@ def test_what_was_accepted_and_did_not_come_is_lost() -> None:
     assert kept.outstanding == 4 and figures["published_per_s"] == 2.0
 
 
-def test_own_lateness_is_no_delay() -> None:
+def test_lateness_of_the_generator_is_no_delay() -> None:
     kept, (one, _) = book()
     kept.publish(0, 1_000_000, 4_000_000)
     kept.deliver(kept.receiver(one), 0, 0, 6_000_000)
@@ -58,14 +58,14 @@ def test_own_lateness_is_no_delay() -> None:
     )
 
 
-def test_qos_0_is_expected_when_published() -> None:
+def test_a_qos_0_message_is_expected_once_it_was_published() -> None:
     kept, (one, _) = book(qos=0)
     kept.publish(0, 0, 0)
     kept.deliver(kept.receiver(one), 0, 0, 10)
     assert kept.missing("") == (2, 1, 0)
 
 
-def test_twice_and_out_of_order() -> None:
+def test_duplicates_and_reordered_messages_are_counted() -> None:
     kept, (one, _) = book()
     for due in range(3):
         kept.publish(0, due, due)
@@ -86,7 +86,7 @@ def test_a_shared_subscription_is_one_receiver() -> None:
     assert kept.flows[""].duplicates == 1 and kept.outstanding == 0
 
 
-def test_around_an_interruption_nothing_is_sure() -> None:
+def test_messages_around_an_interruption_are_not_expected() -> None:
     kept, (one, other) = book(qos=0)
     kept.receiver(other).since = 0
     for due in (0, 10 * S - UNSURE_NS, 10 * S, 12 * S, 14 * S):
@@ -110,7 +110,7 @@ def view(
     }
 
 
-def test_one_tree() -> None:
+def test_brokers_agree_on_one_tree_without_dead_links_and_brokers() -> None:
     a = view("a", "a", None, {"b": "designated", "c": "designated"})
     b = view("b", "a", "a", {"a": "root", "c": "blocked"})
     c = view("c", "a", "a", {"a": "root", "b": "designated"})
@@ -138,7 +138,7 @@ def record(number: int, delay: float | None, status: str = "complete") -> dict[s
     }
 
 
-def test_ratios_of_a_mix() -> None:
+def test_classes_of_a_mix_are_compared_with_runs_of_their_own() -> None:
     def run(mix: str, **rates: float) -> dict[str, Any]:
         flows = {name: {"delivered_per_s": rate} for name, rate in rates.items()}
         return {"cell": {"cpu": 0.5, "mix": mix}, "status": "complete", "summary": {"flows": flows}}
@@ -155,7 +155,7 @@ def test_ratios_of_a_mix() -> None:
     assert run_table.ratios([record(1, 2.0)]) == []
 
 
-def test_the_table_shows_every_run_as_what_it_is() -> None:
+def test_the_table_shows_failed_runs_as_failed() -> None:
     records = [record(1, 2.0), record(2, 4.0), record(3, None, "failed")]
     headings, lines = run_table.rows(records, ["delay_mean_ms", "lost", "repair_s"])
     assert headings == ["topics", "delay ms", "lost", "repair s", "runs", "state"]

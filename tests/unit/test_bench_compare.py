@@ -107,7 +107,7 @@ def options(line: str) -> argparse.Namespace:
     return parser.parse_args(line.split())
 
 
-def test_brokers_are_chosen() -> None:
+def test_brokers_are_chosen_by_name() -> None:
     chosen = comparison.chosen_targets(options("--against mosquitto-nodelay,sketch"))
     assert [each.name for each in chosen] == ["mqttree", "mosquitto-nodelay", "sketch"]
 
@@ -147,7 +147,7 @@ def test_bad_input_is_one_line(line: str, said: str, capsys: pytest.CaptureFixtu
     assert said in error and error.count("\n") == 1
 
 
-def test_groups_and_works() -> None:
+def test_works_are_chosen_by_name_and_by_group() -> None:
     several, equal = comparison.chosen_works(["mix", "mix0", "qos1", "variants"])
     names = [work.name for work in several]
     assert names[:4] == ["mix0", "mix1", "mix1w1", "mix2"]
@@ -181,7 +181,7 @@ def test_every_placeholder_has_a_value(name: str) -> None:
             assert not [word for word in text.split() if word.startswith("{") and word != "{"]
 
 
-def test_a_certificate_that_clients_trust(tmp_path: Path) -> None:
+def test_clients_trust_the_generated_certificate(tmp_path: Path) -> None:
     certificate, key = tmp_path / "cert", tmp_path / "key"
     make_certificate(certificate, key)
     context = ssl.create_default_context(cafile=str(certificate))
@@ -205,7 +205,7 @@ QUICK = MixSpec(publishers=6, subscribers=3, topics=100, warmup=0.02, seconds=0.
     ],
     ids=str,
 )
-def test_everything_arrives(changes: dict[str, Any]) -> None:
+def test_every_message_of_a_mixed_load_arrives(changes: dict[str, Any]) -> None:
     with targets.running(targets.TARGETS["sketch"]) as broker:
         done = run_mix(dataclasses.replace(QUICK, port=broker.port, **changes), [broker.pid])
     assert done.complete, done.proof()
@@ -215,7 +215,7 @@ def test_everything_arrives(changes: dict[str, Any]) -> None:
         assert done.looked_at == done.sent
 
 
-def test_how_many_topics_are_new() -> None:
+def test_the_number_of_new_topics_is_estimated() -> None:
     draw = random.Random(1)
     topics = [draw.randrange(1000) for _ in range(3000)]
     new = len(set(topics)) - len(set(topics[:1000]))
@@ -223,6 +223,6 @@ def test_how_many_topics_are_new() -> None:
     assert new_topics(1000, 5.0, 5.0) == 0.0
 
 
-def test_nobody_listens() -> None:
+def test_a_load_without_a_broker_cannot_connect() -> None:
     with pytest.raises(LoadError, match="cannot connect"):
         run_mix(dataclasses.replace(QUICK, port=1))

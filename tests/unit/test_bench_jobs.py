@@ -127,7 +127,7 @@ def test_only_takes_what_is_shown(file: str) -> None:
         assert str(caught.value) == line
 
 
-def test_two_files_of_one_name(file: str, tmp_path: Path) -> None:
+def test_two_scenario_files_of_one_name_are_refused(file: str, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = tmp_path / "other" / "s.yaml"
     other.write_text(SCENARIO)
@@ -179,7 +179,7 @@ def test_nothing_that_is_there_is_overwritten(file: str, tmp_path: Path) -> None
     assert not run._look(jobs, asked)
 
 
-def test_a_folder_is_for_one_command(tmp_path: Path) -> None:
+def test_an_output_folder_is_for_one_command_at_a_time(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for out, line in (
         (Path("/dev/null"), "--out /dev/null: is no folder"),
@@ -251,7 +251,7 @@ def test_run_json_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_an_order_about_a_link_that_is_not_there() -> None:
+def test_an_order_about_a_missing_link_is_refused() -> None:
     pipes = {pair: Direction(None) for pair in (("a", "b"), ("b", "a"))}
     for direction in pipes.values():
         direction.open = True
@@ -275,7 +275,7 @@ def injector(seed: int = 1, **brokers: Any) -> FaultInjector:
     return FaultInjector(cast(Lab, lab), cast(Observer, observer), cast(Writer, None), seed)
 
 
-def test_a_fault_that_comes_to_nothing_is_refused() -> None:
+def test_a_fault_without_effect_is_refused() -> None:
     (fault,) = injector().resolve((Fault(0.0, "cut", links=(("root", "a"),)),))
     with pytest.raises(LabError, match=r"^cut: there is no link between a and a$"):
         injector().inject(fault)
@@ -394,7 +394,7 @@ def test_what_parameters_ask_for_a_run_is_given(tmp_path: Path) -> None:
     assert cell.besides() >= 300 + 600 + 5000 / 50 and cell.drain == 600
 
 
-def test_a_file_whose_name_no_trace_takes(tmp_path: Path) -> None:
+def test_a_file_name_that_no_trace_can_have_is_refused(tmp_path: Path) -> None:
     for name, fine in (
         ("a.b-1,c+_d", True),
         ("my scenario (1)", False),
@@ -420,7 +420,7 @@ def writer(folder: Path, scenario: str) -> None:
     Writer(folder, run="r", scenario=scenario, process="p").close()
 
 
-def test_small_shares_of_a_core() -> None:
+def test_small_shares_of_a_core_become_valid_quotas() -> None:
     for share in (0.001, 0.01, 0.02, 0.05, 0.5, 1.0, 2.0):
         used, period = quota(share)
         assert (
@@ -516,7 +516,7 @@ def test_a_restarted_broker_gets_its_share_of_a_core_again() -> None:
     assert injected.limits == [("a", 0, True), ("a", 0.1, True)] * 2, "lifted before, given after"
 
 
-def test_random_stops_another_each_time() -> None:
+def test_random_faults_take_another_broker_each_time() -> None:
     for seed in range(8):
         plan = tuple(Fault(at, "kill", broker="random") for at in (1.0, 2.0))
         assert {fault.broker for fault in injector(seed).resolve(plan)} == {"a", "b"}

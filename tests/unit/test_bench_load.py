@@ -51,12 +51,12 @@ QUICK = LoadSpec(publishers=3, subscribers=3, warmup=0.02, seconds=0.1, drain=60
         (268_435_455, "ffffff7f"),
     ],
 )
-def test_varint(value: int, encoded: str) -> None:
+def test_varints_are_encoded(value: int, encoded: str) -> None:
     assert packets.varint(value).hex() == encoded
 
 
 @pytest.mark.parametrize("value", [-1, 268_435_456])
-def test_varint_out_of_range(value: int) -> None:
+def test_a_varint_out_of_range_is_refused(value: int) -> None:
     with pytest.raises(ValueError, match="does not fit"):
         packets.varint(value)
 
@@ -77,7 +77,7 @@ def test_varint_out_of_range(value: int) -> None:
         ),
     ],
 )
-def test_golden_bytes(made: bytes, expected: str) -> None:
+def test_packets_have_the_golden_bytes(made: bytes, expected: str) -> None:
     assert made.hex() == expected.replace(" ", "")
 
 
@@ -88,7 +88,9 @@ def test_golden_bytes(made: bytes, expected: str) -> None:
     st.binary(min_size=8, max_size=300),
 )
 @settings(max_examples=100, deadline=None)
-def test_publish_offsets(qos: int, version: int, user_properties: int, payload: bytes) -> None:
+def test_publish_offsets_point_at_identifier_and_payload(
+    qos: int, version: int, user_properties: int, payload: bytes
+) -> None:
     packet, id_offset, payload_offset = packets.publish(
         "load/00001", payload, qos, version, user_properties
     )
@@ -121,7 +123,7 @@ def test_header_is_incremental_and_bounded() -> None:
         ("12 0003 616263 26 0001 61 0002 6262 2401 11 00000001 21 0007", 7),
     ],
 )
-def test_receive_maximum(properties: str, expected: int) -> None:
+def test_the_receive_maximum_of_a_connack_is_read(properties: str, expected: int) -> None:
     raw = bytes.fromhex(properties)
     assert packets.receive_maximum(b"\0\0" + packets.varint(len(raw)) + raw) == expected
 
@@ -131,7 +133,7 @@ def test_receive_maximum(properties: str, expected: int) -> None:
 
 @given(st.integers(0, 10**13))
 @settings(max_examples=200, deadline=None)
-def test_bucket_bounds(value: int) -> None:
+def test_each_value_lies_in_its_bucket(value: int) -> None:
     top = upper(bucket(value))
     assert value <= top <= value + value / 128 + 1
     assert bucket(top) == bucket(value)
@@ -143,7 +145,7 @@ def test_bucket_bounds(value: int) -> None:
     st.sampled_from([50.0, 90.0, 99.0, 99.9, 100.0]),
 )
 @settings(max_examples=100, deadline=None)
-def test_percentile(values: list[int], percent: float) -> None:
+def test_percentiles_are_those_of_the_sorted_values(values: list[int], percent: float) -> None:
     parts = [Histogram(), Histogram()]
     for number, value in enumerate(values):
         parts[number % 2].add(value)
@@ -156,7 +158,7 @@ def test_percentile(values: list[int], percent: float) -> None:
     assert total.percentile(percent) * 1e6 <= exact * (1 + 1 / 128) + 1
 
 
-def test_empty_histogram() -> None:
+def test_an_empty_histogram_has_percentile_0() -> None:
     assert Histogram().percentile(99) == 0.0
 
 
@@ -218,7 +220,7 @@ def wire(**changes: Any) -> Iterator[Wire]:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("version", [4, 5])
-def test_numbers_are_consecutive(qos: int, version: int) -> None:
+def test_sequence_numbers_are_consecutive(qos: int, version: int) -> None:
     """Also where sequence numbers pass 65,536 and packet identifiers start again."""
     with wire(qos=qos, version=version) as line:
         identifiers: list[int] = []
@@ -254,7 +256,7 @@ def test_numbers_are_consecutive(qos: int, version: int) -> None:
     ],
 )
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_every_fault_is_seen(
+def test_every_fault_of_the_forwarder_is_counted(
     rearrange: Callable[[list[bytes]], list[bytes]], tally: Tally, qos: int
 ) -> None:
     with wire(qos=qos) as line:
@@ -264,7 +266,7 @@ def test_every_fault_is_seen(
 
 @given(st.lists(st.integers(1, 8000), max_size=20), st.integers(0, 2), st.sampled_from([1, 7]))
 @settings(max_examples=60, deadline=None)
-def test_any_split_gives_the_same(cuts: list[int], qos: int, count: int) -> None:
+def test_packets_cut_anywhere_give_the_same_tally(cuts: list[int], qos: int, count: int) -> None:
     with wire(qos=qos, topics=count) as line:
         publish, id_offset, _ = packets.publish(topics(line.spec, 0)[0], bytes(64), qos, 4)
         publisher, end = line.publishers[0]
@@ -323,7 +325,7 @@ def test_publisher_reports_refusals(answer: bytes, reason: str) -> None:
             publisher.receive()
 
 
-def test_in_flight_limit() -> None:
+def test_a_publisher_keeps_to_the_receive_maximum() -> None:
     with wire(qos=1) as line:
         mine, end = socket.socketpair()
         publisher = Publisher(mine, line.epoll, line.spec, 0, receive_maximum=20)
@@ -367,7 +369,9 @@ def forwarder() -> Iterator[targets.Running]:
     ],
     ids=str,
 )
-def test_everything_arrives(forwarder: targets.Running, changes: dict[str, Any]) -> None:
+def test_every_message_arrives_at_the_reference_forwarder(
+    forwarder: targets.Running, changes: dict[str, Any]
+) -> None:
     spec = dataclasses.replace(QUICK, port=forwarder.port, pid=forwarder.pid, **changes)
     result = run_throughput(spec)
     assert result.complete, result.proof()
@@ -380,7 +384,7 @@ def test_everything_arrives(forwarder: targets.Running, changes: dict[str, Any])
 @pytest.mark.parametrize(
     "changes", [{}, {"qos": 1}, {"qos": 2, "version": 5}, {"pattern": "mesh"}], ids=str
 )
-def test_mosquitto(changes: dict[str, Any]) -> None:
+def test_mosquitto_delivers_every_message(changes: dict[str, Any]) -> None:
     with targets.running(targets.TARGETS["mosquitto"]) as broker:
         result = run_throughput(dataclasses.replace(QUICK, port=broker.port, **changes))
     assert result.complete, result.proof()
@@ -390,7 +394,9 @@ def test_mosquitto(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "changes", [{}, {"qos": 1, "version": 5}, {"processes": 2}, {"warmup": 0.0}], ids=str
 )
-def test_latency(forwarder: targets.Running, changes: dict[str, Any]) -> None:
+def test_latencies_are_measured_for_every_message(
+    forwarder: targets.Running, changes: dict[str, Any]
+) -> None:
     result = run_latency(dataclasses.replace(QUICK, port=forwarder.port, rate=500.0, **changes))
     assert result.complete, result.proof()
     assert result.latency.total == result.tally.received == result.lag.total
@@ -404,7 +410,7 @@ def test_latency_needs_room_for_its_stamp(forwarder: targets.Running) -> None:
         run_latency(dataclasses.replace(QUICK, port=forwarder.port, payload=15))
 
 
-def test_connections(forwarder: targets.Running) -> None:
+def test_connections_are_opened_and_their_memory_measured(forwarder: targets.Running) -> None:
     result = run_connections(LoadSpec(port=forwarder.port, pid=forwarder.pid), 130, batch=50)
     assert result.connections == 130
     assert result.bytes_each is not None
@@ -431,7 +437,7 @@ def test_connections(forwarder: targets.Running) -> None:
         ({"topic": "a/#"}, "wildcards"),
     ],
 )
-def test_nonsense_is_refused(changes: dict[str, Any], reason: str) -> None:
+def test_impossible_load_options_are_refused(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         run_throughput(dataclasses.replace(QUICK, **changes))
 
@@ -502,7 +508,7 @@ def test_faults_are_reported(faults: dict[str, Any], reason: str, processes: int
         run_throughput(dataclasses.replace(QUICK, port=port, processes=processes))
 
 
-def test_no_broker_listens() -> None:
+def test_a_load_without_a_broker_cannot_connect() -> None:
     spec = dataclasses.replace(QUICK, port=free_ports(1)[0])
     with pytest.raises(LoadError, match="cannot connect"):
         run_throughput(spec)
@@ -527,7 +533,7 @@ def test_a_target_is_ended_whatever_happens() -> None:
         ("/nonexistent {port}", "cannot be started"),
     ],
 )
-def test_a_target_that_does_not_start(command: str, reason: str) -> None:
+def test_a_target_that_does_not_start_is_reported(command: str, reason: str) -> None:
     with pytest.raises(LoadError, match=reason), targets.running(targets.Target("broken", command)):
         pass
 
@@ -560,7 +566,7 @@ def test_compare_measures_in_turn() -> None:
     assert all(line.endswith(("x", "-")) for line in lines[2:])
 
 
-def test_ratio_of_medians() -> None:
+def test_ratios_are_those_of_medians() -> None:
     ours, theirs = compare.Cell(primary=[1.0, 8.0, 9.0]), compare.Cell(primary=[2.0, 2.0, 50.0])
     assert compare.ratio(compare.WORKS["qos0"], ours, theirs) == 4.0
     assert compare.ratio(compare.WORKS["latency"], ours, theirs) == 0.25
@@ -588,7 +594,7 @@ def test_ratio_of_medians() -> None:
         ("lab mesh5 --broker abacus", 2, "unknown broker"),
     ],
 )
-def test_command_line_errors(
+def test_command_line_errors_are_reported_without_a_traceback(
     line: str, code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(line.split()) == code
@@ -598,7 +604,7 @@ def test_command_line_errors(
 
 
 @pytest.mark.parametrize("mode", ["throughput", "latency", "connections"])
-def test_command_line_load(mode: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_runs_a_load(mode: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = (
         f"load --target sketch --mode {mode} --seconds 0.1 --warmup 0 --connections 20 "
         "--publishers 2 --subscribers 2"

@@ -87,7 +87,7 @@ def test_topics_sizes_and_identifiers_are_as_asked(
     assert b"\0\0" not in identifiers
 
 
-def test_room_ends_with_the_cycle() -> None:
+def test_a_batch_ends_with_the_cycle() -> None:
     assert room(0) == CYCLE
     assert room(CYCLE - 1) == 1
     assert room(CYCLE) == CYCLE
@@ -110,7 +110,7 @@ def test_room_ends_with_the_cycle() -> None:
         ({"transport": "quic"}, "transport must be"),
     ],
 )
-def test_nonsense_is_refused(changes: dict[str, Any], reason: str) -> None:
+def test_impossible_mixes_are_refused(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         dataclasses.replace(SPEC, **changes).check()
 
@@ -153,7 +153,7 @@ def test_every_arrival_at_qos_1_is_acknowledged(
 
 @pytest.mark.parametrize("identifier", [b"~\x1b", b"\x1b\x1b", b"xx", b"~~", b"b\x02", b"\x1bb"])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_identifiers_that_look_like_something_else(
+def test_packet_identifiers_may_look_like_other_bytes(
     mixtures: dict[tuple[int, int], Mixture], identifier: bytes, qos: int
 ) -> None:
     whole = mixtures[qos, 0].one(0, 7, 1)
@@ -166,7 +166,7 @@ def test_identifiers_that_look_like_something_else(
 
 @given(cut_lists, st.permutations(range(20)))
 @settings(max_examples=100, deadline=None)
-def test_arrivals_and_releases_at_qos_2(
+def test_arrivals_and_releases_at_qos_2_are_answered(
     mixtures: dict[tuple[int, int], Mixture], cuts: list[int], order: list[int]
 ) -> None:
     arrivals = [mixtures[2, 0].one(0, number, 5) for number in range(10)]
@@ -205,12 +205,14 @@ def test_acknowledgements_are_counted_however_they_are_cut(cuts: list[int]) -> N
         (b"\x20\x02\0\0", "packet type 2"),
     ],
 )
-def test_what_a_publisher_is_not_sent(data: bytes, reason: str) -> None:
+def test_a_packet_that_no_publisher_should_get_is_refused(data: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         scan.Acknowledged().take(data)
 
 
-def test_the_first_whole_packet_of_a_chunk(mixtures: dict[tuple[int, int], Mixture]) -> None:
+def test_the_first_whole_packet_of_a_chunk_is_found(
+    mixtures: dict[tuple[int, int], Mixture],
+) -> None:
     data = mixtures[1, 0].batch(0, 0, 5, 1)
     starts = [0] + [stop for _, _, stop in publishes(data)]
     before = 2 + len(PREFIX) + 6 + 2
@@ -254,7 +256,7 @@ def own(mixture: Mixture, publisher: int, count: int) -> list[scan.Message]:
         ([1, 0, 0], Tally(3, out_of_order=1, duplicated=1)),
     ],
 )
-def test_every_fault_is_seen(
+def test_every_loss_and_repetition_is_counted(
     mixtures: dict[tuple[int, int], Mixture], order: list[int], tally: Tally
 ) -> None:
     mixture = mixtures[0, 0]
@@ -268,7 +270,9 @@ def test_every_fault_is_seen(
     )
 
 
-def test_what_was_not_looked_at_is_not_missing(mixtures: dict[tuple[int, int], Mixture]) -> None:
+def test_messages_that_were_not_checked_are_not_missing(
+    mixtures: dict[tuple[int, int], Mixture],
+) -> None:
     mixture = mixtures[0, 0]
     checker = Sequence(mixture, 1, SPEC.publishers, PREFIX)
     messages = own(mixture, 0, 4)
@@ -278,14 +282,18 @@ def test_what_was_not_looked_at_is_not_missing(mixtures: dict[tuple[int, int], M
     assert checker.tally == Tally(3, duplicated=1)
 
 
-def test_a_message_for_another_subscriber(mixtures: dict[tuple[int, int], Mixture]) -> None:
+def test_a_message_for_another_subscriber_is_noticed(
+    mixtures: dict[tuple[int, int], Mixture],
+) -> None:
     mixture = mixtures[0, 0]
     checker = Sequence(mixture, 0, SPEC.publishers, b"mix/000/")
     with pytest.raises(ValueError, match="another subscriber"):
         checker.see(own(mixture, 0, 1)[0], gap=False)
 
 
-def test_own_messages_go_on_behind_the_cycle(mixtures: dict[tuple[int, int], Mixture]) -> None:
+def test_a_publishers_own_messages_go_on_in_the_next_cycle(
+    mixtures: dict[tuple[int, int], Mixture],
+) -> None:
     mixture = mixtures[0, 0]
     number = mixture.first_own(b"\1", 0)
     assert mixture.start(0) <= number
@@ -338,7 +346,9 @@ def test_a_subscriber_counts_answers_and_checks(
         line.close()
 
 
-def test_a_publisher_keeps_count(mixtures: dict[tuple[int, int], Mixture]) -> None:
+def test_a_publisher_counts_sent_and_acknowledged_messages(
+    mixtures: dict[tuple[int, int], Mixture],
+) -> None:
     line = Line()
     try:
         publisher = MixPublisher(line.channel, mixtures[2, 0], 1)
@@ -359,7 +369,7 @@ def test_a_publisher_keeps_count(mixtures: dict[tuple[int, int], Mixture]) -> No
         line.close()
 
 
-def test_what_does_not_fit_waits() -> None:
+def test_bytes_that_do_not_fit_wait() -> None:
     line = Line()
     try:
         whole = bytes(range(256)) * 8192
@@ -377,7 +387,7 @@ def test_what_does_not_fit_waits() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 125, 126, 65_535, 65_536])
-def test_frames(size: int) -> None:
+def test_websocket_frames_are_masked_and_read(size: int) -> None:
     data = os.urandom(size)
     sent = frame(data)
     assert sent.endswith(data) and sent[1] & 0x80
@@ -388,7 +398,7 @@ def test_frames(size: int) -> None:
     assert unframed(served[:-1] if size else served[:1]) == (b"", served[:-1] if size else b"\x82")
 
 
-def test_a_websocket_that_is_cut_anywhere() -> None:
+def test_a_websocket_stream_may_be_cut_anywhere() -> None:
     line = Line(WebSocketChannel)
     try:
         got = b""
@@ -432,7 +442,7 @@ def test_cores_are_given_back() -> None:
         assert cores() == before
 
 
-def test_cpu_time_of_a_process() -> None:
+def test_the_cpu_time_of_a_process_is_read() -> None:
     meter = CpuMeter(os.getpid())
     before = meter.read()
     sum(range(300_000))
@@ -452,7 +462,7 @@ def test_cpu_time_of_a_process() -> None:
         ([0.1], 3, [0.6, 0.97], ""),
     ],
 )
-def test_limit_of_a_rate(
+def test_the_limit_of_a_rate_is_named(
     generator: list[float], available: int, brokers: list[float], said: str
 ) -> None:
     line = limit_of_rate(generator, available, brokers)
@@ -468,10 +478,12 @@ def test_limit_of_a_rate(
         ([0.5], 1000.0, 0.6, "0.60 ms late itself"),
     ],
 )
-def test_limit_of_a_pace(listeners: list[float], rate: float, late: float, said: str) -> None:
+def test_the_limit_of_a_pace_is_named(
+    listeners: list[float], rate: float, late: float, said: str
+) -> None:
     line = limit_of_pace(listeners, rate, 1000.0, late, 1.0)
     assert said in line and bool(said) == bool(line)
 
 
-def test_packets_stay_what_they_are() -> None:
+def test_acknowledgements_have_these_first_bytes() -> None:
     assert packets.PUBACK_HEAD + packets.PUBREC_HEAD == b"\x40\x02\x50\x02"

@@ -102,7 +102,7 @@ def test_every_plot_is_well_formed_and_inside_its_frame(
     assert sum(1 for each in tree.iter() if each.tag.endswith("title")) == len(values)
 
 
-def test_scales_and_short_numbers() -> None:
+def test_scales_fit_their_values_and_numbers_are_short() -> None:
     assert Scale.fitting([1, 2, 7], 7.5) == Scale(0.0, 8.0, False)
     assert Scale.fitting([0.1, 59.1], 59.1) == Scale(0.1, 100.0, True)
     assert Scale.fitting([0, 0], 0).place(0) == Scale.fitting([5], 5).place(0)
@@ -261,7 +261,7 @@ def test_a_repeated_set_agrees_where_its_intervals_meet() -> None:
     assert "1 of 2 ratios agree" in text
 
 
-def test_a_claim_that_is_not_met_and_one_that_was_not_measured() -> None:
+def test_claims_that_were_missed_and_not_measured_are_distinguished() -> None:
     cell = {"fault": "crash", "broker": "mqttree-flood"}
     slow = case("overlays-convergence", cell, [0.5, 0.7], "repair_s")
     none = case("overlays-convergence", cell | {"fault": "silence"}, [None], "repair_s")

@@ -48,7 +48,7 @@ def test_every_experiment_is_there() -> None:
     )
 
 
-def test_factors_flows_and_the_short_form() -> None:
+def test_a_scenario_has_factors_flows_and_a_short_form() -> None:
     text = """
         topology: mesh5
         parameters: {rate: 2, publishers: 3, seconds: 60}
@@ -72,7 +72,7 @@ def test_factors_flows_and_the_short_form() -> None:
     assert full.cells[0].fingerprint() == read(text).cells[0].fingerprint()
 
 
-def test_plans_of_faults() -> None:
+def test_faults_are_planned_for_each_cell() -> None:
     loaded = read("""
         topology: mesh5
         factors: {fault: [none, crash]}
@@ -428,7 +428,7 @@ def hosts(specs: list[ClientSpec], publishing: bool) -> Counter[str]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_localities_of_overlays(seed: int) -> None:
+def test_locality_decides_how_near_subscribers_are(seed: int) -> None:
     text = (
         "topology: mesh5\n"
         "parameters: {{publishers: 20, subscribers: 5, topics: 60, choice: random, locality: '{}'}}"
@@ -465,7 +465,7 @@ def test_sites_connect_to_the_nearest_broker() -> None:
     assert {spec.broker for spec in alone} == {"virginia"}
 
 
-def test_shared_and_all() -> None:
+def test_the_choice_all_subscribes_to_every_topic_in_one_group() -> None:
     text = (
         "topology: local\nparameters: {publishers: 3, subscribers: 2, topics: 3, choice: all, "
         "share: true, version: 5}"
@@ -489,5 +489,7 @@ def test_shared_and_all() -> None:
         ("a/#", "b/a", False),
     ],
 )
-def test_matches(topic_filter: str, topic: str, fits: bool) -> None:
+def test_scenario_filters_match_like_topic_filters(
+    topic_filter: str, topic: str, fits: bool
+) -> None:
     assert matches(topic_filter, topic) is fits

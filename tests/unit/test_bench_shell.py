@@ -30,7 +30,7 @@ MESH = topology.load("mesh3")
         ("quit", "quit"),
     ],
 )
-def test_words(line: str, fault: Fault | str) -> None:
+def test_lab_commands_are_parsed(line: str, fault: Fault | str) -> None:
     assert parse(line, MESH) == fault
 
 
@@ -59,7 +59,7 @@ def test_a_bad_command_is_refused_with_its_reason(line: str, reason: str) -> Non
     assert str(caught.value).startswith(reason)
 
 
-def test_pauses() -> None:
+def test_a_pause_takes_a_number_of_seconds() -> None:
     assert pause("sleep 0.5") == 0.5 and pause("kill b0") is None
     for line in ("sleep x", "sleep", "sleep -1", "sleep nan", "sleep inf", "sleep 1 2"):
         with pytest.raises(ValueError, match=r"^sleep takes 0 to 86,400 seconds, not "):
@@ -77,7 +77,7 @@ def test_input_of_any_kind_is_read_to_its_last_line(tmp_path: Path) -> None:
     assert lines == ["tree", "kill b0", "quit", "quit", "quit", "quit"]
 
 
-def test_what_is_shown() -> None:
+def test_the_lab_shows_the_tree_of_its_brokers() -> None:
     views = {
         "b0": {
             "id": "1",

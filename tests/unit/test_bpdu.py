@@ -39,7 +39,7 @@ FULL_HEX = (
 
 
 @pytest.mark.parametrize(("bpdu", "golden"), [(PLAIN, PLAIN_HEX), (FULL, FULL_HEX)])
-def test_golden_bytes(bpdu: Bpdu, golden: str) -> None:
+def test_bpdus_have_the_golden_bytes(bpdu: Bpdu, golden: str) -> None:
     assert encode(bpdu).hex() == golden
     assert decode(bytes.fromhex(golden)) == bpdu
     assert decode(bytes.fromhex(golden) + b"of a later version") == bpdu
@@ -74,7 +74,7 @@ def patched(at: int, value: bytes) -> bytes:
         patched(45, b"\xff\xfe"),  # host not UTF-8
     ],
 )
-def test_lies_are_refused(data: bytes) -> None:
+def test_a_bpdu_that_cannot_be_true_is_refused(data: bytes) -> None:
     with pytest.raises(BpduError):
         decode(data)
 
@@ -96,7 +96,7 @@ def test_lies_are_refused(data: bytes) -> None:
         {"changes": (ChangeNumber(b"originXX", 1, 1),) * (MAX_CHANGES + 1)},
     ],
 )
-def test_what_would_be_refused_is_not_encoded(change: dict[str, object]) -> None:
+def test_a_bpdu_that_would_be_refused_is_not_encoded(change: dict[str, object]) -> None:
     with pytest.raises(BpduError):
         encode(replace(PLAIN, **change))  # type: ignore[arg-type]
 
@@ -149,7 +149,7 @@ def test_addresses_compare_as_numbers() -> None:
     assert sorted(ordered, key=sort_key) == ordered
 
 
-def test_root_priority() -> None:
+def test_roots_are_ordered_by_capability_and_address() -> None:
     def vector(
         tenths: int, host: str = "10.0.0.1", port: int = 1883, name: bytes = b"A" * 8, boot: int = 1
     ) -> RootVector:
@@ -179,12 +179,12 @@ def test_sequence_numbers_wrap(a: int, b: int, newer: bool) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -0.1, 5e8])
-def test_impossible_capabilities(value: float) -> None:
+def test_an_impossible_capability_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match="capability"):
         to_tenths(value)
 
 
-def test_a_zone_of_ipv6_means_nothing_to_other_machines() -> None:
+def test_ipv6_zones_do_not_count_when_addresses_are_compared() -> None:
     assert sort_key(("fe80::1%eth0", 1883)) == sort_key(("fe80::1%eth1", 1883))
     assert sort_key(("fe80::1%eth0", 1883)) < sort_key(("fe80::2", 1883))
 
@@ -192,6 +192,6 @@ def test_a_zone_of_ipv6_means_nothing_to_other_machines() -> None:
 @pytest.mark.parametrize(
     ("broker_id", "boot"), [(b"seven..", 1), (b"nine.....", 1), (b"eight...", -1)]
 )
-def test_no_identity(broker_id: bytes, boot: int) -> None:
+def test_an_identity_without_valid_id_or_boot_is_refused(broker_id: bytes, boot: int) -> None:
     with pytest.raises(ValueError, match=r"broker id has|boot number"):
         Identity(broker_id, boot, Address("10.0.0.1", 1883))

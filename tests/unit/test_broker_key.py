@@ -29,7 +29,7 @@ def keyed(number: int, key: BrokerKey, secret: bytes | None = None, **config: An
     return node(number, secret, **values)
 
 
-def test_golden_ids() -> None:
+def test_broker_ids_are_the_golden_hashes_of_keys() -> None:
     assert ONE.public.hex() == "8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c"
     assert ONE.id == id_of(ONE.public)
     assert len({ONE.id, TWO.id, OTHER.id}) == 3
@@ -53,7 +53,7 @@ def test_signatures_are_of_one_key_one_transcript_and_one_role(
     assert not signed(ONE.public, signature[:-1], transcript, dialler=dialler)
 
 
-def test_what_is_no_key_is_malformed() -> None:
+def test_bytes_that_are_no_key_are_malformed() -> None:
     with pytest.raises(MalformedPacket):
         signed(b"short", bytes(64), b"t", dialler=True)
 
@@ -183,7 +183,7 @@ def test_proofs_of_a_wrong_size_are_refused(size: int) -> None:
     assert world.counters.link_wrong_id == 1
 
 
-def test_a_called_broker_says_nothing_that_helps_to_be_it() -> None:
+def test_a_called_broker_says_nothing_that_helps_to_impersonate_it() -> None:
     """Its signature is over its own CONNECT, its nonce and its role."""
     world = keyed(2, TWO)
     wire = Wire(keyed(1, ONE), world, lambda way, data: b"")

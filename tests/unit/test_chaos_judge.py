@@ -30,7 +30,7 @@ def come(judge: Judge, ear: Ear, *indexes: int, publisher: int = 0, life: int = 
         judge.came(ear, HEAD.pack(publisher, life, index, HEAD.size), 2 - publisher)
 
 
-def test_what_is_whole_is_whole(judge: Judge) -> None:
+def test_complete_deliveries_break_nothing(judge: Judge) -> None:
     ears = [ear(judge, *range(10))]
     assert judge.lacks(ears, {0: 10}, {}) == judge.broken == []
     judge.settle(ears, {0: 10})
@@ -48,7 +48,7 @@ def test_what_is_whole_is_whole(judge: Judge) -> None:
         ((), "10, 0 to 9"),
     ],
 )
-def test_a_loss_is_seen(judge: Judge, came: tuple[int, ...], what: str) -> None:
+def test_a_lost_message_is_named(judge: Judge, came: tuple[int, ...], what: str) -> None:
     lacks = judge.lacks([ear(judge, *came)], {0: 10}, {})
     assert len(lacks) == 1
     assert (
@@ -56,7 +56,7 @@ def test_a_loss_is_seen(judge: Judge, came: tuple[int, ...], what: str) -> None:
     )
 
 
-def test_what_is_not_owed_is_not_missed(judge: Judge) -> None:
+def test_messages_that_are_not_owed_are_not_missed(judge: Judge) -> None:
     new = Ear("new", 1, {0: Receipt()})
     assert judge.lacks([new], {0: 10}, {}) == []
     new.receipts[0].since = 8
@@ -67,7 +67,7 @@ def test_what_is_not_owed_is_not_missed(judge: Judge) -> None:
     assert judge.lacks([new], {0: 10}, {}) == []
 
 
-def test_excuses_are_for_what_they_say_alone(judge: Judge) -> None:
+def test_an_excuse_covers_only_its_own_messages(judge: Judge) -> None:
     some = ear(judge, 0, 1, 5)
     assert "2, 2 to 9" in judge.lacks([some], {0: 10}, {0: [(6, 9), (3, 5)]})[0]
 
@@ -85,7 +85,9 @@ def test_duplicates_are_seen_at_once(judge: Judge, came: tuple[int, ...], what: 
 
 @pytest.mark.parametrize("came", [(0, 2, 1), (3, 2), (0, 1, 9, 4)])
 @pytest.mark.parametrize("life", [0, 1])
-def test_order_is_looked_at_in_all_lives(judge: Judge, came: tuple[int, ...], life: int) -> None:
+def test_order_is_checked_over_all_incarnations(
+    judge: Judge, came: tuple[int, ...], life: int
+) -> None:
     """What the broker of a publisher had before it died comes ahead of what is newer, too."""
     some = ear(judge, *came[:-1], life=life)
     assert not judge.disorder
@@ -96,20 +98,20 @@ def test_order_is_looked_at_in_all_lives(judge: Judge, came: tuple[int, ...], li
     assert not judge.broken
 
 
-def test_a_group_has_no_order_and_one_receiver(judge: Judge) -> None:
+def test_a_group_is_owed_one_receiver_and_no_order(judge: Judge) -> None:
     ear(judge, 2, 0, 1, ordered=False)
     assert not judge.disorder
     ear(judge, 2, 2, ordered=False)
     assert len(judge.broken) == 1
 
 
-def test_another_qos_and_a_cut_payload_are_seen(judge: Judge) -> None:
+def test_a_wrong_qos_and_a_cut_payload_are_noticed(judge: Judge) -> None:
     some = ear(judge, 0)
     judge.came(some, HEAD.pack(0, 0, 1, 100), 1)
     assert [line.partition(":")[0] for line in judge.broken] == ["another QoS", "cut off"]
 
 
-def test_what_was_acknowledged_is_a_number() -> None:
+def test_acknowledgements_are_kept_as_one_number() -> None:
     sent = Sent(0, 0, 2)
     assert sent.sends(5) == 0
     for index in (0, 1, 3):
@@ -126,7 +128,7 @@ def test_what_was_acknowledged_is_a_number() -> None:
     assert (sent.mark(), sent.voids, sent.doubts) == (6, [(2, 3), (4, 6)], [(5, 6)])
 
 
-def test_how_far_others_are(judge: Judge) -> None:
+def test_the_judge_knows_how_far_other_brokers_are(judge: Judge) -> None:
     """What has reached anybody elsewhere, a wiped broker did not have alone."""
     here, there = ear(judge, *range(9)), ear(judge, 0, 1, 2, 7)
     here.broker = 0
@@ -135,7 +137,7 @@ def test_how_far_others_are(judge: Judge) -> None:
     assert judge.reach([here], {0: (0, 9)}) == {0: 0}
 
 
-def test_a_line_and_a_ring_and_how_long_they_are_split() -> None:
+def test_a_line_is_split_for_longer_than_a_ring() -> None:
     line, ring = World("line", 4), World("ring", 4)
     for world in (line, ring):
         world.set(10.0, down=[1], by=1)
