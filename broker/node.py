@@ -121,6 +121,7 @@ class Node:
         self.forwarder = self.cluster.forwarder
         self.takeover = self.cluster.takeover
         self.memory: MemoryLimit = MemoryLimit(self)
+        self.worked = self.memory.worked
         self.federated = self.cluster.enabled
         self.shutdown: Shutdown = Shutdown(self, self.cluster.leave)
         self.answers: EffectAnswers = EffectAnswers(self.counters, self.log_limit)

@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 
 NEVER = 1 << 62
 
+IDLE_PERIOD = 1.0
+"""s between two turns of the count while the broker has little to do."""
+
 
 class Pressure(IntEnum):
     """How close to its limit the broker is."""
@@ -131,11 +134,13 @@ class MemoryLimit:
         "_loud",
         "_loud_next",
         "_node",
+        "_pace",
         "_round_at",
         "_said",
         "_sessions",
         "_sessions_sum",
         "_waiting",
+        "_worked",
         "appended",
         "brink",
         "limit",
@@ -166,9 +171,13 @@ class MemoryLimit:
         self._loud: dict[Connection, int] = {}
         self._loud_next: dict[Connection, int] = {}
         self._said = Pressure.NONE
-        if self.limit or self.queued_limit:
+        self._worked = 0.0  # s since the last turn of the count
+        self._pace = 0.0  # s of work between two turns of the count; 0: there is none
+        if limits := [limit for limit in (self.limit, self.queued_limit) if limit]:
+            # Shorter than a fast network takes to fill an eighth of the limit.
+            self._pace = min(IDLE_PERIOD, max(0.02, min(limits) / 8e9))
             self._set_brink()
-            node.schedule(node.now + self._pace(), self._turn)
+            node.schedule(node.now + self._pace, self._turn)
 
     # ---------------------------------------------------------------- how much
 
@@ -218,31 +227,37 @@ class MemoryLimit:
 
     # ---------------------------------------------------------------- counting
 
-    def _pace(self) -> float:
-        """Return s between two turns: shorter than a fast network takes to fill an eighth of the
-        limit."""
-        return min(
-            1.0, max(0.02, min(limit for limit in (self.limit, self.queued_limit) if limit) / 8e9)
-        )
+    def worked(self, seconds: float) -> None:
+        """Note that this broker has worked for so many `seconds` of CPU time more. Counting goes by
+        work: what takes memory takes time, and to count thousands of idle clients again and again
+        would cost more than they do."""
+        self._worked += seconds
+        if self._worked >= self._pace > 0.0:
+            self._count()
 
     def _turn(self, now: float) -> None:
-        """Count on, decide, and drop what is too much."""
-        self._count_sessions()
-        self._count_connections()
+        """Count on, and soon again if that was only a part."""
+        done = self._count()
+        self._node.schedule(now + (IDLE_PERIOD if done else self._pace), self._turn)
+
+    def _count(self) -> bool:
+        """Count on, decide, and drop what is too much. Returns whether all was counted."""
+        self._worked = 0.0
+        done = self._count_sessions() & self._count_connections()
         self._decide()
         if self.pressure == Pressure.OVER:
             self._shed()
             self._decide()
         self._set_brink()
-        self._node.schedule(now + self._pace(), self._turn)
+        return done
 
     def _set_brink(self) -> None:
         left = self.queued_limit - self.queued if self.queued_limit else NEVER
         self.brink = 0 if self.pressure >= Pressure.FULL else self.appended + max(0, left)
 
-    def _count_sessions(self) -> None:
+    def _count_sessions(self) -> bool:
         """Count the queues of some sessions more; at the end of a round its sum is taken. What is
-        queued meanwhile may count twice until the next one."""
+        queued meanwhile may count twice until the next one. Returns whether it was the end."""
         work = 0
         known = self._node.sessions
         for session in self._sessions:
@@ -257,18 +272,19 @@ class MemoryLimit:
                 self._heavy_next[session] = size
             work += 1 + len(session.inflight) // 5
             if work > self._node.limits.memory_step:
-                break
-        else:
-            self._base, self._counted_at, self._round_at = (
-                self._sessions_sum,
-                self._round_at,
-                self.appended,
-            )
-            self._heavy, self._heavy_next = self._heavy_next, {}
-            self._sessions, self._sessions_sum = iter(list(known.values())), 0
-            self._left, self._left_sum = self._left_sum, 0
+                return False
+        self._base, self._counted_at, self._round_at = (
+            self._sessions_sum,
+            self._round_at,
+            self.appended,
+        )
+        self._heavy, self._heavy_next = self._heavy_next, {}
+        self._sessions, self._sessions_sum = iter(list(known.values())), 0
+        self._left, self._left_sum = self._left_sum, 0
+        return True
 
-    def _count_connections(self) -> None:
+    def _count_connections(self) -> bool:
+        """Count what waits for some connections more, in the same way."""
         for number, conn in enumerate(self._connections):
             if conn.closed:
                 continue
@@ -282,11 +298,11 @@ class MemoryLimit:
             if size > self._node.limits.memory_heavy:
                 self._loud_next[conn] = size
             if number >= self._node.limits.memory_step:
-                break
-        else:
-            self._waiting = self._connections_sum
-            self._loud, self._loud_next = self._loud_next, {}
-            self._connections, self._connections_sum = iter(list(self._node.connections)), 0
+                return False
+        self._waiting = self._connections_sum
+        self._loud, self._loud_next = self._loud_next, {}
+        self._connections, self._connections_sum = iter(list(self._node.connections)), 0
+        return True
 
     # ---------------------------------------------------------------- deciding
 

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from broker.node import Node
 
 
+CHORES_PERIOD = 0.02
+"""s between two times that chores are done, if there are turns: as often as memory is counted at
+most."""
+
 WENT_ON = 1.0
 """s after a stop of the process in which new connections may have waited in the kernel during
 it."""
@@ -52,7 +56,10 @@ class Driver:
         # When a stop of the process was last noticed (s).
         self._went_on = -WENT_ON
         # When the garbage collector is due (s); never in a process that is not only a broker.
-        self.collect_at = float("inf")
+        self.collect_at = NEVER
+        # When chores are due (s), and the CPU time of this thread when they were done last (s).
+        self.chores_at = 0.0
+        self._worked = time.thread_time()
 
     def went_on(self, now: float) -> bool:
         """Return whether this process was stopped until a moment before `now` (s), for so long that
@@ -61,10 +68,17 @@ class Driver:
             self._went_on = now
         return now < self._went_on + WENT_ON
 
-    def collect(self, now: float) -> None:
-        """Run the garbage collector once over new objects; it ignores those of before the start."""
-        self.collect_at = now + self.limits.collect
-        gc.collect(1)
+    def chores(self, now: float) -> None:
+        """Do what is to be done now and then while there are turns: tell the node how long it has
+        worked, and run the garbage collector over new objects (it ignores those of before the
+        start). `now`: s."""
+        self.chores_at = now + CHORES_PERIOD
+        worked = time.thread_time()
+        self.node.worked(worked - self._worked)
+        self._worked = worked
+        if now >= self.collect_at:
+            self.collect_at = now + self.limits.collect
+            gc.collect(1)
 
     @property
     def poller(self) -> EpollTransport:
@@ -89,10 +103,13 @@ class Driver:
     def run(self) -> None:
         """End a turn in which `EpollTransport` may not have looked for connections that were
         closed."""
+        now = self.time()
         poller = self._poller
-        if poller is not None and (now := self.time()) > poller.due:
+        if poller is not None and now > poller.due:
             poller.look(now)
         self.end_turn()
+        if now >= self.chores_at:
+            self.chores(now)
 
     def end_turn(self) -> None:
         """Flush, hand out effects, arm the timer."""
@@ -122,8 +139,6 @@ class Driver:
         self._timer_at = NEVER
         self.node.tick(began)
         self.run()
-        if began >= self.collect_at:
-            self.collect(began)
         self.turns.took(self.time() - began)
 
     def stop(self) -> None:
@@ -205,8 +220,6 @@ class StreamProtocol(asyncio.Protocol):
             conn.receive(data, began)
             if not driver.flushing or driver.node.paused:
                 driver.wake(conn)
-            if began >= driver.collect_at:
-                driver.collect(began)
             if driver.time() - began > driver.turn_time:
                 self._rest()
 

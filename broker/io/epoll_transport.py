@@ -76,8 +76,8 @@ class TransportDriver(Protocol):
 
     flushing: bool
     """Whether a flush is planned for the end of this turn of the loop."""
-    collect_at: float
-    """When the garbage collector is due (s)."""
+    chores_at: float
+    """When `chores` are due (s)."""
     turn_time: float
     """How long a read may take before it is the last one of its turn (s)."""
 
@@ -114,8 +114,8 @@ class TransportDriver(Protocol):
     def wake(self) -> None:
         """Have `end_turn` called at the end of this turn of the loop."""
 
-    def collect(self, now: float) -> None:
-        """Run the garbage collector once; `now`: s."""
+    def chores(self, now: float) -> None:
+        """Do what is to be done now and then while there are turns; `now`: s."""
 
 
 class EpollTransport:
@@ -212,8 +212,8 @@ class EpollTransport:
                         self._left = {number: place for place, (number, _) in enumerate(turn)}
         finally:
             driver.end_turn()
-            if began >= driver.collect_at:
-                driver.collect(began)
+            if began >= driver.chores_at:
+                driver.chores(began)
             if (seconds := clock() - began) > driver.turns.noted:
                 driver.turns.took(seconds)
 

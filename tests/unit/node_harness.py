@@ -155,6 +155,8 @@ class World:
             raise AssertionError("the node never comes to rest")
         self.now = end
         self.node.tick(end)
+        # As if it had been busy.
+        self.node.worked(seconds)
         self.settle()
 
     def most(self, seconds: float, count: Callable[[], int]) -> int:

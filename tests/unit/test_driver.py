@@ -274,3 +274,16 @@ def test_nothing_is_armed_after_the_end() -> None:
     scene.driver.wake()
     scene.loop.turn()
     assert not scene.loop.armed
+
+
+def test_the_node_is_told_of_work_a_few_times_a_second() -> None:
+    scene = Ticking(memory_limit=80 << 20)
+    told: list[float] = []
+    scene.node.worked = told.append
+    for _ in range(1000):
+        scene.loop.now += 0.001
+        scene.driver.wake()
+        scene.loop.turn()
+    assert 45 <= len(told) <= 51
+    assert all(seconds >= 0.0 for seconds in told)
+    assert sum(told) > 0.0

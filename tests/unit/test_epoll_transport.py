@@ -145,6 +145,7 @@ class Recorder:
         self.counters = Counters()
         self.turns = Turns(self)  # type: ignore[arg-type]
         self.deadline = Deadline()
+        self.worked: Callable[[float], None] = lambda seconds: None
         self.effects: list[Any] = []
         self.dirty: list[Conn] = []
         self.conns: list[Conn] = []

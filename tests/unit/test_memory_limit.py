@@ -353,3 +353,41 @@ def test_filters_too_long_to_be_posted_become_everything() -> None:
         "what it wants is still more than can be told"
     )
     assert world.counters.interest_widened > 0
+
+
+def counted(world: World) -> int:
+    """Have a message come that nobody reads on, and return what is counted for it."""
+    client = world.connect("c")
+    client.send(b"\x30" + bytes((0xFF, 0xFF, 0xFF, 0x7F)) + b"x" * MIB)
+    return world.node.memory._waiting
+
+
+def test_memory_is_counted_by_the_work_that_was_done() -> None:
+    world = World(memory_limit=80 * MIB)
+    world.advance(0.5)
+    assert not counted(world)
+    for _ in range(4):
+        world.node.worked(0.015)
+    assert world.node.memory._waiting > MIB
+
+
+def test_a_broker_that_has_little_to_do_counts_its_clients_once_a_second() -> None:
+    world = World(memory_limit=80 * MIB)
+    node = world.node
+    counted(world)
+    deadlines = []
+    while world.now < 1010.0:
+        due = node.next_deadline()
+        assert due is not None
+        deadlines.append(due)
+        world.now = due
+        node.tick(due)
+        world.settle()
+    assert len(deadlines) < 25
+    assert node.memory._waiting > MIB
+
+
+def test_without_a_limit_work_is_not_counted() -> None:
+    world = World()
+    world.node.worked(10.0)
+    assert not counted(world)
