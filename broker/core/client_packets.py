@@ -74,22 +74,26 @@ class ClientPackets(Client):
         routes = self.routes
         five = self.version == 5
         fast = node.fast
-        # What goes to other brokers, if there are any.
-        batch = node.cluster.outgoing(data, self.version, conn) if node.federated else None
+        # What goes to other brokers, made for the first PUBLISH if there are any.
+        batch: OutgoingBatch | None = None
+        federated = node.federated
         measure = size > conn.max_packet_size  # else no packet in here can be too large
         # The sessions that get the run data[begin:position], `messages` packets, as it is.
         raw: tuple[Session, ...] | None = None
         begin = messages = 0
-        previous: Route | None = None
+        previous = b""  # topic
         try:
             while position + 2 <= size:
                 length = data[position + 1]
-                if length < 128:
-                    body = position + 2
-                else:
-                    length, body = read_length(data, position + 1)
-                    if body < 0:
-                        break
+                body = position + 2
+                if length >= 128:
+                    if body < size and (more := data[body]) < 128:
+                        length += (more << 7) - 128
+                        body += 1
+                    else:
+                        length, body = read_length(data, position + 1)
+                        if body < 0:
+                            break
                 end = body + length
                 if end > size or measure:
                     if end - position > conn.max_packet_size:
@@ -97,6 +101,8 @@ class ClientPackets(Client):
                     if end > size:
                         break
                 first = data[position]
+                if batch is None and federated and first & 0xF0 == PUBLISH:
+                    batch = node.cluster.outgoing(data, self.version, conn)
                 if first == PUBLISH and fast and length > 3:
                     start = body + 2 + (data[body] << 8 | data[body + 1])
                     route = None
@@ -133,10 +139,10 @@ class ClientPackets(Client):
                             begin = position
                             messages = 0
                         count, after = 1, end
-                        if route is previous:  # twice the same: more of it may follow
+                        if topic == previous:  # twice the same: more of it may follow
                             after = run_end(data, position, start, end)
                             count = (after - position) // (end - position)
-                        previous = route
+                        previous = topic
                         messages += count
                         if batch is not None:
                             batch.add(route, position, after, count, 0)
@@ -144,7 +150,8 @@ class ClientPackets(Client):
                         continue
                 if raw is not None:
                     self._deliver_run(raw, data[begin:position], messages)
-                    raw = previous = None
+                    raw = None
+                    previous = b""
                 if fast:
                     if length == 2:
                         after = acknowledgements(self, first, data, position, size)

@@ -215,7 +215,7 @@ class OutgoingBatch(Protocol):
 
     def add(self, route: Route, begin: int, end: int, count: int, qos: int, /) -> None:
         """Add `count` packets, which are of this `qos` and take this `route`, from `begin` to `end`
-        in the chunk."""
+        in the chunk. They are of one size, or fit into one batch."""
 
     def flush(self) -> None:
         """Send what has been added: what is published next gets the numbers behind it."""

@@ -35,6 +35,7 @@ from broker.wire.publish_header import (
 
 if TYPE_CHECKING:
     from broker.core.client import Client
+    from broker.core.connection import Connection
     from broker.core.ports import OutgoingBatch
     from broker.core.route import Route
 
@@ -54,6 +55,10 @@ UNNUMBERED: Final = {
 
 FEWEST: Final = 4
 """packets that are worth treating as one piece."""
+
+STRETCH, STRETCH_BYTES = 1024, 65_536
+"""Packets of different sizes, and their bytes, that `OutgoingBatch.add` gets in one piece, at most:
+they fit into one batch."""
 
 
 def acknowledgements(client: Client, first: int, data: bytes, position: int, size: int) -> int:
@@ -175,7 +180,6 @@ def _settle(client: Client, first: int, numbers: range, packets: bytes) -> bool:
     return True
 
 
-# Longer than a screen, as a call for each message costs (`bench micro`): one of two such loops.
 def publish_run(
     client: Client,
     first: int,
@@ -185,20 +189,121 @@ def publish_run(
     end: int,
     batch: OutgoingBatch | None,
 ) -> int:
-    """Take a run of PUBLISH packets of one topic and size; returns where it ends, `position` when
-    nothing was taken. Negative: the end, and no more packets of this publisher may be taken now, as
-    a subscriber is behind.
+    """Take PUBLISH packets that follow each other and have the same first byte; returns where they
+    end, `position` when nothing was taken. Negative: the end, and no more packets of this publisher
+    may be taken now, as a subscriber is behind.
 
     `client`: the publisher; `first`: the first byte of the packets; `data`: the bytes that came;
-    `position`: where in them the run begins; `body`: where the first packet's variable header
-    begins; `end`: where that packet ends; `batch`: takes what goes to other brokers, None: there
-    are none.
+    `position`: where in them the first packet begins; `body`: where its variable header begins;
+    `end`: where it ends; `batch`: takes what goes to other brokers, None: there are none.
     """
+    if first >> 1 & 3 > client.fast_qos:
+        return position
+    after = _publish_mixed(client, first, data, position, body, end, batch)
+    if after == position:
+        after = _publish_equal(client, first, data, position, body, end, batch)
+    return after
+
+
+# Longer than a screen, as a call for each message costs (`bench micro`): one of three such loops.
+def _publish_mixed(
+    client: Client,
+    first: int,
+    data: bytes,
+    position: int,
+    body: int,
+    end: int,
+    batch: OutgoingBatch | None,
+) -> int:
+    """Take PUBLISH packets of any topics whose routes are known and whose receivers get them as
+    they are; parameters and what is returned are those of `publish_run`. It ends before a run of
+    equal packets, which costs less in `_publish_equal`."""
+    qos = first >> 1 & 3
+    behind = 3 if client.version == 5 else 2
+    node, session, conn, routes = client.node, client.session, client.conn, client.routes
+    incoming, recording = session.incoming, node.journal.recording
+    if qos == 2 and session.recorder is not None:
+        return position
+    # So much fits into one batch. A chunk in which packets may be too large goes one by one.
+    limit = min(len(data), position + STRETCH_BYTES) if len(data) <= conn.max_packet_size else 0
+    answers: list[bytes] = []
+    # Packets that follow each other and have one route: where they begin, how many are before them.
+    along: Route | None = None
+    begin = before = 0
+    while True:
+        start = body + 2 + (data[body] << 8 | data[body + 1])
+        payload = start + behind
+        route = routes.get(data[body + 2 : start])
+        if payload > end or route is None or route.granted < qos:
+            break
+        targets = route.raw4
+        if behind == 3:
+            targets = route.raw5
+            if section := data[payload - 1]:
+                payload += section
+                if section > 127 or not forwardable_cached(data[payload - section : payload]):
+                    break
+        prefix = data[position:start]
+        packet_id = data[start] << 8 | data[start + 1]
+        if (
+            targets is None
+            or payload > end
+            or not packet_id
+            or (qos == 2 and packet_id in incoming)
+            or data.startswith(prefix, 3 * end - 2 * position)
+            or (recording and any(s.recorder is not None for s in targets))
+        ):
+            break
+        if route is not along:
+            if batch is not None and along is not None:
+                batch.add(along, begin, position, len(answers) - before, qos)
+            along, begin, before = route, position, len(answers)
+        if qos == 2:
+            incoming.add(packet_id)
+        if targets:
+            tail = data[start + 2 : end]
+            for receiver in targets:
+                if not send_on(receiver, prefix, tail):
+                    properties = data[start + behind : payload]
+                    message = _message(client, prefix, tail, data[payload:end], qos, properties)
+                    receiver.deliver(message, qos, False, b"", conn)
+        answers.append(PACKET_IDS[packet_id])
+        position = end
+        # The next packet; whatever is not as it should be is left to the caller.
+        if position + 7 > limit or data[position] != first or conn.state.held:
+            break
+        length = data[position + 1]
+        body = position + 2
+        if length >= 128:
+            length += (data[body] << 7) - 128
+            body += 1
+        end = body + length
+        if end > limit or length <= 4 or data[body - 1] >= 128 or len(answers) == STRETCH:
+            break
+    if answers:
+        if batch is not None and along is not None:
+            batch.add(along, begin, position, len(answers) - before, qos)
+        _acknowledge(conn, qos, answers)
+    return -position if answers and conn.state.held else position
+
+
+# Longer than a screen, as a call for each message costs (`bench micro`): one of three such loops.
+def _publish_equal(
+    client: Client,
+    first: int,
+    data: bytes,
+    position: int,
+    body: int,
+    end: int,
+    batch: OutgoingBatch | None,
+) -> int:
+    """Take a run of PUBLISH packets of one topic and size, whoever gets them; parameters and what
+    is returned are those of `publish_run`."""
     start = body + 2 + (data[body] << 8 | data[body + 1])
     five = client.version == 5
     payload = start + (3 if five else 2)
     qos = first >> 1 & 3
-    if payload > end or qos > client.fast_qos:
+    if payload > end:
         return position
     properties = b""
     size = data[payload - 1] if five else 0  # of the property section
@@ -273,17 +378,21 @@ def publish_run(
         if held or position > last or not data.startswith(prefix, position):
             break
     if answers:
-        node.counters.published_acknowledged += len(answers)
         if batch is not None and not route.elsewhere:
             batch.add(route, begin, position, len(answers), qos)
         if qos == 2 and (recorder := client.session.recorder) is not None:
             recorder.received(b"".join(answers))
-        head = PUBACK_HEAD if qos == 1 else PUBREC_HEAD
-        outbox = conn.outbox
-        if not outbox:
-            node.dirty.append(conn)
-        outbox.append(head + head.join(answers))
+        _acknowledge(conn, qos, answers)
     return -position if held else position
+
+
+def _acknowledge(conn: Connection, qos: int, packet_ids: list[bytes]) -> None:
+    """Answer PUBLISH packets of this `qos` that were taken with PUBACK or PUBREC."""
+    conn.node.counters.published_acknowledged += len(packet_ids)
+    head = PUBACK_HEAD if qos == 1 else PUBREC_HEAD
+    if not conn.outbox:
+        conn.node.dirty.append(conn)
+    conn.outbox.append(head + head.join(packet_ids))
 
 
 def _publish(client: Client, route: Route, run: PublishRun, batch: OutgoingBatch | None) -> None:

@@ -99,8 +99,8 @@ class Route:
         self.shared = shared or ()
         # Groups that other brokers have members of, with ours.
         self.elsewhere: Sequence[tuple[Pool, SharedGroup | None]] = ()
-        # What all receivers were granted at least.
-        self.granted = min((d.qos for d in deliveries), default=0)
+        # What all receivers were granted at least; without one, any packet may go as it is.
+        self.granted = min((d.qos for d in deliveries), default=2)
         self.forward = forward  # goes over links: every topic that does not begin with '$'
         # Members of `shared` that may receive the topic; None: all.
         self.permitted: set[Session] | None = None

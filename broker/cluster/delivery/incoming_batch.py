@@ -14,7 +14,7 @@ from broker.core.message import Message
 from broker.core.qos_fast_path import send_on
 from broker.wire.errors import MalformedPacket
 from broker.wire.properties import forwardable_cached
-from broker.wire.publish_header import PUBLISH, run_end, topic_end
+from broker.wire.publish_header import PUBLISH, run_end
 from broker.wire.varint import read_length
 
 if TYPE_CHECKING:
@@ -84,17 +84,21 @@ class IncomingBatches:
         five = batch.version == 5
         behind = (2 if qos else 0) + five
         position, size = 0, len(data)
-        previous: Route | None = None
+        previous = b""  # topic
         pieces: list[Piece] = []
-        while position + 2 <= size:
+        while position + 2 < size:
             length = data[position + 1]
             body = position + 2
             if length >= 128:
-                length, body = read_length(data, position + 1)
+                if (more := data[body]) < 128:
+                    length += (more << 7) - 128
+                    body += 1
+                else:
+                    length, body = read_length(data, position + 1)
             end = body + length
             if data[position] != expected or body < 0 or end > size or length < 3:
                 raise MalformedPacket("batch on a link with a packet that it may not have")
-            start = topic_end(data, body)
+            start = body + 2 + (data[body] << 8 | data[body + 1])
             payload = start + behind
             if payload > end:
                 raise MalformedPacket("batch on a link whose messages are truncated")
@@ -109,11 +113,11 @@ class IncomingBatches:
                 ):
                     raise MalformedPacket("batch on a link with properties that it may not have")
             after, count = end, 1
-            if route is previous and not qos:
+            if not qos and topic == previous:
                 after = run_end(data, position, payload, end)
                 count = (after - position) // (end - position)
             pieces.append((route, position, start, payload, end, count))
-            previous = route
+            previous = topic
             left -= count
             position = after
         if left or position < size:
@@ -127,21 +131,26 @@ class IncomingBatches:
 
     def _pass_on(self, link: Link, batch: MessageBatch, data: bytes, pieces: list[Piece]) -> None:
         """Send the packets over other links: as they came, if all take the same ones."""
-        if not self._passes_on(link):
+        key = batch.key
+        if not self._passes_on(key, link):
             return
-        onward, key, send = self._onward, batch.key, self._forwarder.send
-        found = [onward(piece[0], key, link) for piece in pieces]
-        links = found[0]
-        if all(others is links for others in found):
-            send(data, batch.count, links, link)
-            return
+        onward = self._onward
+        route = pieces[0][0]
+        links = onward(route, key, link)
         begin = number = count = 0
-        for others, (_, position, *_, more) in zip(found, pieces, strict=True):
-            if others is not links:
-                self._pass_part_on(link, batch, links, begin, position, number, count)
-                links, begin, number, count = others, position, number + count, 0
-            count += more
-        self._pass_part_on(link, batch, links, begin, len(batch.packets), number, count)
+        for piece in pieces:
+            if piece[0] is not route:
+                route = piece[0]
+                others = onward(route, key, link)
+                if others is not links and others != links:
+                    position = piece[1]
+                    self._pass_part_on(link, batch, links, begin, position, number, count)
+                    links, begin, number, count = others, position, number + count, 0
+            count += piece[5]
+        if begin:
+            self._pass_part_on(link, batch, links, begin, len(batch.packets), number, count)
+        else:
+            self._forwarder.send(data, batch.count, links, link)
 
     def _pass_part_on(
         self,

@@ -74,8 +74,8 @@ class OutgoingBatch:
         self._count = self._qos = 0
 
     def add(self, route: Route, begin: int, end: int, count: int, qos: int) -> None:
-        """Add `count` packets, which are of this `qos` and of one size and take this `route`, from
-        `begin` to `end` in the chunk."""
+        """Add `count` packets, which are of this `qos` and take this `route`, from `begin` to `end`
+        in the chunk. They are of one size, or fit into one batch."""
         links: list[Link] = (
             route.links if route.generation == self._generation else self._links_of(route)
         )
@@ -97,22 +97,23 @@ class OutgoingBatch:
             self._begin_with(links, begin, end, count, qos)
 
     def _begin_with(self, links: list[Link], begin: int, end: int, count: int, qos: int) -> None:
-        """Send what has been added, and begin a batch with the next `count` packets, of this `qos`
-        and of one size, from `begin` to `end`, which take these `links`: several batches, if they
-        are too many for one."""
-        size = (end - begin) // count
-        most = max(1, min(MOST, LARGEST // size))
-        while True:
-            self.flush()
-            self._links = links
-            self._begin = begin
-            self._limit = begin + LARGEST
-            self._qos = qos
-            self._count = min(count, most)
-            self._end = begin = begin + self._count * size
-            count -= self._count
-            if not count:
-                return
+        """Send what has been added, and begin a batch with the next `count` packets, of this `qos`,
+        from `begin` to `end`, which take these `links`. Those of one size go in several batches if
+        they are too many for one."""
+        self.flush()
+        self._links = links
+        self._qos = qos
+        if count > 1 and (count > MOST or end - begin > LARGEST):
+            size = (end - begin) // count
+            most = max(1, min(MOST, LARGEST // size))
+            while count > most:
+                self._begin, self._count, self._end = begin, most, begin + most * size
+                self.flush()
+                begin, count = self._end, count - most
+        self._begin = begin
+        self._limit = begin + LARGEST
+        self._count = count
+        self._end = end
 
     def flush(self) -> None:
         """Send what has been added: what is published next gets the numbers behind it."""

@@ -122,7 +122,7 @@ class Interest(OverSpanningTree):
     def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
         """Return the links that lead to brokers that want a `topic`; none if there is no link but
         the `source`. `key`: the message's origin, which does not matter."""
-        if not self.passes_on(source):
+        if not self.passes_on(key, source):
             return NOWHERE
         return self.next_hops(topic)
 

@@ -69,8 +69,9 @@ class RoutingStrategy(Protocol):
         """Return the links that messages with this `route` take that were published here. They are
         in `route.links` as long as `route.generation` is `generation`."""
 
-    def passes_on(self, source: Link) -> bool:
-        """Whether messages that come over `source` may take another link from here."""
+    def passes_on(self, key: bytes, source: Link) -> bool:
+        """Whether messages of the origin `key` that come over `source` may take another link from
+        here."""
 
     def links_onward(self, route: Route, key: bytes, source: Link) -> list[Link]:
         """Return the links that messages with this `route` take from here that came over `source`,

@@ -37,8 +37,9 @@ class OverSpanningTree:
         """Return the links that a message for all brokers takes from here."""
         return self._node.forwarding
 
-    def passes_on(self, source: Link) -> bool:
-        """Whether there is a live link besides the `source`."""
+    def passes_on(self, key: bytes, source: Link) -> bool:
+        """Whether there is a live link besides the `source`; `key`: of the origin, which does not
+        matter."""
         return len(self._node.forwarding) > source.live
 
     def admit(self, key: bytes, feed: Feed | None, link: Link) -> None:

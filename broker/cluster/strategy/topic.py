@@ -70,9 +70,13 @@ class Topic(Interest):
         route = dispatcher.routes.get(topic) or dispatcher.route(topic)
         return self.links_onward(route, key, source)
 
-    def passes_on(self, source: Link) -> bool:
-        """Whether there is a link besides the `source` that messages may take."""
-        return self.trees.active or super().passes_on(source)
+    def passes_on(self, key: bytes, source: Link) -> bool:
+        """Whether messages of the origin `key`, which came over `source`, may take a link from
+        here: the tree of the origin goes on, or is not known."""
+        if not self.trees.active:
+            return super().passes_on(key, source)
+        hops = self.trees.next_hops(split_key(key)[0])
+        return hops.lost or bool(hops.children)
 
     def links_onward(self, route: Route, key: bytes, source: Link) -> list[Link]:
         """Return the links on the tree of the origin `key` that lead to the brokers of a `route`.
