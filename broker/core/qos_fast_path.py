@@ -67,13 +67,13 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
     `first`: the first byte of its packets; `data`: `size` bytes that came; `position`: where in
     them the run begins.
     """
+    numbers = _consecutive(first, data, position, size)
+    if numbers and _settle(client, first, numbers, data[position : position + 4 * len(numbers)]):
+        return position + 4 * len(numbers)
     session = client.session
     inflight = session.inflight
     incoming = session.incoming
     answers: list[bytes] = []
-    numbers = _consecutive(first, data, position, size)
-    if numbers and _settle(client, first, numbers, data[position : position + 4 * len(numbers)]):
-        return position + 4 * len(numbers)
     begin = position
     cluster = client.node.cluster
     guarded = cluster.guards

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from broker.base.limits import DEFAULTS
+from broker.base.limits import DEFAULTS, Limits
 from broker.base.turns import PAUSE
 from broker.cluster.link.codec import origin_key
 from broker.core.message import Message
@@ -28,7 +28,7 @@ from broker.wire import (
 from broker.wire.decode import FILTERS
 from broker.wire.varint import encode_varint
 from routing.topic_filter import matches
-from tests.unit.link_harness import FAR, Neighbour, lone, message
+from tests.unit.link_harness import FAR, Neighbour, batch_entry, lone, message
 from tests.unit.node_harness import FakeClient, World, connect_packet
 
 QUOTA, QOS = 0x97, 1
@@ -161,6 +161,28 @@ def test_a_link_rests_and_nothing_is_lost() -> None:
     assert neighbour.transport.reading
     assert client.payloads() == [b"%d" % n for n in range(500)]
     assert world.counters.turns_cut > 5
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_link_with_many_small_messages_rests(qos: int) -> None:
+    world = lone(routing="flood", limits=Limits(turn_work=200))
+    neighbour = Neighbour(world, 1)
+    neighbour.child()
+    client = world.connect("client", 4)
+    client.subscribe("+", qos=qos)
+    key = origin_key(FAR, 2_000)
+    batches = [
+        batch_entry(
+            key, first, [(b"%d" % (n % 7), b"%d" % n) for n in range(first, first + 50)], qos=qos
+        ).data(0.0)
+        for first in range(1, 1001, 50)
+    ]
+    neighbour.send(b"".join(batches))
+    assert world.counters.received_link < 300
+    assert world.counters.turns_cut == 1
+    world.advance(0.1)
+    assert neighbour.transport.reading
+    assert client.payloads() == [b"%d" % n for n in range(1, 1001)]
 
 
 def test_large_requests_of_many_clients_take_a_turn_each() -> None:

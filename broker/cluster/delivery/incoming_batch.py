@@ -14,7 +14,7 @@ from broker.core.message import Message
 from broker.core.qos_fast_path import send_on
 from broker.wire.errors import MalformedPacket
 from broker.wire.properties import forwardable_cached
-from broker.wire.publish_header import PUBLISH, run_end
+from broker.wire.publish_header import PUBLISH, run_end, topic_of
 from broker.wire.varint import read_length
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ class IncomingBatches:
         if batch.sequence < 1 or batch.sequence + batch.count > LAST:
             raise MalformedPacket("PUBLISH on a link with a sequence number out of range")
         pieces = self._pieces(batch)
+        # Of very small messages, one read may bring more than a turn should take.
+        self._node.turns.work += len(pieces)
         if batch.qos:
             self._take(link, batch, data, pieces, now)
         else:
@@ -86,7 +88,7 @@ class IncomingBatches:
         position, size = 0, len(data)
         previous = b""  # topic
         pieces: list[Piece] = []
-        while position + 2 < size:
+        while position + 4 < size:  # so there are a length and that of a topic
             length = data[position + 1]
             body = position + 2
             if length >= 128:
@@ -94,9 +96,9 @@ class IncomingBatches:
                     length += (more << 7) - 128
                     body += 1
                 else:
-                    length, body = read_length(data, position + 1)
+                    length, body = _long(data, position + 1)
             end = body + length
-            if data[position] != expected or body < 0 or end > size or length < 3:
+            if data[position] != expected or end > size:
                 raise MalformedPacket("batch on a link with a packet that it may not have")
             start = body + 2 + (data[body] << 8 | data[body + 1])
             payload = start + behind
@@ -265,8 +267,7 @@ class IncomingBatches:
                     counters.duplicates += 1
             return
         counters.received_link += count
-        first = pieces[0]
-        link.arrival = (key, batch.packets[first[2] - _topic_size(batch, first) : first[2]], now)
+        link.arrival = (key, topic_of(batch.packets), now)
         entry = LogEntry.batch(key, sequence, count, data, now)
         forwarder.log.append(entry, link.conn)
         feed = forwarder.admit(key, link)
@@ -306,9 +307,16 @@ class IncomingBatches:
                     session.deliver(message, qos, False, b"", link.conn)
 
 
-def _topic_size(batch: MessageBatch, piece: Piece) -> int:
-    body = read_length(batch.packets, piece[1] + 1)[1]
-    return piece[2] - body - 2
+def _long(data: bytes, at: int) -> tuple[int, int]:
+    """Return the length of three or four bytes that begins `at` there, and where it ends.
+
+    Raises:
+        MalformedPacket: it is truncated, or too long, or nothing is behind it.
+    """
+    length, body = read_length(data, at)
+    if body < 0 or body + 2 > len(data):
+        raise MalformedPacket("batch on a link whose messages are truncated")
+    return length, body
 
 
 def _message(batch: MessageBatch, piece: Piece) -> Message:

@@ -458,9 +458,12 @@ class Link:
         read_publish = self._reader.read
         try:
             while position + 2 <= size:
-                length, body = read_length(data, position + 1)
-                if body < 0:
-                    break
+                length = data[position + 1]
+                body = position + 2
+                if length >= 128:
+                    length, body = read_length(data, position + 1)
+                    if body < 0:
+                        break
                 end = body + length
                 if end > size:
                     if end - position > conn.max_packet_size:

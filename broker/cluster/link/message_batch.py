@@ -157,11 +157,14 @@ class MessageBatch:
     def _bounds(self) -> Iterator[tuple[int, int]]:
         """Yield where each packet begins behind its length, and where it ends. Raises
         MalformedPacket: one is truncated, or there are more or fewer than `count`."""
-        data, position, left = self.packets, 0, self.count
-        while position < len(data):
-            length, body = read_length(data, position + 1)
+        data, position, left, size = self.packets, 0, self.count, len(self.packets)
+        while position < size:
+            length = data[position + 1] if position + 1 < size else 128
+            body = position + 2
+            if length >= 128:
+                length, body = read_length(data, position + 1)
             end = body + length
-            if body < 0 or end > len(data) or length < 3 or not left:
+            if body < 0 or end > size or length < 3 or not left:
                 raise MalformedPacket("batch on a link whose messages are truncated")
             left -= 1
             yield body, end
