@@ -30,6 +30,7 @@ from broker.wire.publish_header import (
     PUBREL_HEAD,
     QOS_1,
     QOS_2,
+    topic_end,
     topic_of,
 )
 
@@ -205,7 +206,7 @@ def publish_run(
     return after
 
 
-# Longer than a screen, as a call for each message costs (`bench micro`): one of three such loops.
+# Longer than a screen, as a call for each message costs (`bench micro`): one of two such loops.
 def _publish_mixed(
     client: Client,
     first: int,
@@ -287,7 +288,6 @@ def _publish_mixed(
     return -position if answers and conn.state.held else position
 
 
-# Longer than a screen, as a call for each message costs (`bench micro`): one of three such loops.
 def _publish_equal(
     client: Client,
     first: int,
@@ -299,10 +299,9 @@ def _publish_equal(
 ) -> int:
     """Take a run of PUBLISH packets of one topic and size, whoever gets them; parameters and what
     is returned are those of `publish_run`."""
-    start = body + 2 + (data[body] << 8 | data[body + 1])
+    start = topic_end(data, body)
     five = client.version == 5
     payload = start + (3 if five else 2)
-    qos = first >> 1 & 3
     if payload > end:
         return position
     properties = b""
@@ -315,75 +314,77 @@ def _publish_equal(
     route = client.routes.get(topic := data[body + 2 : start]) or first_route(client, topic)
     if route is None:
         return position
-    node = client.node
-    incoming = client.session.incoming
-    prefix = data[position:start]
     packet = end - position
-    last = len(data) - packet
     if (
         position + 4 * packet <= len(data)
         and packet <= LARGEST
-        and data.startswith(prefix, position + 3 * packet)
+        and data.startswith(data[position:start], position + 3 * packet)
     ):
         run = _batch(client, route, data, position, start, payload, packet, properties)
         if run is not None:
             _publish(client, route, run, batch)
             position += len(run.data)
             return -position if client.conn.state.held else position
-    targets = (route.raw5 if five else route.raw4) if route.granted >= qos else None
+    after = _publish_singly(client, route, data, position, start, payload, end, batch)
+    return -after if client.conn.state.held else after
+
+
+def _publish_singly(
+    client: Client,
+    route: Route,
+    data: bytes,
+    position: int,
+    start: int,
+    payload: int,
+    end: int,
+    batch: OutgoingBatch | None,
+) -> int:
+    """Take a run of PUBLISH packets one by one, until a subscriber is behind; returns where the
+    last one ends that was taken.
+
+    `client`: the publisher; `route`: of their topic; `data`: the bytes that came; `position`,
+    `start`, `payload`, `end`: where in them the first packet begins, where its packet identifier
+    is, where its payload begins, where it ends; `batch`: takes what goes to other brokers.
+    """
+    begin, qos = position, data[position] >> 1 & 3
+    behind = start + (3 if client.version == 5 else 2)
+    section = data[behind - 1 : behind] if client.version == 5 else b""  # length of the properties
+    node, conn, incoming = client.node, client.conn, client.session.incoming
+    prefix, packet = data[position:start], end - position
+    targets = (route.raw5 if section else route.raw4) if route.granted >= qos else None
     if targets and node.journal.recording and any(s.recorder is not None for s in targets):
         targets = None
-    begin = position
     answers: list[bytes] = []
-    conn = client.conn
-    held = False
-    while True:
+    while end <= len(data) and data.startswith(prefix, position) and not conn.state.held:
         packet_id = data[start] << 8 | data[start + 1]
+        properties = data[behind:payload]
         if not packet_id or (qos == 2 and packet_id in incoming):
             break
-        if five:
-            if data[start + 2] != size:
-                break
-            if size and data[payload - size : payload] != properties:
-                properties = data[payload - size : payload]
-                if not forwardable_cached(properties):
-                    break
+        if not data.startswith(section, start + 2) or not (
+            not properties or forwardable_cached(properties)
+        ):
+            break
         if qos == 2:
             incoming.add(packet_id)
+        tail = data[start + 2 : end]
         if targets is None:
-            _deliver(
-                client,
-                route,
-                _message(client, prefix, data[start + 2 : end], data[payload:end], qos, properties),
-                batch,
-            )
-            held = conn.state.held
+            message = _message(client, prefix, tail, data[payload:end], qos, properties)
+            _deliver(client, route, message, batch)
         else:
-            tail = data[start + 2 : end]
             for session in targets:
                 if not send_on(session, prefix, tail):
-                    session.deliver(
-                        _message(client, prefix, tail, data[payload:end], qos, properties),
-                        qos,
-                        False,
-                        b"",
-                        conn,
-                    )
-                    held = conn.state.held
+                    message = _message(client, prefix, tail, data[payload:end], qos, properties)
+                    session.deliver(message, qos, False, b"", conn)
         answers.append(PACKET_IDS[packet_id])
-        position = end
-        end += packet
-        start += packet
-        payload += packet
-        if held or position > last or not data.startswith(prefix, position):
-            break
+        position, behind = end, behind + packet
+        start, payload, end = start + packet, payload + packet, end + packet
     if answers:
         if batch is not None and not route.elsewhere:
             batch.add(route, begin, position, len(answers), qos)
         if qos == 2 and (recorder := client.session.recorder) is not None:
             recorder.received(b"".join(answers))
         _acknowledge(conn, qos, answers)
-    return -position if held else position
+    return position
 
 
 def _acknowledge(conn: Connection, qos: int, packet_ids: list[bytes]) -> None:

@@ -262,7 +262,7 @@ LONGEST = 70
 LONG = {
     # The two loops that take every message: a call there costs, as measured.
     "broker/core/client_packets.py:packets",
-    "broker/core/qos_fast_path.py:publish_run",
+    "broker/core/qos_fast_path.py:_publish_mixed",
 }
 """Functions that are longer."""
 

@@ -32,6 +32,7 @@ from tests.unit.test_architecture import modules, read
 LOOPS = {
     "broker/core/client_packets.py": 1,
     "broker/core/qos_fast_path.py": 1,
+    "broker/cluster/delivery/incoming_batch.py": 1,
     "broker/cluster/link/publish_reader.py": 1,
 }
 """Modules that have `topic_end` written out, and how often: `publish_header` says why."""
