@@ -64,7 +64,7 @@ def hang(broker: Broker, seconds: float) -> None:
 @pytest.mark.parametrize("qos", (1, 2))
 @pytest.mark.parametrize("seconds", (1.0, 2.6, 4.0))
 @pytest.mark.parametrize("routing", MODES)
-def test_the_subscribers_broker_hangs(
+def test_a_broker_that_hung_gets_all_messages_in_order(
     tmp_path: Path, routing: str, seconds: float, qos: int
 ) -> None:
     """What its subscribers were to get waits for it, in order, however much it is."""
@@ -78,7 +78,9 @@ def test_the_subscribers_broker_hangs(
 
 @pytest.mark.parametrize("rate", (20_000, 40_000))
 @pytest.mark.parametrize("routing", MODES)
-def test_an_uninvolved_root_hangs(tmp_path: Path, routing: str, rate: int) -> None:
+def test_a_root_that_hangs_loses_no_message_of_others(
+    tmp_path: Path, routing: str, rate: int
+) -> None:
     """Ways lead around it, and feeds find them again."""
     with brokers(tmp_path, routing, 3) as cluster:
         root = cluster.root()
@@ -90,7 +92,7 @@ def test_an_uninvolved_root_hangs(tmp_path: Path, routing: str, rate: int) -> No
 
 
 @pytest.mark.parametrize("routing", MODES)
-def test_a_broker_joins(tmp_path: Path, routing: str) -> None:
+def test_a_broker_that_joins_loses_no_message_of_others(tmp_path: Path, routing: str) -> None:
     """At 60,000 messages a second, or what the machine can do."""
     with brokers(tmp_path, routing, 3) as cluster:
         near, far = cluster.two_hops()
@@ -100,7 +102,7 @@ def test_a_broker_joins(tmp_path: Path, routing: str) -> None:
         assert whole(line), line
 
 
-def test_a_hang_at_more_than_the_machine_can_do(tmp_path: Path) -> None:
+def test_a_hang_under_overload_slows_publishers_and_loses_nothing(tmp_path: Path) -> None:
     """Publishers are slowed down, and nothing is lost."""
     with brokers(tmp_path, "topic", 2) as cluster:
         near, far = cluster.brokers

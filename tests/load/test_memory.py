@@ -68,7 +68,7 @@ def publish(broker: Broker, data: list[bytes]) -> int:
     return top
 
 
-def test_kept_sessions(broker: Broker) -> None:
+def test_kept_sessions_stay_within_the_memory_limit(broker: Broker) -> None:
     for number in range(12):
         with client(broker, f"kept{number}", False) as sock:
             sock.sendall(encode_packet(Subscribe(1, [SubscriptionRequest("q/#", 1)]), 4))
@@ -86,7 +86,7 @@ def test_kept_sessions(broker: Broker) -> None:
         assert sock.recv(4)[:4] in (b"\x20\x02\x01\x00", b"\x20\x02\x00\x00")
 
 
-def test_retained_messages(broker: Broker) -> None:
+def test_retained_messages_stay_within_the_memory_limit(broker: Broker) -> None:
     big = 30 << 20
     packets = [
         encode_packet(Publish(f"r/{n}", bytes(big), 1, retain=True, packet_id=n + 1), 4)
@@ -96,7 +96,7 @@ def test_retained_messages(broker: Broker) -> None:
     assert broker.counter("retained_refused") > 0
 
 
-def test_packets_that_never_end(broker: Broker) -> None:
+def test_packets_that_never_end_stay_within_the_memory_limit(broker: Broker) -> None:
     """Twenty megabytes each: those with most are closed, and others are served."""
     witness = client(broker, "witness", True)
     assert witness.recv(4)[3] == 0
@@ -160,7 +160,7 @@ def subscribes(topic_filters: list[str]) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("kind", ["long", "deep"])
-def test_filters(broker: Broker, kind: str) -> None:
+def test_filters_stay_within_the_memory_limit(broker: Broker, kind: str) -> None:
     """Filters of 60,000 bytes; filters of 200 levels that share none of them."""
     witness = client(broker, "witness", True)
     assert witness.recv(4)[3] == 0
@@ -175,7 +175,7 @@ def test_filters(broker: Broker, kind: str) -> None:
     served(broker, witness)
 
 
-def test_deep_retained_topics(broker: Broker) -> None:
+def test_deep_retained_topics_stay_within_the_memory_limit(broker: Broker) -> None:
     """Pairs of topics that share 198 levels."""
     topics = [f"{n}/" + "a/" * 197 + end for n in range(8_000) for end in ("b", "c")]
     packets(
@@ -187,7 +187,7 @@ def test_deep_retained_topics(broker: Broker) -> None:
     short_of_memory(broker)
 
 
-def test_identifiers_of_qos_2(broker: Broker) -> None:
+def test_qos_2_identifiers_stay_within_the_memory_limit(broker: Broker) -> None:
     """Clients that never go on with their QoS 2 messages: 65,535 identifiers each."""
     witness = client(broker, "witness", True)
     assert witness.recv(4)[3] == 0
@@ -198,7 +198,7 @@ def test_identifiers_of_qos_2(broker: Broker) -> None:
     served(broker, witness)
 
 
-def test_topic_aliases_and_user_properties(broker: Broker) -> None:
+def test_aliases_and_properties_stay_within_the_memory_limit(broker: Broker) -> None:
     """Connections with 64 aliases for topics of 60,000 bytes, and CONNECT packets of 500 kB."""
     witness = client(broker, "witness", True)
     assert witness.recv(4)[3] == 0
@@ -228,7 +228,7 @@ def test_topic_aliases_and_user_properties(broker: Broker) -> None:
         sock.close()
 
 
-def test_large_requests_that_wait_for_their_turn(broker: Broker) -> None:
+def test_large_waiting_requests_stay_within_the_memory_limit(broker: Broker) -> None:
     """Hundreds of SUBSCRIBE packets of 1.2 MB at the same time."""
     witness = client(broker, "witness", True)
     assert witness.recv(4)[3] == 0

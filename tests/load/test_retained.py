@@ -93,7 +93,7 @@ def pulses(*brokers: Broker) -> Iterator[None]:
         )
 
 
-def test_a_broker_joins_very_many_retained_messages(tmp_path: Path) -> None:
+def test_a_broker_that_joins_gets_very_many_retained_messages(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         first, third = cluster.add().up(), cluster.add().up()
         cluster.settle()
@@ -115,7 +115,7 @@ def test_a_broker_joins_very_many_retained_messages(tmp_path: Path) -> None:
         assert [broker.counter("links_closed") for broker in (first, third, joining)] == [0, 0, 0]
 
 
-def test_one_client_with_filters_that_overlap(tmp_path: Path) -> None:
+def test_one_client_with_overlapping_filters_slows_no_other(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         first, second = cluster.add().up(), cluster.add().up()
         cluster.settle()

@@ -93,7 +93,7 @@ def play(cluster: Cluster, qos: int, fault: str) -> Found:
     "fault", [os.environ["FAULT"]] if "FAULT" in os.environ else ["kill", "drain"]
 )
 @pytest.mark.parametrize("qos", [1, 2])
-def test_each_message_has_one_receiver(tmp_path: Path, qos: int, fault: str) -> None:
+def test_each_message_has_one_receiver_in_the_group(tmp_path: Path, qos: int, fault: str) -> None:
     with Cluster(
         tmp_path, *(["--routing", os.environ["ROUTING"]] if "ROUTING" in os.environ else [])
     ) as cluster:

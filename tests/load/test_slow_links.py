@@ -142,7 +142,7 @@ def carry(lab: Lab, publishers: int, count: int, size: int, qos: int, window: in
         "8 of 50 MB at 200 Mbit/s",
     ],
 )
-def test_a_burst_that_the_link_needs_half_a_minute_for(
+def test_a_burst_crosses_a_slow_link_in_order(
     routing: str, rate_mbit: float, publishers: int, count: int, size: int
 ) -> None:
     with chain(routing, 1, rate_mbit) as lab:
@@ -151,7 +151,7 @@ def test_a_burst_that_the_link_needs_half_a_minute_for(
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("routing", ROUTINGS)
-def test_publishers_two_brokers_away_are_held(routing: str) -> None:
+def test_publishers_two_brokers_from_a_slow_link_are_held(routing: str) -> None:
     with chain(routing, 2, 40.0) as lab:
         peak = carry(lab, 1, 30, 3 * MB, 2, 60_000)
     assert peak < 400 * MIB
@@ -164,7 +164,7 @@ def test_publishers_two_brokers_away_are_held(routing: str) -> None:
     [(1, 20, 20 * MB, 1), (4, 40, 4 * MB, 60_000)],
     ids=["20 of 20 MB", "4 x 40 of 4 MB"],
 )
-def test_large_messages_on_one_host(
+def test_large_messages_cross_a_fast_link_in_order(
     routing: str, publishers: int, count: int, size: int, window: int
 ) -> None:
     with chain(routing, 1, None) as lab:

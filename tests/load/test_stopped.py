@@ -58,7 +58,7 @@ def give_up(port: int) -> None:
 
 @pytest.mark.parametrize("tries", [False, True])
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
-def test_a_client_goes_elsewhere_while_its_broker_is_stopped(
+def test_a_client_keeps_its_session_while_its_broker_is_stopped(
     tmp_path: Path, routing: str, tries: bool
 ) -> None:
     with Cluster(tmp_path, "--routing", routing) as cluster, clients() as make:

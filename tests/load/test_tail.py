@@ -25,7 +25,9 @@ def place(broker: Broker) -> Address:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("killed", [False, True], ids=["", "and the origin is killed"])
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
-def test_a_broker_that_stands_still(routing: str, killed: bool, tmp_path: Path) -> None:
+def test_a_broker_that_stood_still_gets_all_from_the_tail(
+    routing: str, killed: bool, tmp_path: Path
+) -> None:
     """Nothing acknowledged is lost, and QoS 2 comes once; in order but with flooding."""
     with Cluster(tmp_path, "--routing", routing) as cluster:
         origin, away, _ = (cluster.add().up() for _ in range(3))
