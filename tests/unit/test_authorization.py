@@ -387,9 +387,7 @@ def test_a_topic_alias_and_a_run_are_refused_too() -> None:
     assert world.counters.publish_refused == 2 + 6
 
 
-def test_permitted_topics_are_remembered_for_the_client_alone_and_forgotten_with_the_route() -> (
-    None
-):
+def test_permitted_topics_are_remembered_for_one_client_until_the_route_goes() -> None:
     world = world_of("client p\nallow publish #\nclient s\nallow subscribe #")
     client, other = world.connect("p"), world.connect("q")
     client.publish("a", b"1")

@@ -349,7 +349,7 @@ def test_ended_connections_are_handled_before_others_are_read(scene: Scene, stil
     assert not other.lost
 
 
-def test_clients_that_left_while_nothing_was_read_come_before_links_that_were_lost(
+def test_clients_that_left_are_handled_before_lost_links(
     scene: Scene,
 ) -> None:
     """A neighbour has given the broker up, as it was stopped: what it had sent is not on its way to

@@ -76,7 +76,7 @@ def test_what_is_published_right_after_a_restart_reaches_everybody(seed: int) ->
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_a_broker_that_was_restarted_in_a_partition_got_there_reaches_the_other_side(
+def test_messages_of_a_broker_restarted_in_a_split_reach_the_other_side(
     seed: int,
 ) -> None:
     world = Federation(seed, 4)

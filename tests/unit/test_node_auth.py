@@ -121,7 +121,7 @@ def test_a_connect_without_data_is_asked_to_begin() -> None:
     assert scram.proves(data_of(connack))
 
 
-def test_all_of_it_cut_anywhere_and_with_packets_behind_it() -> None:
+def test_authentication_packets_may_be_cut_anywhere() -> None:
     there = world()
     client = there.open()
     scram = ScramClient("anna", "anna's password")
@@ -306,7 +306,7 @@ def test_auth_of_a_client_that_did_not_begin_with_it(packet: Auth) -> None:
         [auth(None, ReasonCode.RE_AUTHENTICATE), auth(b"x", method="PLAIN")],
     ],
 )
-def test_a_wrong_order_again(packets: list[Auth]) -> None:
+def test_a_reauthentication_in_the_wrong_order_is_refused(packets: list[Auth]) -> None:
     client = authenticated(world())
     client.send(*packets)
     assert client.last_reason() == ReasonCode.PROTOCOL_ERROR

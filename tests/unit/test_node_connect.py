@@ -41,13 +41,13 @@ def test_connect_ping_disconnect(version: int) -> None:
     assert not world.node.connections
 
 
-def test_nothing_is_announced_that_is_the_default() -> None:
+def test_connack_leaves_out_what_is_the_default() -> None:
     assert World().connect().connack.properties == {
         Property.TOPIC_ALIAS_MAXIMUM: NodeConfig().topic_alias_maximum
     }
 
 
-def test_limits_are_announced() -> None:
+def test_connack_announces_limits() -> None:
     world = World(max_qos=1, max_packet_size=1000, max_keep_alive=60, session_expiry_max=100)
     client = world.connect("a", properties={Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF})
     assert client.connack.properties == {
@@ -72,7 +72,9 @@ def test_a_client_without_id_is_given_one() -> None:
 @pytest.mark.parametrize(
     ("version", "clean", "code"), [(3, True, 2), (3, False, 2), (4, True, 0), (4, False, 2)]
 )
-def test_no_client_id_before_mqtt_5(version: int, clean: bool, code: int) -> None:
+def test_clients_before_mqtt_5_need_a_client_id_or_a_clean_session(
+    version: int, clean: bool, code: int
+) -> None:
     """MQTT-3.1.3-7 and -8 of 3.1.1; 3.1 asks for 1 to 23 characters."""
     world = World()
     client = world.open(version)
@@ -96,7 +98,9 @@ def test_no_client_id_before_mqtt_5(version: int, clean: bool, code: int) -> Non
     ],
 )
 @pytest.mark.parametrize("takeover", [False, True])
-def test_session_present(first: tuple, second: tuple, present: bool, takeover: bool) -> None:
+def test_session_present_says_whether_there_was_a_session(
+    first: tuple, second: tuple, present: bool, takeover: bool
+) -> None:
     """MQTT-3.1.2-4 to -6, MQTT-3.2.2-2, -3: a session that ends with its connection is not there
     for the next one."""
     world = World()
@@ -127,7 +131,7 @@ def test_session_present_is_not_said_in_3_1() -> None:
 
 
 @ALL
-def test_take_over(version: int) -> None:
+def test_a_newer_connection_takes_the_session_over(version: int) -> None:
     """MQTT-3.1.4-3; the connection that was first hears 0x8E."""
     world = World()
     old = world.connect("a", version)
@@ -139,7 +143,7 @@ def test_take_over(version: int) -> None:
     assert world.counters.taken_over == 1
 
 
-def test_what_was_queued_for_the_old_connection_goes_out_there_before_it_is_closed() -> None:
+def test_queued_output_is_sent_on_the_old_connection_before_a_takeover() -> None:
     world = World()
     old = world.connect("a", 5, clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 9})
     old.subscribe("t")
@@ -154,7 +158,7 @@ def test_what_was_queued_for_the_old_connection_goes_out_there_before_it_is_clos
     assert node.counters.delivered == 2
 
 
-def test_a_delivery_and_a_protocol_error_in_one_turn() -> None:
+def test_a_protocol_error_closes_a_client_that_waits_for_its_flush() -> None:
     """The connection is closed although its session, not itself, was listed to be flushed."""
     world = World()
     client, sender = world.connect("a"), world.connect("s")
@@ -177,7 +181,7 @@ def test_a_delivery_and_a_protocol_error_in_one_turn() -> None:
         b"\xff",
     ],
 )
-def test_first_packet_is_not_connect(first: bytes) -> None:
+def test_a_first_packet_other_than_connect_closes_the_connection(first: bytes) -> None:
     """MQTT-3.1.0-1."""
     world = World()
     client = world.open()
@@ -188,7 +192,7 @@ def test_first_packet_is_not_connect(first: bytes) -> None:
 
 
 @ALL
-def test_second_connect(version: int) -> None:
+def test_a_second_connect_closes_the_connection(version: int) -> None:
     """MQTT-3.1.0-2."""
     world = World()
     client = world.connect("a", version)
@@ -206,7 +210,7 @@ def test_second_connect_of_an_unknown_version() -> None:
 
 
 @pytest.mark.parametrize("level", [0, 1, 2, 6, 127])
-def test_unknown_version(level: int) -> None:
+def test_an_unknown_protocol_version_is_refused(level: int) -> None:
     """MQTT-3.1.2-2."""
     world = World()
     client = world.open(4)
@@ -297,7 +301,7 @@ def test_packets_behind_connect_in_one_chunk(version: int) -> None:
 
 
 @ALL
-def test_byte_by_byte(version: int) -> None:
+def test_packets_may_come_byte_by_byte(version: int) -> None:
     world = World()
     client = world.open(version)
     packets = [
@@ -310,7 +314,7 @@ def test_byte_by_byte(version: int) -> None:
     assert [type(p).__name__ for p in client.take()] == ["Connack", "Suback", "Publish"]
 
 
-def test_connect_in_time() -> None:
+def test_a_connection_without_connect_is_closed_in_time() -> None:
     """A half-open connection is closed, also when it trickles."""
     world = World(connect_timeout=10.0)
     silent, slow = world.open(), world.open()
@@ -376,7 +380,7 @@ def test_any_packet_keeps_alive() -> None:
     assert not client.closed
 
 
-def test_no_keep_alive() -> None:
+def test_a_client_with_keep_alive_0_may_be_silent() -> None:
     world = World()
     client = world.connect("a", keep_alive=0)
     world.advance(1e6)

@@ -58,7 +58,7 @@ def subscribed(
 
 @ALL
 @pytest.mark.parametrize("allowed", [False, True])
-def test_authentication(version: int, allowed: bool) -> None:
+def test_packets_behind_connect_wait_for_authentication(version: int, allowed: bool) -> None:
     """MQTT-3.1.4-2, -6: nothing behind CONNECT is handled before the answer, nor at all when it is
     no."""
     world = World(hooks=Hooks(authenticate=True))
@@ -92,7 +92,7 @@ def test_without_a_user_name_not_authorized() -> None:
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-def test_answers_after_the_connection_is_gone(allowed: bool) -> None:
+def test_an_answer_after_the_end_of_its_connection_is_ignored(allowed: bool) -> None:
     world = World(hooks=Hooks(authenticate=True), connect_timeout=5.0)
     client = world.open()
     client.send(connect_packet("a", will=Will("t", b"gone")))
@@ -361,7 +361,7 @@ def check_answers(
     st.integers(0, 2**32),
     st.sampled_from([4, 5]),
 )
-def test_any_order_of_answers(
+def test_answers_in_any_order_keep_the_order_of_packets(
     messages: list[tuple[int, str, int]], places: list[int], seed: int, version: int
 ) -> None:
     """Three clients that publish and subscribe; answers at any time, some no. Order per publisher

@@ -118,7 +118,7 @@ def test_every_good_packet_does_no_harm(version: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [Connack(False, 0), Pingresp()])
-def test_packets_of_a_server(kind) -> None:
+def test_a_packet_that_only_servers_send_closes_the_client(kind) -> None:
     client = World().connect()
     client.send(kind)
     assert client.last_reason() == 0x82
@@ -218,7 +218,9 @@ def test_streams_cut_anywhere(stream: list, places: list[int], version: int) -> 
 @given(st.lists(st.binary(max_size=60), max_size=6), st.booleans(), st.sampled_from([3, 4, 5]))
 @example([b"\x30\x03\x00\x09t"], True, 4)
 @example([b"\x32\x05\x00\x02tt"], True, 5)
-def test_garbage(chunks: list[bytes], connected: bool, version: int) -> None:
+def test_garbage_closes_only_its_own_connection(
+    chunks: list[bytes], connected: bool, version: int
+) -> None:
     """Nothing that a peer sends raises; what closes closes that peer only."""
     world = World()
     peace = served(world)
@@ -393,7 +395,7 @@ def test_a_publisher_that_is_held_for_two_waits_for_both() -> None:
     assert publisher.transport.reading
 
 
-def test_slow_and_quick_in_turn_leaves_no_timers() -> None:
+def test_a_client_slow_and_quick_in_turn_leaves_no_timers() -> None:
     world = World(limits=Limits(hold_backlog_bytes=1000))
     publisher, slow = world.connect("p"), world.connect("s")
     slow.subscribe("t")
@@ -410,7 +412,7 @@ def test_slow_and_quick_in_turn_leaves_no_timers() -> None:
 # ---------------------------------------------------------------- peers that ask for too much
 
 
-def test_number_of_subscriptions() -> None:
+def test_the_number_of_subscriptions_is_bounded() -> None:
     world = World(limits=Limits(max_subscriptions=3))
     client = world.connect("a")
     assert client.subscribe("a", "b", "c", "d") == [0, 0, 0, 0x97]
@@ -445,7 +447,7 @@ def test_a_large_packet_in_small_pieces() -> None:
     assert [len(p.payload) for p in subscriber.take_publishes()] == [300_000]
 
 
-def test_many_clients_of_one_id_at_once() -> None:
+def test_of_many_clients_of_one_id_one_remains() -> None:
     world = World()
     clients = [world.open() for _ in range(100)]
     for client in clients:

@@ -123,7 +123,7 @@ def test_clients_before_mqtt_5_get_none() -> None:
     assert world.session("s").aliases is None
 
 
-def test_short_topics_and_those_that_come_later_than_the_maximum_keep_their_names() -> None:
+def test_short_and_late_topics_get_no_alias() -> None:
     world = World()
     subscriber = world.connect("s", properties=ALIASES)
     subscriber.subscribe("#", qos=1)
@@ -137,7 +137,7 @@ def test_short_topics_and_those_that_come_later_than_the_maximum_keep_their_name
     assert reader.by_alias == 3
 
 
-def test_an_alias_is_the_connections() -> None:
+def test_an_alias_ends_with_its_connection() -> None:
     """What is sent again, and what is sent first, on the next connection has its topic (MQTT 5,
     3.3.2.3.4)."""
     world = World()
@@ -195,7 +195,7 @@ def test_slow_readers_never_get_an_alias_that_they_do_not_know() -> None:
     assert sum(isinstance(p, Publish) and p.qos == 1 for p in packets) == 100
 
 
-def test_the_fast_path_is_left_alone() -> None:
+def test_aliases_leave_the_fast_path_alone() -> None:
     """Runs of QoS 0 packets go out as they came, also to who takes aliases."""
     world = World()
     subscriber = world.connect("s", properties=ALIASES)
@@ -236,7 +236,7 @@ def test_the_maximum_packet_size_holds_with_aliases(room: int) -> None:
     ),
     st.integers(0, 5),
 )
-def test_whatever_is_sent_a_client_makes_the_same_of_it(
+def test_a_client_resolves_every_alias_to_the_topic(
     packets: list[tuple[int, int, bool, int, bool]], maximum: int
 ) -> None:
     aliases = TopicAliases(maximum)
@@ -338,7 +338,7 @@ def test_completed_messages_make_room(one_chunk: bool) -> None:
     assert sum(isinstance(p, Pubcomp) for p in client.take()) == 28
 
 
-def test_the_window_is_the_connections() -> None:
+def test_the_receive_window_ends_with_its_connection() -> None:
     """MQTT 5, 4.9: it is not kept; what the last connection has left does not take its room."""
     world = World(receive_maximum=2)
     keep = {Property.SESSION_EXPIRY_INTERVAL: 100}
@@ -412,7 +412,7 @@ def test_request_problem_information_0_is_heeded() -> None:
     assert len(client.said) == 1
 
 
-def test_messages_keep_their_user_properties_for_who_wants_no_problem_information() -> None:
+def test_messages_keep_user_properties_without_problem_information() -> None:
     world = World()
     client = world.connect(properties=NOT_TOLD)
     client.subscribe("t")
@@ -558,7 +558,7 @@ TEXT: Properties = {Property.PAYLOAD_FORMAT_INDICATOR: 1}
 
 @pytest.mark.parametrize("payload", [b"", "grün\0".encode(), b"\xf4\x8f\xbf\xbf"])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_text_goes_through_with_its_indicator(payload: bytes, qos: int) -> None:
+def test_utf8_payloads_pass_with_their_format_indicator(payload: bytes, qos: int) -> None:
     world = World()
     subscriber = world.connect("s")
     subscriber.subscribe("t", qos=2)
@@ -571,7 +571,7 @@ def test_text_goes_through_with_its_indicator(payload: bytes, qos: int) -> None:
 @pytest.mark.parametrize(
     "payload", [b"\xff", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80", b"\xc3"]
 )
-def test_what_is_no_text_is_refused(payload: bytes) -> None:
+def test_a_payload_that_is_no_utf8_is_refused(payload: bytes) -> None:
     world = World()
     subscriber = world.connect("s")
     subscriber.subscribe("#", qos=2)
@@ -591,7 +591,7 @@ def test_what_is_no_text_is_refused(payload: bytes) -> None:
     assert not world.session("s").inflight
 
 
-def test_a_will_that_is_no_text() -> None:
+def test_a_will_that_is_no_utf8_is_refused() -> None:
     client = World().open()
     client.send(connect_packet(will=Will("t", b"\xff", properties=TEXT)))
     assert client.last_reason() == ReasonCode.PAYLOAD_FORMAT_INVALID
@@ -679,7 +679,7 @@ def test_queued_and_retained_messages_expire() -> None:
 
 
 @pytest.mark.parametrize(("permanent", "code"), [(False, 0x9C), (True, 0x9D)])
-def test_everybody_is_sent_elsewhere(permanent: bool, code: int) -> None:
+def test_all_clients_are_redirected_if_so_configured(permanent: bool, code: int) -> None:
     world = World(server_reference="other.example:1883", redirect_permanent=permanent)
     client = world.open()
     client.send(connect_packet())
@@ -769,7 +769,7 @@ def test_the_count_is_right_whatever_becomes_of_clients() -> None:
 
 
 @pytest.mark.parametrize(("version", "code"), [(5, 0x9F), (4, 3)])
-def test_connections_a_second(version: int, code: int) -> None:
+def test_connections_beyond_the_rate_are_refused(version: int, code: int) -> None:
     world = World(connection_rate=3.0)
     assert [world.connect(str(n)).connack.code for n in range(3)] == [0, 0, 0]
     client = world.open(version)
@@ -782,7 +782,7 @@ def test_connections_a_second(version: int, code: int) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.floats(0.1, 50), st.lists(st.floats(0, 3), max_size=60))
-def test_no_more_than_the_rate(per_second: float, waits: list[float]) -> None:
+def test_a_rate_limit_lets_no_more_through(per_second: float, waits: list[float]) -> None:
     rate = RateLimit(per_second, 0.0)
     now = 0.0
     taken = []
@@ -796,7 +796,7 @@ def test_no_more_than_the_rate(per_second: float, waits: list[float]) -> None:
             assert last - first + 1 <= allowed + 1e-6
 
 
-def test_a_slow_rate_lets_one_in_now_and_then() -> None:
+def test_a_slow_rate_limit_lets_one_in_now_and_then() -> None:
     rate = RateLimit(0.1, 0.0)
     assert rate.take(0.0)
     assert not rate.take(9.0)

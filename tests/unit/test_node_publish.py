@@ -140,7 +140,7 @@ def test_negative_acknowledgements_end_the_exchange() -> None:
 
 
 @pytest.mark.parametrize("answer", [Puback(1), Pubcomp(1), Puback(1, 0x10)])
-def test_wrong_kind_of_acknowledgement_at_qos_2(answer) -> None:
+def test_a_wrong_acknowledgement_at_qos_2_is_refused(answer) -> None:
     _, publisher, subscriber = pair()
     publisher.publish("t", b"1", 2)
     subscriber.send(answer)
@@ -148,7 +148,7 @@ def test_wrong_kind_of_acknowledgement_at_qos_2(answer) -> None:
 
 
 @pytest.mark.parametrize("answer", [Pubrec(1), Pubcomp(1), Pubrec(1, 0x80)])
-def test_wrong_kind_of_acknowledgement_at_qos_1(answer) -> None:
+def test_a_wrong_acknowledgement_at_qos_1_is_refused(answer) -> None:
     _, publisher, subscriber = pair()
     publisher.publish("t", b"1", 1)
     subscriber.send(answer)
@@ -193,7 +193,7 @@ def test_sixty_five_thousand_unacknowledged_qos_2_publishes() -> None:
 @ALL
 @pytest.mark.parametrize("topic", [b"", b"a/+", b"#", b"a/#/b", b"a\0b", b"\xff", b"\xed\xa0\x80"])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_bad_topic_names(version: int, topic: bytes, qos: int) -> None:
+def test_a_bad_topic_name_closes_its_publisher_alone(version: int, topic: bytes, qos: int) -> None:
     """MQTT-3.3.2-1, -2, MQTT-1.5.4-1, -2: only the one who said it is closed."""
     world, publisher, subscriber = pair(version)
     body = (
@@ -211,7 +211,7 @@ def test_bad_topic_names(version: int, topic: bytes, qos: int) -> None:
 
 @ALL
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_too_many_levels(version: int, qos: int) -> None:
+def test_a_topic_with_too_many_levels_is_refused(version: int, qos: int) -> None:
     world, publisher, subscriber = pair(version)
     publisher.publish("/".join("a" * DEFAULTS.max_topic_levels), b"fits", qos)
     assert not publisher.closed
@@ -335,7 +335,7 @@ def test_subscription_identifier_from_a_client() -> None:
 # ---------------------------------------------------------------- topic aliases
 
 
-def test_topic_alias() -> None:
+def test_a_topic_alias_stands_for_its_topic() -> None:
     """MQTT-3.3.2-7 to -12: the alias is replaced, and not passed on."""
     _, publisher, subscriber = pair()
     alias = {P.TOPIC_ALIAS: 3}
@@ -363,7 +363,7 @@ def test_topic_alias() -> None:
         (NodeConfig().topic_alias_maximum, 0x82),
     ],
 )
-def test_bad_topic_alias(alias: int, reason: int) -> None:
+def test_a_bad_topic_alias_closes_its_publisher(alias: int, reason: int) -> None:
     _, publisher, _ = pair()
     publisher.publish("", b"x", properties={P.TOPIC_ALIAS: alias})
     assert publisher.last_reason() == reason
@@ -436,14 +436,14 @@ def test_maximum_packet_size_is_exact() -> None:
     assert [len(encode_packet(p, 5)) for p in subscriber.take()] == [20]
 
 
-def test_maximum_packet_size_of_the_broker() -> None:
+def test_a_packet_above_the_brokers_maximum_size_is_refused() -> None:
     """A packet beyond what CONNACK announced is refused by its header, before its body has come."""
     _, publisher, _ = pair(max_packet_size=1000)
     publisher.send(b"\x30\xff\xff\x03\x00\x01t")
     assert publisher.last_reason() == ReasonCode.PACKET_TOO_LARGE
 
 
-def test_maximum_qos() -> None:
+def test_a_publish_above_the_maximum_qos_is_refused() -> None:
     """MQTT-3.2.2-9 to -11."""
     world = World(max_qos=1)
     publisher, subscriber = world.connect("p"), world.connect("s")
@@ -465,7 +465,7 @@ def test_maximum_qos() -> None:
     ),
     places=st.lists(st.integers(0, 5000), max_size=8),
 )
-def test_streams_between_versions(
+def test_messages_between_versions_arrive_whole_and_in_order(
     sender: int, receiver: int, messages: list, places: list[int]
 ) -> None:
     """Order per publisher over all topics and QoS of an always ready subscriber; every byte as it

@@ -18,7 +18,7 @@ P = Property
 @ALL
 @pytest.mark.parametrize("granted", [0, 1, 2])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_new_subscription_gets_them(qos: int, granted: int, version: int) -> None:
+def test_a_new_subscription_gets_retained_messages(qos: int, granted: int, version: int) -> None:
     """MQTT-3.3.1-5, -6, -8 (3.1.1: -5 to -8): RETAIN set, the lower QoS, behind the SUBACK."""
     world = World()
     world.connect("p").publish("a/b", b"kept", qos, retain=True)
@@ -31,7 +31,7 @@ def test_a_new_subscription_gets_them(qos: int, granted: int, version: int) -> N
     ]
 
 
-def test_the_last_one_counts_also_at_qos_0() -> None:
+def test_the_last_retained_message_counts_at_any_qos() -> None:
     world = World()
     publisher = world.connect("p")
     publisher.publish("t", b"1", 2, retain=True)
@@ -42,7 +42,7 @@ def test_the_last_one_counts_also_at_qos_0() -> None:
 
 
 @ALL
-def test_an_empty_payload_deletes(version: int) -> None:
+def test_an_empty_payload_deletes_the_retained_message(version: int) -> None:
     """MQTT-3.3.1-6, -7 (3.1.1: -10, -11): delivered to those who are there, never kept."""
     world = World()
     publisher, client = world.connect("p", version), world.connect("s", version)
@@ -82,7 +82,7 @@ def test_retain_handling(handling: int, first: list, second: list) -> None:
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_subscribing_again_sends_them_again(version: int) -> None:
+def test_subscribing_again_sends_retained_messages_again(version: int) -> None:
     """MQTT-3.8.4-3 of 3.1.1."""
     world = World()
     world.connect("p").publish("t", b"x", retain=True)
@@ -118,7 +118,7 @@ def test_several_filters_of_one_packet() -> None:
     assert client.payloads() == [b"y"]
 
 
-def test_shared_subscriptions_get_none() -> None:
+def test_shared_subscriptions_get_no_retained_messages() -> None:
     """4.8.2; also by their inner filter."""
     world = World()
     world.connect("p").publish("t", b"x", retain=True)
@@ -136,7 +136,7 @@ def test_retain_as_published_does_not_matter_to_a_new_subscription() -> None:
         assert [p.retain for p in client.take_publishes()] == [True]
 
 
-def test_a_resumed_session_is_not_sent_them_again() -> None:
+def test_a_resumed_session_gets_no_retained_messages_again() -> None:
     world = World()
     world.connect("p").publish("t", b"x", retain=True)
     client = world.connect("s", 4, clean=False)
@@ -145,7 +145,7 @@ def test_a_resumed_session_is_not_sent_them_again() -> None:
     assert world.connect("s", 4, clean=False).inbox == []
 
 
-def test_they_expire() -> None:
+def test_retained_messages_expire() -> None:
     """MQTT-3.3.2-5, -6."""
     world = World()
     publisher = world.connect("p")
@@ -183,7 +183,7 @@ def message(payload: bytes, topic: bytes = b"t") -> Message:
     return Message(topic, payload, 0, True, b"", None, None)
 
 
-def test_number_of_messages() -> None:
+def test_the_number_of_retained_messages_is_bounded() -> None:
     counters = Counters()
     store = RetainedStore(counters, limits=Limits(max_retained=2))
     assert store.store("a", message(b"1"))
@@ -196,7 +196,7 @@ def test_number_of_messages() -> None:
     assert sorted(topic for topic, _ in store.items()) == ["a", "c"]
 
 
-def test_bytes_of_messages() -> None:
+def test_the_bytes_of_retained_messages_are_bounded() -> None:
     counters = Counters()
     store = RetainedStore(counters, limits=Limits(max_retained_bytes=100))
     assert store.store("t", message(b"x" * 90))

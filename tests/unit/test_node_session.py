@@ -185,7 +185,7 @@ def test_expiry_of_the_session() -> None:
 
 
 @pytest.mark.parametrize(("version", "interval"), [(4, None), (5, 0xFFFFFFFF)])
-def test_sessions_without_end(version: int, interval: int | None) -> None:
+def test_a_session_may_never_expire(version: int, interval: int | None) -> None:
     world = World()
     properties = None if interval is None else {P.SESSION_EXPIRY_INTERVAL: interval}
     world.connect("a", version, clean=False, properties=properties).vanish()
@@ -288,7 +288,7 @@ def test_a_broker_that_was_stopped_reads_before_it_judges(stopped: float) -> Non
     assert client.conn.stalled
 
 
-def test_many_sessions() -> None:
+def test_the_number_of_sessions_is_bounded() -> None:
     world = World(limits=Limits(max_sessions=2))
     for name in "ab":
         world.connect(name, 4, clean=False).vanish()

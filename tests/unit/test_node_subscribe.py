@@ -46,7 +46,7 @@ def ids(packet: Publish) -> list[int]:
 
 
 @ALL
-def test_codes_in_order(version: int) -> None:
+def test_suback_has_a_code_for_each_filter_in_order(version: int) -> None:
     """MQTT-3.8.4-1 to -8: one code for each filter, with the packet's identifier; one that is
     refused hurts no other."""
     world = World()
@@ -406,7 +406,7 @@ def test_messages_of_a_member_that_leaves(qos: int, leave: str) -> None:
     ]
 
 
-def test_messages_of_the_last_member_are_gone_with_it() -> None:
+def test_messages_of_the_last_member_end_with_it() -> None:
     world = World()
     (client,) = members(world, 1)
     world.connect("p").publish("t", b"x", 1)
@@ -427,7 +427,7 @@ def test_expired_messages_are_not_passed_on() -> None:
     assert other.take() == []
 
 
-def test_a_negative_answer_passes_nothing_on() -> None:
+def test_a_negative_acknowledgement_passes_no_message_on() -> None:
     """MQTT-4.8.2-6."""
     world = World()
     first, second = members(world, 2)
@@ -438,7 +438,7 @@ def test_a_negative_answer_passes_nothing_on() -> None:
     assert first.take() == second.take() == []
 
 
-def test_unsubscribing_member() -> None:
+def test_a_member_that_unsubscribes_gets_no_more_messages() -> None:
     world = World()
     first, second = members(world, 2)
     assert first.unsubscribe("$share/g/t", "t") == [0, 0x11]

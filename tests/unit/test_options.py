@@ -419,7 +419,7 @@ def test_a_wrong_variable_is_named(tmp_path: Path) -> None:
         (b"x" * 4097, "is longer than"),
     ],
 )
-def test_a_secret_that_is_none(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_an_unusable_secret_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "secret").write_bytes(content)
     (tmp_path / "secret").chmod(0o600)
     assert refusal(tmp_path, secret_file=str(tmp_path / "secret")).startswith(

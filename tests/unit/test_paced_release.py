@@ -107,7 +107,7 @@ def test_held_messages_are_released_in_steps_ahead_of_newer_ones(world: World) -
     assert feed.take(ONE, 3 * STEP + 2, 1) == 1
 
 
-def test_in_the_order_of_numbers_each_once(world: World) -> None:
+def test_held_messages_come_once_in_the_order_of_their_numbers(world: World) -> None:
     """Whatever came first, and though an answer brings what is here."""
     feed, client = feed_of(world), client_of(world)
     hold(world, feed, 5, 2, 9)
@@ -152,7 +152,7 @@ def test_a_release_does_not_wait_for_a_dead_subscriber(world: World) -> None:
     assert dead.conn.stalled
 
 
-def test_what_is_owed_and_comes_in_time_is_not_owed_any_more(world: World) -> None:
+def test_a_missing_message_that_comes_in_time_is_delivered_once(world: World) -> None:
     """What is held is delivered in steps; what was missing behind it may come before its turn is
     over, and is delivered once."""
     client = client_of(world)
@@ -187,7 +187,7 @@ def test_publishers_wait_while_much_is_held(world: World) -> None:
 
 
 @pytest.mark.parametrize("limits", [Limits(held_feeds_bytes=10 * (HELD_MEMORY + 10))])
-def test_what_there_is_no_room_for_is_asked_for_again(world: World) -> None:
+def test_messages_that_a_full_feed_dropped_are_asked_for_again(world: World) -> None:
     feed, client = feed_of(world), client_of(world)
     hold(world, feed, *range(1, 21))
     assert world.counters.ordered_feed_full == 20 - feed.held_count > 0
@@ -202,7 +202,7 @@ def test_what_there_is_no_room_for_is_asked_for_again(world: World) -> None:
     assert not feed.fed
 
 
-def test_what_an_earlier_incarnation_published_comes_first(world: World) -> None:
+def test_messages_of_an_earlier_incarnation_are_released_first(world: World) -> None:
     """Though the later one has answered before, as long as the broker says that it has more of the
     earlier one."""
     early, late = feed_of(world, 1_000), feed_of(world, 1_001)
@@ -240,7 +240,7 @@ def test_an_unknown_incarnation_is_awaited_for_a_while(world: World) -> None:
     del world.node.cluster.directory.database.listings[FAR]
 
 
-def test_time_in_which_this_broker_stood_still_is_not_waited(world: World) -> None:
+def test_time_in_which_this_broker_stood_still_is_no_wait(world: World) -> None:
     """What came meanwhile is still to be read when it goes on: the other brokers were there."""
     feed, client = feed_of(world), client_of(world)
     hold(world, feed, 2)
@@ -253,7 +253,7 @@ def test_time_in_which_this_broker_stood_still_is_not_waited(world: World) -> No
     assert got(client) == [1, 2]
 
 
-def test_however_often_it_stood_still(world: World) -> None:
+def test_however_often_a_broker_stood_still_only_running_time_counts(world: World) -> None:
     """What counts is the time in which it ran."""
     feed, client = feed_of(world), client_of(world)
     hold(world, feed, 2)
@@ -267,7 +267,7 @@ def test_however_often_it_stood_still(world: World) -> None:
     assert got(client) == [2]
 
 
-def test_what_is_hurried_is_not_waited_any_longer(world: World) -> None:
+def test_a_hurried_tick_is_no_time_in_which_the_broker_stood_still(world: World) -> None:
     """A tick that was due long ago, as it was hurried, does not show that this broker stood
     still."""
     feed, client = feed_of(world), client_of(world)
@@ -285,7 +285,7 @@ def test_what_is_hurried_is_not_waited_any_longer(world: World) -> None:
     assert got(client) == [2]
 
 
-def test_nor_has_an_earlier_incarnation_been_silent_meanwhile(world: World) -> None:
+def test_an_earlier_incarnation_is_not_silent_while_this_broker_stood_still(world: World) -> None:
     early, late = feed_of(world, 1_000), feed_of(world, 1_001)
     client = client_of(world)
     listing = Listing(FAR, 1_001)

@@ -74,7 +74,7 @@ def test_a_queue_that_overflowed_is_announced_when_it_has_drained() -> None:
 
 
 @pytest.mark.parametrize("limit", ("max_overlay_brokers", "max_overlay_links"))
-def test_more_brokers_or_links_than_ways_can_be_found_for(limit: str) -> None:
+def test_beyond_the_limit_of_brokers_or_links_messages_keep_to_the_tree(limit: str) -> None:
     """They may be made up: messages keep to the tree."""
     world = lone(routing="topic", link_timeout=1000.0, limits=Limits(**{limit: 0}))
     neighbour = Neighbour(world, 101, routing="topic")
@@ -88,7 +88,7 @@ def test_more_brokers_or_links_than_ways_can_be_found_for(limit: str) -> None:
     assert neighbour.up
 
 
-def test_origins_that_are_made_up_fill_no_route() -> None:
+def test_made_up_origins_fill_no_route() -> None:
     world, neighbour = active(limits=Limits(route_cache_origins=20))
     for number in range(100):
         neighbour.send(message(qos=0, key=origin_key(b"made%04d" % number, 1)))

@@ -43,7 +43,7 @@ def told(world: Any, peer: bytes) -> int | None:
     ("rtt_ms", "cost"),
     [(None, UNKNOWN), (0.001, LEAST), (0.25, 250), (12.3456, 12346), (1e9, MAX_COST)],
 )
-def test_what_a_link_costs(rtt_ms: float | None, cost: int) -> None:
+def test_the_cost_of_a_link_follows_its_round_trip_time(rtt_ms: float | None, cost: int) -> None:
     _, _, link = linked()
     link.rtt_ms = rtt_ms
     assert link_cost(link) == cost
@@ -99,13 +99,13 @@ def test_links_to_those_that_route_otherwise_are_not_posted() -> None:
     ("capability", "cost"),
     [(0.0, 2 * THROUGH), (1.0, THROUGH + THROUGH // 2), (99.0, THROUGH + THROUGH // 100)],
 )
-def test_more_capability_is_a_cheaper_way(capability: float, cost: int) -> None:
+def test_a_broker_with_more_capability_posts_a_lower_cost(capability: float, cost: int) -> None:
     overlays, world, _ = linked(capability=capability)
     overlays.tick(world.now + REVIEW)
     assert overlays._costs._told_relay == cost
 
 
-def test_root_balance() -> None:
+def test_the_balance_policy_adds_origins_and_clients() -> None:
     """RB = gamma*R + delta*clients (Overlays 4.2.2)."""
     overlays, world, link = linked(path_policy="balance")
     through = NextHops(Tree(A), {})
@@ -126,7 +126,7 @@ def test_a_retiring_broker_posts_the_highest_cost() -> None:
     ("key", "value"),
     [(b"short", b"\0\0\0\1"), (bytes(8), b"\0"), (bytes(8), b""), (bytes(9), None)],
 )
-def test_entries_that_are_none(key: bytes, value: bytes | None) -> None:
+def test_malformed_cost_entries_are_refused(key: bytes, value: bytes | None) -> None:
     overlays, world, _ = linked()
     overlays._link_posted(B, key, value)
     assert world.node.counters.link_costs_refused == 1

@@ -44,7 +44,9 @@ LISTENERS = ("default", "local")
         (None, {"certificates": ["tls"]}, "certificates on listener tls"),
     ],
 )
-def test_what_guards_clients(access: Access | None, more: dict[str, Any], found: str) -> None:
+def test_plugins_users_and_certificates_guard_clients(
+    access: Access | None, more: dict[str, Any], found: str
+) -> None:
     asked: dict[str, Any] = {"plugins": False, "certificates": []} | more
     assert peering.guard(access, LISTENERS, **asked) == found
 
@@ -65,7 +67,9 @@ MUTUAL = TlsSettings(Path("ca"), Path("cert"), Path("key"))
         ({"discovery": "off"}, "", False),
     ],
 )
-def test_who_stays_alone(settings: dict[str, Any], guarded: str, federates: bool) -> None:
+def test_a_guarded_broker_stays_alone_unless_told_otherwise(
+    settings: dict[str, Any], guarded: str, federates: bool
+) -> None:
     given = FederationSettings(**settings)
     peering.settle(given, guarded)
     assert given.federates is federates
@@ -91,7 +95,7 @@ def test_a_broker_that_is_to_look_for_others_does_not_start() -> None:
         assert given.federates
 
 
-def test_what_the_settings_say(tmp_path: Path) -> None:
+def test_any_federation_setting_asks_for_a_federation(tmp_path: Path) -> None:
     assert not told(tmp_path).asked
     assert not told(tmp_path, "federation: {cluster: x}").allow_unauthenticated_brokers
     assert told(tmp_path, "federation: {discovery: static}").asked

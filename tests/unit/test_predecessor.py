@@ -50,7 +50,7 @@ def accepted(client: FakeClient) -> bool:
     return [type(packet) for packet in packets] == [Connack] and packets[0].code == 0  # type: ignore[union-attr]
 
 
-def test_what_the_kernel_holds_is_read_before_the_takeover() -> None:
+def test_bytes_in_the_kernel_are_read_before_the_takeover() -> None:
     world = World()
     listener = subscriber(world)
     old = world.connect("c", will=WILL)
@@ -61,7 +61,7 @@ def test_what_the_kernel_holds_is_read_before_the_takeover() -> None:
     assert world.counters.taken_over == 0
 
 
-def test_what_takes_several_reads_is_waited_for() -> None:
+def test_output_of_several_reads_is_waited_for() -> None:
     world = World()
     listener = subscriber(world)
     old = world.connect("c", will=WILL)
@@ -187,7 +187,7 @@ def test_a_connection_that_ends_in_line_begins_no_session(
     assert third.connack.session_present is began
 
 
-def test_a_will_is_sent_of_who_goes_while_it_waits_in_line() -> None:
+def test_the_will_of_a_client_that_goes_while_it_waits_is_sent() -> None:
     world = World()
     listener = subscriber(world)
     old = world.connect("c")
@@ -199,7 +199,7 @@ def test_a_will_is_sent_of_who_goes_while_it_waits_in_line() -> None:
     assert listener.payloads() == [b"0"] * 3 + [b"gone"]
 
 
-def test_a_line_has_an_end() -> None:
+def test_the_line_of_waiting_connections_is_bounded() -> None:
     world = World()
     old = world.connect("c")
     old.transport.early = [sent(Publish("t", b"x"))] * 10_000
@@ -231,7 +231,7 @@ def test_authentication_comes_before_the_wait_for_a_predecessor() -> None:
     assert world.counters.published == 2
 
 
-def test_half_a_packet_is_not_waited_for() -> None:
+def test_the_rest_of_a_partial_packet_is_not_waited_for() -> None:
     world = World()
     old = world.connect("c")
     old.transport.early = [sent(Publish("t", b"1"))[:-1]]
@@ -258,9 +258,7 @@ def elsewhere(world: World, old: FakeClient, *, kept: bool) -> None:
 
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("pieces", [1, 3])
-def test_what_the_kernel_holds_is_read_before_the_client_is_elsewhere(
-    pieces: int, kept: bool
-) -> None:
+def test_bytes_in_the_kernel_are_read_before_the_session_moves(pieces: int, kept: bool) -> None:
     world = lone()
     listener = subscriber(world)
     old = world.connect("c", will=WILL, properties={Property.SESSION_EXPIRY_INTERVAL: 60})
@@ -274,7 +272,7 @@ def test_what_the_kernel_holds_is_read_before_the_client_is_elsewhere(
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_a_peer_that_never_stops_sending_goes_all_the_same(kept: bool) -> None:
+def test_a_peer_that_never_stops_sending_does_not_hold_its_session(kept: bool) -> None:
     world = lone()
     subscriber(world)
     old = world.connect("c", properties={Property.SESSION_EXPIRY_INTERVAL: 60})

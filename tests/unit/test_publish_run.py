@@ -90,7 +90,7 @@ def told(data: bytes, before: tuple[bytes, int] = (b"", 0)) -> Told:
 @pytest.mark.parametrize("properties", [b"", USER, LONG])
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("version", [4, 5])
-def test_forms(version: int, qos: int, properties: bytes) -> None:
+def test_a_run_has_the_same_forms_as_its_packets(version: int, qos: int, properties: bytes) -> None:
     payloads = [b"%03d" % n for n in range(9)]
     batch = batch_of(version, qos, properties, payloads)
     section = batch.properties
@@ -136,7 +136,7 @@ GAPS = st.lists(st.integers(1, 80), max_size=10, unique=True)
 
 @settings(max_examples=300, deadline=None)
 @given(RUNS, st.integers(0, 80), GAPS)
-def test_a_log_of_runs_gives_what_is_missed(
+def test_a_log_of_runs_gives_the_missed_messages(
     runs: list[tuple[int, int]], top: int, lacks: list[int]
 ) -> None:
     log = ReplayLog(Counters(), limits=Limits())
@@ -219,7 +219,7 @@ def forwarded(fast: bool, version: int, chosen: list[Any], cuts: list[int]) -> t
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from((4, 5)), MESSAGES, st.lists(st.integers(0, 5000), max_size=3))
-def test_what_is_published_goes_over_a_link_as_one_by_one(
+def test_a_run_goes_over_a_link_like_its_packets_one_by_one(
     version: int, chosen: list[Any], cuts: list[int]
 ) -> None:
     assert forwarded(True, version, chosen, cuts) == forwarded(False, version, chosen, [])
@@ -369,7 +369,7 @@ def test_bad_runs_cost_the_link(name: str) -> None:
     unharmed(world)
 
 
-def test_what_was_before_the_origin_was_met_is_not_delivered() -> None:
+def test_messages_from_before_an_origin_was_met_are_not_delivered() -> None:
     """A run that is older in part: the rest of it is."""
     world = lone()
     source = Neighbour(world, 1)
@@ -419,7 +419,7 @@ def test_the_oldest_runs_make_room() -> None:
     assert (len(log), log._bytes) == (0, 0)
 
 
-def test_a_few_are_not_worth_it() -> None:
+def test_few_packets_are_not_made_a_run() -> None:
     """Their cost is that of before."""
     world = World()
     client, publisher = world.connect("c"), world.connect("publisher", version=4)
@@ -435,7 +435,7 @@ def test_a_few_are_not_worth_it() -> None:
     st.lists(st.tuples(st.integers(1, 80), st.integers(0, 12)), min_size=1, max_size=6),
     st.integers(0, 30),
 )
-def test_what_is_asked_of_ourselves_is_found_from_the_oldest_on(
+def test_our_own_messages_are_found_from_the_oldest_on(
     said: list[tuple[bool, int]], asked: list[tuple[int, int]], gone: int
 ) -> None:
     """The same as by the way back, whatever has left the log."""

@@ -57,7 +57,7 @@ def body_of(record: bytes, kind: int) -> bytes:
 
 
 @given(U64, QOS, st.booleans(), U64, TEXT, TEXT, TEXT)
-def test_a_message(
+def test_an_encoded_message_record_decodes_to_the_same(
     number: int,
     qos: int,
     retain: bool,
@@ -79,7 +79,7 @@ def test_a_message(
     st.binary(min_size=1, max_size=5),
     st.integers(1, 9),
 )
-def test_a_run(
+def test_an_encoded_run_record_decodes_to_the_same(
     number: int, qos: int, topic: bytes, properties: bytes, head: bytes, payload: bytes, count: int
 ) -> None:
     run = RunRecord(
@@ -105,7 +105,7 @@ def test_a_run(
     st.none() | TEXT,
     st.tuples(U64, U64),
 )
-def test_a_session(
+def test_an_encoded_session_record_decodes_to_the_same(
     n: int,
     flags: int,
     version: int,
@@ -159,7 +159,7 @@ def test_a_session_survives_its_records(
 
 
 @given(U64, U48, U64, U48, QOS, st.binary(min_size=16, max_size=16), TEXT, TEXT, TEXT)
-def test_the_rest(
+def test_all_other_encoded_records_decode_to_the_same(
     time: int,
     expires_at_ms: int,
     expires: int,
@@ -193,7 +193,7 @@ def test_the_rest(
         ),
     ],
 )
-def test_a_will(will: Will | None) -> None:
+def test_an_encoded_will_record_decodes_to_the_same(will: Will | None) -> None:
     assert decode_will(encode_will(will)) == will
 
 
@@ -224,7 +224,7 @@ FRAMES = [
 STARTS = [HEADER_SIZE + sum(map(len, FRAMES[:n])) for n in range(7)]
 
 
-def test_cut_at_every_byte() -> None:
+def test_a_file_cut_anywhere_is_read_up_to_the_cut() -> None:
     whole = file_of(*FRAMES)
     everything = frames_in(whole)[0]
     assert len(everything) == len(FRAMES)
@@ -238,7 +238,7 @@ def test_cut_at_every_byte() -> None:
             assert cut == (None if size in STARTS else Cut(STARTS[count], "is cut off"))
 
 
-def test_damaged_at_every_byte() -> None:
+def test_a_file_damaged_anywhere_is_read_up_to_the_damage() -> None:
     whole = file_of(*FRAMES)
     everything = frames_in(whole)[0]
     for at in range(len(whole)):
@@ -275,7 +275,7 @@ def test_garbage_behind_frames(garbage: bytes, cut: int) -> None:
         (encode_header(ID, 2), "is segment 2: it was renamed"),
     ],
 )
-def test_a_file_that_is_not_ours(data: bytes, why: str) -> None:
+def test_a_file_of_another_broker_or_program_is_refused(data: bytes, why: str) -> None:
     with pytest.raises(JournalError, match=why):
         decode_header(data, ID, 1)
 
@@ -306,7 +306,7 @@ def test_a_file_that_was_just_begun(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("frame", [b"\1", b"\1\0\0\0\5abc", b"\1\xff\xff\xff\xff"])
-def test_records_that_do_not_add_up(frame: bytes) -> None:
+def test_records_that_contradict_each_other_are_refused(frame: bytes) -> None:
     with pytest.raises(JournalError):
         list(read_records(frame))
     image = Image()

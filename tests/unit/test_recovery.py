@@ -107,7 +107,7 @@ def test_a_connection_that_closes_gets_all_that_waits() -> None:
     assert publisher.transport.closing
 
 
-def test_so_does_one_that_reads_slowly() -> None:
+def test_a_slow_connection_that_closes_gets_all_that_waits() -> None:
     world = lazy()
     publisher = world.connect("p")
     publisher.transport.capacity = 0
@@ -129,7 +129,7 @@ def test_so_does_one_that_reads_slowly() -> None:
 
 
 @pytest.mark.parametrize("size", (1, 16, 38, 4096))
-def test_a_file_of_zeros_is_one_that_was_cut_off(size: int) -> None:
+def test_a_file_of_zeros_counts_as_cut_off(size: int) -> None:
     """A power cut may leave the size of a new file and not what was in it."""
     assert decode_header(bytes(size), ID, 3) is False
 
@@ -308,7 +308,7 @@ def test_what_waits_for_connections_that_are_gone_is_forgotten() -> None:
     assert (world.journal.frames.gate._size, world.journal.frames.gate._orphaned) == (0, 0)
 
 
-def test_unwanted_messages_have_been_here_for_a_session_that_begins() -> None:
+def test_a_new_session_counts_unwanted_messages_as_seen() -> None:
     """Else a session that came from elsewhere, with a broker that is killed then, would get it once
     more."""
     world = Durable()
@@ -431,7 +431,7 @@ def test_rules_about_a_listener_hold_after_a_restart(
     assert len(again.again(1).session("k").queue) == (0 if known else 2)
 
 
-def test_said_once_more_it_is_the_same(tmp_path: Path) -> None:
+def test_repeated_checkpoints_change_nothing_and_fill_no_disk(tmp_path: Path) -> None:
     """A broker that dies again and again before its checkpoint is complete does not fill the
     disk."""
     rng = random.Random(7)
@@ -485,7 +485,7 @@ def test_the_number_of_a_retained_message_comes_back() -> None:
     assert world.counters.journal_bytes < 1000
 
 
-def test_nothing_comes_before_connack() -> None:
+def test_no_packet_comes_before_connack() -> None:
     """Not even the answer to a PINGREQ, which overtakes other output later on [MQTT-3.2.0-1]."""
     world = Durable()
     world.files.lazy = True
@@ -537,7 +537,7 @@ def test_what_is_recorded_again_counts_when_all_of_it_is(monkeypatch: pytest.Mon
     assert picture(world.again(0, copy_of(world.files))) == picture(world)
 
 
-def test_so_it_is_when_older_files_are_still_there() -> None:
+def test_an_incomplete_snapshot_does_not_replace_older_files() -> None:
     def about(*names: bytes, full_snapshot: bool = False, whole: bool = False) -> bytes:
         records = [
             SessionRecord(number, 1, 5, 9.0, 1, 1, b"%d" % number, b"", b"").encode()
@@ -670,7 +670,7 @@ def began(world: Durable) -> SubscriptionStart:
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_what_is_open_where_a_session_begins_is_open_after_a_restart(whole: bool) -> None:
+def test_an_open_subscription_start_is_open_after_a_restart(whole: bool) -> None:
     """`whole`: a checkpoint has said it once more."""
     key = origin_key(b"x" * 8, 1)
     world, start = opened(key)

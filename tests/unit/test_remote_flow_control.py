@@ -154,7 +154,7 @@ def test_a_subscriber_that_ends_releases_publishers(world: World, said: Said, ho
     assert said.take()[-1] == set()
 
 
-def test_two_slow_ones(world: World, said: Said) -> None:
+def test_two_slow_subscribers_hold_their_own_topics(world: World, said: Said) -> None:
     far, one, other = Far(world), slow(world, "a", "one"), slow(world, "+", "other")
     far.publish(*[b"a"] * 15)
     assert said.take() == [{b"a"}]
@@ -200,7 +200,7 @@ def test_what_this_broker_published_before_it_started_again(world: World, said: 
 # ------------------------------------------------------------------ what is on its way
 
 
-def test_what_is_on_its_way_is_kept(world: World, said: Said) -> None:
+def test_messages_on_their_way_are_kept_beyond_the_queue_limit(world: World, said: Said) -> None:
     far, client = Far(world), slow(world)
     far.publish(*[b"fast"] * 500)
     assert len(world.session("slow").queue) == 499
@@ -236,7 +236,7 @@ def test_messages_beyond_a_queue_are_bounded(world: World, said: Said) -> None:
     assert world.counters.dropped_queue_full
 
 
-def test_of_an_absent_client_not_more_waits(world: World, said: Said) -> None:
+def test_the_queue_of_an_absent_client_grows_no_further(world: World, said: Said) -> None:
     """What waited when it went is kept; it comes back to it all."""
     far = Far(world)
     client = world.connect(
@@ -419,7 +419,9 @@ def test_no_publisher_is_held_by_a_broker_that_is_gone(
     assert not world.node.cluster.remote_flow_control.held
 
 
-def test_two_brokers_ask(world: World, publisher: FakeClient) -> None:
+def test_a_publisher_is_held_until_both_brokers_release_it(
+    world: World, publisher: FakeClient
+) -> None:
     asks(world, b"a", sender=b"1" * 8)
     asks(world, b"a", sender=b"2" * 8)
     publisher.publish("a", qos=1)
@@ -487,12 +489,12 @@ def test_a_will_holds_no_publisher(world: World, publisher: FakeClient) -> None:
         ([bytes(9_000), bytes(9_001)], [EVERYTHING]),
     ],
 )
-def test_what_is_said_is_understood(filters: list[bytes], decoded: list[bytes]) -> None:
+def test_an_encoded_hold_decodes_to_the_same(filters: list[bytes], decoded: list[bytes]) -> None:
     assert decode_hold(encode_hold(0.5, dict.fromkeys(filters, 1))) == (0.5, frozenset(decoded))
 
 
 @pytest.mark.parametrize("body", [b"\0\1\0", b"\0\1\0\5abcd", b"\xff\xff" + b"\0\1a" * 65])
-def test_what_is_cut_off_or_too_much(body: bytes) -> None:
+def test_a_truncated_or_oversized_hold_covers_everything(body: bytes) -> None:
     life, filters = decode_hold(body)
     assert filters == {EVERYTHING}
     assert life <= HOLD_LIFE

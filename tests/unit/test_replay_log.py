@@ -56,7 +56,7 @@ def test_what_is_old_goes_some_at_a_time() -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("properties", [b"", b"\x26\0\1a\0\1b"])
-def test_payloads(qos: int, properties: bytes) -> None:
+def test_an_entry_gives_the_payloads_of_its_messages(qos: int, properties: bytes) -> None:
     """Of one message, also as it was published here, and of a run, which is not split for
     that."""
     whole = Message(b"t", b"hello" * 50, qos, False, properties, None, None)
@@ -162,7 +162,7 @@ def test_the_room_of_a_large_message_that_is_gone_is_free(roomy: ReplayLog) -> N
     assert 1 not in [e.sequence for e in roomy.latest() if e.key == KEYS[1]]
 
 
-def test_room_that_is_taken_back(roomy: ReplayLog) -> None:
+def test_room_for_large_messages_can_be_taken_back(roomy: ReplayLog) -> None:
     for number in range(4):
         roomy.append(entry(KEYS[1], number + 1, size=5000), None)
     roomy.give_room(0)
@@ -171,7 +171,7 @@ def test_room_that_is_taken_back(roomy: ReplayLog) -> None:
     assert roomy.size <= 10_000
 
 
-def test_what_neighbours_lack_counts_without_that_room(roomy: ReplayLog) -> None:
+def test_acknowledgements_are_asked_for_as_without_the_extra_room(roomy: ReplayLog) -> None:
     """They are asked for acknowledgements as if the log had none, and who joins needs what it would
     have."""
     asked = []

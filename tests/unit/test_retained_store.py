@@ -44,7 +44,7 @@ def state(store: RetainedStore) -> dict[str, bytes]:
     return {topic: message.payload for topic, message in store.items()}
 
 
-def test_changes() -> None:
+def test_a_write_says_whether_it_was_new_or_old() -> None:
     store = RetainedStore(Counters(), limits=Limits())
     assert write(store, "t", b"1", 10) is Change.NEW
     assert write(store, "t", b"0", 9) is Change.OLD
@@ -275,7 +275,9 @@ def test_an_update_of_what_was_deleted_that_does_not_fit() -> None:
 
 
 @given(st.permutations(range(6)), st.permutations(range(6)))
-def test_brokers_of_different_sizes(small_order: list[int], large_order: list[int]) -> None:
+def test_stores_of_different_sizes_have_the_last_write_or_nothing(
+    small_order: list[int], large_order: list[int]
+) -> None:
     """Each has the last write or nothing in the end, whatever fits, in any order."""
     writes = [bytes([n]) * (20 if n in (2, 5) else 3) for n in range(6)]
     small, large = (

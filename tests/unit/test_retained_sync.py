@@ -226,7 +226,7 @@ def test_deletions_and_what_expired(sequence: int) -> None:
     assert world.node.retained.tombstones == 3
 
 
-def test_the_time_that_is_left() -> None:
+def test_a_restored_message_has_its_remaining_time() -> None:
     world, neighbour = pair()
     neighbour.send(
         restored(
@@ -335,7 +335,7 @@ def test_parts_and_leaves_that_differ() -> None:
         assert neighbour.messages() == []
 
 
-def test_lists() -> None:
+def test_a_list_leads_to_fetches_of_what_is_newer_there() -> None:
     world, neighbour = pair()
     client = world.connect("c")
     client.publish("t", b"x", 1, retain=True)
@@ -578,7 +578,7 @@ def test_bad_messages_cost_the_link(bad: bytes) -> None:
     unharmed(world)
 
 
-def test_a_message_in_our_own_name() -> None:
+def test_a_restored_message_of_our_own_is_kept_and_not_delivered() -> None:
     """It is kept if it wins, as by a broker that got it back; no subscriber here gets it, and the
     numbers stay ours."""
     world, neighbour = pair()
@@ -657,7 +657,7 @@ def test_what_a_broker_that_joins_is_brought_leaves_no_trace_but_in_the_store() 
     assert len(relay.log) == len(world.node.dispatcher.routes) == 0
 
 
-def test_what_joins_is_delivered_once_though_the_stream_brings_it_too() -> None:
+def test_a_restored_message_is_delivered_once_though_a_link_brings_it_too() -> None:
     world, neighbour, key = joined(10)
     client = world.connect("c")
     client.subscribe("#", qos=1)
@@ -667,7 +667,7 @@ def test_what_joins_is_delivered_once_though_the_stream_brings_it_too() -> None:
     assert client.payloads() == []
 
 
-def test_the_collector_has_nothing_to_look_at() -> None:
+def test_retained_writes_leave_no_objects_to_the_garbage_collector() -> None:
     world = lone()
     gc.collect()
     before = len(gc.get_objects())

@@ -80,7 +80,7 @@ def test_a_wrong_password_fails_at_the_last_step(user: str, password: str) -> No
     assert not exchange.done
 
 
-def test_a_user_who_is_not_there_has_the_same_salt_each_time_and_not_another_ones() -> None:
+def test_an_unknown_user_has_a_constant_salt_of_its_own() -> None:
     method = scram()
 
     def salt(user: str) -> bytes:

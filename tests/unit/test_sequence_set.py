@@ -33,7 +33,7 @@ def test_the_first_pair_with_any_of_these(numbers: set[int], first: int, count: 
 
 
 @given(NUMBERS, NUMBERS)
-def test_as_sets_do(some: set[int], others: set[int]) -> None:
+def test_ranges_behave_like_sets(some: set[int], others: set[int]) -> None:
     assert members(intersect(ranges(some), ranges(others))) == some & others
     assert members(subtract(ranges(some), ranges(others))) == some - others
     assert members(merge(ranges(some) + ranges(others))) == some | others

@@ -324,7 +324,7 @@ def listed(ranges: dict[bytes, Ranges]) -> set[tuple[bytes, int]]:
 
 
 @given(vectors)
-def test_offered(vector: Vector) -> None:
+def test_numbers_before_the_begin_count_as_offered(vector: Vector) -> None:
     assert numbers(offered(vector), False) == numbers(vector, True)
 
 
@@ -351,7 +351,7 @@ def test_what_a_session_needs_and_has_not_been_offered(
 
 
 @given(vectors, vectors)
-def test_up_to_where_all_is_there(one: Vector, other: Vector) -> None:
+def test_a_prefix_without_gaps_is_found(one: Vector, other: Vector) -> None:
     has = numbers(one, False) | numbers(other, False)
     for key, top in whole(one, other).items():
         assert (key, top + 1) not in has
@@ -359,7 +359,9 @@ def test_up_to_where_all_is_there(one: Vector, other: Vector) -> None:
 
 
 @given(vectors, tops)
-def test_what_was_published_behind_a_begin(vector: Vector, begins: dict[bytes, int]) -> None:
+def test_numbers_behind_a_subscription_start_are_found(
+    vector: Vector, begins: dict[bytes, int]
+) -> None:
     before = {key: OriginWindow(top, NOW) for key, top in begins.items()}
     assert listed(behind(ranges_of(vector), before)) == {
         (key, n) for key, n in numbers(vector, False) if n > begins.get(key, 0)
@@ -406,7 +408,7 @@ def test_bent_beginnings_are_refused(state: SessionState) -> None:
 
 
 @pytest.mark.parametrize("began", [float("nan"), float("inf"), -float("inf")])
-def test_no_session_began_at_no_time(began: float) -> None:
+def test_an_impossible_begin_of_a_session_is_refused(began: float) -> None:
     data = encode_state(begun(KEYS[0], began=7.0), NOW)
     assert data.count(struct.pack(">d", 7.0)) == 1
     with pytest.raises(MalformedPacket):
@@ -414,7 +416,9 @@ def test_no_session_began_at_no_time(began: float) -> None:
 
 
 @given(vectors, vectors)
-def test_only(mine: Vector, theirs: Vector) -> None:
+def test_the_difference_of_two_vectors_is_that_of_their_numbers(
+    mine: Vector, theirs: Vector
+) -> None:
     assert listed(only(mine, theirs)) == numbers(mine, False) - numbers(theirs, False)
 
 

@@ -128,7 +128,7 @@ class Certificate:
         return {"subject": ((("commonName", self.name),),)}
 
 
-def test_after_a_restart() -> None:
+def test_a_session_keeps_its_owner_over_a_restart() -> None:
     world = Durable()
     world.node.set_access(Access({"anna", "bob"}, None, True), world.now)
     enter(world, "anna")
@@ -151,7 +151,7 @@ def test_a_session_from_before_users_were_asked_for() -> None:
     assert world.session("two").owner == "bob"
 
 
-def test_entries() -> None:
+def test_an_encoded_entry_decodes_to_the_same() -> None:
     entry = Entry(1, 2, 3, 4, digest("anna"))
     assert decode_entry(entry.encode()) == entry
     assert decode_entry(entry.encode()[:-1]) is None

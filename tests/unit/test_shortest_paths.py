@@ -87,7 +87,7 @@ def test_a_leaf_passes_nothing_on() -> None:
     assert found.tree(A).next == {B: B, C: B}
 
 
-def test_no_way() -> None:
+def test_brokers_that_cannot_be_reached_have_no_path() -> None:
     found = graph(A, (A, B, 1), (C, D, 1))
     tree = found.tree(C)
     assert tree.parent is None
@@ -100,7 +100,7 @@ def test_no_broker_is_its_own_neighbour() -> None:
     assert found.tree(A).next == {B: B}
 
 
-def test_costs_that_lie_are_bounded() -> None:
+def test_posted_costs_are_bounded() -> None:
     found = graph(A, (A, B, MAX_COST * 9), relays={B: MAX_COST * 9})
     assert found.cost(A, B) == MAX_COST
     found.relay(B, None)

@@ -753,7 +753,7 @@ def test_a_client_that_another_broker_took_over_still_has_to_get_messages(made: 
     assert (row["expected"], row["lost"]) == (12, 7)
 
 
-def test_shared_subscriptions_are_distinguished_by_filter_and_from_a_clients_own(made: Any) -> None:
+def test_shared_and_ordinary_subscriptions_are_distinguished(made: Any) -> None:
     row = of(made, "beside")
     assert (row["expected"], row["lost"], row["unknown"], row["duplicates"], row["unexpected"]) == (
         36,

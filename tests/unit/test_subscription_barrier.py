@@ -129,7 +129,7 @@ def test_what_is_refused_is_not_announced(world: World) -> None:
     assert INTEREST + b"#" not in world.node.cluster.directory.database.own.entries
 
 
-def test_changing_one_s_mind_costs_nothing_later(world: World) -> None:
+def test_subscribing_and_unsubscribing_again_leaves_no_timers(world: World) -> None:
     """However often a client takes a subscription and gives it back, it is looked at once."""
     _, client = confirmed(world)
     before = len(world.node.timers)
@@ -198,7 +198,7 @@ def test_many_brokers_ask_less_often() -> None:
 @pytest.mark.parametrize(
     "how", ("vanish", "taken over", "redirected", "link lost", "answered", "nothing")
 )
-def test_whatever_happens_to_a_client_that_waits(how: str, disk: str) -> None:
+def test_no_client_waits_for_ever_whatever_happens(how: str, disk: str) -> None:
     """No client waits for ever, and what no client wants is announced no longer."""
     if disk == "none":
         world = lone(routing="interest", link_timeout=1000.0)
@@ -271,7 +271,7 @@ def test_every_broker_has_to_know(world: World) -> None:
     assert world.counters.subscriptions_unconfirmed == 0
 
 
-def test_another_life_of_a_broker_has_to_hear_it_again(world: World) -> None:
+def test_a_new_incarnation_of_a_broker_has_to_hear_it_again(world: World) -> None:
     neighbour, client = confirmed(world)
     world.node.connection_lost(neighbour.conn, "reset", world.now)
     world.settle()
@@ -297,7 +297,7 @@ def test_the_barrier_does_not_wait_for_a_lost_neighbour(world: World) -> None:
 
 
 @pytest.mark.parametrize("body", (b"", b"x" * 11, b"x" * 13, b"x" * 12 + b"y" * (18 * 1024 + 18)))
-def test_what_cannot_be_read_costs_the_link(world: World, body: bytes) -> None:
+def test_a_malformed_answer_closes_the_link(world: World, body: bytes) -> None:
     neighbour = Neighbour(world, 101)
     neighbour.child()
     neighbour.send(ping((HEARD, body)))

@@ -320,7 +320,7 @@ def aged(key: bytes, *ages: tuple[int, float]) -> bytes:
     return encode_ages([LogEntry(key, number, b"", sent, -age) for number, age in ages], 0.0)
 
 
-def test_what_was_replayed_here_is_as_old_for_others_as_it_was_for_us() -> None:
+def test_replayed_messages_keep_their_age_for_others() -> None:
     world = met()
     key = origin_key(FAR, 1)
     positions = world.node.cluster.subscription_starts
@@ -345,7 +345,7 @@ def test_what_was_replayed_here_is_as_old_for_others_as_it_was_for_us() -> None:
     assert age(11) == 0.0
 
 
-def test_few_points_are_kept_of_what_is_older() -> None:
+def test_few_points_of_the_past_are_kept() -> None:
     """No message between the points looks too old: a client that subscribed before it must get
     it."""
     world = met()

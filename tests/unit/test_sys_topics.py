@@ -89,7 +89,7 @@ def test_the_names_are_mosquittos(told: Told) -> None:
     assert set(told.topics.values(0.0)) == NAMES
 
 
-def test_values(told: Told) -> None:
+def test_sys_topics_have_the_values_of_the_counters(told: Told) -> None:
     world = told.world
     client = world.connect("c")
     client.subscribe("a/+")

@@ -35,7 +35,7 @@ class Writer:
         return self.answer
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_pieces_that_were_written_are_read(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     head = encode_header(ID, 1)
     away = encode_away([Away(b"broker-b", 5, (b"#",))])
@@ -55,7 +55,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert found.away == (Away(b"broker-b", 5, (b"#",)),)
 
 
-def test_what_cannot_be_read_is_one_line_each(tmp_path: Path) -> None:
+def test_each_unreadable_file_is_reported_in_one_line(tmp_path: Path) -> None:
     files = TailWriter(tmp_path, ID)
     away = encode_away([Away(b"broker-b", 5, ())])
     (tmp_path / "tail" / "00000001").write_bytes(encode_header(ID, 1) + away + away[:-1])
@@ -70,7 +70,7 @@ def test_what_cannot_be_read_is_one_line_each(tmp_path: Path) -> None:
     assert all("\n" not in line for line in loaded.cuts)
 
 
-def test_errors_are_answers(tmp_path: Path) -> None:
+def test_errors_are_reported_as_answers(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     (tmp_path / "tail" / "00000001").mkdir()
     assert writer.do(TailWrite(1, 0, b"x", 1)) == "Is a directory"

@@ -33,7 +33,9 @@ class Clock:
 
 @settings(max_examples=100)
 @given(st.lists(st.tuples(st.floats(0.1, 50), st.booleans()), max_size=60))
-def test_deadlines(wanted: list[tuple[float, bool]]) -> None:
+def test_no_deadline_is_early_or_late_by_more_than_a_grain(
+    wanted: list[tuple[float, bool]],
+) -> None:
     clock = Clock()
     checked: dict[int, float] = {}
     wheel: TimerWheel[int] = TimerWheel(clock.schedule, checked.__setitem__)

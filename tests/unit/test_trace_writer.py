@@ -90,7 +90,7 @@ def test_what_was_noted_is_in_the_files(
     assert end["count"] == len(found) == writer.rows
 
 
-def test_runs_are_single_messages_a_nanosecond_apart_and_deliveries_keep_their_order(
+def test_runs_become_single_messages_in_their_order(
     tmp_path: Path,
 ) -> None:
     with Writer(tmp_path, **NAMES, batch=3) as writer:
@@ -351,7 +351,7 @@ def test_the_documentation_has_the_columns_types_and_units_of_the_schema() -> No
         assert not {column for column in columns if f"`{column}`" not in cell}, kind
 
 
-def test_the_quickest_answer_tells_the_time() -> None:
+def test_the_quickest_answer_gives_the_clocks_offset() -> None:
     offset, error = clock.best(
         [(1000, 5_000_600, 2000), (3000, 5_002_510, 3020), (4000, 5_009_000, 9000)]
     )

@@ -90,7 +90,7 @@ class Hand:
 BEST, GOOD, POOR = vector("r", 90), vector("s", 80), vector("p", 1)
 
 
-def test_alone() -> None:
+def test_a_lone_broker_is_its_root() -> None:
     tree = Hand().tree
     assert (tree.is_root, tree.parent, tree.path_cost_ms, tree.agreed, tree.epoch) == (
         True,
@@ -267,7 +267,9 @@ def settled_hand() -> Hand:
         (3.9, 1, False),
     ],
 )
-def test_hysteresis(cost_ms: float, hops: int, moves: bool) -> None:
+def test_a_better_path_is_taken_only_when_it_stays_better(
+    cost_ms: float, hops: int, moves: bool
+) -> None:
     hand = settled_hand()
     for seq in (3, 4, 5):
         hand.hear("b", BEST, seq=seq, cost_ms=cost_ms, hops=hops)
@@ -294,7 +296,9 @@ def test_a_new_root_is_reached_by_the_best_path_at_once() -> None:
         (1, 0.0, None),  # an older one proves nothing
     ],
 )
-def test_parent_lost(seq: int, cost_ms: float, parent: str | None) -> None:
+def test_a_lost_parent_is_replaced_and_the_change_announced(
+    seq: int, cost_ms: float, parent: str | None
+) -> None:
     hand = settled_hand()
     hand.hear("b", BEST, seq=seq, cost_ms=cost_ms)
     hand.sent()
@@ -312,7 +316,7 @@ def test_parent_lost(seq: int, cost_ms: float, parent: str | None) -> None:
         assert bpdu.request is None
 
 
-def test_meant_loss_numbers_no_change_while_the_root_is_still_there() -> None:
+def test_a_link_closed_on_purpose_announces_no_topology_change() -> None:
     hand = settled_hand()
     hand.hear("b", BEST, seq=2, cost_ms=5.0)
     hand.tree.port_down(who("a").id, hand.now, failed=False)
@@ -417,7 +421,7 @@ def test_a_stop_of_our_own_is_forgiven_once_and_not_passed_on() -> None:
     assert hand.tree.is_root, "no renewal came"
 
 
-def test_old_lives_do_not_count() -> None:
+def test_claims_of_an_older_incarnation_do_not_count() -> None:
     hand = Hand("a", "b", "c")
     hand.hear("a", BEST, seq=500)
     hand.hear("b", vector("r", 90, boot=2), seq=1, cost_ms=9.0)

@@ -144,7 +144,7 @@ def attacked(count: int) -> tuple[World, FakeClient, Neighbour, list[bytes]]:
     return world, client, neighbour, packets
 
 
-def test_a_link_rests_and_nothing_is_lost() -> None:
+def test_a_link_that_brings_much_rests_and_loses_nothing() -> None:
     world, client, neighbour, packets = attacked(500)
     other = world.connect("other")
     neighbour.send(b"".join(packets))
@@ -359,7 +359,7 @@ def test_retained_messages_of_a_subscription_come_in_several_turns() -> None:
     assert len(world.node.feeds) == 0
 
 
-def test_they_wait_for_a_client_that_is_slow() -> None:
+def test_retained_messages_wait_for_a_slow_client() -> None:
     world = World()
     fill(world, 20_000)
     client = world.connect("c")
@@ -392,7 +392,7 @@ def test_a_search_that_finds_nothing_is_bounded_too() -> None:
     assert [packet.payload for packet in client.take() if isinstance(packet, Publish)] == [b"7"]
 
 
-def test_a_session_that_ends_gets_no_more_of_them() -> None:
+def test_a_session_that_ends_gets_no_more_retained_messages() -> None:
     world = World()
     fill(world, 5_000)
     client = world.connect("c")

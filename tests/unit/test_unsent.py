@@ -66,7 +66,7 @@ def test_here_it_is_sent_again_with_its_identifiers() -> None:
     assert not world.session("reader").unsent
 
 
-def test_identifiers() -> None:
+def test_packet_identifiers_of_unwritten_messages_are_found() -> None:
     """Of messages alone, and not of those that are sent once more: they may be there."""
     first = encode_packet(Publish("a", b"x" * 200, 2, packet_id=300), 5) + encode_packet(
         Publish("b", b"", 1, packet_id=7), 4

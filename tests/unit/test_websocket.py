@@ -296,7 +296,7 @@ def test_a_request_that_does_not_come_to_an_end() -> None:
     assert page.socket.aborted and page.count == (1, 0, 0)
 
 
-def test_no_place() -> None:
+def test_a_websocket_without_a_place_is_closed() -> None:
     server = Listener("web", None, 1, limits=Limits(max_parked=0))
     server.conn_count = 1
     page = Page(server=server).open()
@@ -451,7 +451,7 @@ def test_a_peer_that_does_not_read_gets_the_last_pong_only() -> None:
 # -------------------------------------------------------------------- the end
 
 
-def test_a_page_that_closes() -> None:
+def test_a_page_that_closes_gets_a_close_frame() -> None:
     page = Page().connected()
     last = encode_packet(Publish("t", b"last", 0), 4) + encode_packet(Disconnect(), 4)
     page.send(frame(BINARY, last), frame(CLOSE, closing(1001)))
@@ -461,7 +461,7 @@ def test_a_page_that_closes() -> None:
     assert not page.node.connections and not page.server.conn_count
 
 
-def test_a_page_that_is_gone() -> None:
+def test_a_page_that_disappears_ends_its_connection() -> None:
     for end in (
         lambda page: page.protocol.eof_received(),
         lambda page: page.protocol.connection_lost(OSError("reset")),

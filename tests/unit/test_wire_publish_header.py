@@ -49,7 +49,7 @@ HEADS = re.compile(r"""b["']\\x(40|50|62|70)\\x02""")
     st.integers(1, 65_535),
     st.sampled_from((3, 4, 5)),
 )
-def test_a_publish(
+def test_the_header_of_a_publish_is_found_as_the_codec_does(
     topic: str, payload: bytes, qos: int, retain: bool, dup: bool, packet_id: int, version: int
 ) -> None:
     packet = Publish(
@@ -77,7 +77,7 @@ def test_a_publish(
     assert data[end + (2 if qos else 0) + (version == 5) :] == payload
 
 
-def test_acknowledgements() -> None:
+def test_acknowledgements_are_found_as_the_codec_does() -> None:
     for kind, head in (
         (Puback, PUBACK_HEAD),
         (Pubrec, PUBREC_HEAD),

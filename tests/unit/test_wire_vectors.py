@@ -41,18 +41,22 @@ def each_version(table):
 
 
 @pytest.mark.parametrize(("name", "version", "packet", "data"), each_version(GOLDEN))
-def test_golden(name: str, version: int, packet: Packet, data: bytes) -> None:
+def test_packets_have_the_golden_bytes(
+    name: str, version: int, packet: Packet, data: bytes
+) -> None:
     assert encode_packet(packet, version) == data
     assert Decoder(version).receive(data) == [packet]
 
 
 @pytest.mark.parametrize(("name", "version", "data", "packet"), each_version(LENIENT))
-def test_accepted(name: str, version: int, data: bytes, packet: Packet) -> None:
+def test_unusual_packets_are_accepted(name: str, version: int, data: bytes, packet: Packet) -> None:
     assert Decoder(version).receive(data) == [packet]
 
 
 @pytest.mark.parametrize(("name", "version", "data", "reason"), each_version(BAD))
-def test_refused(name: str, version: int, data: bytes, reason: ReasonCode) -> None:
+def test_wrong_packets_are_refused_with_their_reason(
+    name: str, version: int, data: bytes, reason: ReasonCode
+) -> None:
     with pytest.raises(WireError) as caught:
         Decoder(version).receive(data)
     assert caught.value.reason == reason
