@@ -107,7 +107,7 @@ step = st.one_of(
 
 
 @given(st.lists(step, max_size=30))
-def test_each_message_is_in_it_or_in_the_rest(steps: list[str | int]) -> None:
+def test_each_message_is_in_the_encoded_session_or_sent_behind_it(steps: list[str | int]) -> None:
     """Whatever is published, however often it is asked for, by whichever connection, also over a
     link that breaks."""
     holding = Holding()
@@ -145,7 +145,7 @@ def test_each_message_is_in_it_or_in_the_rest(steps: list[str | int]) -> None:
 
 
 @pytest.mark.parametrize("turns", [0, 1, 5])
-def test_a_client_that_comes_back_meanwhile_has_its_session(turns: int) -> None:
+def test_a_client_that_comes_back_during_the_encoding_keeps_its_session(turns: int) -> None:
     holding = Holding()
     holding.ask(TAKE)
     for _ in range(turns):
@@ -162,7 +162,7 @@ def test_a_client_that_comes_back_meanwhile_has_its_session(turns: int) -> None:
     assert not holding.world.node.cluster.handover.size
 
 
-def test_a_session_that_ends_meanwhile_is_not_given() -> None:
+def test_a_session_that_ends_during_the_encoding_is_not_given() -> None:
     holding = Holding()
     holding.ask(TAKE)
     holding.turn()

@@ -86,11 +86,13 @@ def pool(**brokers: int | None) -> Pool:
         (Own.NONE, {}, None),
     ],
 )
-def test_who_comes_first(own: Own, there: dict[str, int | None], expected: bytes | None) -> None:
+def test_members_are_chosen_by_where_they_are_and_how_they_stand(
+    own: Own, there: dict[str, int | None], expected: bytes | None
+) -> None:
     assert pool(**there).choose(own) == expected
 
 
-def test_who_had_it_is_skipped() -> None:
+def test_a_broker_that_had_the_message_is_not_chosen_again() -> None:
     both = pool(a=1, b=1)
     assert {both.choose(Own.NONE, (b"a",)) for _ in range(5)} == {b"b"}
     assert both.choose(Own.NONE, (b"a", b"b")) is None
@@ -113,7 +115,7 @@ def test_turns_follow_the_weights(weights: dict[str, int], rounds: int) -> None:
         max_size=60,
     )
 )
-def test_the_best_is_chosen(steps: list[tuple[str, int, bool, Own]]) -> None:
+def test_the_broker_with_the_best_member_is_chosen(steps: list[tuple[str, int, bool, Own]]) -> None:
     """Whatever was before: no member is chosen while a better one is there, and none only when
     there is none."""
     there = pool()
@@ -139,7 +141,7 @@ def test_standing_is_a_power_of_two(connected: int) -> None:
     assert decode_standing(encode_standing(connected) + b"more") == told
 
 
-def test_nonsense_of_others() -> None:
+def test_malformed_standings_and_keys_are_read_without_harm() -> None:
     assert decode_standing(b"") == 0
     assert decode_standing(b"\xff") == 1 << 19
     assert parse_key(group_key("g", "a/+/#")) == ("g", "a/+/#")
@@ -166,7 +168,7 @@ group_ids = st.binary(min_size=GROUP_ID_SIZE, max_size=GROUP_ID_SIZE)
 
 
 @given(st.lists(st.tuples(whos, group_ids), min_size=1, max_size=20))
-def test_choices_there_and_back(entries: list[tuple[bytes, bytes]]) -> None:
+def test_an_encoded_assignment_decodes_to_the_same(entries: list[tuple[bytes, bytes]]) -> None:
     found = decode_choice(ReceiverAssignment(entries).encode())
     assert (found.entries, found.passed, found.visited) == (entries, False, ())
 
@@ -177,7 +179,7 @@ def test_choices_there_and_back(entries: list[tuple[bytes, bytes]]) -> None:
     st.booleans(),
     st.lists(st.binary(min_size=8, max_size=8), min_size=1, max_size=MAX_PASSES),
 )
-def test_passed_on_there_and_back(
+def test_an_encoded_reassignment_decodes_to_the_same(
     who: bytes, group_id: bytes, retain: bool, visited: list[bytes]
 ) -> None:
     found = decode_choice(
@@ -204,7 +206,7 @@ def test_other_bytes_are_refused_or_read(text: bytes) -> None:
 
 @pytest.mark.parametrize("properties", [b"", b"\x26\0\1a\0\1b", b"\x26\0\1o\0\1b"])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_in_a_publish(properties: bytes, qos: int) -> None:
+def test_an_assignment_is_read_from_its_publish_packet(properties: bytes, qos: int) -> None:
     """It is read from the packet wherever it is needed."""
     whole = Message(b"t", b"hello", qos, False, properties, None, None)
     told = ReceiverAssignment([(FAR + bytes(4), GROUP_ID)] * 3).encode()
@@ -268,7 +270,7 @@ def at(*numbers: int) -> list[tuple[bytes, bytes]]:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_members_elsewhere_in_turn(qos: int) -> None:
+def test_members_at_other_brokers_take_turns(qos: int) -> None:
     world, (one, _) = cluster()
     post(world, 101, 1)
     post(world, 102, 1)
@@ -282,7 +284,7 @@ def test_members_elsewhere_in_turn(qos: int) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_members_here_come_first(qos: int) -> None:
+def test_members_at_this_broker_come_first(qos: int) -> None:
     """As one piece, too, without a word about groups."""
     world, (one, _) = cluster()
     post(world, 101, 1)
@@ -298,7 +300,7 @@ def test_members_here_come_first(qos: int) -> None:
     assert world.counters.shared_assigned == 0
 
 
-def test_members_away_and_behind_come_later() -> None:
+def test_members_that_are_away_or_behind_come_later() -> None:
     world, (one, _) = cluster()
     post(world, 101, 1)
     client = world.connect("m", properties={17: 1000})
@@ -313,7 +315,7 @@ def test_members_away_and_behind_come_later() -> None:
     assert len(world.session("m").queue) == 1
 
 
-def test_what_is_not_named_is_silent() -> None:
+def test_a_message_assigned_to_others_is_not_delivered_to_members_here() -> None:
     """A message of another broker that does not name this one's members is not for them, whatever
     its shape."""
     world, (one, _) = cluster()
@@ -351,7 +353,7 @@ def rule(broker: Neighbour, ruling: int, number: int) -> None:
 ME = OWN + (1_000).to_bytes(4, "big")
 
 
-def test_what_is_named_is_delivered_once() -> None:
+def test_an_assigned_message_is_delivered_once() -> None:
     world, (one, other) = cluster()
     client = member(world)
     one.send(named(b"|mine", ME, 1), named(b"|mine", ME, 1))
@@ -360,7 +362,7 @@ def test_what_is_named_is_delivered_once() -> None:
     assert [payload for payload, _ in chosen(other)] == [b"mine", b"other life", b"other"]
 
 
-def test_what_a_broker_gives_that_is_not_known_yet_waits_for_its_grant() -> None:
+def test_a_message_of_an_unknown_giver_waits_for_its_grant() -> None:
     """It may have given it to another one, as it could not reach us, before we have ever heard of
     it."""
     world, (one, _) = cluster()
@@ -375,7 +377,7 @@ def test_what_a_broker_gives_that_is_not_known_yet_waits_for_its_grant() -> None
     assert [p.payload for p in client.take_publishes()] == [b"|3"]
 
 
-def test_who_has_no_member_any_more_passes_on() -> None:
+def test_a_broker_without_members_passes_the_message_on() -> None:
     world, (one, other) = cluster()
     post(world, 102, 1)
     ordinary = world.connect("o")
@@ -391,7 +393,7 @@ def test_who_has_no_member_any_more_passes_on() -> None:
     assert world.counters.shared_passed_on == 1
 
 
-def test_what_was_passed_on_is_for_the_group_alone() -> None:
+def test_a_message_that_was_passed_on_is_for_the_group_alone() -> None:
     world, (one, other) = cluster()
     client = member(world)
     ordinary = world.connect("o")
@@ -465,7 +467,7 @@ def test_the_last_member_leaves_with_messages_in_flight() -> None:
         max_size=8,
     )
 )
-def test_whatever_another_broker_says_of_shared_subscriptions(
+def test_false_statements_about_shared_subscriptions_do_no_harm(
     said: list[tuple[int, bytes]],
 ) -> None:
     world, (one, _) = cluster()
@@ -503,7 +505,7 @@ def test_members_are_posted() -> None:
     assert key not in entries
 
 
-def test_what_others_post_wrongly_is_counted() -> None:
+def test_malformed_group_entries_are_counted() -> None:
     world, _ = cluster()
     sharing = world.node.cluster.sharing
     sharing.groups._posted(bid(101), b"g\0a/#/b", b"\1")
@@ -511,7 +513,7 @@ def test_what_others_post_wrongly_is_counted() -> None:
     assert not sharing.elsewhere
 
 
-def test_nothing_is_left_of_who_has_gone() -> None:
+def test_nothing_is_kept_of_a_broker_that_is_gone() -> None:
     world, (one, _) = cluster()
     post(world, 101, 1)
     post(world, 101, 1, topic_filter="+")
@@ -527,7 +529,7 @@ def test_nothing_is_left_of_who_has_gone() -> None:
     assert [choice for _, choice in chosen(one)] == [None]
 
 
-def test_a_property_of_a_client_that_is_called_the_same() -> None:
+def test_a_clients_own_user_property_is_no_assignment() -> None:
     """It is carried on, and says nothing to brokers."""
     world, (one, _) = cluster()
     publisher = world.connect("p")
@@ -555,7 +557,7 @@ def test_garbage_costs_the_link(text: bytes) -> None:
     assert world.counters.link_garbage == 1
 
 
-def test_what_is_given_back_and_was_not_kept_is_counted() -> None:
+def test_messages_given_back_beyond_the_ledger_are_counted() -> None:
     world, (one, _) = cluster(limits=Limits(max_assigned=2))
     post(world, 101, 1)
     publisher = world.connect("p")
@@ -606,7 +608,7 @@ def reported(operation: int, key: bytes, numbers: range) -> bytes:
 
 
 @pytest.mark.parametrize("operation", [DECLINE, DENY, UNKNOWN])
-def test_all_that_a_broker_had_is_given_back_at_once(operation: int) -> None:
+def test_all_messages_of_a_broker_are_given_back_in_order(operation: int) -> None:
     """The next member gets it in order, some in each turn; what is published meanwhile is not lost
     either."""
     count = 8 * STEP

@@ -58,7 +58,7 @@ def test_every_action_is_done_by_the_handover() -> None:
 
 
 @pytest.mark.parametrize("state", [State.HERE, *TAKEN])
-def test_what_ends_a_handover_ends_it_in_every_state(state: State) -> None:
+def test_every_ending_ends_a_handover_in_every_state(state: State) -> None:
     """A session is given once its taker has it, in whatever state it is here; and while it is
     taken, whatever stops that leaves nothing behind."""
     assert TRANSITIONS[state, Input.DONE] == (Action.GIVE, State.GIVEN)
@@ -166,7 +166,7 @@ event = st.one_of(
 
 
 @given(st.lists(event, max_size=25))
-def test_whatever_is_asked_each_step_is_the_tables(
+def test_random_requests_take_only_steps_of_the_table(
     events: list[str | tuple[int, int, int, str | None]],
 ) -> None:
     """Every request is answered; every step is in the table and leads where it says; and in the

@@ -57,7 +57,7 @@ def said_by(connect: Connect) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
-def test_what_we_say(routing: str) -> None:
+def test_both_ends_say_their_link_protocol_version(routing: str) -> None:
     world = lone(routing=routing)
     (call,) = Called(world, 1).take()
     assert said_by(call)["protocol"] == str(LINK_PROTOCOL)
@@ -105,7 +105,7 @@ def test_a_called_broker_of_another_version_is_refused_in_one_line(other: str) -
     unharmed(world)
 
 
-def test_what_a_broker_of_another_version_tells_us() -> None:
+def test_a_refusal_for_our_version_is_logged_and_counted() -> None:
     world = lone()
     called = Called(world, 1)
     why = f"your broker speaks link protocol {LINK_PROTOCOL}, not 99"
@@ -119,7 +119,7 @@ def test_what_a_broker_of_another_version_tells_us() -> None:
 
 
 @pytest.mark.parametrize("said", ("two", "-1", "65536", "9" * 5000))
-def test_versions_that_cannot_be(said: str) -> None:
+def test_an_impossible_version_closes_the_connection(said: str) -> None:
     world = lone()
     caller = Neighbour(world, 1, link=False)
     caller.send(encode_packet(bridge(1, protocol=said), 5))

@@ -21,7 +21,7 @@ def test_the_hybrid_clock_follows_the_time_of_day() -> None:
     assert clock.tick(51.5) == MS + 100_000 << LOGICAL
 
 
-def test_what_is_heard_of_comes_before() -> None:
+def test_a_tick_comes_after_every_stamp_that_was_heard() -> None:
     clock = HybridClock(0.0, WALL, Limits())
     heard = MS + 5_000 << LOGICAL
     assert clock.merge(heard, 0.0)
@@ -50,7 +50,7 @@ def test_a_time_of_day_that_was_wrong_is_left_behind() -> None:
     assert clock.tick(1.0, wrong) == wrong + 1
 
 
-def test_the_end_of_time() -> None:
+def test_the_clock_ends_at_the_last_stamp() -> None:
     clock = HybridClock(0.0, WALL, Limits())
     assert clock.tick(0.0, END - 1) == END - 1
     assert HybridClock(0.0, -5.0, Limits()).physical(1.0) == 0
@@ -71,7 +71,7 @@ def test_ticks_always_grow(steps: list[tuple[float, int]]) -> None:
             last = time
 
 
-def test_what_happens_later_in_a_millisecond_is_later_on_another_broker() -> None:
+def test_stamps_within_a_millisecond_keep_the_order_between_brokers() -> None:
     """A client that goes to another broker within a millisecond has the newer connection there."""
     one, other = HybridClock(0.0, MS / 1000, Limits()), HybridClock(0.0, MS / 1000, Limits())
     assert one.tick(0.0002) < other.tick(0.0004) < one.tick(0.0006)

@@ -28,7 +28,7 @@ def pair(secret: bytes | None = None) -> tuple[World, World]:
 
 @SECRETS
 @pytest.mark.parametrize("dialler", ["original", "copy"])
-def test_the_later_one_of_two_yields_whoever_calls(secret: bytes | None, dialler: str) -> None:
+def test_the_later_of_two_brokers_with_one_id_yields(secret: bytes | None, dialler: str) -> None:
     original, copy = pair(secret)
     away = copy.connect("there")
     stays = original.connect("stays")
@@ -136,7 +136,7 @@ def test_a_restart_is_no_conflict() -> None:
     assert again.counters.id_conflicts == 0
 
 
-def test_a_third_that_has_a_link_to_the_original_says_where_that_is() -> None:
+def test_a_third_broker_says_where_the_original_is() -> None:
     """Without multicast the two would never meet."""
     third = keyed(3, TWO)
     original, copy = pair()
@@ -153,7 +153,7 @@ def test_a_third_that_has_a_link_to_the_original_says_where_that_is() -> None:
     assert copy.node.cluster.id_conflict.yields
 
 
-def test_what_is_only_announced_makes_us_call_there_once_a_second() -> None:
+def test_announcements_of_our_id_cause_one_dial_a_second() -> None:
     world = keyed(1, ONE, discovery="multicast")
     world.advance(1.0)
     dials(world)

@@ -139,7 +139,7 @@ def test_a_broker_gets_what_it_wants_at_any_time_and_in_the_end_nothing_else(
 
 
 @pytest.mark.parametrize("many", [(False,), (True,), (True, False)])
-def test_more_than_may_wait_is_looked_at_at_once(
+def test_changes_beyond_the_limit_are_handled_at_once(
     monkeypatch: pytest.MonkeyPatch, many: tuple[bool, ...]
 ) -> None:
     told = Told(monkeypatch, many, SMALL.replace(interest_changes=3))

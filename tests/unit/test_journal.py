@@ -68,7 +68,7 @@ def test_a_session_comes_back(version: int) -> None:
     assert back.payloads() == [b"live"]
 
 
-def test_a_clean_session_does_not() -> None:
+def test_a_clean_session_does_not_come_back() -> None:
     world = Durable()
     world.connect("c", 4).subscribe("a", qos=1)
     again = world.again()
@@ -77,7 +77,7 @@ def test_a_clean_session_does_not() -> None:
     assert again.connect("c", 4, clean=False).connack.session_present is False
 
 
-def test_a_session_that_its_client_ended_does_not() -> None:
+def test_a_session_that_its_client_ended_does_not_come_back() -> None:
     world = Durable()
     durable_client(world).subscribe("a", qos=1)
     assert world.session("k").recorder is not None
@@ -218,7 +218,7 @@ def test_a_will_of_a_connection_that_died_with_the_broker_is_sent_once() -> None
 
 
 @pytest.mark.parametrize("days", [1, -1, 18_000])
-def test_a_clock_that_is_set_is_not_time_that_passes(days: int) -> None:
+def test_setting_the_clock_expires_no_session(days: int) -> None:
     """As on a machine without a clock of its own, when it has heard what the time is."""
     world = Durable()
     options = {Property.SESSION_EXPIRY_INTERVAL: 3600}
@@ -244,7 +244,7 @@ def test_a_clock_that_is_set_is_not_time_that_passes(days: int) -> None:
     assert len(late.node.retained) == 0
 
 
-def test_a_clock_that_is_set_while_there_is_a_checkpoint() -> None:
+def test_setting_the_clock_during_a_checkpoint_expires_no_session() -> None:
     """What it has said already is said again."""
     world = Durable(limits=Limits(snapshot_step_items=1))
     for number in range(9):
@@ -382,7 +382,7 @@ class Chaos:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_restored_is_what_was_there(seed: int) -> None:
+def test_a_restart_restores_what_was_there(seed: int) -> None:
     """Often with a checkpoint under way, which must change nothing."""
     rng = random.Random(seed)
     often = Limits(journal_smallest=2000, snapshot_step_items=3)
@@ -406,7 +406,7 @@ def test_restored_is_what_was_there(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_so_it_is_after_a_disk_has_failed(seed: int) -> None:
+def test_a_restart_after_a_failed_disk_restores_what_was_there(seed: int) -> None:
     """And recovered, again and again, also while it recovers."""
     rng = random.Random(1000 + seed)
     world = Durable(limits=Limits(journal_smallest=2000, snapshot_step_items=3))
@@ -476,7 +476,7 @@ def test_a_durable_frame_releases_the_output_behind_it() -> None:
     assert publisher.conn.gate == 0
 
 
-def test_a_run_waits_too() -> None:
+def test_acknowledgements_of_a_run_wait_for_the_disk() -> None:
     world = lazy()
     publisher = world.connect("p")
     publisher.send(*(Publish("a/1", b"x", 2, packet_id=number) for number in range(1, 21)))
@@ -490,7 +490,7 @@ def test_a_run_waits_too() -> None:
     assert len(world.again(0).session("l").queue) == 40
 
 
-def test_what_a_client_wants_kept_is_answered_when_it_is() -> None:
+def test_a_durable_session_is_acknowledged_when_it_is_on_the_disk() -> None:
     world = Durable()
     world.files.lazy = True
     client = world.open()
@@ -506,7 +506,7 @@ def test_what_a_client_wants_kept_is_answered_when_it_is() -> None:
     assert other.subscribe("a", qos=1) == [1]
 
 
-def test_receivers_wait_at_qos_2_alone() -> None:
+def test_only_qos_2_deliveries_wait_for_the_disk() -> None:
     """The identifier of a message must not be another one after a restart."""
     world = Durable()
     kept, clean = durable_client(world), world.connect("clean")
@@ -587,7 +587,7 @@ def test_a_transport_that_has_room_again_is_not_closed_on_the_last_words() -> No
 
 
 @pytest.mark.parametrize("reads", [1, 2])
-def test_nothing_overtakes_the_first_word_of_a_broker(reads: int) -> None:
+def test_no_packet_overtakes_connack(reads: int) -> None:
     """MQTT-3.2.0-1: CONNACK waits, though the session is not kept, for what came with CONNECT."""
     world = lazy()
     client = world.open(4)
@@ -606,7 +606,7 @@ def test_nothing_overtakes_the_first_word_of_a_broker(reads: int) -> None:
     assert client.take() == [Puback(2)]
 
 
-def test_a_client_that_gets_too_much_behind_is_closed() -> None:
+def test_a_client_whose_output_waits_beyond_its_limit_is_closed() -> None:
     world = lazy(limits=Limits(client_backlog_bytes=1000))
     client = world.connect("c")
     client.subscribe("q0")
@@ -622,7 +622,7 @@ def test_a_client_that_gets_too_much_behind_is_closed() -> None:
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_what_waits_for_a_client_may_be_more_than_it_may_be_behind(sync: bool) -> None:
+def test_messages_of_a_session_may_exceed_the_output_limit(sync: bool) -> None:
     """A session's messages, retained ones: else they could never come, however fast the disk is."""
     world = Durable(sync=sync, limits=Limits(client_backlog_bytes=1000))
     client = durable_client(world)
@@ -646,7 +646,7 @@ def test_what_waits_for_a_client_may_be_more_than_it_may_be_behind(sync: bool) -
 
 
 @pytest.mark.parametrize("sizes", [(10, 5000), (5000, 10)])
-def test_the_largest_piece_that_waits_is_free(sizes: tuple[int, int]) -> None:
+def test_the_largest_waiting_piece_does_not_count(sizes: tuple[int, int]) -> None:
     conn = World().open().conn
     gate = OutputGate(Limits(client_backlog_bytes=1000))
     for lsn, size in enumerate([*sizes, 990], 1):
@@ -671,7 +671,7 @@ def bystander(world: Durable) -> FakeClient:
     return client
 
 
-def test_the_end_of_a_connection_holds_no_other() -> None:
+def test_the_end_of_a_connection_delays_no_other() -> None:
     world = Durable()
     durable_client(world, "l").subscribe("will", qos=1)
     dying = world.connect("dying", will=Will("will", b"gone", 1, False, None))
@@ -681,7 +681,7 @@ def test_the_end_of_a_connection_holds_no_other() -> None:
     assert client.conn.gate == 0
 
 
-def test_a_stop_holds_no_other_connection() -> None:
+def test_a_stop_delays_no_other_connection() -> None:
     world = Durable(sync=True)
     durable_client(world, "l").subscribe("will", qos=1)
     world.connect("dying", will=Will("will", b"gone", 1, False, None))
@@ -692,7 +692,7 @@ def test_a_stop_holds_no_other_connection() -> None:
     assert client.take() == [Disconnect(0x8B)]
 
 
-def test_new_rules_hold_no_connection() -> None:
+def test_new_rules_delay_no_connection() -> None:
     world = Durable()
     for name in ("one", "two"):
         durable_client(world, name).subscribe("$share/g/a", qos=1)
@@ -716,7 +716,7 @@ def test_new_rules_hold_no_connection() -> None:
     assert client.conn.gate == 0
 
 
-def test_what_a_plugin_publishes_holds_no_connection() -> None:
+def test_messages_of_a_plugin_delay_no_connection() -> None:
     world = Durable()
     durable_client(world, "l").subscribe("a", qos=1)
     client = bystander(world)
@@ -742,7 +742,7 @@ def test_publishers_are_not_read_while_the_disk_is_behind() -> None:
 # ---------------------------------------------------------------- a disk that fails
 
 
-def test_async_goes_on_and_says_once_that_nothing_is_kept() -> None:
+def test_async_durability_goes_on_without_a_disk_and_logs_it_once() -> None:
     world = Durable()
     listener = durable_client(world, "l")
     listener.subscribe("a", qos=1)
@@ -775,7 +775,7 @@ def test_async_goes_on_and_says_once_that_nothing_is_kept() -> None:
     assert durable_client(again, "l").payloads() == [b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_sync_does_not_acknowledge_what_is_not_written() -> None:
+def test_sync_durability_acknowledges_nothing_that_is_not_written() -> None:
     world = Durable(sync=True)
     listener = durable_client(world, "l")
     listener.subscribe("a", qos=1)
@@ -887,7 +887,7 @@ def test_checkpoints_keep_the_journal_small() -> None:
     assert picture(world.again(0, copy_of(world.files))) == picture(world)
 
 
-def test_many_starts_end_in_one_file() -> None:
+def test_many_starts_leave_few_segments() -> None:
     world = Durable()
     durable_client(world, "l").subscribe("a", qos=1)
     for _ in range(12):

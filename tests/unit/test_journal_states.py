@@ -49,7 +49,7 @@ def test_each_state_is_reached_and_left_and_each_input_and_action_is_used() -> N
     check_table(TRANSITIONS, Action, [State.NEW])
 
 
-def test_what_a_driver_or_a_timer_may_say_is_in_the_table() -> None:
+def test_the_table_has_every_answer_of_a_driver_or_timer() -> None:
     """While the journal writes or tries to, whatever the disk does. An answer to a segment cannot
     come while a failure is made good, as none is asked for then."""
     for state in set(State) - {State.NEW}:
@@ -64,7 +64,7 @@ STEPS = ("publish", "breaks", "works", "crowded", "begins", "waits", "step", "te
 
 
 @given(steps=st.lists(st.sampled_from(STEPS), max_size=60), sync=st.booleans())
-def test_whatever_a_disk_does_the_journal_is_whole_in_the_end(steps: list[str], sync: bool) -> None:
+def test_the_journal_recovers_whatever_the_disk_does(steps: list[str], sync: bool) -> None:
     """No pair that is not in the table comes; what is said of the states holds at each step."""
     world = Durable(sync=sync)
     frames = world.journal.frames

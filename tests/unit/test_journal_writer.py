@@ -50,7 +50,7 @@ class Writer:
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_what_is_written_is_read(tmp_path: Path, sync: bool) -> None:
+def test_frames_that_were_written_are_read(tmp_path: Path, sync: bool) -> None:
     writer = Writer(tmp_path, sync=sync)
     assert (writer.loaded.segment, writer.loaded.files) == (1, 0)
     assert writer.do(BeginSegment(1)) is None
@@ -126,7 +126,7 @@ def test_after_an_error_nothing_is_written_until_a_generation_begins(
     assert set(JournalWriter(tmp_path, ID, sync=True, limits=Limits()).load().image.sessions) == {5}
 
 
-def test_half_a_write_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partial_write_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Writer(tmp_path, sync=False)
     writer.do(BeginSegment(1))
     write = os.pwrite
@@ -187,7 +187,7 @@ def test_without_room_for_a_thread_the_journal_flushes_by_itself(
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("what nobody expects")])
 @pytest.mark.parametrize("what", ["pwrite", "fdatasync"])
-def test_whatever_goes_wrong_the_thread_lives(
+def test_no_error_ends_the_writers_thread(
     tmp_path: Path, what: str, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Writer(tmp_path, sync=True)
@@ -221,7 +221,7 @@ def test_a_flush_that_fails_is_reported_though_nothing_more_is_written(
     writer.disk.close()
 
 
-def test_what_was_promised_has_a_name_on_the_disk(
+def test_a_durable_file_has_its_name_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
@@ -241,7 +241,7 @@ def test_what_was_promised_has_a_name_on_the_disk(
     assert synced == [str(tmp_path / "journal")]
 
 
-def test_a_generation_that_could_not_be_completed_goes(tmp_path: Path) -> None:
+def test_an_incomplete_generation_is_deleted(tmp_path: Path) -> None:
     writer = Writer(tmp_path, sync=True)
     for segment in (1, 2):
         writer.do(BeginSegment(segment))
@@ -256,7 +256,7 @@ def test_a_generation_that_could_not_be_completed_goes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_a_file_that_is_all_right_goes_on_when_no_other_one_can_be_begun(
+def test_a_sound_segment_goes_on_when_no_other_one_can_be_begun(
     tmp_path: Path, sync: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Writer(tmp_path, sync=sync)
@@ -313,7 +313,7 @@ def test_a_file_does_not_begin_before_the_end_of_the_last_one_is_on_the_disk(
     writer.disk.close()
 
 
-def test_nothing_goes_on_behind_an_end_that_may_be_lost(
+def test_no_segment_begins_behind_an_end_that_may_be_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush=1e9))
@@ -348,7 +348,7 @@ def test_no_output_waits_for_the_end_of_a_snapshot(
     assert [path.name for path in (tmp_path / "journal").iterdir()] == ["00000002"]
 
 
-def test_what_could_not_be_put_on_the_disk_replaces_nothing(
+def test_a_segment_that_was_not_flushed_replaces_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush=0.001))
@@ -367,7 +367,7 @@ def test_what_could_not_be_put_on_the_disk_replaces_nothing(
 # ---------------------------------------------------------------- reading
 
 
-def test_what_cannot_be_read_is_cut_off_once(tmp_path: Path) -> None:
+def test_an_unreadable_end_is_cut_off_once(tmp_path: Path) -> None:
     folder = tmp_path / "journal"
     folder.mkdir()
     good = encode_header(ID, 1) + frame(1)
@@ -459,7 +459,9 @@ def test_an_end_that_was_torn_is_cut_off(tmp_path: Path, torn: bytes) -> None:
         (None, "Is a directory"),
     ],
 )
-def test_what_cannot_be_used_at_all(tmp_path: Path, content: bytes | None, why: str) -> None:
+def test_a_journal_that_cannot_be_used_is_named(
+    tmp_path: Path, content: bytes | None, why: str
+) -> None:
     path = tmp_path / "journal" / "00000001"
     if content is None:
         path.mkdir(parents=True)
@@ -473,7 +475,7 @@ def test_what_cannot_be_used_at_all(tmp_path: Path, content: bytes | None, why: 
     assert "\n" not in str(caught.value)
 
 
-def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "journal").write_text("a file")
     with pytest.raises(ConfigError, match="File exists"):
         JournalWriter(tmp_path, ID, sync=False, limits=Limits())

@@ -122,7 +122,7 @@ def test_only_what_brokers_say_to_each_other_is_read_along(time: Time) -> None:
         assert devices.network.pipes["b0", "b1"].packets == 2 and not devices.network.meter.control
 
 
-def test_what_a_packet_has_waited_to_be_read_is_late(devices: Devices, time: Time) -> None:
+def test_time_that_a_packet_waited_to_be_read_counts_as_late(devices: Devices, time: Time) -> None:
     devices.network._since = 5 * MS  # when nothing was there yet
     time.now = 9 * MS
     for _ in range(network._READS + 1):
@@ -138,7 +138,7 @@ def test_what_a_packet_has_waited_to_be_read_is_late(devices: Devices, time: Tim
     assert late.maximum == 8 * MS, "the last one may have been there since then, too"
 
 
-def test_what_did_not_go_through_is_reported() -> None:
+def test_packets_that_did_not_get_through_are_reported() -> None:
     counts = {"tap_broken": 0, "refused": 0, "unroutable": 0}
     assert lacking(counts) == []
     assert lacking(counts | {"refused": 1200}) == [
@@ -187,7 +187,7 @@ def test_a_lost_segment_holds_up_its_own_connection_only(time: Time) -> None:
     asyncio.run(lose())
 
 
-def test_what_the_queue_has_no_room_for_waits(time: Time) -> None:
+def test_bytes_beyond_the_queue_wait(time: Time) -> None:
     async def fill() -> None:
         made, due = relayed(Wire(rate_mbit=8, queue_kb=16))
         pipe = made.pipes["b0", "b1"]
@@ -403,7 +403,7 @@ def test_a_plan_undoes_each_of_its_faults() -> None:
     ]
 
 
-def test_where_there_is_no_link_there_is_none_after_a_fault() -> None:
+def test_a_fault_makes_no_link_where_there_was_none() -> None:
     faults = Faults(LINE)
     for deed in ("cut", "heal"):
         faults.injector.inject(Fault(0.0, deed, links=ALL))
@@ -413,7 +413,7 @@ def test_where_there_is_no_link_there_is_none_after_a_fault() -> None:
             faults.injector.inject(Fault(0.0, deed, links=(("b0", "b2"),)))
 
 
-def test_ports_for_the_largest_lab() -> None:
+def test_there_are_enough_ports_for_the_largest_lab() -> None:
     count = 3 * MAX_BROKERS + MAX_BROKERS * (MAX_BROKERS - 1)
     assert len(set(free_ports(count))) == count
     with pytest.raises(PortsError, match=r"^no 20000 free ports$"):

@@ -19,12 +19,12 @@ def offer(pipe: Pipe, now: int, size: int = 1000) -> int | None:
     return pipe.offer(now, size, random.Random(1))
 
 
-def test_delay_alone() -> None:
+def test_packets_arrive_after_the_delay() -> None:
     pipe = Pipe(Wire(delay_ms=20))
     assert [offer(pipe, now) for now in (0, 5 * MS)] == [20 * MS, 25 * MS]
 
 
-def test_a_rate_sends_one_after_the_other() -> None:
+def test_a_rate_sends_packets_one_after_the_other() -> None:
     pipe = Pipe(Wire(delay_ms=10, rate_mbit=8))  # 1 byte a us
     assert [offer(pipe, 0) for _ in range(3)] == [11 * MS, 12 * MS, 13 * MS]
     assert pipe.backlog(0) == 3000
@@ -42,14 +42,14 @@ def test_a_packet_larger_than_the_queue_passes_an_empty_one() -> None:
     assert offer(Pipe(Wire(rate_mbit=8, queue_kb=2)), 0, 10_000) == 10 * MS
 
 
-def test_loss_is_a_share() -> None:
+def test_the_given_share_of_packets_is_lost() -> None:
     pipe, source = Pipe(Wire(loss=0.25)), random.Random(4)
     came = sum(pipe.offer(now, 100, source) is not None for now in range(10_000))
     assert 7_300 < came < 7_700
     assert pipe.dropped_loss == 10_000 - came
 
 
-def test_shut_and_healed() -> None:
+def test_a_pipe_that_was_shut_can_be_healed() -> None:
     pipe = Pipe(Wire(delay_ms=5))
     assert offer(pipe, 0) == 5 * MS
     pipe.shut()
@@ -59,7 +59,7 @@ def test_shut_and_healed() -> None:
     assert offer(pipe, 10 * MS) == 15 * MS
 
 
-def test_slowed_while_packets_are_under_way() -> None:
+def test_a_change_of_delay_does_not_reorder_packets() -> None:
     pipe = Pipe(Wire(delay_ms=50))
     assert offer(pipe, 0) == 50 * MS
     pipe.change({"delay_ms": 1})
@@ -68,7 +68,7 @@ def test_slowed_while_packets_are_under_way() -> None:
         pipe.change({"speed": 1})
 
 
-def test_no_wire_no_packet() -> None:
+def test_without_a_link_no_packet_passes() -> None:
     pipe = Pipe(None)
     assert offer(pipe, 0) is None
     pipe.shut()
@@ -78,7 +78,7 @@ def test_no_wire_no_packet() -> None:
     assert offer(pipe, 0) is None, "nor is there now"
 
 
-def test_what_is_undone_undoes_nothing_else() -> None:
+def test_undoing_a_fault_leaves_the_others() -> None:
     pipe = Pipe(Wire(delay_ms=5, loss=0.1))
     pipe.change({"delay_ms": 100}, 1)
     pipe.shut(2)

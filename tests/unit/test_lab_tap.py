@@ -64,7 +64,7 @@ KINDS = [("connect", -1), ("publish", 5), ("pingreq", -1), ("other", -1), ("publ
     st.randoms(use_true_random=False),
     st.integers(0, 2**32 - 1),
 )
-def test_any_cut_any_order_and_repetitions(
+def test_packets_are_found_in_segments_in_any_order(
     cuts: list[int], source: random.Random, first: int
 ) -> None:
     listener = Listener()
@@ -79,7 +79,7 @@ def test_any_cut_any_order_and_repetitions(
     assert sum(seen.size for _, _, seen in listener.seen) == len(STREAM)
 
 
-def test_a_hole_in_a_large_window() -> None:
+def test_a_hole_in_a_large_window_is_given_up() -> None:
     listener = Listener()
     listener.open()
     words = [

@@ -22,7 +22,7 @@ def test_every_shipped_topology_can_be_read() -> None:
         assert drawn.brokers and len(drawn.as_dict()["brokers"]) == len(drawn.brokers)
 
 
-def test_papers_network() -> None:
+def test_the_network_of_the_papers_is_drawn_by_seed() -> None:
     mesh = topology.load("mesh5")
     assert mesh.brokers == ("b0", "b1", "b2", "b3", "b4")
     drawn = mesh.drawn(7)
@@ -32,7 +32,7 @@ def test_papers_network() -> None:
     assert mesh.drawn(7) == drawn != mesh.drawn(8)
 
 
-def test_links_tree_and_sites() -> None:
+def test_a_topology_has_links_a_tree_and_sites() -> None:
     links = "[{between: [x, y], delay_ms: 3, loss: 0.5}]"
     place = read(
         f"brokers: [x, y, z]\nsites: [w]\ndefault: off\nlinks: {links}\ntree: [[x, y], [z, y]]"
@@ -43,7 +43,7 @@ def test_links_tree_and_sites() -> None:
     assert read("brokers: 3").bridges() == (("b1", "b0"), ("b2", "b0"))
 
 
-def test_sized() -> None:
+def test_a_topology_can_be_given_another_size() -> None:
     assert read("brokers: 5\nlinks: [{between: [b0, b4], loss: 0.1}]").sized(2).brokers == (
         "b0",
         "b1",

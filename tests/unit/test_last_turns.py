@@ -153,7 +153,7 @@ def properties(count: int) -> Properties:
 @pytest.mark.parametrize(
     "kind", [PacketType.PUBLISH, PacketType.CONNECT, PacketType.SUBSCRIBE, WILL]
 )
-def test_more_user_properties_than_a_packet_may_have(kind: int) -> None:
+def test_too_many_user_properties_are_refused(kind: int) -> None:
     most = encode_properties(properties(MAX_REPEATED))
     assert decode_properties(most, 0, kind)[1] == len(most)
     with pytest.raises(ProtocolViolation) as raised:
@@ -161,7 +161,7 @@ def test_more_user_properties_than_a_packet_may_have(kind: int) -> None:
     assert raised.value.reason == ReasonCode.PACKET_TOO_LARGE
 
 
-def test_more_subscription_identifiers_than_a_packet_may_have() -> None:
+def test_too_many_subscription_identifiers_are_refused() -> None:
     many = encode_properties({Property.SUBSCRIPTION_IDENTIFIER: [1] * (MAX_REPEATED + 1)})
     with pytest.raises(ProtocolViolation):
         decode_properties(many, 0, PacketType.PUBLISH)
@@ -170,7 +170,7 @@ def test_more_subscription_identifiers_than_a_packet_may_have() -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_who_sends_more_is_closed_and_who_sends_many_rests(qos: int) -> None:
+def test_too_many_properties_close_a_client_and_many_end_its_turn(qos: int) -> None:
     world = World()
     client, other = world.connect("c"), world.connect("o")
     other.subscribe("t", qos=0)
@@ -187,7 +187,7 @@ def test_who_sends_more_is_closed_and_who_sends_many_rests(qos: int) -> None:
     assert other.payloads() == []
 
 
-def test_many_of_them_go_the_careful_way() -> None:
+def test_packets_with_too_many_properties_are_not_forwarded_as_they_came() -> None:
     few, many = (encode_properties(properties(count))[2:] for count in (100, 2000))
     assert forwardable(few)
     assert forwardable(many)

@@ -29,7 +29,7 @@ TOP = (5).to_bytes(6, "big")
 LINK = some_link()
 
 
-def test_ranges() -> None:
+def test_encoded_ranges_decode_to_the_same() -> None:
     for ranges in ([], [(1, 1)], [(1, 5), (7, LAST)]):
         assert decode_ranges(encode_ranges(KEY, ranges)) == (KEY, ranges)
 
@@ -40,7 +40,7 @@ BACKWARDS = bytes(12) + b"\0\0\0\0\0\2" + b"\0\0\0\0\0\1"
 @pytest.mark.parametrize(
     "body", [b"", bytes(11), bytes(13), bytes(24), BACKWARDS, bytes(12 + 12 * 65)]
 )
-def test_bent_ranges(body: bytes) -> None:
+def test_malformed_ranges_are_refused(body: bytes) -> None:
     with pytest.raises(MalformedPacket):
         decode_ranges(body)
 
@@ -49,7 +49,7 @@ def test_bent_ranges(body: bytes) -> None:
     "data",
     [b"", bytes(3), bytes(4) + b"\x32", bytes(4) + b"\x32\x05\0\1a", b"\0\0\0\x20" + bytes(20)],
 )
-def test_bent_pieces(data: bytes) -> None:
+def test_malformed_pieces_are_dropped(data: bytes) -> None:
     """They are dropped, and what is missing goes on missing."""
     node = World(discovery="static").node
     late, now = node.cluster.late_offers, node.now
@@ -104,7 +104,7 @@ def test_a_piece_of_several_parts_arrives_whole(monkeypatch: pytest.MonkeyPatch)
     assert [message.payload for message in taken] == [sent.payload]
 
 
-def test_what_a_piece_stands_for_is_not_asked_for_again() -> None:
+def test_numbers_that_a_piece_covers_are_not_asked_for_again() -> None:
     """Numbers between those that it brings were wanted by no subscriber here: a broker that asked
     for them went on asking for ever."""
     node = World(discovery="static").node

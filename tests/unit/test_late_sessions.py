@@ -105,7 +105,9 @@ class Other:
 
 
 @given(steps)
-def test_in_the_end_all_is_known_as_it_is(steps: list[tuple[str, set[bytes]]]) -> None:
+def test_sessions_announced_in_any_order_are_known_in_the_end(
+    steps: list[tuple[str, set[bytes]]],
+) -> None:
     other = Other()
     whereabouts = other.world.node.cluster.whereabouts
     for what, some in steps:
@@ -125,7 +127,7 @@ def test_in_the_end_all_is_known_as_it_is(steps: list[tuple[str, set[bytes]]]) -
         assert not told
 
 
-def test_what_comes_while_they_are_looked_at() -> None:
+def test_a_client_is_found_before_its_announcement_is_handled() -> None:
     """A client whose session is announced, and has not been handled, is found by its CONNECT; the
     others are seen later."""
     limits = Limits(listing_changes=2, listing_sessions=1)

@@ -295,7 +295,7 @@ def test_vectors_at_the_limits_are_taken_and_passed_on(kind: int, top: int) -> N
     unharmed(world)
 
 
-def test_late_messages() -> None:
+def test_late_qos_0_is_dropped_and_late_qos_1_and_2_are_delivered() -> None:
     """QoS 0, which is numbered by itself, keeps its order or is dropped; QoS 1 and 2 are worth more
     than theirs."""
     world = lone()
@@ -375,7 +375,7 @@ def test_a_neighbour_cannot_have_the_log_replayed_without_end() -> None:
         assert DONE in [kind for kind, _ in again.control()], "once in a while it may"
 
 
-def test_ten_thousand_members_that_are_not_there() -> None:
+def test_thousands_of_made_up_members_are_neither_dialled_nor_gossiped() -> None:
     """A neighbour's made-up brokers: few are believed, few are dialled, and they are not gossiped
     one by one."""
     world = lone()

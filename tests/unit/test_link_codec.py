@@ -147,7 +147,7 @@ def test_both_readers_read_what_is_written(
     st.integers(1, 2),
     st.lists(st.sampled_from((b"a", b"b", b"cd")), min_size=1, max_size=6),
 )
-def test_both_readers_read_what_continues(qos: int, payloads: list[bytes]) -> None:
+def test_both_readers_read_packets_that_continue_a_run(qos: int, payloads: list[bytes]) -> None:
     packets = [
         b"\0\1".join(encode_halves(b"t", payload, 5, qos, False, b"")) for payload in payloads
     ]
@@ -161,7 +161,7 @@ def test_both_readers_read_what_continues(qos: int, payloads: list[bytes]) -> No
 
 
 @given(messages(), st.data())
-def test_what_is_cut_short_is_refused(
+def test_a_truncated_publish_is_refused(
     written: tuple[Message, ReceiverAssignment | None], data: Any
 ) -> None:
     message, choice = written

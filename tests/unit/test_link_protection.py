@@ -34,7 +34,7 @@ def expand(key: bytes, label: bytes) -> bytes:
     return hmac.digest(key, b"mqttree " + label + b"\1", "sha256")
 
 
-def test_golden_keys() -> None:
+def test_keys_are_derived_as_in_the_golden_example() -> None:
     """As written down in decision 2, computed by other means."""
     entropy = [bytes(range(at, at + OFFER_BYTES)) for at in (0, 64)]
     one, two = (Offer(each) for each in entropy)
@@ -64,7 +64,7 @@ def test_golden_keys() -> None:
     )
 
 
-def test_golden_records() -> None:
+def test_records_are_sealed_as_in_the_golden_example() -> None:
     cipher = Cipher(SECRET, Limits().records_per_key)
     for number in (1, 2, 3):
         sealed = AESGCM(SECRET).encrypt(number.to_bytes(12, "big"), b"a packet", None)
@@ -119,7 +119,7 @@ def hold(wire: Wire) -> list[bytes]:
     st.integers(0, 1 << 32),
 )
 @settings(deadline=None, max_examples=30)
-def test_what_is_written_comes_out_however_it_is_cut(
+def test_a_stream_of_records_may_be_cut_anywhere(
     sizes: list[int], cuts: list[int], seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -219,7 +219,7 @@ def agreed_bytes() -> dict[str, bytes]:
     return seen
 
 
-def test_a_handshake_is_as_decision_2_says() -> None:
+def test_a_handshake_has_the_packets_that_decision_2_names() -> None:
     seen = agreed_bytes()
     for direction in "><":
         data = seen[direction]

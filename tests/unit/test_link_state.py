@@ -131,7 +131,7 @@ class Net:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_all_know_all_that_can_be_reached(seed: int) -> None:
+def test_all_brokers_know_all_that_can_be_reached(seed: int) -> None:
     net = Net(seed)
     chance = net.random
     names = [name(n) for n in range(chance.randrange(2, 9))]
@@ -174,7 +174,7 @@ def two() -> Net:
     return net
 
 
-def test_a_return_costs_no_listing() -> None:
+def test_a_link_that_returns_costs_no_listing() -> None:
     net = two()
     for number in range(100):
         net.brokers[name(1)].post(b"%d" % number, b"x")
@@ -245,7 +245,7 @@ def test_malformed_messages_raise_an_error(message: bytes) -> None:
         net.brokers[name(1)].received(name(2), message)
 
 
-def test_too_much_is_refused() -> None:
+def test_an_entry_that_is_too_large_is_refused() -> None:
     directory = LinkStateDatabase(name(1), 1, DEFAULTS)
     with pytest.raises(ValueError, match="limits"):
         directory.post(b"k", bytes(80_000))
@@ -257,7 +257,7 @@ def test_a_stranger_changes_nothing() -> None:
     assert directory.reachable() == []
 
 
-def test_a_listing_has_so_many_bytes() -> None:
+def test_a_listing_is_bounded_in_bytes() -> None:
     one = LinkStateDatabase(name(1), 1, Limits(listing_own_bytes=1000))
     one.post(b"a" * 400, b"")
     one.post(b"b" * 400, b"12345678")

@@ -152,7 +152,7 @@ def linked(world: World, state: State) -> tuple[Neighbour, Link]:
 
 @pytest.mark.parametrize("state", [State.AGREEING, *UP])
 @pytest.mark.parametrize("happened", list(PACKETS))
-def test_what_a_neighbour_may_send_in_a_state(state: State, happened: Input) -> None:
+def test_a_record_out_of_place_closes_the_link(state: State, happened: Input) -> None:
     world = lone()
     near, link = linked(world, state)
     assert state_of(link) is state
@@ -173,7 +173,7 @@ def test_what_a_neighbour_may_send_in_a_state(state: State, happened: Input) -> 
 
 
 @pytest.mark.parametrize("happened", list(PACKETS))
-def test_what_a_called_broker_may_send_to_the_dialler(happened: Input) -> None:
+def test_a_called_broker_may_send_only_what_the_table_has(happened: Input) -> None:
     world = lone(seeds=(("10.0.0.9", 1883),))
     link = dialled(world)
     assert state_of(link) is State.DIALLED
@@ -207,7 +207,7 @@ def test_an_input_without_a_place_that_is_no_packet_closes_the_link() -> None:
     unharmed(world)
 
 
-def test_the_way_of_a_link() -> None:
+def test_a_link_goes_through_its_states() -> None:
     world = lone()
     near, link = linked(world, State.LIVE)
     for happened, follows in (
@@ -258,7 +258,7 @@ def named(states: list[str]) -> str:
     return ", ".join(states)
 
 
-def test_the_page_has_the_table() -> None:
+def test_the_page_has_the_table_of_link_states() -> None:
     page = read("docs/reference/link-protocol.md")
     assert "\n".join(rows()) in page, "python -m tests.unit.test_link_states prints it"
     for state in State:

@@ -63,5 +63,5 @@ def test_garbage_from_one_host_is_one_line(world: World) -> None:
         ("a:b", "a:b"),
     ],
 )
-def test_the_host_of_a_peer(peer: str, host: str) -> None:
+def test_the_host_is_taken_from_a_peers_address(peer: str, host: str) -> None:
     assert host_of(peer) == host

@@ -98,7 +98,7 @@ def test_a_segment_is_read_as_it_was_written(
 
 
 @given(st.lists(FRAMES, min_size=1, max_size=3), st.data())
-def test_every_cut_and_every_damaged_byte(
+def test_a_damaged_segment_is_read_up_to_the_damage(
     frames: list[list[Away] | tuple[list[Part], list[LoggedRecord]]], data: st.DataObject
 ) -> None:
     """What stands before it counts; nothing that was not written is ever read."""
@@ -122,7 +122,7 @@ def test_every_cut_and_every_damaged_byte(
 
 
 @given(st.binary(max_size=200))
-def test_bytes_that_are_no_segment(data: bytes) -> None:
+def test_bytes_that_are_no_segment_are_refused(data: bytes) -> None:
     read(data)
     read(encode_header(ID, 7) + data)
     with pytest.raises(JournalError):
@@ -131,7 +131,7 @@ def test_bytes_that_are_no_segment(data: bytes) -> None:
 
 @pytest.mark.parametrize("expiry", [None, 0, 7, 1 << 31])
 @pytest.mark.parametrize("retain", [True, False])
-def test_expiry_on_links(expiry: int | None, retain: bool) -> None:
+def test_expiry_and_retain_survive_on_links(expiry: int | None, retain: bool) -> None:
     message = Message(
         b"a/b", b"x", 1, retain, b"\x01\x01", None if expiry is None else 100.0 + expiry, None
     )
@@ -226,7 +226,9 @@ STEPS = st.lists(
 
 @settings(max_examples=150)
 @given(STEPS, st.sampled_from((3_000_000, 1 << 30)))
-def test_what_was_added_is_there_or_lost(steps: list[tuple[object, ...]], limit: int) -> None:
+def test_each_message_of_the_tail_is_there_or_counted_as_lost(
+    steps: list[tuple[object, ...]], limit: int
+) -> None:
     """In order, once; and what is lost is counted to the message. What a crash takes that was not
     written is the journal's."""
     bench = Bench(limit)

@@ -49,5 +49,5 @@ def test_the_clock_as_psutil_has_it(tmp_path: Path) -> None:
     assert machine._present_mhz(tmp_path / "missing") == 0.0
 
 
-def test_open_files_for_clients() -> None:
+def test_most_open_files_are_left_for_clients() -> None:
     assert 0 < machine.files_for_clients() <= os.sysconf("SC_OPEN_MAX")

@@ -55,7 +55,7 @@ WITH_PATHS = [*PAGES, *(page for page in ALL_PAGES if re.match(r"docs/(decisions
 
 
 @pytest.mark.parametrize("page", WITH_PATHS)
-def test_paths_are_there(page: str) -> None:
+def test_paths_on_pages_exist(page: str) -> None:
     known = files()
     named = re.findall(r"`([\w/.-]+(?:/|\.py))`", text_of(page))
     missing = [
@@ -159,7 +159,7 @@ def test_the_drawn_floors_are_those_that_are_checked() -> None:
     assert inner == checked["floors of the cluster"]
 
 
-def test_the_contract_has_every_effect() -> None:
+def test_the_driver_contract_has_every_effect() -> None:
     table = text_of("docs/reference/driver-contract.md").partition(
         "| effect | what to do | answer |"
     )[2]

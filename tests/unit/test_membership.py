@@ -130,7 +130,7 @@ def states(effects: list[Effect]) -> list[State]:
 # --- the machine of Overlays 3 --------------------------------------------------------------------
 
 
-def test_alone_it_goes_to_runtime_after_td() -> None:
+def test_a_lone_broker_goes_to_runtime_after_td() -> None:
     one = Subject()
     one.membership.tree_agreed(True, 0.1)
     assert states(one.log) == [State.DISCOVERY]
@@ -218,7 +218,7 @@ D, T, R = State.DISCOVERY, State.FORMING, State.RUNTIME
         (nothing, D, T, R),
     ],
 )
-def test_state_table(
+def test_events_lead_from_state_to_state_as_in_the_paper(
     event: Callable[[Subject, float], None],
     from_discovery: State,
     from_otc: State,
@@ -256,7 +256,7 @@ def test_a_newcomer_restarts_td_but_many_of_them_cannot_hold_it_for_ever() -> No
 # --- announcing -----------------------------------------------------------------------------------
 
 
-def test_burst_then_beacon() -> None:
+def test_a_burst_of_announcements_is_followed_by_beacons() -> None:
     one = Subject()
     one.until(1.0)
     burst = announcements(one.log)
@@ -543,7 +543,7 @@ def test_gossip_version_grows_with_what_there_is_to_tell() -> None:
     assert grown()
 
 
-def test_gossip_of_what_cannot_be_dialled_from_here() -> None:
+def test_gossiped_addresses_that_cannot_be_dialled_from_here_are_ignored() -> None:
     one = Subject()
     near, far = Address("127.0.0.1", 1883), Address("10.0.0.7", 1883)
     addresses = [
@@ -652,7 +652,7 @@ def test_own_announcements_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("boot", [4, 5, 6])
-def test_two_brokers_with_one_id(boot: int) -> None:
+def test_two_brokers_with_one_id_are_reported_once(boot: int) -> None:
     one = Subject()
     for now in (1.0, 2.0, 3.0, 4.0):
         one.hear(50, now, boot=boot, source=source(9))
@@ -672,7 +672,7 @@ def test_an_earlier_life_is_no_second_broker() -> None:
     assert lines(one.log) == []
 
 
-def test_a_link_to_ones_own_id() -> None:
+def test_a_link_to_our_own_id_is_reported_and_not_dialled_again() -> None:
     one = Subject(seeds=(place(1), place(2)))
     one.membership.link_up(OWN.id, OWN.boot, None, 0.1, dialled=place(1))
     one.membership.link_up(OWN.id, 9, None, 0.1, dialled=place(2))

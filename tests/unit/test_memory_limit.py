@@ -101,7 +101,7 @@ def test_room_that_has_become_free_is_used_again() -> None:
     assert world.counters.dropped_memory == dropped
 
 
-def test_a_connected_client_is_not_dropped_for() -> None:
+def test_messages_for_a_connected_client_are_not_dropped() -> None:
     world = World(max_queued_bytes=1 * MIB)
     client = world.connect("c")
     client.subscribe("q/#", qos=1)
@@ -109,7 +109,7 @@ def test_a_connected_client_is_not_dropped_for() -> None:
     assert world.counters.dropped_memory == 0
 
 
-def test_the_order_in_which_memory_is_made() -> None:
+def test_memory_is_freed_in_the_documented_order() -> None:
     """High: no new retained topics, no new clients. Full: nothing for who is away. Over: the
     largest sessions end."""
     world = World(memory_limit=40 * MIB, max_queued_bytes=1 << 40, max_retained_bytes=1 << 40)
@@ -165,14 +165,14 @@ def test_a_packet_that_never_ends_is_closed_at_last() -> None:
     assert world.counters.memory_closed == 1
 
 
-def test_the_count_of_a_session() -> None:
+def test_a_sessions_queue_is_counted_with_its_overhead() -> None:
     world = World()
     away(world, "c")
     fill(world, "q/1", 50, 1000)
     assert 50 * 1000 < queue_memory(world.session("c")) < 50 * (1000 + costs.QUEUED_MEMORY + 100)
 
 
-def test_the_default_is_a_share_of_what_there_is(tmp_path: Path) -> None:
+def test_the_default_limit_is_a_share_of_the_machines_memory(tmp_path: Path) -> None:
     machine = default_memory_limit(tmp_path / "no such file")
     assert machine > 0
     for text, limit in (("max\n", machine), ("1000000\n", 600_000), ("", machine)):
@@ -264,7 +264,7 @@ def test_all_that_clients_leave_here_is_counted_and_has_an_end(what: str) -> Non
     assert 0.4 * limit < taken < 1.6 * limit, "what is counted is about what it takes"
 
 
-def test_what_a_client_leaves_is_given_back() -> None:
+def test_memory_of_a_client_that_leaves_is_given_back() -> None:
     world = World(memory_limit=100 * MIB)
     world.advance(2.0)
     before = world.node.memory.used

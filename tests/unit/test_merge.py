@@ -28,7 +28,7 @@ def session_of(world: World) -> Session:
 
 
 @pytest.mark.parametrize("before", [0, 5])
-def test_what_a_session_had_where_it_came_from(before: int) -> None:
+def test_a_merge_knows_what_a_session_had_at_another_broker(before: int) -> None:
     """It got numbers `before` + 1 to 10 at another broker, whether they have been here or not."""
     world = World()
     session = session_of(world)

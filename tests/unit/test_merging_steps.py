@@ -112,7 +112,7 @@ def test_an_older_session_is_added_when_it_has_been_read(scene: Scene) -> None:
     assert set(scene.requests()) == {DONE}
 
 
-def test_what_comes_once_more_meanwhile_changes_nothing(scene: Scene) -> None:
+def test_a_path_change_during_a_merge_changes_nothing(scene: Scene) -> None:
     scene.give()
     scene.merging.way_changed(bid(101))
     scene.merging._turn(scene.world.now)
@@ -144,7 +144,9 @@ def withdrawn(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("happens", [ended, withdrawn])
-def test_no_client_wants_it_any_more(scene: Scene, happens: Callable[[Scene], None]) -> None:
+def test_a_merge_ends_when_no_client_wants_the_session(
+    scene: Scene, happens: Callable[[Scene], None]
+) -> None:
     happens(scene)
     scene.end()
     scene.world.advance(2.0)
@@ -153,7 +155,9 @@ def test_no_client_wants_it_any_more(scene: Scene, happens: Callable[[Scene], No
     assert DONE not in scene.requests()
 
 
-def test_another_broker_takes_the_newer_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_merge_waits_while_the_newer_session_is_leaving(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is added now would not go with it."""
     leaves = True
     monkeypatch.setattr(Handover, "leaves", lambda handover, client_id: leaves)

@@ -29,7 +29,7 @@ def message(
     st.integers(1, 65535),
     st.binary(max_size=300),
 )
-def test_like_the_encoder(
+def test_a_kept_packet_equals_the_encoders(
     version: int, qos: int, retain: bool, dup: bool, packet_id: int, payload: bytes
 ) -> None:
     packet = Publish("t/é", payload, qos, retain, dup, packet_id if qos else None)
@@ -43,12 +43,12 @@ def test_like_the_encoder(
     "size", [0, 1, 119, 120, 121, 16_375, 16_376, 16_380, 2_097_144, 2_097_150]
 )
 @pytest.mark.parametrize("version", [4, 5])
-def test_every_length_of_the_length(size: int, version: int) -> None:
+def test_every_size_of_the_remaining_length_is_right(size: int, version: int) -> None:
     data = message(b"x" * size).packet(version, 1, False, 7)
     assert Decoder(version).receive(data) == [Publish("t/é", b"x" * size, 1, packet_id=7)]
 
 
-def test_kept_by_version_qos_and_retain() -> None:
+def test_encoded_packets_are_kept_by_version_qos_and_retain() -> None:
     one = message(b"x", encode_properties({P.CONTENT_TYPE: "c"})[1:])
     seen = {one.packet(v, q, r, 3) for v in (3, 4, 5) for q in (0, 1, 2) for r in (False, True)}
     assert len(seen) == 12  # 3.1 and 3.1.1 have the same bytes
@@ -59,7 +59,7 @@ def test_kept_by_version_qos_and_retain() -> None:
 @pytest.mark.parametrize(
     ("now", "left"), [(100.0, 60), (100.4, 60), (130.0, 30), (160.0, 0), (1e9, 0)]
 )
-def test_remaining_time(now: float, left: int) -> None:
+def test_a_message_carries_its_remaining_time(now: float, left: int) -> None:
     """MQTT-3.3.2-6."""
     one = message(b"x", encode_properties({P.CONTENT_TYPE: "c"})[1:], 160.0)
     (packet,) = Decoder(5).receive(one.packet(5, 0, False, 0, now=now))
@@ -69,7 +69,7 @@ def test_remaining_time(now: float, left: int) -> None:
     assert one.expired(now) == (left == 0)
 
 
-def test_subscription_identifiers() -> None:
+def test_subscription_identifiers_are_added_to_a_packet() -> None:
     ids = b"".join(encode_identifier(n) for n in (1, 127, 128, 268_435_455))
     (packet,) = Decoder(5).receive(message().packet(5, 1, True, 9, subscription_ids=ids))
     assert packet == Publish(
@@ -78,7 +78,7 @@ def test_subscription_identifiers() -> None:
     assert message().packet(4, 1, True, 9, subscription_ids=ids) == message().packet(4, 1, True, 9)
 
 
-def test_the_memory_of_a_message() -> None:
+def test_the_memory_of_a_message_is_estimated() -> None:
     assert size_of(message(b"12345", b"123")) == 5 + 3 + 4
 
 
@@ -110,7 +110,7 @@ def test_the_memory_of_a_message() -> None:
     ),
     st.sampled_from(["t", "a/b/c", "é"]),
 )
-def test_runs_for_the_other_version(
+def test_a_run_is_converted_to_the_other_version(
     before: int, after: int, fills: list[int], size: int, topic: str
 ) -> None:
     packets = [Publish(topic, bytes((fill,)) * size) for fill in fills]

@@ -36,7 +36,9 @@ def batches(draw: st.DrawFn) -> tuple[MessageBatch, list[tuple[str, bytes, int]]
 
 
 @given(batches())
-def test_what_is_encoded_is_read(case: tuple[MessageBatch, list[tuple[str, bytes, int]]]) -> None:
+def test_an_encoded_batch_is_read_back(
+    case: tuple[MessageBatch, list[tuple[str, bytes, int]]],
+) -> None:
     batch, wanted = case
     data = batch.encode()
     assert is_batch(data)
@@ -78,7 +80,7 @@ def test_a_damaged_batch_is_refused_or_read_and_nothing_else(
 @pytest.mark.parametrize(
     ("first", "qos"), [(0x31, 0), (0x38, 0), (0x32, 0), (0x30, 1), (0x36, 1), (0x34, 1), (0x3A, 1)]
 )
-def test_packets_that_a_batch_may_not_have(first: int, qos: int) -> None:
+def test_a_packet_that_no_batch_may_have_is_refused(first: int, qos: int) -> None:
     one = bytearray(packet("a", b"x", int(first & 6 > 0), 4))
     one[0] = first
     data = encode_batch(KEY, 1, bytes(one), 1, 4, qos)
@@ -86,7 +88,7 @@ def test_packets_that_a_batch_may_not_have(first: int, qos: int) -> None:
         list(MessageBatch.read(data).messages())
 
 
-def test_the_count_is_that_of_the_packets() -> None:
+def test_a_wrong_count_of_packets_is_refused() -> None:
     one = packet("a", b"x", 0, 5)
     for count in (1, 3):
         data = encode_batch(KEY, 1, 2 * one, count, 5, 0)
@@ -113,7 +115,7 @@ def test_parts_have_the_messages_that_follow_each_other_with_the_same_answer(
     ]
 
 
-def test_what_only_looks_like_a_batch() -> None:
+def test_a_packet_that_only_looks_like_a_batch_is_none() -> None:
     one = encode_batch(KEY, 1, packet("a", b"x", 1, 4), 1, 4, 1)
     for first in (0x31, 0x33, 0x35, 0x36, 0x3A, 0x40):
         assert not is_batch(bytes((first,)) + one[1:])

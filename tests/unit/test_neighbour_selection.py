@@ -100,7 +100,9 @@ def test_a_join_or_leave_changes_few_links(ids: set[bytes], other: bytes) -> Non
 @pytest.mark.parametrize(
     ("count", "degree", "diameter"), [(10, 6, 2), (50, 10, 3), (200, 14, 4), (1000, 18, 6)]
 )
-def test_how_many_links_and_how_far(count: int, degree: int, diameter: int) -> None:
+def test_the_graph_has_the_expected_degree_and_diameter(
+    count: int, degree: int, diameter: int
+) -> None:
     ids = [bid(number) for number in range(count)]
     graph = {broker: neighbours(broker, ids) for broker in ids}
     assert {len(chosen) for chosen in graph.values()} == {degree}
@@ -172,7 +174,7 @@ class Subject:
         return {int.from_bytes(broker, "big") for broker in neighbours(OWN, map(bid, known))}
 
 
-def test_few_are_all_linked_and_stay_so() -> None:
+def test_few_brokers_are_all_linked_to_each_other() -> None:
     one = Subject()
     one.learn(*range(1, FEW + 1))
     one.run(100.0)
@@ -190,7 +192,7 @@ def test_without_a_limit_all_are_linked() -> None:
     assert one.links == set(range(1, 41))
 
 
-def test_of_many_some_are_linked_and_those_that_are_too_many_are_closed_later() -> None:
+def test_of_many_members_some_are_linked_and_surplus_links_are_closed_later() -> None:
     one = Subject()
     everybody = range(4900, 5100)
     one.learn(*(number for number in everybody if number != 5000))
@@ -274,7 +276,7 @@ def test_members_in_the_tree_are_not_forgotten_without_a_link() -> None:
     assert bid(3) not in {member[0] for member in one.membership.members(one.now)}
 
 
-def test_made_up_members_take_no_place_for_long() -> None:
+def test_made_up_members_hold_no_place_for_long() -> None:
     one = Subject()
     one.learn(*range(1, 6))
     one.run(1.0)
