@@ -608,7 +608,7 @@ class Session:
 
     def miss_runs(self) -> None:
         """Look through what the publish path left in the outbox of a client that is away: packets
-        at QoS 0 without properties."""
+        at QoS 0 that do not expire, in the form of its version."""
         outbox, self.outbox = self.outbox, []
         if not self.node.config.keep_missed or not any(s.qos for s in self.subscriptions.values()):
             return
@@ -621,10 +621,22 @@ class Session:
                 size = packet_size(data[position : position + 5])
                 length, body = read_length(data, position + 1)
                 start = topic_end(data, body)
-                payload = data[start + (self.version == 5) : body + length]
-                self.miss(
-                    Message(data[body + 2 : start], payload, 0, False, b"", None, None), False, b""
+                properties = b""
+                payload = start
+                if self.version == 5:
+                    section, payload = read_length(data, start)
+                    properties = data[payload : payload + section]
+                    payload += section
+                message = Message(
+                    data[body + 2 : start],
+                    data[payload : body + length],
+                    0,
+                    False,
+                    properties,
+                    None,
+                    None,
                 )
+                self.miss(message, False, b"")
                 position += size
 
     def put_by(self, outgoing: Outgoing, source: Connection | None, *, tell: bool) -> None:

@@ -237,3 +237,24 @@ def test_what_goes_through_as_it_came_is_sound(
                 decode_properties(encode_varint(len(candidate)) + candidate, 0, PacketType.PUBLISH)
             except WireError as error:
                 raise AssertionError(f"{candidate!r} goes through: {error.message}") from None
+
+
+def test_what_an_absent_client_missed_keeps_its_properties() -> None:
+    """Packets that the fast path left for a client that is away are told apart from their
+    properties."""
+    world = World(keep_missed=True)
+    kept = {Property.SESSION_EXPIRY_INTERVAL: 100}
+    world.connect("s", properties=kept).subscribe("t", qos=1)
+    world.connect("f", version=4, clean=False).subscribe("t", qos=1)
+    for client_id in ("s", "f"):
+        connection = world.session(client_id).conn
+        assert connection is not None
+        world.node.connection_lost(connection, "gone", world.now)
+    publisher = world.connect("p")
+    sent = [properties for properties in PROPERTIES if properties != PROPERTIES[5]]
+    for properties in sent:
+        publisher.publish("t", b"x", 0, properties=properties)
+    five = world.connect("s", clean=False, properties=kept).take_publishes()
+    assert [(m.payload, m.properties) for m in five] == [(b"x", each) for each in sent]
+    four = world.connect("f", version=4, clean=False).take_publishes()
+    assert [m.payload for m in four] == [b"x"] * len(sent)
