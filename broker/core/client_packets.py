@@ -38,7 +38,12 @@ from broker.wire.packets import (
     Pubrec,
     Pubrel,
 )
-from broker.wire.properties import Property, forwardable_cached
+from broker.wire.properties import (
+    NOT_AS_IS,
+    Property,
+    inspect_alone,
+    inspect_cached,
+)
 from broker.wire.publish_header import PACKET_IDS, PUBLISH, PUBREL_HEAD, run_end, topic_of
 from broker.wire.varint import encode_varint, read_length
 
@@ -115,12 +120,18 @@ class ClientPackets(Client):
                         if five:
                             start += 1
                             if section := data[start - 1]:
-                                start += section
                                 if (
-                                    section > 127
-                                    or start > end
-                                    or not forwardable_cached(data[start - section : start])
+                                    section < 128
+                                    and not inspect_cached(data[start : start + section])
+                                    & NOT_AS_IS
                                 ):
+                                    start += section
+                                elif batch is None and targets is not None:
+                                    section, start = inspect_alone(data, start - 1, end)
+                                    previous = b""  # nothing is said of what is behind it
+                                else:
+                                    route = None
+                                if start > end:
                                     route = None
                     if route is not None:
                         if targets is None:

@@ -14,7 +14,7 @@ from broker.core.message import ORIGIN, Message
 from broker.core.publish import first_route
 from broker.core.publish_run import LARGEST, MOST, PublishRun
 from broker.core.session import RELEASED, Session, SharedOutgoing
-from broker.wire.properties import forwardable_cached
+from broker.wire.properties import NOT_AS_IS, inspect_alone, inspect_cached
 from broker.wire.publish_header import (
     HIGH,
     LOW,
@@ -242,7 +242,7 @@ def _publish_mixed(
             targets = route.raw5
             if section := data[payload - 1]:
                 payload += section
-                if section > 127 or not forwardable_cached(data[payload - section : payload]):
+                if section > 127 or inspect_cached(data[payload - section : payload]) & NOT_AS_IS:
                     break
         prefix = data[position:start]
         packet_id = data[start] << 8 | data[start + 1]
@@ -306,15 +306,29 @@ def _publish_equal(
         return position
     properties = b""
     size = data[payload - 1] if five else 0  # of the property section
+    alone = False  # nothing is known of the packets behind this one
     if size:
-        properties = data[payload : payload + size]
-        payload += size
-        if size > 127 or payload > end or not forwardable_cached(properties):
+        if size < 128 and not inspect_cached(data[payload : payload + size]) & NOT_AS_IS:
+            payload += size
+        elif batch is None:
+            size, payload = inspect_alone(data, payload - 1, end)
+            alone = True
+        else:  # links take such packets one by one
             return position
+        if payload > end:
+            return position
+        properties = data[payload - size : payload]
     route = client.routes.get(topic := data[body + 2 : start]) or first_route(client, topic)
     if route is None:
         return position
     packet = end - position
+    if alone:
+        one = data[position:end]
+        start, payload = start - position, payload - position
+        after = position + _publish_singly(
+            client, route, one, 0, start, payload, packet, size, None
+        )
+        return -after if client.conn.state.held else after
     if (
         position + 4 * packet <= len(data)
         and packet <= LARGEST
@@ -325,7 +339,7 @@ def _publish_equal(
             _publish(client, route, run, batch)
             position += len(run.data)
             return -position if client.conn.state.held else position
-    after = _publish_singly(client, route, data, position, start, payload, end, batch)
+    after = _publish_singly(client, route, data, position, start, payload, end, size, batch)
     return -after if client.conn.state.held else after
 
 
@@ -337,6 +351,7 @@ def _publish_singly(
     start: int,
     payload: int,
     end: int,
+    size: int,
     batch: OutgoingBatch | None,
 ) -> int:
     """Take a run of PUBLISH packets one by one, until a subscriber is behind; returns where the
@@ -344,11 +359,12 @@ def _publish_singly(
 
     `client`: the publisher; `route`: of their topic; `data`: the bytes that came; `position`,
     `start`, `payload`, `end`: where in them the first packet begins, where its packet identifier
-    is, where its payload begins, where it ends; `batch`: takes what goes to other brokers.
+    is, where its payload begins, where it ends; `size`: bytes of its properties, which receivers
+    get as they are; `batch`: takes what goes to other brokers.
     """
     begin, qos = position, data[position] >> 1 & 3
-    behind = start + (3 if client.version == 5 else 2)
-    section = data[behind - 1 : behind] if client.version == 5 else b""  # length of the properties
+    behind = payload - size
+    sound, section = data[behind:payload], data[start + 2 : behind]  # the properties, their length
     node, conn, incoming = client.node, client.conn, client.session.incoming
     prefix, packet = data[position:start], end - position
     targets = (route.raw5 if section else route.raw4) if route.granted >= qos else None
@@ -360,8 +376,8 @@ def _publish_singly(
         properties = data[behind:payload]
         if not packet_id or (qos == 2 and packet_id in incoming):
             break
-        if not data.startswith(section, start + 2) or not (
-            not properties or forwardable_cached(properties)
+        if not data.startswith(section, start + 2) or (
+            properties != sound and inspect_cached(properties) & NOT_AS_IS
         ):
             break
         if qos == 2:

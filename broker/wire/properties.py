@@ -131,8 +131,8 @@ MAX_REPEATED: Final = 20_000
 """User Properties, or Subscription Identifiers, of one packet: there is room for millions, and each
 takes a microsecond."""
 
-ASCII_AT_ONCE: Final = 5 * MAX_REPEATED
-"""bytes of properties that are looked through quickly: no more than MAX_REPEATED of them."""
+MAX_INSPECTED: Final = 5 * MAX_REPEATED
+"""bytes of properties that `inspect_section` looks through: no more than MAX_REPEATED of them."""
 
 
 def decode_properties(data: bytes, pos: int, packet_type: int) -> tuple[Properties | None, int]:
@@ -305,46 +305,165 @@ def forwardable(section: bytes) -> bool:
     and a Payload Format Indicator that promises nothing; not what is of one connection (Topic
     Alias) or changes on the way (Message Expiry Interval).
     """
-    return _only_user_properties(section) or _forwardable(section)
-
-
-@lru_cache(maxsize=4096)
-def forwardable_cached(section: bytes) -> bool:
-    """Return what `forwardable` says of a short section (up to 127 bytes). Answers are kept, as
-    publishers repeat such sections."""
-    return forwardable(section)
-
-
-def _only_user_properties(section: bytes) -> bool:
-    """Say yes quickly to the common case: User Properties in ASCII. No means nothing."""
-    at, end = 0, len(section)
-    if end > ASCII_AT_ONCE or not section.isascii():
-        return False
-    while at + 5 <= end and section[at] == 0x26:
-        name = at + 3
-        value = name + (section[at + 1] << 8 | section[at + 2]) + 2
-        if value > end:
-            return False
-        at = value + (section[value - 2] << 8 | section[value - 1])
-        if at > end or section.find(0, name, value - 2) >= 0 or section.find(0, value, at) >= 0:
-            return False
-    return at == end
-
-
-def _forwardable(section: bytes) -> bool:
+    if len(section) <= MAX_INSPECTED:
+        return not inspect_section(section) & NOT_AS_IS
     try:
         found, _ = decode_properties(encode_varint(len(section)) + section, 0, PacketType.PUBLISH)
     except WireError:
         return False
-    if not found:
+    return found is None or (
+        found.keys().isdisjoint(NOT_FORWARDED) and not found.get(Property.PAYLOAD_FORMAT_INDICATOR)
+    )
+
+
+PROMISES_TEXT: Final = 1
+"""Bit of `inspect_section`: a Payload Format Indicator says that the payload is UTF-8."""
+
+EXPIRES: Final = 1 << Property.MESSAGE_EXPIRY_INTERVAL
+"""Bit of `inspect_section`: there is a Message Expiry Interval."""
+
+ALIASED: Final = 1 << Property.TOPIC_ALIAS
+"""Bit of `inspect_section`: there is a Topic Alias."""
+
+CHANGES: Final = EXPIRES | ALIASED
+"""Bits of `inspect_section`: receivers do not get the section as it came."""
+
+NOT_AS_IS: Final = PROMISES_TEXT | CHANGES
+"""Bits of `inspect_section`: the section is not `forwardable`."""
+
+UNSOUND: Final = -1
+"""What `inspect_section` says of sections that are not sound, or not looked through here. It has
+all bits."""
+
+
+def inspect_section(section: bytes) -> int:
+    """Look through a PUBLISH's property section (without its length) in one pass that makes no
+    objects. Returns a bit for each Property Identifier that is in it (1 << identifier), and
+    PROMISES_TEXT; UNSOUND for whatever `decode_properties` refuses, for a Subscription Identifier,
+    which clients may not send, and for more than MAX_INSPECTED bytes.
+    """
+    at, end, seen = 0, len(section), 0
+    ascii_only = section.isascii()
+    # Whatever is not sound ends the loop before the end.
+    while at < end <= MAX_INSPECTED:
+        identifier = section[at]
+        start = at + 3  # of a string, behind its length of two bytes
+        if identifier == _USER_PROPERTY:
+            if start > end:
+                break
+            name = start + (section[at + 1] << 8 | section[at + 2])
+            value = name + 2
+            if value > end:
+                break
+            behind = value + (section[name] << 8 | section[name + 1])
+            if behind > end:
+                break
+            if ascii_only:
+                if section.find(0, start, name) >= 0 or section.find(0, value, behind) >= 0:
+                    break
+            elif not (_is_string(section[start:name]) and _is_string(section[value:behind])):
+                break
+            seen |= _REPEATED
+            at = behind
+            continue
+        bit = 1 << identifier
+        # Not for a PUBLISH, or twice.
+        if seen & bit or not bit & _FROM_CLIENTS:
+            break
+        seen |= bit
+        if width := _WIDTHS[identifier]:
+            behind = at + 1 + width
+            bits = _inspect_number(identifier, section[at + 1 : behind], width)
+            if bits < 0:
+                break
+            seen |= bits
+        else:
+            if start > end:
+                break
+            behind = start + (section[at + 1] << 8 | section[at + 2])
+            if behind > end or not _inspect_string(identifier, section[start:behind]):
+                break
+        at = behind
+    return seen if at == end else UNSOUND
+
+
+def _inspect_number(identifier: int, value: bytes, width: int) -> int:
+    """Return UNSOUND for a value of not `width` bytes, and for one that the property `identifier`
+    may not have; PROMISES_TEXT if it does; else 0."""
+    if len(value) < width or (identifier == _TOPIC_ALIAS and not any(value)):
+        return UNSOUND
+    if identifier == _PAYLOAD_FORMAT_INDICATOR:
+        return value[0] if value[0] <= 1 else UNSOUND
+    return 0
+
+
+def _inspect_string(identifier: int, value: bytes) -> bool:
+    """Whether the property `identifier` may have this `value`."""
+    if identifier == _CORRELATION_DATA:
         return True
-    return found.keys() <= _FORWARDED and not found.get(Property.PAYLOAD_FORMAT_INDICATOR)
+    if identifier == _RESPONSE_TOPIC and (not value or b"+" in value or b"#" in value):
+        return False
+    return _is_string(value)
 
 
-_FORWARDED: Final = {
-    Property.PAYLOAD_FORMAT_INDICATOR,
-    Property.CONTENT_TYPE,
-    Property.RESPONSE_TOPIC,
-    Property.CORRELATION_DATA,
-    Property.USER_PROPERTY,
-}
+inspect_cached: Final = lru_cache(maxsize=4096)(inspect_section)
+"""`inspect_section` for short sections (up to 127 bytes). Answers are kept, as publishers repeat
+such sections."""
+
+
+def inspect_alone(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Inspect a property section that is longer than 127 bytes, or says that its payload is text.
+
+    `data`: holds the PUBLISH; `at`: where in it the length of the section begins; `end`: where the
+    packet ends.
+
+    Returns the section's size and the position behind it, if receivers get all of it as it came and
+    the payload is ASCII if it is to be text. Else the position is behind `end`: it takes the path
+    for everything else.
+    """
+    size, start = data[at], at + 1
+    if size > 127 and start < end:
+        size += (data[start] << 7) - 128
+        start += 1
+        # With more bytes than needed (MQTT-1.5.5-1), or with a third one.
+        if not 127 < size < 1 << 14:
+            return 0, end + 1
+    behind = start + size
+    if behind <= end:
+        section = data[start:behind]
+        seen = inspect_cached(section) if size < 128 else inspect_section(section)
+        if not seen & CHANGES and (not seen & PROMISES_TEXT or data[behind:end].isascii()):
+            return size, behind
+    return 0, end + 1
+
+
+def _is_string(text: bytes) -> bool:
+    """Whether bytes are a UTF-8 Encoded String (MQTT-1.5.4-1, 1.5.4-2)."""
+    if 0 in text:
+        return False
+    if not text.isascii():
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            return False
+    return True
+
+
+_PAYLOAD_FORMAT_INDICATOR: Final = int(Property.PAYLOAD_FORMAT_INDICATOR)
+_RESPONSE_TOPIC: Final = int(Property.RESPONSE_TOPIC)
+_CORRELATION_DATA: Final = int(Property.CORRELATION_DATA)
+_TOPIC_ALIAS: Final = int(Property.TOPIC_ALIAS)
+
+# Bytes of the values, by Property Identifier; 0: as many as the two bytes before them say.
+_WIDTHS: Final = tuple(
+    int(TABLE[ident][0]) if ident in TABLE and TABLE[ident][0] <= Kind.FOUR_BYTES else 0
+    for ident in range(max(TABLE) + 1)
+)
+_REPEATED: Final = 1 << _USER_PROPERTY
+# A bit for each Property Identifier that a client's PUBLISH may have once.
+_FROM_CLIENTS: Final = sum(
+    1 << ident
+    for ident, (_, types) in TABLE.items()
+    if PacketType.PUBLISH in types
+    and ident not in (Property.SUBSCRIPTION_IDENTIFIER, Property.USER_PROPERTY)
+)

@@ -13,7 +13,7 @@ from broker.cluster.link.message_batch import MessageBatch, encode_batch
 from broker.core.message import Message
 from broker.core.qos_fast_path import send_on
 from broker.wire.errors import MalformedPacket
-from broker.wire.properties import forwardable_cached
+from broker.wire.properties import NOT_AS_IS, inspect_cached
 from broker.wire.publish_header import PUBLISH, run_end, topic_of
 from broker.wire.varint import read_length
 
@@ -111,7 +111,7 @@ class IncomingBatches:
                 if (
                     section > 127
                     or payload > end
-                    or not forwardable_cached(data[payload - section : payload])
+                    or inspect_cached(data[payload - section : payload]) & NOT_AS_IS
                 ):
                     raise MalformedPacket("batch on a link with properties that it may not have")
             after, count = end, 1

@@ -26,11 +26,12 @@ from broker.core.receiver_assignment import CHOSEN, ReceiverAssignment, decode_c
 from broker.wire.constants import PacketType
 from broker.wire.errors import MalformedPacket
 from broker.wire.properties import (
+    NOT_AS_IS,
     NOT_FORWARDED,
     Properties,
     decode_properties,
     forwardable,
-    forwardable_cached,
+    inspect_cached,
 )
 from broker.wire.publish_header import (
     PACKET_IDS,
@@ -305,7 +306,9 @@ def split_stamp(properties: bytes) -> tuple[Stamp, bytes]:
 def forwardable_whole(properties: bytes) -> bool:
     """Return whether properties are sound and go to receivers as they are."""
     # Publishers often repeat short ones.
-    return (forwardable_cached if len(properties) < 128 else forwardable)(properties)
+    if len(properties) < 128:
+        return not inspect_cached(properties) & NOT_AS_IS
+    return forwardable(properties)
 
 
 def sound_properties(properties: bytes, now: float) -> tuple[float | None, bytes]:
