@@ -15,6 +15,8 @@ def encode_varint(n: int) -> bytes:
     """Encode ``n`` (0 to 268,435,455) in the fewest bytes. Raises ValueError beyond that range."""
     if 0 <= n < 128:
         return _ONE_BYTE[n]
+    if 128 <= n < 16_384:
+        return bytes((n & 0x7F | 0x80, n >> 7))
     if not 0 <= n <= MAX_REMAINING_LENGTH:
         raise ValueError(f"{n} does not fit in a Variable Byte Integer")
     out = bytearray()

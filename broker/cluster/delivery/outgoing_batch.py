@@ -100,7 +100,8 @@ class OutgoingBatch:
         """Send what has been added, and begin a batch with the next `count` packets, of this `qos`,
         from `begin` to `end`, which take these `links`. Those of one size go in several batches if
         they are too many for one."""
-        self.flush()
+        if self._count:
+            self.flush()
         self._links = links
         self._qos = qos
         if count > 1 and (count > MOST or end - begin > LARGEST):

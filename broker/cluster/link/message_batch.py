@@ -11,6 +11,7 @@ identifiers are those of their publishers, and mean nothing here.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
@@ -42,6 +43,11 @@ _AHEAD: Final = {
     PUBLISH | QOS_2: len(_TOPIC) + 2 + 1 + SIZE,
 }
 """Bytes between the length of a batch and its payload, by its first byte."""
+
+_MARKED: Final = bytes((SIZE,)) + MARK
+_LAYOUT: Final = struct.Struct(f">{len(_MARKED)}s16s8sBH")
+"""Of what is behind topic and packet identifier of a batch: the length of the properties with the
+beginning of the origin property, origin, sequence number, version, number of packets."""
 
 
 def encode_batch(
@@ -98,23 +104,25 @@ class MessageBatch:
         Raises:
             MalformedPacket: it is none, or is truncated. Its packets are not looked at.
         """
-        length, body = read_length(data, 1)
+        body = 2
+        length = data[1] if len(data) > 1 else 128
+        if length >= 128:
+            length, body = read_length(data, 1)
         ahead = _AHEAD.get(data[0])
         if body < 0 or ahead is None or length < ahead + _HEAD or body + length != len(data):
             raise MalformedPacket("batch on a link is truncated")
         payload = body + ahead
-        at = payload - SIZE
-        if data[at - 1] != SIZE or not data.startswith(MARK, at):
+        found = _LAYOUT.unpack_from(data, payload - SIZE - 1)
+        mark: bytes = found[0]
+        version: int = found[3]
+        count: int = found[4]
+        if mark != _MARKED:
             raise MalformedPacket("batch on a link without its origin")
-        key = data[at + SIZE - 24 : at + SIZE - 8]
-        sequence = decode_sequence(data[at + SIZE - 8 : at + SIZE])
-        version = data[payload]
-        count = data[payload + 1] << 8 | data[payload + 2]
         if version not in {4, 5} or not 1 <= count <= MOST:
             raise MalformedPacket("batch on a link with an unknown version, or too many messages")
         return cls(
-            key,
-            sequence,
+            found[1],
+            decode_sequence(found[2]),
             data[payload + _HEAD :],
             count,
             version,
