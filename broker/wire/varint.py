@@ -53,6 +53,12 @@ def read_length(data: bytes, pos: int) -> tuple[int, int]:
 
     Raises MalformedPacket when it is longer than four bytes (MQTT-2.1.4).
     """
+    if pos + 1 < len(data):  # what nearly all packets have: one byte, or two
+        value = data[pos]
+        if value < 128:
+            return value, pos + 1
+        if data[pos + 1] < 128:
+            return value - 128 + (data[pos + 1] << 7), pos + 2
     value = shift = 0
     for at in range(pos, min(pos + 4, len(data))):
         byte = data[at]
