@@ -216,9 +216,9 @@ def _publish_mixed(
     end: int,
     batch: OutgoingBatch | None,
 ) -> int:
-    """Take PUBLISH packets of any topics whose routes are known and whose receivers get them as
-    they are; parameters and what is returned are those of `publish_run`. It ends before a run of
-    equal packets, which costs less in `_publish_equal`."""
+    """Take PUBLISH packets of any topics whose receivers get them as they are; parameters and what
+    is returned are those of `publish_run`. It ends before a run of equal packets, which costs less
+    in `_publish_equal`."""
     qos = first >> 1 & 3
     behind = 3 if client.version == 5 else 2
     node, session, conn, routes = client.node, client.session, client.conn, client.routes
@@ -234,8 +234,10 @@ def _publish_mixed(
     while True:
         start = body + 2 + (data[body] << 8 | data[body + 1])
         payload = start + behind
-        route = routes.get(data[body + 2 : start])
-        if payload > end or route is None or route.granted < qos:
+        if payload > end:
+            break
+        route = routes.get(topic := data[body + 2 : start]) or first_route(client, topic)
+        if route is None or route.granted < qos:
             break
         targets = route.raw4
         if behind == 3:
