@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,14 +18,19 @@ ADOPTED = (-1, 0, 0)
 UNKNOWN = float("-inf")
 """When a start began that was made elsewhere, as long as that is not known."""
 
+NONE_PASSED: Mapping[bytes, Ranges] = MappingProxyType({})
+"""What had been here before subscriptions that were made here: nothing that concerns them."""
+
 
 class SubscriptionStart:
     """Where subscriptions of one moment begin: messages with numbers up to `tops` are not for them.
     `open`: origins whose `tops` may be too low. `early`: numbers up to `tops` that were delivered
-    before it was known that they are older. `began`: when they began, by our clock; `at`: since
-    when the start is known here; `was_open`: `open` as another broker sent it."""
+    before it was known that they are older. `passed`: numbers that had been here before the session
+    came from another broker, so that they were not delivered to it here. `began`: when they began,
+    by our clock; `at`: since when the start is known here; `was_open`: `open` as another broker
+    sent it."""
 
-    __slots__ = ("at", "began", "early", "open", "state", "tops", "was_open")
+    __slots__ = ("at", "began", "early", "open", "passed", "state", "tops", "was_open")
 
     def __init__(
         self, at: float, tops: dict[bytes, int], unsettled: set[bytes], state: tuple[int, int, int]
@@ -35,6 +42,7 @@ class SubscriptionStart:
         self.began = UNKNOWN if state == ADOPTED else at
         self.tops = tops
         self.early: dict[bytes, Ranges] = {}
+        self.passed: Mapping[bytes, Ranges] = NONE_PASSED
         self.open = unsettled
         self.was_open: frozenset[bytes] = frozenset()
         self.state = state  # of this broker: what else begins now begins here

@@ -101,6 +101,10 @@ def test_merged_sessions_get_once_what_their_broker_lacked() -> None:
 
 
 ROAMED = {
+    313005162: (
+        "a session came, and what had passed its broker before was taken for delivered to it, "
+        "as an older one was added"
+    ),
     5500149: (
         "a client was back at a broker that knew of its newest session, which came slowly, "
         "and went on with an older one"

@@ -261,6 +261,22 @@ def test_a_session_that_comes_while_a_question_is_answered() -> None:
     assert (start.tops, start.open) == ({key: 40, KEY: 6}, set())
 
 
+def test_what_had_passed_before_a_session_came_was_not_delivered_to_it() -> None:
+    """It is learnt that numbers up to 40 are older than its subscriptions: of these, only 31 to 40
+    came while the session was here."""
+    node = met().node
+    ask, key = node.cluster.subscription_starts, origin_key(FAR, 1)
+    ask.question(key, 1, node.now)
+    ask.answered(key, 1, answer_of([], node.now), 0, more=False)
+    start = ask.adopt({key: 5}, node.now - 4.0, {key})
+    assert start is not None
+    start.passed = {key: [(1, 30)]}
+    node.cluster.origins.vector[key].top = 50
+    ask.raised(key, [start], 40)
+    assert start.tops == {key: 40}
+    assert start.early == {key: [(31, 40)]}
+
+
 def test_of_many_sessions_of_elsewhere_none_begins_too_late() -> None:
     """Those that share a time may be minutes apart."""
     node = met().node

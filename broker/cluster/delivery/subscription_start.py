@@ -298,11 +298,11 @@ class SubscriptionStarts:
         for start in starts:
             top = start.tops.get(key, 0)
             begin = max(top, 0 if window is None else window.begin)
-            if begin < min(done, number):  # the message has been delivered already
-                came = [(begin + 1, min(done, number))]
-                start.early.setdefault(key, []).extend(
-                    came if window is None else subtract(came, window.gaps)
-                )
+            if begin < min(done, number):  # messages have been delivered already
+                absent = [] if window is None else window.gaps
+                came = subtract([(begin + 1, min(done, number))], absent)
+                came = subtract(came, start.passed.get(key, []))
+                start.early.setdefault(key, []).extend(came)
             start.tops[key] = max(top, number)
             if settled:
                 start.open.discard(key)

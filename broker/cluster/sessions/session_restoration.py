@@ -13,14 +13,16 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from broker.base.sequence_set import subtract
+from broker.cluster.delivery.subscription_start import starts_of
 from broker.cluster.link.codec import read_link_messages
-from broker.cluster.link.version_vector import decode_vector
+from broker.cluster.link.version_vector import Vector, decode_vector
 from broker.cluster.sessions.message_vectors import (
     behind,
     lacking,
     numbered,
     offered,
     only,
+    ranges_of,
     seen_by_both,
     trimmed,
     uncovered,
@@ -31,7 +33,7 @@ from broker.cluster.sessions.session_codec import SessionState, decoding, restor
 from broker.cluster.sessions.session_history import REPAIR_TIME, MergedHistory, SessionHistory
 from broker.cluster.sessions.tombstones import Tombstones, end_quietly
 from broker.core.message import size_of
-from broker.core.session import SharedOutgoing
+from broker.core.session import Session, SharedOutgoing
 from routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
@@ -164,6 +166,7 @@ class SessionRestoration:
             pending.seen = seen_by_both(state, left)
         pending.waiting = len(session.queue)
         here = offered(self._origins.vector)
+        note_passed(session, here)
         self._delivered_ranges.add(session, behind(only(pending.seen, here), state.before))
         self._delivered_ranges.add(session, lacking(state.given, here))
         ordinary = any(split_shared(s[0])[0] is None for s in state.subscriptions)
@@ -241,3 +244,12 @@ class SessionRestoration:
             if pending.left is not None:
                 self._posted.post(self._queues.put_back(pending.client_id, *pending.left), True)
                 pending.left = None
+
+
+def note_passed(session: Session, here: Vector) -> None:
+    """Note which messages had been here when a `session` came from another broker: they were not
+    delivered to it, whatever is learnt later about the start of its subscriptions. `here`: what was
+    offered to the sessions of this broker."""
+    for start in starts_of(session):
+        if start is not None and start.was_open:
+            start.passed = ranges_of({key: here[key] for key in start.was_open & here.keys()})
