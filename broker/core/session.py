@@ -203,6 +203,9 @@ class SessionRecorder(Protocol):
     def record_starts(self) -> None:
         """The subscriptions begin behind other sequence numbers (`subscription_start`)."""
 
+    def record_delivered(self) -> None:
+        """More is known of what the session has had at other brokers (`delivered_ranges`)."""
+
     def queued(self, outgoing: Outgoing, source: Connection | None) -> None:
         """A message is the last one of the queue. `source`: its publisher, which hears of it once
         that is durable."""

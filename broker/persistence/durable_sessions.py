@@ -6,6 +6,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from broker.cluster.delivery.subscription_start import oldest
+from broker.cluster.link.version_vector import Vector
+from broker.cluster.sessions.message_vectors import vector_of
 from broker.core.session import RELEASED
 from broker.persistence.records import encode_end
 from broker.persistence.session_recorder import SessionRecorder
@@ -13,6 +15,7 @@ from broker.persistence.session_recorder import SessionRecorder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from broker.cluster.sessions.delivered_ranges import DeliveredRanges
     from broker.core.connection import Connection
     from broker.core.session import Session
     from broker.core.start_point import SubscriptionStart
@@ -22,13 +25,30 @@ if TYPE_CHECKING:
 
 
 class DurableSessions:
-    """The recorders of all durable sessions, by the numbers that the sessions have in records.
-    `host` is the broker, `frames` takes the records, `messages` those of messages."""
+    """The recorders of all durable sessions, by the numbers that the sessions have in records."""
 
-    __slots__ = ("_host", "_starts", "clock_step", "frames", "last", "messages", "recorders")
+    __slots__ = (
+        "_delivered_ranges",
+        "_host",
+        "_starts",
+        "clock_step",
+        "frames",
+        "last",
+        "messages",
+        "recorders",
+    )
 
-    def __init__(self, host: Host, frames: WriteAheadLog, messages: MessageRecords) -> None:
+    def __init__(
+        self,
+        host: Host,
+        frames: WriteAheadLog,
+        messages: MessageRecords,
+        delivered_ranges: DeliveredRanges,
+    ) -> None:
+        """`host`: the broker; `frames`: takes the records; `messages`: takes those of messages;
+        `delivered_ranges`: what sessions have had at other brokers."""
         self._host = host
+        self._delivered_ranges = delivered_ranges
         self.frames = frames
         self.messages = messages
         self.recorders: dict[int, SessionRecorder] = {}
@@ -100,6 +120,10 @@ class DurableSessions:
         recorder = session.recorder
         assert recorder is None or isinstance(recorder, SessionRecorder)
         return recorder
+
+    def delivered_elsewhere(self, session: Session) -> Vector:
+        """Return which messages a session has had at other brokers."""
+        return vector_of(self._delivered_ranges.elsewhere(session))
 
     def note_start(self, start: SubscriptionStart, number: int) -> None:
         """Note where the subscriptions of session `number` begin, for `start_changed`."""

@@ -29,6 +29,7 @@ from broker.persistence.records import (
     decode_sent_run,
     decode_snapshot_end,
     encode_acknowledged,
+    encode_delivered,
     encode_incoming,
     encode_retained,
     encode_seen,
@@ -47,6 +48,7 @@ class RecordedSession:
     """A session as the records describe it."""
 
     __slots__ = (
+        "delivered",
         "head",
         "incoming",
         "inflight",
@@ -63,6 +65,8 @@ class RecordedSession:
         # An encoded version vector.
         self.start_vector = b""
         self.start_time: StartTimeRecord | None = None
+        # The same, of what it has had at other brokers.
+        self.delivered = b""
         self.queue: deque[Waiting] = deque()
         # None: PUBREC has come.
         self.inflight: dict[int, Waiting | None] = {}
@@ -139,6 +143,7 @@ class Image:
             Kind.SHARED: self.shared.append,
             Kind.START_VECTOR: self._start_vector,
             Kind.START_TIME: self._start_time,
+            Kind.DELIVERED: self._delivered,
         }
 
     def begin(self, *, full_snapshot: bool = False) -> None:
@@ -210,6 +215,8 @@ class Image:
                 yield encode_start_vector(number, recorded.start_vector)
             if recorded.start_time is not None:
                 yield recorded.start_time.encode()
+            if recorded.delivered:
+                yield encode_delivered(number, recorded.delivered)
             if recorded.incoming:
                 yield encode_incoming(
                     number, b"".join(PACKET_IDS[packet_id] for packet_id in recorded.incoming)
@@ -287,6 +294,11 @@ class Image:
         record = StartTimeRecord.decode(body)
         if (recorded := self.sessions.get(record.session)) is not None:
             recorded.start_time = record
+
+    def _delivered(self, body: bytes) -> None:
+        number, vector = decode_number(body)
+        if (recorded := self.sessions.get(number)) is not None:
+            recorded.delivered = vector
 
     def _queued(self, body: bytes) -> None:
         session, _, number, qos, retain, ids, shared = OutgoingRecord.decode(body)

@@ -72,7 +72,7 @@ class Journal:
             settle=absent_members.settle,
         )
         self.messages = MessageRecords(node, self.frames)
-        self.sessions = DurableSessions(node, self.frames, self.messages)
+        self.sessions = DurableSessions(node, self.frames, self.messages, cluster.delivered_ranges)
         # Origins of which messages came since the last frame, and whether one of them is new.
         self._seen: set[bytes] = set()
         self._met = False

@@ -85,6 +85,9 @@ class Kind(IntEnum):
     START_TIME = 19
     """When they began, and for which of these origins the number may still rise. It comes behind
     START_VECTOR, which leaves that open."""
+    DELIVERED = 20
+    """Which messages a session has had at other brokers, and this one had not when the session
+    came: they may arrive still (`delivered_ranges`)."""
 
 
 BULK = frozenset((Kind.MESSAGE, Kind.RUN, Kind.RETAINED, Kind.LOGGED))
@@ -631,6 +634,11 @@ def encode_start_vector(session: int, vector: bytes) -> bytes:
     return _RECORD.pack(18, 4 + len(vector)) + _NUMBER.pack(session) + vector
 
 
+def encode_delivered(session: int, vector: bytes) -> bytes:
+    """Return DELIVERED of a session. `vector`: as `codec` encodes it."""
+    return _RECORD.pack(20, 4 + len(vector)) + _NUMBER.pack(session) + vector
+
+
 class StartTimeRecord(NamedTuple):
     """START_TIME. `at`: s of the broker's monotonic clock. `offset`: s by which the time of day is
     ahead of that. `origins`: those for which the start is still open."""
@@ -660,7 +668,7 @@ def encode_snapshot_end(segment: int, size: int) -> bytes:
 
 def decode_number(body: bytes) -> tuple[int, bytes]:
     """Return the session's number and the rest of the body of END, UNSUBSCRIBED, ACKNOWLEDGED,
-    INCOMING and START_VECTOR. Raises struct.error."""
+    INCOMING, START_VECTOR and DELIVERED. Raises struct.error."""
     return _NUMBER.unpack_from(body)[0], body[4:]
 
 

@@ -12,6 +12,7 @@ from broker.cluster.delivery.replay_log import LogEntry, restored_batch
 from broker.cluster.link.codec import read_link_packets, split_key
 from broker.cluster.link.message_batch import is_batch
 from broker.cluster.link.version_vector import decode_vector
+from broker.cluster.sessions.message_vectors import ranges_of
 from broker.cluster.sessions.session_codec import (
     IN_FLIGHT,
     IS_RELEASED,
@@ -66,6 +67,7 @@ class Recovery:
         self.absent_members = absent_members
         self.clock = cluster.clock
         self.gap_recovery = cluster.gap_recovery
+        self.delivered_ranges = cluster.delivered_ranges
         self.image = image
         self.now = now
         self.wall = self.clock.physical(now)
@@ -253,6 +255,7 @@ class Recovery:
             state.owner = None if head.owner is None else head.owner.decode()
             state.created, state.floor = head.ages[0] or head.stamp, head.ages[1]
             state.before = decode_vector(recorded.start_vector, self.now)
+            delivered = decode_vector(recorded.delivered, self.now)
             if (
                 recorded.start_time is not None
                 and abs(recorded.start_time.offset - (self.wall / 1000 - self.now)) < SAME_CLOCK
@@ -288,6 +291,7 @@ class Recovery:
         session.version = head.version
         session.clean = head.flags & CLEAN != 0
         restore(state, session, node.dispatcher, self.cluster.subscription_starts)
+        self.delivered_ranges.add(session, ranges_of(delivered))
         session.stamp = head.stamp
         session.will = will
         session.will_memory = will_memory(will)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from broker.cluster.delivery.subscription_start import oldest
-from broker.cluster.link.version_vector import encode_vector
+from broker.cluster.link.version_vector import Vector, encode_vector
 from broker.cluster.sessions.session_codec import before
 from broker.core.session import RELEASED, Outgoing, Repeat, SharedOutgoing
 from broker.core.start_point import UNKNOWN
@@ -25,6 +25,7 @@ from broker.persistence.records import (
     StartTimeRecord,
     SubscribedRecord,
     encode_acknowledged,
+    encode_delivered,
     encode_dequeued,
     encode_incoming,
     encode_sent_run,
@@ -58,6 +59,9 @@ class RecordedSessions(Protocol):
     @property
     def clock_step(self) -> int:
         """ms by which the time of day was set since the broker started."""
+
+    def delivered_elsewhere(self, session: Session) -> Vector:
+        """Return which messages a session has had at other brokers."""
 
     def note_start(self, start: SubscriptionStart, number: int) -> None:
         """Note that the subscriptions of session `number` begin at `start`."""
@@ -116,6 +120,7 @@ class SessionRecorder:
         for subscription in session.subscriptions.values():
             self._subscription(subscription)
         self.record_starts()
+        self.record_delivered()
         if session.incoming:
             packet_ids = b"".join(PACKET_IDS[p] for p in session.incoming)
             frames.record(encode_incoming(number, packet_ids))
@@ -166,6 +171,11 @@ class SessionRecorder:
             began = StartTimeRecord(self.number, start.began, frames.clock_offset(), origins)
             frames.record(began.encode())
         self._group.note_start(start, self.number)
+
+    def record_delivered(self) -> None:
+        """Record what the session has had at other brokers, if it has been at any."""
+        if delivered := self._group.delivered_elsewhere(self.session):
+            self._frames.record(encode_delivered(self.number, encode_vector(delivered)))
 
     # ---------------------------------------------------------------- messages
 

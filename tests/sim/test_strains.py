@@ -101,6 +101,9 @@ def test_merged_sessions_get_once_what_their_broker_lacked() -> None:
 
 
 ROAMED = {
+    312002523: (
+        "a broker was killed before all had come to it that a session had had at its former broker"
+    ),
     313005162: (
         "a session came, and what had passed its broker before was taken for delivered to it, "
         "as an older one was added"

@@ -33,6 +33,8 @@ ranges = st.lists(numbers, min_size=1, max_size=6).map(merge)
 class Session:
     """A session that gets messages."""
 
+    recorder = None
+
     def __init__(self) -> None:
         self.subscriptions: dict[str, Any] = {}
 

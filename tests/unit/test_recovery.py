@@ -689,6 +689,24 @@ def test_an_open_subscription_start_is_open_after_a_restart(whole: bool) -> None
     assert (began(world).tops, began(world).open) == ({key: 9}, set())
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_a_session_had_at_other_brokers_is_known_after_a_restart(whole: bool) -> None:
+    """A broker is killed while messages are still on their way to it that the session had at its
+    former broker. `whole`: a snapshot has recorded it once more."""
+    key = origin_key(b"x" * 8, 1)
+    world = Durable()
+    client = durable_client(world, "k")
+    client.subscribe("a", qos=2)
+    world.node.cluster.delivered_ranges.add(client.owner.session, {key: [(19, 19), (24, 26)]})
+    world.settle()
+    if whole:
+        world.begin_snapshot()
+        world.advance(1.0)
+    world = world.again(0.5)
+    had = world.node.cluster.delivered_ranges.elsewhere(world.node.sessions["k"])
+    assert had == {key: [(19, 19), (24, 26)]}
+
+
 @pytest.mark.parametrize("set_by", [3.0, 60.0, -60.0, float("nan")])
 def test_another_clock_says_nothing_of_when_a_session_began(set_by: float) -> None:
     """The machine was started in between, or slept: ours began to count again, and the time of day

@@ -71,6 +71,8 @@ class DeliveredRanges:
                 continue
             sessions[session] = merge([*sessions.get(session, ()), *ranges])
             self.highest[key] = max(self.highest.get(key, 0), ranges[-1][1])
+        if had and (recorder := session.recorder) is not None:
+            recorder.record_delivered()
         if had:
             # Messages that have left all logs are delivered to no session.
             self._node.schedule(
@@ -122,14 +124,18 @@ class DeliveredRanges:
             if any(low <= sequence <= high for low, high in ranges)
         }
 
-    def of(self, session: Session) -> dict[bytes, Ranges]:
-        """Return the numbers that a session has had at other brokers, and those that are fetched
-        here for other sessions only."""
-        found = {
+    def elsewhere(self, session: Session) -> dict[bytes, Ranges]:
+        """Return the numbers that a session has had at other brokers."""
+        return {
             key: ranges
             for key, known in self._sessions.items()
             if (ranges := known.get(session)) is not None
         }
+
+    def of(self, session: Session) -> dict[bytes, Ranges]:
+        """Return the numbers that a session has had at other brokers, and those that are fetched
+        here for other sessions only."""
+        found = self.elsewhere(session)
         for key, known in self._fetched.items():
             if others := subtract(self.alone(key), known.get(session, [])):
                 found[key] = merge([*found.get(key, ()), *others])
