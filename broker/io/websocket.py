@@ -46,6 +46,9 @@ CLOSE_TIMEOUT = 1.0
 _quiet = logging.getLogger("mqttree.websocket")
 _quiet.setLevel(logging.WARNING)  # the package logs every frame at debug
 
+FINAL_BINARY = 0x80 | OP_BINARY
+"""First byte of a binary frame that is a whole message."""
+
 WAITING_POLL = 0.005
 """s between two checks whether plugins have answered, for connections that other programs
 accepted."""
@@ -287,11 +290,13 @@ class WebSocketProtocol(asyncio.Protocol):
     # ---------------------------------------------------------------- what the node asks for
 
     def write(self, data: bytes) -> None:
-        """Send bytes, in one binary frame."""
-        # The peer has begun to close: what is left goes nowhere.
-        with contextlib.suppress(InvalidState):
-            self._frames.send_binary(data)
+        """Send bytes, in one binary frame; what comes after the peer has begun to close goes
+        nowhere."""
+        if self._frames.state is OPEN:
+            # As the library would, which has extensions and fragments to think of. The answer to
+            # the upgrade, or a pong, may wait there.
             self._send()
+            self.transport.write(_head(len(data)) + data)
 
     def close(self) -> None:
         """Close once everything written has gone out."""
@@ -321,6 +326,16 @@ class WebSocketProtocol(asyncio.Protocol):
     def unsent(self) -> int:
         """Return the bytes that the system has not taken yet."""
         return self.transport.get_write_buffer_size()
+
+
+def _head(size: int) -> bytes:
+    """Return what a binary frame of a server begins with (RFC 6455, 5.2); `size`: of its content
+    (bytes)."""
+    if size < 126:
+        return bytes((FINAL_BINARY, size))
+    if size < 65_536:
+        return bytes((FINAL_BINARY, 126)) + size.to_bytes(2, "big")
+    return bytes((FINAL_BINARY, 127)) + size.to_bytes(8, "big")
 
 
 class AdapterTransport:

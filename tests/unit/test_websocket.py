@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
+from websockets.frames import Frame, Opcode
 
 from broker.base.limits import DEFAULTS, Limits
 from broker.config.node_config import NodeConfig
@@ -532,3 +533,29 @@ def test_a_read_that_took_long_is_the_last_of_its_turn() -> None:
     assert not page.socket.reading
     page.loop.run()
     assert page.socket.reading
+
+
+@pytest.mark.parametrize("size", [1, 125, 126, 127, 65_535, 65_536, 1_000_000])
+def test_frames_of_every_size_are_as_the_library_makes_them(size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    page = Page().connected()
+    page.protocol.write(data)
+    expected = Frame(Opcode.BINARY, data).serialize(mask=False)
+    assert page.socket.written == expected
+
+
+def test_the_answer_to_the_upgrade_is_ahead_of_an_answer_that_is_flushed_at_once() -> None:
+    page = Page()
+    # Somebody else is slow: what is read is flushed before the next one is read.
+    page.node.paused = 1
+    page.send(request(), frame(BINARY, CONNECT))
+    assert page.answer().startswith(b"HTTP/1.1 101 ")
+    assert page.frames() == [(BINARY, CONNACK)]
+
+
+def test_nothing_is_sent_behind_a_close_frame() -> None:
+    page = Page().connected()
+    page.protocol.close()
+    assert page.frames() == [(CLOSE, closing(1000))]
+    page.protocol.write(b"late")
+    assert not page.socket.written
