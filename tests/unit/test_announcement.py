@@ -68,7 +68,9 @@ def test_golden_bytes() -> None:
 
 @given(announcements, secrets)
 @settings(deadline=None, max_examples=150)
-def test_round_trip(announcement: Announcement, secret: bytes | None) -> None:
+def test_an_encoded_announcement_decodes_to_the_same(
+    announcement: Announcement, secret: bytes | None
+) -> None:
     data = announcement.encode(secret)
     assert len(data) <= MAX_DATAGRAM
     assert decode(data, secret, announcement.cluster) == announcement
@@ -188,7 +190,7 @@ def test_a_wrong_announcement_is_refused_with_its_reason(
         Announcement("line\nline", ID, 1, 1, 0.0, Address("", 1)),
     ],
 )
-def test_what_does_not_fit_is_not_encoded(wrong: Announcement) -> None:
+def test_an_announcement_that_does_not_fit_is_refused(wrong: Announcement) -> None:
     with pytest.raises(ValueError):
         wrong.encode(None)
 

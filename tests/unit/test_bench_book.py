@@ -23,7 +23,7 @@ def book(qos: int = 2, shared: bool = False) -> tuple[Book, list[ClientSpec]]:
     return kept, subscribers
 
 
-def test_what_was_accepted_and_did_not_come_is_lost() -> None:
+def test_an_accepted_message_that_did_not_come_is_lost() -> None:
     kept, (one, other) = book()
     for due in range(4):
         kept.publish(0, due, due)
@@ -206,7 +206,7 @@ def test_a_run_that_failed_is_in_no_average() -> None:
     ]
 
 
-def test_what_a_complete_run_lacks_is_remarked() -> None:
+def test_figures_that_a_complete_run_lacks_are_named() -> None:
     run = record(1, 2.0)
     run["summary"] |= {
         "skipped": 3,

@@ -112,7 +112,7 @@ def test_brokers_are_chosen_by_name() -> None:
     assert [each.name for each in chosen] == ["mqttree", "mosquitto-nodelay", "sketch"]
 
 
-def test_installations_and_other_programs_join(tmp_path: Path) -> None:
+def test_other_installations_and_programs_can_be_compared(tmp_path: Path) -> None:
     for name in ("python3", "mqttree", "flashmq"):
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
@@ -159,7 +159,7 @@ def test_works_are_chosen_by_name_and_by_group() -> None:
         assert not work.plain or work.plain in names
 
 
-def test_what_a_broker_cannot_is_left_out() -> None:
+def test_works_that_a_broker_cannot_do_are_left_out() -> None:
     sketch, mosquitto = targets.TARGETS["sketch"], targets.TARGETS["mosquitto-nodelay"]
     for name in ("hop-mix0", "mix0-tls", "mix1-journal"):
         assert not mixed.supports(mixed.WORKS[name], sketch)

@@ -89,7 +89,7 @@ def test_the_mean_over_repairs_and_none_without_one() -> None:
     assert repair(repairs([(1 * S, "slow", "all")], [2 * S])) == (None, "no faults")
 
 
-def test_what_brokers_use_is_the_mean_over_them() -> None:
+def test_resources_are_the_mean_over_all_brokers() -> None:
     one, other, unseen = Use(), Use(), Use()
     # The broker is restarted before the third.
     for at, cpu, rss in ((0, 1.0, 100), (1, 1.5, 300), (2, 0.1, 200), (3, 0.6, 200)):
@@ -196,7 +196,7 @@ def test_an_output_folder_is_for_one_command_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_where_nothing_can_be_written_it_ends_with_one_line(
+def test_a_run_that_cannot_write_ends_with_one_line(
     file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: object) -> None:
@@ -216,7 +216,7 @@ def test_where_nothing_can_be_written_it_ends_with_one_line(
     assert f"--out {tmp_path / 'out'} --resume makes them" in said.out
 
 
-def test_what_was_interrupted_is_named(
+def test_interrupted_runs_are_named(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = arguments(
@@ -385,7 +385,7 @@ def test_each_member_of_a_shared_subscription_is_away_for_itself() -> None:
     assert [back for _, back in receiver.gaps] == [5, 6]
 
 
-def test_what_parameters_ask_for_a_run_is_given(tmp_path: Path) -> None:
+def test_a_run_gets_the_parameters_of_its_scenario(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(
         "topology: local\nparameters: {settle: 300, drain: 600, connections: 5000, seconds: 5}\n"
@@ -477,7 +477,7 @@ class Injected:
         self.injector.inject(Fault(0.0, deed, broker="a"), number, undoing)
 
 
-def test_what_changes_nothing_about_a_broker_is_refused() -> None:
+def test_an_order_that_changes_nothing_is_refused() -> None:
     for before, deed, how in (
         (["kill"], "kill", "does not run"),
         (["kill"], "pause", "does not run"),

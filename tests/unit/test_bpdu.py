@@ -123,7 +123,7 @@ bpdus = st.builds(
 
 @settings(max_examples=150, deadline=None)
 @given(bpdus, st.binary(max_size=20))
-def test_round_trip(bpdu: Bpdu, trailing: bytes) -> None:
+def test_an_encoded_bpdu_decodes_to_the_same(bpdu: Bpdu, trailing: bytes) -> None:
     assert decode(encode(bpdu) + trailing) == bpdu
 
 
@@ -174,7 +174,7 @@ def test_roots_are_ordered_by_capability_and_address() -> None:
     ("a", "b", "newer"),
     [(2, 1, True), (1, 2, False), (5, 5, False), (0, 0xFFFFFFFF, True), (0xFFFFFFFF, 0, False)],
 )
-def test_sequence_numbers_wrap(a: int, b: int, newer: bool) -> None:
+def test_sequence_numbers_wrap_around(a: int, b: int, newer: bool) -> None:
     assert seq_newer(a, b) is newer
 
 

@@ -168,7 +168,7 @@ def test_only_auth_and_disconnect_before_connack(packet: Packet) -> None:
     assert set(world.node.sessions) == {"w"}
 
 
-def test_disconnect_before_connack() -> None:
+def test_a_disconnect_before_connack_ends_the_authentication() -> None:
     world = counting()
     client = begin(world)
     client.take()
@@ -327,7 +327,7 @@ def test_auth_keeps_to_the_maximum_packet_size() -> None:
 
 
 @pytest.mark.parametrize(("asked", "given"), [(None, False), (0, False), (1, True)])
-def test_response_information(asked: int | None, given: bool) -> None:
+def test_response_information_is_given_to_clients_that_ask(asked: int | None, given: bool) -> None:
     """MQTT-3.1.2-28: only for clients that ask."""
     world = World(response_information="answers/%c")
     properties = None if asked is None else {P.REQUEST_RESPONSE_INFORMATION: asked}
@@ -336,7 +336,7 @@ def test_response_information(asked: int | None, given: bool) -> None:
 
 
 @pytest.mark.parametrize("maximum", [None, 0, 1, 3, 65535])
-def test_topic_aliases_of_the_broker(maximum: int | None) -> None:
+def test_the_brokers_topic_aliases_keep_to_the_clients_maximum(maximum: int | None) -> None:
     """MQTT-3.1.2-26, -27, MQTT-3.3.2-7, -8, -11: 1 to what the client takes, at most; topics are
     known; new ones each time."""
     world = World()
@@ -388,7 +388,7 @@ def test_topic_aliases_of_the_broker(maximum: int | None) -> None:
 
 
 @pytest.mark.parametrize("maximum", [1, 3])
-def test_a_client_that_exceeds_the_receive_maximum(maximum: int) -> None:
+def test_a_client_that_exceeds_the_receive_maximum_is_closed(maximum: int) -> None:
     """MQTT-3.3.4-7: closed with 0x93; PUBREL makes room."""
     client = World(receive_maximum=maximum).connect("c")
     assert client.connack.properties[P.RECEIVE_MAXIMUM] == maximum
@@ -402,7 +402,7 @@ def test_a_client_that_exceeds_the_receive_maximum(maximum: int) -> None:
     assert client.last_reason() == ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
 
 
-def test_a_broker_without_retain() -> None:
+def test_a_broker_without_retain_refuses_retained_messages() -> None:
     """MQTT-3.2.2-13, -14: it says so, refuses such a will, and closes on RETAIN."""
     world = World(retain_available=False)
     client = world.connect("c")

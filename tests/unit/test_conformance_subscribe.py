@@ -112,7 +112,7 @@ def test_delivery_goes_on_after_unsubscribe(version: int, qos: int) -> None:
     "first",
     [0x80, 0x81, 0x83, 0x86, 0x8F, 0xA0, 0xA1, 0xA3, 0xA6, 0xAF, 0x60, 0x61, 0x63, 0x66, 0x6F],
 )
-def test_reserved_flags_of_subscribe_unsubscribe_and_pubrel(version: int, first: int) -> None:
+def test_wrong_reserved_flags_of_a_packet_close_the_connection(version: int, first: int) -> None:
     """MQTT-3.6.1-1, MQTT-3.8.1-1, MQTT-3.10.1-1: anything but 0010 closes the connection (3.1 has
     DUP there, too)."""
     world = World()
@@ -144,7 +144,7 @@ BAD_SUBSCRIBES: dict[str, tuple[tuple[int, ...], bytes, int]] = {
 
 
 @pytest.mark.parametrize("what", BAD_SUBSCRIBES)
-def test_malformed_subscribes(what: str) -> None:
+def test_a_malformed_subscribe_closes_the_connection(what: str) -> None:
     """MQTT-3.8.3-2, -4, -5; MQTT-3.8.3-3, -4 of 3.1.1."""
     versions, payload, reason = BAD_SUBSCRIBES[what]
     for version in versions:

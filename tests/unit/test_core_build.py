@@ -99,7 +99,7 @@ def test_the_modules_that_stay_python_are_there() -> None:
     assert not set(INTERPRETED) & {name for name, _ in sources()}
 
 
-def test_what_runs_is_what_is_said() -> None:
+def test_the_core_that_runs_is_the_one_that_is_reported() -> None:
     from broker import CORE
 
     compiled = not re.search(r"\.pyc?$", str(varint.__file__))

@@ -47,7 +47,7 @@ def head(*fields: bytes, line: bytes = b"GET /healthz HTTP/1.1") -> bytes:
         ),
     ],
 )
-def test_what_a_head_asks_for(read: bytes, expected: HttpRequest) -> None:
+def test_a_head_is_read_as_method_and_path(read: bytes, expected: HttpRequest) -> None:
     assert parse_request(read) == expected
 
 
@@ -84,7 +84,7 @@ SMUGGLED = [
 
 
 @pytest.mark.parametrize("read", SMUGGLED)
-def test_what_others_may_read_differently_is_refused(read: bytes) -> None:
+def test_a_head_that_may_be_read_in_two_ways_is_refused(read: bytes) -> None:
     assert parse_request(read) == 400
 
 

@@ -86,7 +86,7 @@ def test_a_session_that_its_client_ended_does_not_come_back() -> None:
     assert not world.again().node.sessions
 
 
-def test_what_is_in_flight_is_repeated_with_its_identifier() -> None:
+def test_messages_in_flight_are_repeated_with_their_identifiers() -> None:
     world = Durable()
     client = durable_client(world, "k", 4)
     client.subscribe("a", qos=2)

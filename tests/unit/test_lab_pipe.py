@@ -105,7 +105,7 @@ def test_undoing_a_fault_leaves_the_others() -> None:
     st.none() | st.floats(0.1, 100),
     st.integers(0, 2**32),
 )
-def test_never_early_never_out_of_order(
+def test_packets_come_neither_early_nor_out_of_order(
     packets: list[tuple[int, int]], delay: float, jitter: float, rate: float | None, seed: int
 ) -> None:
     pipe, source = (

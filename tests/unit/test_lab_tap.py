@@ -119,7 +119,7 @@ def test_only_the_head_of_a_large_payload_is_kept() -> None:
     assert len(stream._data) == 0
 
 
-def test_what_is_no_mqtt_is_given_up() -> None:
+def test_a_stream_that_is_no_mqtt_is_given_up() -> None:
     stream = Stream(Talk(), lambda _: None)
     stream.feed(b"\x30\xff\xff\xff\xff\xff\xff")
     assert stream.broken

@@ -161,7 +161,7 @@ def test_the_log_waits_for_a_silent_neighbour_for_repair_time(world: World) -> N
     assert not client.conn.held
 
 
-def test_what_a_link_in_repair_lacks_is_counted_when_it_cannot_be_kept(world: World) -> None:
+def test_messages_lost_to_a_link_in_repair_are_counted(world: World) -> None:
     client = world.connect("c")
     neighbour = joined(world)
     world.node.forwarder.leave(neighbour.link())

@@ -37,7 +37,7 @@ def named(module: ModuleType, *names: str) -> Numbers:
     return {getattr(module, name): name for name in names}
 
 
-def test_every_record_and_no_other() -> None:
+def test_the_page_has_every_record_and_no_other() -> None:
     defined = {record.number: record.name for record in control_records.RECORDS}
     assert defined == {
         number: name
@@ -72,7 +72,7 @@ ROUTED = {
 }
 
 
-def test_every_routed_message_and_no_other() -> None:
+def test_the_page_has_every_routed_message_and_no_other() -> None:
     told = rows("## Routed messages", "kind")
     assert told == {number: name for kinds in ROUTED.values() for number, name in kinds.items()}
     for module, kinds in ROUTED.items():
@@ -110,7 +110,7 @@ def test_every_routed_message_and_no_other() -> None:
         ),
     ],
 )
-def test_what_is_said_in_them(heading: str, column: str, numbers: Numbers) -> None:
+def test_the_page_has_the_numbers_of_the_code(heading: str, column: str, numbers: Numbers) -> None:
     assert rows(heading, column) == numbers
 
 

@@ -18,7 +18,7 @@ def told(world: World, level: str = "warning") -> list[str]:
     return [text for found, text in world.lines if found == level]
 
 
-def test_the_first_line_at_once_the_others_counted(world: World) -> None:
+def test_the_first_line_is_logged_and_the_others_are_counted(world: World) -> None:
     limit = world.node.log_limit
     for number in range(1000):
         limit.line("warning", "bad CONNECT", f"192.0.2.1:{number + 1}", f"line {number}")

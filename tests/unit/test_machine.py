@@ -30,13 +30,13 @@ def test_without_the_file_psutil_says_what_is_available(
     assert machine.available_memory(tmp_path / "missing") == 77
 
 
-def test_the_memory_of_this_process() -> None:
+def test_the_memory_of_this_process_is_as_psutil_has_it() -> None:
     found = psutil.Process().memory_info().rss
     assert found / 2 < machine.resident_memory() < found * 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux's files")
-def test_the_clock_as_psutil_has_it(tmp_path: Path) -> None:
+def test_the_processors_clock_is_as_psutil_has_it(tmp_path: Path) -> None:
     found = psutil.cpu_freq()
     # The highest clock does not change; where only the present one is known, it may.
     if found is not None and found.max:

@@ -564,7 +564,7 @@ def test_gossiped_addresses_that_cannot_be_dialled_from_here_are_ignored() -> No
     assert one.counters["gossip_refused"] == 2
 
 
-def test_forgotten_without_a_link_and_not_reminded_of_by_the_forgetful() -> None:
+def test_a_member_without_a_link_is_forgotten_and_not_gossiped_back() -> None:
     one = Subject()
     one.hear(90, 1.0)
     assert Left(HIGH) not in one.until(300.9)
@@ -870,7 +870,7 @@ def apply(one: Subject, event: tuple[Any, ...], now: float, open_dials: list[Add
     st.lists(st.tuples(ADVANCE, inputs), max_size=30), st.sampled_from([None, b"s"]), st.booleans()
 )
 @settings(deadline=None, max_examples=100)
-def test_whatever_happens_nothing_raises_and_all_stays_in_bounds(
+def test_random_events_raise_nothing_and_stay_in_bounds(
     events: list[tuple[float, tuple[Any, ...]]], secret: bytes | None, announce: bool
 ) -> None:
     one = Subject(secret=secret, announce=announce, seeds=(place(1), place(2)))
@@ -1033,7 +1033,7 @@ def test_five_brokers_find_each_other_by_multicast(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_lossy_multicast_a_late_broker_a_kill_and_a_restart(seed: int) -> None:
+def test_brokers_find_each_other_over_lossy_multicast(seed: int) -> None:
     world = World(seed, 6, loss=0.5)
     world.run(8.0)
     assert world.meshed()

@@ -295,7 +295,7 @@ def test_made_up_members_hold_no_place_for_long() -> None:
     st.lists(st.tuples(st.sampled_from("jlkrt"), st.integers(1, 60)), max_size=60),
     st.integers(0, 9),
 )
-def test_whatever_happens_who_lives_and_is_chosen_gets_linked(
+def test_chosen_members_that_live_are_linked_whatever_happens(
     events: list[tuple[str, int]], seed: int
 ) -> None:
     one = Subject()

@@ -92,7 +92,7 @@ def authenticated(
 # ------------------------------------------------------------------ at CONNECT
 
 
-def test_scram_at_connect() -> None:
+def test_a_client_may_authenticate_by_scram_at_connect() -> None:
     there = world(allow_anonymous=False)
     client, scram, challenge = begin(there)
     assert there.node.connected == 0
@@ -135,7 +135,7 @@ def test_authentication_packets_may_be_cut_anywhere() -> None:
     assert packets[1:] == [Pingresp(), Pingresp()]
 
 
-def test_connect_and_auth_in_one_chunk() -> None:
+def test_connect_and_auth_may_come_in_one_chunk() -> None:
     there = world()
     client = there.open()
     client.send(connect_packet(properties=properties(None)), auth(ScramClient("anna", "x").first()))
@@ -156,7 +156,7 @@ def test_a_wrong_password_and_a_wrong_name_look_the_same(user: str) -> None:
     assert "wrong user name or password" in there.logged[-1]
 
 
-def test_an_unknown_method() -> None:
+def test_an_unknown_authentication_method_is_refused() -> None:
     there = world()
     client = there.open()
     client.send(connect_packet(properties=properties(b"x", "KERBEROS")))

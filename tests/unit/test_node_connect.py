@@ -27,7 +27,7 @@ ALL = pytest.mark.parametrize("version", [3, 4, 5])
 
 
 @ALL
-def test_connect_ping_disconnect(version: int) -> None:
+def test_a_client_may_connect_ping_and_disconnect(version: int) -> None:
     world = World()
     client = world.connect("a", version)
     assert client.connack.code == 0
@@ -203,7 +203,7 @@ def test_a_second_connect_closes_the_connection(version: int) -> None:
     assert "b" not in world.node.sessions
 
 
-def test_second_connect_of_an_unknown_version() -> None:
+def test_a_second_connect_of_an_unknown_version_is_a_protocol_error() -> None:
     client = World().connect()
     client.send(b"\x10\x0c\x00\x04MQTT\x09\x02\x00\x00\x00\x00")
     assert client.last_reason() == ReasonCode.PROTOCOL_ERROR
@@ -268,7 +268,7 @@ def test_authentication_methods_are_refused() -> None:
     assert client.closed
 
 
-def test_auth_without_a_method() -> None:
+def test_an_auth_packet_without_a_method_is_refused() -> None:
     client = World().connect()
     client.send(Auth())
     assert client.last_reason() == ReasonCode.PROTOCOL_ERROR
@@ -329,7 +329,7 @@ def test_a_connection_without_connect_is_closed_in_time() -> None:
     assert not world.node.connections
 
 
-def test_ten_thousand_half_open_connections() -> None:
+def test_thousands_of_half_open_connections_are_closed_in_time() -> None:
     world = World(connect_timeout=10.0)
     served = world.connect("served")
     served.subscribe("t")
@@ -449,7 +449,7 @@ def test_disconnect_cannot_exceed_the_longest_expiry() -> None:
     assert "a" not in world.node.sessions
 
 
-def test_what_follows_disconnect_is_not_looked_at() -> None:
+def test_packets_behind_disconnect_are_ignored() -> None:
     """MQTT-3.14.4-1, -2."""
     world = World()
     client = world.connect("a")

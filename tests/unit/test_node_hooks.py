@@ -128,7 +128,7 @@ def test_bytes_behind_a_waiting_packet_are_bounded() -> None:
     assert world.counters.published == sent
 
 
-def test_two_authentications_of_one_client_id() -> None:
+def test_of_two_authentications_of_one_id_the_later_stays() -> None:
     world = World(hooks=Hooks(authenticate=True))
     first, second = world.open(), world.open()
     first.send(connect_packet("a"))
@@ -184,7 +184,7 @@ def takes_over(world: World) -> None:
 
 @pytest.mark.parametrize("end", ["take over", "shut"])
 @pytest.mark.parametrize("allowed", [False, True])
-def test_publish_answered_too_late(end: str, allowed: bool) -> None:
+def test_a_publish_whose_answer_comes_too_late_is_not_taken(end: str, allowed: bool) -> None:
     """Not acknowledged, so not taken; the client repeats it."""
     world = World(hooks=Hooks(topics=True))
     client = world.connect("a", 4, clean=False)
@@ -229,7 +229,7 @@ def test_subscribe_waits_and_is_answered_for_each_filter(version: int) -> None:
     assert set(world.session("a").subscriptions) == {"yes"}
 
 
-def test_subscribe_answered_too_late() -> None:
+def test_a_subscribe_whose_answer_comes_too_late_is_not_granted() -> None:
     world = World(hooks=Hooks(topics=True))
     client = world.connect("a", 4, clean=False)
     client.send(Subscribe(3, [SubscriptionRequest("t", 1)]))
@@ -276,7 +276,7 @@ def test_shared_subscriptions_go_to_a_member_that_may_receive() -> None:
     assert [len(m.take()) for m in (group[0], group[2])] == [0, 0]
 
 
-def test_a_receiver_that_left_before_the_answer() -> None:
+def test_a_receiver_that_left_before_the_answer_gets_nothing() -> None:
     world = World(hooks=Hooks(topics=True))
     leaver, stays = subscribed(world, "leaver"), subscribed(world, "stays")
     client = world.connect("a")
@@ -422,7 +422,7 @@ def test_answers_in_any_order_keep_the_order_of_packets(
 
 @ALL
 @pytest.mark.parametrize("polite", [False, True])
-def test_what_a_client_sent_before_it_went_counts(version: int, polite: bool) -> None:
+def test_packets_that_a_client_sent_before_it_went_count(version: int, polite: bool) -> None:
     """PUBLISH, DISCONNECT and the end of the connection are there before the first answer;
     MQTT-3.14.4-3: no will, then."""
     world = World(hooks=Hooks(topics=True))

@@ -90,7 +90,7 @@ def test_every_malformed_packet_closes_its_client_only(version: int, route: bool
 
 
 @ALL
-def test_every_malformed_packet_before_connect(version: int) -> None:
+def test_a_malformed_packet_before_connect_closes_its_connection(version: int) -> None:
     world = World()
     peace = served(world)
     for _, versions, data, _ in BAD:
@@ -183,7 +183,7 @@ packets = st.one_of(
     st.lists(st.integers(0, 10_000), max_size=20),
     st.sampled_from([3, 4, 5]),
 )
-def test_streams_cut_anywhere(stream: list, places: list[int], version: int) -> None:
+def test_packets_may_be_cut_anywhere(stream: list, places: list[int], version: int) -> None:
     """The same outboxes and the same state, however the bytes come."""
     flat = [p for item in stream for p in (item if isinstance(item, list) else [item])]
     data = b"".join(encode_packet(p, version) for p in [connect_packet("a", version), *flat])

@@ -466,7 +466,7 @@ def test_response_information_is_given_to_who_asks() -> None:
     assert Property.RESPONSE_INFORMATION not in plain
 
 
-def test_what_is_not_offered_is_announced() -> None:
+def test_connack_says_what_is_not_offered() -> None:
     world = World(
         retain_available=False,
         wildcard_subscriptions=False,

@@ -44,7 +44,7 @@ def packet_ids(packets: list[Publish]) -> list[int | None]:
 @pytest.mark.parametrize("version", [3, 4, 5])
 @pytest.mark.parametrize("granted", [0, 1, 2])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_delivered_at_the_lower_qos_and_answered(
+def test_a_message_is_delivered_at_the_lower_qos_and_acknowledged(
     qos: int, granted: int, version: int, to: int
 ) -> None:
     """MQTT-3.8.4-8: min(published, granted); the same on the way without and with a cached
@@ -95,7 +95,7 @@ def test_qos_2_is_delivered_once(version: int) -> None:
 
 
 @ALL
-def test_pubrel_again_and_of_an_unknown_identifier(version: int) -> None:
+def test_a_repeated_or_unknown_pubrel_is_answered(version: int) -> None:
     """MQTT-4.3.3-11; MQTT 5 says 0x92 (3.7.2.1)."""
     _, publisher, _ = pair(version)
     publisher.publish("t", b"1", 2)
@@ -105,7 +105,7 @@ def test_pubrel_again_and_of_an_unknown_identifier(version: int) -> None:
 
 
 @ALL
-def test_qos_2_towards_the_subscriber(version: int) -> None:
+def test_a_qos_2_delivery_is_completed_step_by_step(version: int) -> None:
     world, publisher, subscriber = pair(version)
     publisher.publish("t", b"1", 2)
     assert packet_ids(subscriber.take_publishes()) == [1]
@@ -325,7 +325,7 @@ def test_message_expiry_tells_the_remaining_time() -> None:
     assert world.counters.expired == 1
 
 
-def test_subscription_identifier_from_a_client() -> None:
+def test_a_publish_with_a_subscription_identifier_is_refused() -> None:
     """MQTT-3.3.4-6."""
     _, publisher, _ = pair()
     publisher.publish("t", properties={P.SUBSCRIPTION_IDENTIFIER: [1]})
@@ -384,7 +384,7 @@ def test_aliases_end_with_their_connection() -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_receive_maximum(qos: int) -> None:
+def test_deliveries_keep_to_the_clients_receive_maximum(qos: int) -> None:
     """MQTT-3.3.4-9, MQTT-4.9.0-1, -2: QoS 0 and answers are not held back; order stays."""
     world = World()
     publisher = world.connect("p")
@@ -411,7 +411,7 @@ def test_receive_maximum(qos: int) -> None:
     assert subscriber.payloads() == [b"4", b"5"]
 
 
-def test_maximum_packet_size_of_the_receiver() -> None:
+def test_a_message_too_large_for_its_receiver_is_not_sent() -> None:
     """MQTT-3.1.2-24, -25: not sent, as if it had been; the session goes on."""
     world = World()
     publisher = world.connect("p")

@@ -56,7 +56,7 @@ def test_an_empty_payload_deletes_the_retained_message(version: int) -> None:
     assert client.take() == []
 
 
-def test_not_retained_messages_change_nothing() -> None:
+def test_messages_without_retain_change_no_retained_message() -> None:
     """MQTT-3.3.1-8 (3.1.1: -12)."""
     world = World()
     publisher = world.connect("p")
@@ -70,7 +70,9 @@ def test_not_retained_messages_change_nothing() -> None:
     [(0, [b"x"], [b"x"]), (1, [b"x"], []), (2, [], [])],
     ids=["send", "if new", "never"],
 )
-def test_retain_handling(handling: int, first: list, second: list) -> None:
+def test_retain_handling_decides_when_retained_messages_are_sent(
+    handling: int, first: list, second: list
+) -> None:
     """MQTT-3.3.1-9 to -11."""
     world = World()
     world.connect("p").publish("t", b"x", retain=True)
@@ -92,7 +94,7 @@ def test_subscribing_again_sends_retained_messages_again(version: int) -> None:
         assert client.payloads() == [b"x"]
 
 
-def test_several_filters_of_one_packet() -> None:
+def test_several_filters_in_one_packet_bring_their_retained_messages() -> None:
     world = World()
     publisher = world.connect("p")
     for topic in ("a", "b/c", "$own"):
@@ -165,7 +167,7 @@ def test_retained_messages_expire() -> None:
     assert world.counters.expired == 1
 
 
-def test_too_large_for_the_new_subscriber() -> None:
+def test_a_retained_message_too_large_for_the_subscriber_is_left_out() -> None:
     world = World()
     publisher = world.connect("p")
     publisher.publish("t/1", b"x" * 100, retain=True)

@@ -83,9 +83,7 @@ def test_unacknowledged_messages_are_repeated(version: int) -> None:
 
 @ALL
 @pytest.mark.parametrize("state", range(4))
-def test_qos_2_of_the_publisher_over_a_reconnection_in_every_state(
-    version: int, state: int
-) -> None:
+def test_a_publishers_qos_2_exchange_goes_on_after_reconnection(version: int, state: int) -> None:
     """MQTT-4.3.3: whatever of the exchange was lost, the message is delivered once."""
     world = World()
     subscriber = world.connect("s")
@@ -125,7 +123,7 @@ def test_a_session_of_another_version_goes_on() -> None:
     assert client.take() == [Publish("t", b"y", properties={P.SUBSCRIPTION_IDENTIFIER: [7]})]
 
 
-def test_a_smaller_receive_maximum_on_reconnection() -> None:
+def test_a_smaller_receive_maximum_on_reconnection_is_kept_to() -> None:
     """MQTT-3.3.4-9: what was in flight waits with its identifier; PUBRELs are not counted as
     messages but as places."""
     world = World()
@@ -169,7 +167,7 @@ def test_repeated_messages_do_not_exceed_the_maximum_packet_size() -> None:
     assert world.counters.dropped_too_large == 1
 
 
-def test_expiry_of_the_session() -> None:
+def test_a_session_expires_after_its_interval() -> None:
     """MQTT-3.1.2-23; a reconnection stops the clock."""
     world = World()
     world.connect("a", properties={P.SESSION_EXPIRY_INTERVAL: 10}).vanish()
@@ -316,7 +314,7 @@ def test_the_number_of_sessions_is_bounded() -> None:
     ),
     st.sampled_from([4, 5]),
 )
-def test_exactly_once_and_in_order_whatever_breaks(
+def test_messages_come_exactly_once_and_in_order_whatever_breaks(
     events: list[tuple[str, int]], version: int
 ) -> None:
     """A correct client gets each QoS 2 message once and each QoS 1 message at least once, in order,

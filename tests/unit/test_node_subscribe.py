@@ -97,13 +97,13 @@ def test_a_filter_with_too_many_levels_is_refused_not_closed(version: int) -> No
 
 
 @ALL
-def test_longest_filter(version: int) -> None:
+def test_the_longest_filter_is_granted(version: int) -> None:
     client = World().connect("a", version)
     assert client.subscribe("/".join("+" * DEFAULTS.max_topic_levels), "x" * 65535) == [0, 0]
 
 
 @ALL
-def test_unsubscribe(version: int) -> None:
+def test_unsubscribe_ends_a_subscription(version: int) -> None:
     """MQTT-3.10.4-1 to -6; 0x11 for what was not subscribed to, also when its letters match."""
     world = World()
     client = world.connect("a", version)
@@ -165,7 +165,7 @@ def test_overlapping_subscriptions_deliver_once_at_the_highest_qos(version: int)
         assert [p.qos for p in client.take_publishes()] == [qos]
 
 
-def test_subscription_identifiers_of_all_overlapping_subscriptions() -> None:
+def test_a_message_has_the_identifiers_of_all_overlapping_subscriptions() -> None:
     """MQTT-3.3.4-3, -4, -5."""
     world = World()
     client, publisher = world.connect("a"), world.connect("p")
@@ -197,7 +197,7 @@ def test_an_identifier_holds_for_every_filter_of_its_packet() -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_no_local(qos: int) -> None:
+def test_no_local_keeps_a_clients_own_messages_from_it(qos: int) -> None:
     """MQTT-3.8.3-3; a subscription without it still gets them, with its own QoS and identifier."""
     world = World()
     client, other = world.connect("a"), world.connect("b")
@@ -224,7 +224,7 @@ def test_no_local_survives_reconnection() -> None:
     assert client.take() == []
 
 
-def test_retain_as_published() -> None:
+def test_retain_as_published_keeps_the_retain_flag() -> None:
     """MQTT-3.8.3 (Retain As Published), MQTT-3.3.1-12, -13; also with an overlapping subscription
     without it."""
     world = World()
@@ -242,7 +242,7 @@ def test_retain_as_published() -> None:
     assert [p.retain for p in both.take_publishes()] == [True, False] * 2
 
 
-def test_no_local_on_a_shared_subscription() -> None:
+def test_no_local_on_a_shared_subscription_is_refused() -> None:
     """MQTT-3.8.3-4."""
     client = World().connect("a")
     client.send(b"\x82\x10\x00\x01\x00\x00\x0a$share/g/a\x04")
@@ -274,7 +274,7 @@ def test_no_local_on_a_shared_subscription() -> None:
         ("é", ["é"]),
     ],
 )
-def test_wildcards(topic_filter: str, topics: list[str]) -> None:
+def test_wildcards_match_as_the_specification_says(topic_filter: str, topics: list[str]) -> None:
     """MQTT-4.7.1-1 to -3, MQTT-4.7.3-4."""
     others = ["finance", "Accounts", "/x/y", "e\u0301", "sports", "b/c/d"]
     client = World().connect("a")
@@ -375,7 +375,7 @@ def test_members_that_are_away_or_behind_are_passed_over() -> None:
 
 @pytest.mark.parametrize("leave", ["disconnect", "vanish", "expiry", "clean start"])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_messages_of_a_member_that_leaves(qos: int, leave: str) -> None:
+def test_messages_of_a_member_that_leaves_go_to_another(qos: int, leave: str) -> None:
     """4.8.2: what waited, and what was not acknowledged at QoS 1, goes to another; not what was
     sent at QoS 2 (MQTT-4.8.2-5)."""
     world = World()

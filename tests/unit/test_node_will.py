@@ -19,7 +19,7 @@ def watched(**config) -> tuple[World, FakeClient]:
     return world, watcher
 
 
-def test_what_a_will_looks_like() -> None:
+def test_a_will_is_published_with_its_properties() -> None:
     world, watcher = watched()
     properties = {
         P.WILL_DELAY_INTERVAL: 0,
@@ -90,7 +90,7 @@ def test_wills_of_connections_that_end_otherwise(version: int, end: str) -> None
 
 
 @ALL
-def test_no_will_after_disconnect(version: int) -> None:
+def test_a_disconnect_discards_the_will(version: int) -> None:
     """MQTT-3.1.2-10, MQTT-3.14.4-3."""
     world, watcher = watched()
     client = world.connect("a", version, will=Will("will/a", b"gone"))
@@ -101,7 +101,7 @@ def test_no_will_after_disconnect(version: int) -> None:
 
 
 @ALL
-def test_retained_wills(version: int) -> None:
+def test_a_will_may_be_retained(version: int) -> None:
     """MQTT-3.1.2-14, -15 (3.1.1: -16, -17)."""
     world, watcher = watched()
     world.connect("a", version, will=Will("will/a", b"gone", 1, True)).vanish()
@@ -143,7 +143,7 @@ def delayed(world: World, delay: int, expiry: int, clean: bool = True) -> FakeCl
 @pytest.mark.parametrize(
     ("delay", "expiry", "due"), [(5, 100, 5), (100, 5, 5), (5, 0xFFFFFFFF, 5), (5, 5, 5), (5, 0, 0)]
 )
-def test_will_delay(delay: int, expiry: int, due: int) -> None:
+def test_a_will_is_sent_after_its_delay(delay: int, expiry: int, due: int) -> None:
     """MQTT-3.1.2-8: after the delay or when the session ends, whichever is first."""
     world, watcher = watched()
     delayed(world, delay, expiry).vanish()
@@ -204,7 +204,7 @@ def test_disconnect_with_will_waits_for_the_delay_too() -> None:
 
 
 @pytest.mark.parametrize(("version", "code"), [(4, 3), (5, 0x9B)])
-def test_will_above_the_maximum_qos(version: int, code: int) -> None:
+def test_a_will_above_the_maximum_qos_is_refused(version: int, code: int) -> None:
     """MQTT-3.2.2-12."""
     world, _ = watched(max_qos=1)
     client = world.open(version)
@@ -213,7 +213,7 @@ def test_will_above_the_maximum_qos(version: int, code: int) -> None:
 
 
 @pytest.mark.parametrize(("version", "code"), [(4, 3), (5, 0x90)])
-def test_will_with_too_many_levels(version: int, code: int) -> None:
+def test_a_will_with_too_many_topic_levels_is_refused(version: int, code: int) -> None:
     world, _ = watched()
     client = world.open(version)
     client.send(connect_packet("a", version, will=Will("/" * DEFAULTS.max_topic_levels, b"x")))
@@ -221,7 +221,7 @@ def test_will_with_too_many_levels(version: int, code: int) -> None:
 
 
 @ALL
-def test_will_with_a_wildcard(version: int) -> None:
+def test_a_will_with_a_wildcard_is_refused(version: int) -> None:
     world, _ = watched()
     client = world.open(version)
     client.send(connect_packet("a", version, will=Will("will/#", b"x")), Pingreq())

@@ -92,7 +92,7 @@ PRECEDENCE = [
 
 @pytest.mark.parametrize(("option", "field", "flag", "variable", "filed", "default"), PRECEDENCE)
 @pytest.mark.parametrize("spelling", ["_", "-"])
-def test_flags_then_environment_then_file_then_default(
+def test_flags_precede_environment_file_and_default(
     tmp_path: Path,
     option: str,
     field: str,
@@ -558,7 +558,7 @@ def test_without_a_file_there_is_the_default_listener(tmp_path: Path) -> None:
         (":0", ("", 0)),
     ],
 )
-def test_where_to_listen(text: str, address: tuple[str, int]) -> None:
+def test_a_bind_value_is_an_address_a_port_or_both(text: str, address: tuple[str, int]) -> None:
     assert split_bind(text) == address
 
 
@@ -596,7 +596,7 @@ def test_the_log_tail_reaches_the_node(tmp_path: Path, size: int) -> None:
         ("127.0.0.1:1884", ("10.0.0.1", 99), "10.0.0.1", None, ("127.0.0.1",)),
     ],
 )
-def test_the_advertised_address(
+def test_the_advertised_address_decides_what_is_announced(
     bind: str, advertise: Any, host: str, announced: str | None, interfaces: Any
 ) -> None:
     found = settled(bind, advertise=Address(*advertise) if advertise else None)
@@ -631,7 +631,7 @@ def test_a_broker_without_a_name_gets_one() -> None:
     assert len(settled("127.0.0.1:65535").name) <= 64
 
 
-def test_durability(tmp_path: Path) -> None:
+def test_durability_needs_a_data_directory(tmp_path: Path) -> None:
     """Its key is at the top of the file; async and sync need a place."""
     assert told(tmp_path).durability is None
     assert told(tmp_path, "durability: sync\nfederation: {data-dir: d}").durability == "sync"
@@ -664,7 +664,7 @@ def test_durability(tmp_path: Path) -> None:
         ("federation: {durability: sync}", {}, "config.yaml:1: federation.durability: unknown key"),
     ],
 )
-def test_durability_that_cannot_be(
+def test_an_impossible_durability_is_refused(
     tmp_path: Path, text: str | None, flags: dict[str, Any], line: str
 ) -> None:
     assert refusal(tmp_path, text, **flags).startswith(line)

@@ -44,7 +44,7 @@ def test_a_long_run_of_equal_packets_goes_in_batches_that_neighbours_take(
     assert all(len(list(batch.messages())) == batch.count for batch in found)
 
 
-def test_what_is_added_in_one_piece_fits_into_a_batch() -> None:
+def test_a_piece_of_the_largest_size_fits_into_a_batch() -> None:
     assert STRETCH <= MOST
     assert STRETCH_BYTES <= LARGEST
 

@@ -44,20 +44,20 @@ def flags(parser: ArgumentParser) -> set[str]:
 
 
 @pytest.mark.parametrize("page", USERS)
-def test_flags(page: str) -> None:
+def test_flags_on_pages_exist(page: str) -> None:
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", read(page)))
     assert named - flags(_parser()) - LIVE - NOT_OURS == set()
 
 
 @pytest.mark.parametrize("page", GUIDES)
-def test_environment_variables(page: str) -> None:
+def test_environment_variables_on_pages_exist(page: str) -> None:
     known = {f"MQTTREE_{name.upper()}" for name, option in OPTIONS.items() if option.flag}
     named = set(re.findall(r"MQTTREE_[A-Z_]+", read(page)))
     assert named - known - NO_OPTIONS == set()
 
 
 @pytest.mark.parametrize("page", GUIDES)
-def test_metrics(page: str) -> None:
+def test_metrics_on_pages_exist(page: str) -> None:
     known = {f"mqttree_{name}" for name in GAUGE_HELP}
     known |= {f"mqttree_{name}_total" for name in (*COUNTER_HELP, "closed", "dropped")}
     named = set(re.findall(r"(?<![\w.])mqttree_[a-z_]+", read(page)))
@@ -65,7 +65,7 @@ def test_metrics(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", GUIDES)
-def test_paths_of_the_admin_port(page: str) -> None:
+def test_paths_of_the_admin_port_on_pages_exist(page: str) -> None:
     node = lone(routing="topic").node
     assert prometheus.metrics(node)
     known = {"/healthz", "/readyz", "/metrics", "/api/federation", "/api/drain"}
@@ -89,7 +89,7 @@ def known_words() -> set[str]:
 
 
 @pytest.mark.parametrize("page", USERS)
-def test_words_with_an_underscore(page: str) -> None:
+def test_words_with_an_underscore_on_pages_exist(page: str) -> None:
     """Of the page for Mosquitto's users the first column of tables is Mosquitto's."""
     text = re.sub(r"(?m)^\| .*? \|(?= .*mqtt| `| none| always)", "|", read(page))
     named = set(re.findall(r"`(?!mqttree_)([a-z]+(?:_[a-z0-9]+)+)(?::[^`]*)?`", text))

@@ -211,7 +211,7 @@ def test_a_broker_with_too_many_filters_gets_every_message() -> None:
     assert list(interest.brokers_wanting("quite/another")) == []
 
 
-def test_filters_of_all_brokers_together() -> None:
+def test_the_filters_of_all_brokers_together_are_bounded() -> None:
     world, liar = linked(limits=Limits(all_filters_memory=4_000_000))
     told(
         liar,
@@ -248,7 +248,7 @@ def test_groups_that_others_tell_of_have_an_end() -> None:
     assert not sharing.elsewhere
 
 
-def test_what_clients_and_links_of_others_take_is_counted() -> None:
+def test_memory_of_others_clients_and_links_is_counted() -> None:
     """Each entry counts as memory, whatever it is of: the limit of all listings is theirs."""
     world, liar = linked()
     before = world.node.memory.used

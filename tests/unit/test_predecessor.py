@@ -89,7 +89,7 @@ def test_a_peer_that_never_stops_sending_is_taken_over_all_the_same() -> None:
     assert "before all its packets are handled" in "".join(world.logged)
 
 
-def test_what_waits_for_a_plugin_is_waited_for() -> None:
+def test_packets_that_wait_for_a_plugin_are_waited_for() -> None:
     world = World(hooks=Hooks(topics=True))
     old = world.connect("c", will=WILL)
     old.send(Publish("t", b"1"), Publish("t", b"2"), Disconnect())
@@ -120,7 +120,7 @@ def test_a_plugin_that_does_not_answer_is_not_waited_for_long() -> None:
     assert world.counters.takeover_unread == 1
 
 
-def test_what_backpressure_holds_is_waited_for() -> None:
+def test_packets_that_backpressure_holds_are_waited_for() -> None:
     world = World()
     listener = subscriber(world)
     old = world.connect("c", will=WILL)

@@ -100,7 +100,9 @@ def read(stream: bytes, at_most: int = 1000) -> tuple[bytes, bytes]:
 
 @pytest.mark.parametrize(("data", "expected"), HEADERS.values(), ids=HEADERS)
 @pytest.mark.parametrize("at_most", [1, 2, 7, 1000])
-def test_headers(data: bytes, expected: ProxyHeader, at_most: int) -> None:
+def test_proxy_headers_are_read_and_nothing_behind_them(
+    data: bytes, expected: ProxyHeader, at_most: int
+) -> None:
     head, rest = read(data + b"\x10\x0c\r\n", at_most)
     assert head == data
     assert rest == b"\x10\x0c\r\n"  # never read: it may be TLS's

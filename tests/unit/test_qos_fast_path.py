@@ -233,7 +233,7 @@ def test_packets_in_flight_are_repeated_to_a_client_of_another_version(version: 
     st.binary(max_size=6),
     st.integers(0, 40),
 )
-def test_what_goes_through_as_it_came_is_sound(
+def test_properties_forwarded_as_they_came_can_be_decoded(
     texts: dict[Any, str], pairs: list[Any], noise: bytes, at: int
 ) -> None:
     """A damaged section is forwarded only when it still decodes."""

@@ -280,7 +280,7 @@ def test_a_file_of_another_broker_or_program_is_refused(data: bytes, why: str) -
         decode_header(data, ID, 1)
 
 
-def test_a_file_of_a_newer_release() -> None:
+def test_a_file_of_a_newer_release_is_refused() -> None:
     data = encode_header(ID, 1, version=5)
     with pytest.raises(
         JournalError,
@@ -289,7 +289,7 @@ def test_a_file_of_a_newer_release() -> None:
         decode_header(data, ID, 1)
 
 
-def test_a_file_of_an_older_release() -> None:
+def test_a_file_of_an_older_release_is_read() -> None:
     data = encode_header(ID, 1, version=1)
     assert decode_header(data, ID, 1) is True
     body = bytes.fromhex(

@@ -213,7 +213,7 @@ def test_one_packet_may_exceed_the_journal_backlog() -> None:
     assert publisher.take() == [Puback(1)]
 
 
-def test_what_is_too_much_for_one_frame_is_split() -> None:
+def test_records_too_large_for_one_frame_are_split() -> None:
     world = lazy(sync=True, limits=Limits(journal_frame_bytes=2000))
     publisher = world.connect("p")
     for topic in ("a/1", "a/2", "a/3"):
@@ -288,7 +288,7 @@ def test_a_generation_that_could_not_be_completed_is_deleted() -> None:
     assert len(world.files.segments) == 1
 
 
-def test_what_waits_for_connections_that_are_gone_is_forgotten() -> None:
+def test_output_for_connections_that_are_gone_is_forgotten() -> None:
     world = Durable(sync=True)
     durable_client(world, "l").subscribe("a", qos=1)
     world.files.broken = "No space left on device"
@@ -336,7 +336,7 @@ def test_a_restored_origin_has_as_many_holes_as_the_limit_says() -> None:
     assert again.counters.gaps_forgotten == 1
 
 
-def test_what_was_to_be_deleted_does_not_come_back() -> None:
+def test_a_state_whose_deletion_failed_does_not_come_back() -> None:
     """A session and a retained message ended while nothing could be written; then everything was,
     but for the deletion of the older file."""
     world = Durable(sync=True)
@@ -362,7 +362,7 @@ def test_what_was_to_be_deleted_does_not_come_back() -> None:
     assert len(image.sessions) == 1
 
 
-def test_what_was_published_before_a_clock_was_set_back_is_in_order() -> None:
+def test_messages_from_before_the_clock_was_set_back_are_in_order() -> None:
     world = Durable()
     durable_client(world, "l").subscribe("other", qos=1)
     wall = 1.7e9
@@ -504,7 +504,7 @@ def test_no_packet_comes_before_connack() -> None:
 # ---------------------------------------------------------------- what was not written in between
 
 
-def test_what_is_recorded_again_counts_when_all_of_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rebuilt_state_counts_when_it_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record about a session that is not said again yet goes on from what could not be written:
     it would change another one."""
     world = Durable(sync=True)

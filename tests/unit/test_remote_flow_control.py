@@ -188,7 +188,7 @@ def test_a_broker_that_cannot_be_reached_gets_hold_when_it_can(world: World, sai
     assert said.take() == [{b"fast"}]
 
 
-def test_what_this_broker_published_before_it_started_again(world: World, said: Said) -> None:
+def test_messages_of_our_earlier_incarnation_hold_no_publisher(world: World, said: Said) -> None:
     far = Far(world)
     slow(world)
     far.neighbour.send(
@@ -308,7 +308,7 @@ def test_a_slow_plugin_holds_publishers_elsewhere(said: Said) -> None:
     assert said.take()[-1] == set()
 
 
-def test_a_slow_subscriber_behind_a_plugin(said: Said) -> None:
+def test_a_slow_subscriber_behind_a_plugin_holds_its_publishers(said: Said) -> None:
     """The answer comes when other messages are at hand; whom it concerns is known all the same."""
     world = asking_plugins(Limits(hold_queued=100, max_queued=20))
     said.world = world
@@ -457,7 +457,7 @@ def test_a_broker_that_never_pauses_is_ignored(world: World, publisher: FakeClie
     assert publisher.conn.held, "it paused"
 
 
-def test_what_comes_from_an_unknown_broker_is_ignored(
+def test_a_hold_of_an_unknown_broker_is_ignored(
     world: World, publisher: FakeClient, said: Said
 ) -> None:
     said.reachable = False

@@ -79,7 +79,7 @@ def test_a_whole_log_goes_in_steps() -> None:
     assert [int(payload) for payload in neighbour.messages()] == list(range(1, COUNT + 1))
 
 
-def test_what_comes_between_two_steps_is_neither_lost_nor_overtakes() -> None:
+def test_messages_between_two_steps_are_neither_lost_nor_reordered() -> None:
     world = lone(link_timeout=1000.0)
     logged(world, range(1, COUNT + 1))
     other = Neighbour(world, 2)

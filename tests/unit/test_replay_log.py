@@ -43,7 +43,7 @@ def test_pieces_of_a_log_that_changes() -> None:
     assert [e.sequence for piece in kept.pieces() for e in piece] == [100]
 
 
-def test_what_is_old_goes_some_at_a_time() -> None:
+def test_old_entries_are_trimmed_in_steps() -> None:
     kept = ReplayLog(Counters(), limits=Limits(log_old=10))
     for number in range(25):
         kept.append(entry(KEYS[0], number + 1, at=float(number)), None)
@@ -108,7 +108,7 @@ def missed(log: ReplayLog, seen: Vector) -> list[LogEntry]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_a_neighbour_lacks(seed: int) -> None:
+def test_the_log_finds_what_a_neighbour_lacks(seed: int) -> None:
     rng = random.Random(seed)
     kept = ReplayLog(Counters(), limits=Limits())
     entries = [entry(key, number) for key in KEYS for number in range(1, 60)]

@@ -154,7 +154,7 @@ def test_the_table_of_digests(steps: list[tuple[int, bool]]) -> None:
 # ---------------------------------------------------------------- tombstones
 
 
-def test_what_expired_stays_known() -> None:
+def test_an_expired_message_stays_known_as_a_tombstone() -> None:
     counters = Counters()
     store = RetainedStore(counters, limits=Limits())
     assert write(store, "t", b"x", 10, expires=5.0) is Change.NEW
@@ -302,12 +302,14 @@ def test_stores_of_different_sizes_have_the_last_write_or_nothing(
 
 
 @given(st.integers(0, (1 << 63) - 1), st.integers(0, (1 << 48) - 1), st.booleans())
-def test_stamps(time: int, expires_at_ms: int, restored: bool) -> None:
+def test_an_encoded_stamp_decodes_to_the_same(
+    time: int, expires_at_ms: int, restored: bool
+) -> None:
     stamp = Stamp(time, expires_at_ms, restored)
     assert decode_stamp(encode_stamp(stamp) + b"\x26\x00\x01a\x00\x01b") == stamp
 
 
-def test_bad_stamps() -> None:
+def test_a_malformed_stamp_is_refused() -> None:
     good = encode_stamp(Stamp(1, 2))
     assert decode_stamp(b"") is None
     assert decode_stamp(b"\x26\x00\x01o" + good[4:]) is None

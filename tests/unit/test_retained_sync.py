@@ -193,7 +193,7 @@ def test_a_restored_message_is_kept_delivered_once_and_passed_on() -> None:
     assert world.counters.retained_restored == 1
 
 
-def test_what_came_with_the_stream_is_not_delivered_again() -> None:
+def test_a_message_that_a_link_brought_is_not_delivered_again() -> None:
     """It was forgotten here alone."""
     world, neighbour = pair()
     client = world.connect("c")
@@ -207,7 +207,7 @@ def test_what_came_with_the_stream_is_not_delivered_again() -> None:
 
 
 @pytest.mark.parametrize("sequence", [0, 7])
-def test_deletions_and_what_expired(sequence: int) -> None:
+def test_restored_deletions_are_delivered_and_expiries_are_not(sequence: int) -> None:
     world, neighbour = pair()
     client = world.connect("c")
     for topic in ("gone", "expired"):

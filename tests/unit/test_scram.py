@@ -126,7 +126,7 @@ def test_a_proof_of_zeros_lets_no_unknown_user_in() -> None:
         b"n,,n=user,r=" + b"x" * (MAX_NONCE + 1),
     ],
 )
-def test_wrong_first_messages(first: bytes) -> None:
+def test_a_malformed_first_message_is_refused(first: bytes) -> None:
     with pytest.raises(AuthenticationFailed):
         scram()().step(first)
 
@@ -149,7 +149,7 @@ def test_wrong_first_messages(first: bytes) -> None:
         lambda final: b"\xff" + final,
     ],
 )
-def test_wrong_last_messages(bend: object) -> None:
+def test_a_malformed_last_message_is_refused(bend: object) -> None:
     client = ScramClient("user", "pencil")
     exchange = scram()()
     challenge = exchange.step(client.first())
@@ -209,7 +209,7 @@ def test_any_name_and_password_get_through(user: str, password: str) -> None:
         ("", ""),
     ],
 )
-def test_saslprep(text: str, expected: str) -> None:
+def test_saslprep_normalises_names_and_passwords(text: str, expected: str) -> None:
     """The examples of RFC 4013, 3."""
     assert saslprep(text) == expected == prepare(text)
 
@@ -248,7 +248,7 @@ def test_a_verifier_is_written_and_read() -> None:
         str(PENCIL) + "$",
     ],
 )
-def test_wrong_verifiers(text: str) -> None:
+def test_a_malformed_verifier_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"not SCRAM|iterations"):
         Verifier.parse(text)
 
@@ -262,7 +262,7 @@ def file() -> str:
     return "".join(f"{line}\n" for line in ["# who", *anna, "", *bob])
 
 
-def test_plain_passwords(file: str) -> None:
+def test_a_plain_password_is_checked_against_its_verifier(file: str) -> None:
     found = Users.parse("u", file + f"carl:{Verifier.of('c', b'salt', 4096)}\n")
     assert found.names() == ["anna", "bob", "carl"]
     assert "anna" in found
@@ -344,7 +344,7 @@ def test_replacing_keeps_the_rest(file: str) -> None:
         ("a", "x" * 65_536),
     ],
 )
-def test_what_cannot_be_stored(name: str, password: str) -> None:
+def test_a_name_or_password_that_cannot_be_stored_is_refused(name: str, password: str) -> None:
     with pytest.raises(ValueError, match=r"name|password"):
         entries(name, password, RNG.randbytes)
 

@@ -25,7 +25,9 @@ def members(found: Ranges) -> set[int]:
 
 
 @given(NUMBERS, st.integers(1, 42), st.integers(1, 6))
-def test_the_first_pair_with_any_of_these(numbers: set[int], first: int, count: int) -> None:
+def test_the_first_range_with_any_of_some_numbers_is_found(
+    numbers: set[int], first: int, count: int
+) -> None:
     pairs = ranges(numbers)
     wanted = set(range(first, first + count))
     with_some = [index for index, pair in enumerate(pairs) if members([pair]) & wanted]
@@ -41,7 +43,7 @@ def test_ranges_behave_like_sets(some: set[int], others: set[int]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(NUMBERS, NUMBERS, st.lists(st.tuples(st.integers(1, 44), st.integers(1, 4)), max_size=30))
-def test_a_window_against_sets(
+def test_a_window_behaves_like_a_set_of_numbers(
     gaps: set[int], history: set[int], came: list[tuple[int, int]]
 ) -> None:
     """What it takes, and what is left of what it misses and what it does not."""
@@ -66,7 +68,7 @@ def test_a_window_against_sets(
         assert (members(window.gaps), members(window.history)) == (missed, unmissed)
 
 
-def test_what_comes_in_any_order_costs_the_same_however_much_is_missing() -> None:
+def test_the_cost_of_a_number_does_not_depend_on_the_gaps() -> None:
     """A broker that joins gets retained messages in the order of hashes."""
 
     def cost(many: int) -> int:

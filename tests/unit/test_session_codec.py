@@ -247,7 +247,7 @@ def test_truncated_states_are_refused() -> None:
     ],
     ids=lambda state: type(state).__name__,
 )
-def test_what_no_client_could_say_is_refused(state: SessionState) -> None:
+def test_a_state_that_no_client_could_cause_is_refused(state: SessionState) -> None:
     with pytest.raises(WireError):
         decode_state(encode_state(state, NOW), NOW, Limits())
 
@@ -289,7 +289,7 @@ def test_a_session_becomes_the_same_session() -> None:
     assert there.counters.publish_received == 0  # it is known already
 
 
-def test_what_waits_to_be_repeated_keeps_its_identifier() -> None:
+def test_messages_to_be_repeated_keep_their_identifiers() -> None:
     message = Message(b"a", b"x", 1, False, b"", None, None)
     world = World()
     session = world.connect("c", clean=False).owner.session
@@ -332,7 +332,7 @@ tops = st.dictionaries(st.sampled_from(KEYS), st.integers(0, 25))
 
 
 @given(st.lists(tops, max_size=3), vectors, vectors)
-def test_what_a_session_needs_and_has_not_been_offered(
+def test_numbers_that_a_session_was_not_offered_are_found(
     starts: list[dict[bytes, int]], first: Vector, second: Vector
 ) -> None:
     need = need_of(starts)
@@ -389,7 +389,7 @@ def begun(*unsettled: bytes, began: float = -3.5) -> SessionState:
     return state
 
 
-def test_when_it_began_goes_along() -> None:
+def test_the_begin_of_a_session_goes_along() -> None:
     """And of which origins more may be older; what is not known takes no room."""
     for unsettled in ((), KEYS[:1], KEYS[:2]):
         found = decode_state(encode_state(begun(*unsettled), NOW), NOW, Limits())

@@ -80,7 +80,7 @@ def test_a_session_of_an_unnamed_client_is_not_taken_by_a_user() -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_where_names_are_not_checked_a_name_is_no_user(version: int) -> None:
+def test_an_unchecked_name_is_no_user(version: int) -> None:
     """All are anonymous there, and whoever has the client id has the session."""
     world = World()
     enter(world, "anna", version).vanish()

@@ -68,7 +68,7 @@ def test_bad_parts(part: bytes) -> None:
         SessionParts().add(part)
 
 
-def test_what_waits_on_a_slow_link_is_not_sent_again_every_second() -> None:
+def test_parts_queued_on_a_slow_link_are_not_sent_again_every_second() -> None:
     """Nothing comes for a minute, and it is asked for four times a second: some parts more, not
     sixty windows."""
     sending = Sending()
@@ -86,7 +86,7 @@ def test_nothing_is_sent_again_while_parts_arrive() -> None:
 
 
 @pytest.mark.parametrize("refused", [0, 1, 5])
-def test_what_a_link_refused_is_sent_with_the_next_request(refused: int) -> None:
+def test_a_part_that_a_link_refused_is_sent_with_the_next_request(refused: int) -> None:
     sending = Sending()
     assert sending.due(1, 0, 0.0) == WINDOW
     sending.refused(refused * PART_SIZE)

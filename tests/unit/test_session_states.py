@@ -47,7 +47,9 @@ def pairs() -> Iterator[tuple[ModuleType, Enum, Enum]]:
 
 
 @pytest.mark.parametrize(("module", "state", "happens"), list(pairs()))
-def test_every_input_in_every_state(module: ModuleType, state: Enum, happens: Enum) -> None:
+def test_every_input_in_every_state_follows_the_table(
+    module: ModuleType, state: Enum, happens: Enum
+) -> None:
     """What is in the table leads to its state and action, all else to nothing."""
     pending = machine(module, state)
     expected = module.TRANSITIONS.get((state, happens))
@@ -78,7 +80,7 @@ def test_a_holder_says_nothing_that_no_table_knows() -> None:
     assert set(MERGE_ANSWERS.values()) <= set(pending_merge.Input)
 
 
-def test_what_a_state_does_not_expect_is_counted() -> None:
+def test_an_input_that_a_state_does_not_expect_is_counted() -> None:
     """A holder that says that it has forgotten a session that is still to come changes nothing."""
     taking = Taking(state_of([], 0))
     state = taking.pull.state

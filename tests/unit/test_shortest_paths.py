@@ -51,7 +51,7 @@ def test_a_chain_relays() -> None:
     [(100, 0, B), (100, 89, B), (100, 90, C), (100, 91, C), (5, 0, C)],
     ids=["shorter by a relay", "still shorter", "equal: fewer hops", "the relay is dear", "direct"],
 )
-def test_what_a_relay_costs(direct: int, relay: int, way: bytes) -> None:
+def test_a_path_through_a_relay_adds_the_relays_cost(direct: int, relay: int, way: bytes) -> None:
     found = graph(A, (A, B, 5), (B, C, 5), (A, C, direct), relays={B: relay})
     assert found.tree(A).next[C] == way
 

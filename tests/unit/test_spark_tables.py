@@ -398,7 +398,7 @@ def test_a_run_with_a_fault_has_all_its_figures(made: Any) -> None:
     assert {name: row[name] for name in wanted} == pytest.approx(wanted)
 
 
-def test_what_the_undoing_of_a_fault_repaired_is_not_put_down_to_the_fault(made: Any) -> None:
+def test_a_repair_by_the_end_of_a_fault_is_no_repair_of_the_fault(made: Any) -> None:
     row = of(made, "undone")  # its first message after the cut comes 5 ms after the link was healed
     assert (row["repair_s"], row["repair_service_s"]) == (pytest.approx(0.2), None)
     assert "repair_service_s: 1 of 1 faults not repaired" in row["missing"]
@@ -422,7 +422,7 @@ def test_brokers_that_did_not_run_have_no_share(made: Any) -> None:
     assert "jain: one broker" in row["missing"]
 
 
-def test_what_was_not_repaired_is_in_no_mean(made: Any) -> None:
+def test_faults_that_were_not_repaired_are_in_no_mean(made: Any) -> None:
     row = of(made, "twice")
     assert (row["repair_s"], row["faults"]) == (None, 2)
     assert "repair_s: 1 of 2 faults not repaired" in row["missing"]
@@ -528,7 +528,7 @@ def test_a_fault_without_pairs_is_in_no_mean_and_a_partition_says_why(made: Any)
     assert "repair_service_s: partitions only" in row["missing"]
 
 
-def test_what_no_trace_tells_is_not_taken_for_nothing(made: Any) -> None:
+def test_figures_without_a_trace_are_missing_and_not_zero(made: Any) -> None:
     from bench.spark.source import Run
 
     missing = dict(each.split(": ", 1) for each in of(made, "absent")["missing"].split("; "))
@@ -564,7 +564,7 @@ def test_rows_of_another_run_are_named_and_left_out(tmp_path: Path, spark: Any) 
     assert found.rows.select("run").distinct().collect() == [("mine",)]
 
 
-def test_what_spark_cannot_reach_is_one_line_with_its_cause(tmp_path: Path, spark: Any) -> None:
+def test_a_path_that_spark_cannot_reach_is_reported_in_one_line(tmp_path: Path, spark: Any) -> None:
     from bench.spark import source, tables
     from bench.spark.session import cause
 
@@ -766,7 +766,7 @@ def test_shared_and_ordinary_subscriptions_are_distinguished(made: Any) -> None:
     assert (row["expected"], row["lost"], row["duplicates"]) == (36, 1, 0)
 
 
-def test_what_was_published_beside_an_interruption_is_not_lost(made: Any) -> None:
+def test_messages_published_beside_an_interruption_are_not_lost(made: Any) -> None:
     from bench.runner.book import UNSURE_NS
     from bench.spark import subscriptions
 

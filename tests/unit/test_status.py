@@ -56,7 +56,7 @@ def test_links_whose_other_end_is_blocked_are_no_branches() -> None:
     )
 
 
-def test_the_way_to_the_root_and_the_way_down() -> None:
+def test_the_status_shows_the_parent_and_the_children() -> None:
     found = state(
         link(1, "root"),
         link(2, "designated"),

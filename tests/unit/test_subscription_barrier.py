@@ -117,7 +117,7 @@ def test_made_up_brokers_are_not_remembered(world: World) -> None:
     assert two.records(TOLD) == []
 
 
-def test_what_is_refused_is_not_announced(world: World) -> None:
+def test_refused_filters_are_not_announced(world: World) -> None:
     """A client that may not subscribe must not draw all messages of the federation here."""
     world.node.set_access(
         Access(None, parse_rules("rules", "everyone\nallow subscribe mine/#", limits=Limits())),

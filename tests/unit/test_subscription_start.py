@@ -44,7 +44,7 @@ PUBLISHED = st.lists(st.tuples(st.sampled_from((KEY, OTHER)), st.integers(0, 5))
 
 
 @given(PUBLISHED, st.lists(st.integers(0, 60), max_size=8))
-def test_the_newest_number_at_each_time(
+def test_the_newest_number_at_each_time_is_returned(
     published: list[tuple[bytes, int]], times: list[int]
 ) -> None:
     log = ReplayLog(Counters(), limits=Limits())
@@ -67,7 +67,7 @@ def test_the_newest_number_at_each_time(
 
 
 @given(st.lists(st.integers(0, 3), max_size=60), st.floats(0.0, 20.0))
-def test_numbers_of_the_past(published: list[int], at: float) -> None:
+def test_numbers_of_the_past_were_published_by_then(published: list[int], at: float) -> None:
     """What is returned had been published then, and lacks no more than what was published since the
     look before."""
     past = PastNumbers()
@@ -93,7 +93,7 @@ def test_the_past_is_bounded() -> None:
     assert past.before(-1.0) == 0
 
 
-def test_what_has_left_the_log_may_be_newer() -> None:
+def test_trimmed_messages_may_be_newer_than_a_subscription() -> None:
     """Where the log does not go back to a time, what it had then is not known from it."""
     log = ReplayLog(Counters(), 1, limits=Limits())
     past = PastNumbers()
@@ -124,7 +124,7 @@ def test_without_other_brokers_there_is_no_start() -> None:
     assert World().node.cluster.subscription_starts.begin() is None
 
 
-def test_what_begins_at_once_begins_together() -> None:
+def test_subscriptions_of_one_moment_share_their_start() -> None:
     world = met()
     positions = world.node.cluster.subscription_starts
     start = positions.begin()
@@ -177,7 +177,7 @@ def answered(node: Node, key: bytes, question: bytes, now: float) -> tuple[bytes
     ), rest
 
 
-def test_where_a_subscription_begins_comes_with_the_piece_that_has_it() -> None:
+def test_a_start_is_known_from_the_piece_of_an_answer_that_has_it() -> None:
     """Of an answer in pieces the first ones say nothing of what began behind them."""
     node = met().node
     ask, key = node.cluster.subscription_starts, origin_key(FAR, 1)
@@ -198,7 +198,7 @@ def test_where_a_subscription_begins_comes_with_the_piece_that_has_it() -> None:
         assert (key not in start.open) == settled
 
 
-def test_a_question_and_its_answer() -> None:
+def test_a_question_about_starts_is_answered() -> None:
     """Of many starts some share a time; none begins earlier than it did."""
     here, there = met().node, met().node
     key = origin_key(FAR, 1)
@@ -261,7 +261,7 @@ def test_a_session_that_comes_while_a_question_is_answered() -> None:
     assert (start.tops, start.open) == ({key: 40, KEY: 6}, set())
 
 
-def test_what_had_passed_before_a_session_came_was_not_delivered_to_it() -> None:
+def test_messages_from_before_a_session_came_were_not_delivered_to_it() -> None:
     """It is learnt that numbers up to 40 are older than its subscriptions: of these, only 31 to 40
     came while the session was here."""
     node = met().node
@@ -277,7 +277,7 @@ def test_what_had_passed_before_a_session_came_was_not_delivered_to_it() -> None
     assert start.early == {key: [(31, 40)]}
 
 
-def test_of_many_sessions_of_elsewhere_none_begins_too_late() -> None:
+def test_no_session_from_elsewhere_begins_too_late() -> None:
     """Those that share a time may be minutes apart."""
     node = met().node
     ask, key = node.cluster.subscription_starts, origin_key(FAR, 1)
@@ -293,7 +293,7 @@ def test_of_many_sessions_of_elsewhere_none_begins_too_late() -> None:
         assert at <= min(start.began for start in group) + 0.001
 
 
-def test_when_a_session_of_another_broker_began() -> None:
+def test_the_begin_of_a_session_elsewhere_is_known_by_our_clock() -> None:
     """By our clock, rather too early; it is unknown as long as that one's is not known."""
     node = met().node
     starts = node.cluster.subscription_starts
@@ -308,13 +308,13 @@ def test_when_a_session_of_another_broker_began() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"\x02" + bytes(6), bytes((MAX_TIMES + 1,)) + bytes(6 * 100)]
 )
-def test_bent_questions(body: bytes) -> None:
+def test_a_malformed_question_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedPacket):
         times_of(body)
 
 
 @pytest.mark.parametrize("body", [b"", b"\x01" + bytes(11)])
-def test_bent_answers(body: bytes) -> None:
+def test_a_malformed_answer_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedPacket):
         met().node.cluster.subscription_starts.answered(origin_key(FAR, 1), 1, body, 1, more=False)
 
@@ -323,7 +323,7 @@ def test_bent_answers(body: bytes) -> None:
     "body",
     [b"", bytes(14), bytes(1) + b"k" * 12 + b"\0\1" + bytes(9), bytes(1) + b"k" * 12 + b"\0\0"],
 )
-def test_bent_ages(body: bytes) -> None:
+def test_malformed_ages_are_refused(body: bytes) -> None:
     world = met()
     link = next(iter(world.node.cluster.links.values()))
     with pytest.raises(MalformedPacket):

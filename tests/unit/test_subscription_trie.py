@@ -93,7 +93,7 @@ def test_every_small_filter_against_every_small_topic() -> None:
         ], filter_
 
 
-def test_first_and_last_interest() -> None:
+def test_first_and_last_subscriptions_of_a_filter_are_reported() -> None:
     for filter_ in ("a/b", "a/+", "a/#", "#", "+", "/"):
         trie: SubscriptionTrie[int] = SubscriptionTrie()
         assert trie.insert(filter_, "x", 1) is True
@@ -287,7 +287,7 @@ TestSubscriptionMachine = SubscriptionMachine.TestCase
 
 
 @pytest.mark.parametrize("last", ["+", "#", ""])
-def test_the_deepest_filter(last: str) -> None:
+def test_the_deepest_filter_matches(last: str) -> None:
     depth = MAX_TOPIC_BYTES // 2
     filter_ = "+/" * depth + last
     trie = filled([filter_])
@@ -298,7 +298,7 @@ def test_the_deepest_filter(last: str) -> None:
     assert trie._root.is_empty()
 
 
-def test_the_deepest_literal_levels() -> None:
+def test_the_deepest_literal_levels_match() -> None:
     filter_ = "/" * (MAX_TOPIC_BYTES - 1) + "#"
     trie = filled([filter_, "/" * MAX_TOPIC_BYTES])
     assert len(trie.match("/" * MAX_TOPIC_BYTES)) == 2
@@ -365,7 +365,7 @@ def test_every_small_topic_against_every_small_filter() -> None:
         assert found == trie.match(filter_)
 
 
-def test_retained_table() -> None:
+def test_a_table_of_topics_is_matched_by_filters() -> None:
     trie = stored(
         ["sport", "sport/tennis", "sport/tennis/player1", "/finance", "$SYS/uptime", "$SYS"]
     )
@@ -407,7 +407,9 @@ def test_set_get_pop() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(some_topics, st.none() | st.integers(0, 9))), st.lists(some_filters))
-def test_topics_against_a_dict(changes: list[tuple[str, int | None]], filters: list[str]) -> None:
+def test_the_table_of_topics_behaves_like_a_dict(
+    changes: list[tuple[str, int | None]], filters: list[str]
+) -> None:
     trie: TopicTrie[int] = TopicTrie()
     model: dict[str, int] = {}
     for topic, value in changes:  # None clears, as an empty retained payload does
@@ -451,7 +453,7 @@ def test_popping_a_leaf_keeps_its_parent() -> None:
     assert [t for t, _ in trie.match("+")] == ["a"]
 
 
-def test_the_deepest_topic() -> None:
+def test_the_deepest_topic_is_found() -> None:
     topic = "/" * MAX_TOPIC_BYTES
     trie = stored([topic, "a"])
     for filter_ in ("#", "/#", "/" * 32_000 + "#", "+/" * 32_000 + "#"):

@@ -65,7 +65,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 @settings(max_examples=25)
 @given(noted=st.lists(EVENTS, max_size=40), batch=st.integers(1, 7))
-def test_what_was_noted_is_in_the_files(
+def test_all_rows_that_were_noted_are_in_the_files(
     tmp_path_factory: pytest.TempPathFactory, noted: list[Any], batch: int
 ) -> None:
     folder = tmp_path_factory.mktemp("trace")

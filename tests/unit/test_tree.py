@@ -180,7 +180,7 @@ def test_two_brokers_that_take_each_other_for_parent_never_both_forward() -> Non
         (4.0, 50, BLOCKED),  # equal capability: a's address is lower than m's
     ],
 )
-def test_designated_or_blocked(cost_ms: float, tenths: int, role: Role) -> None:
+def test_the_better_end_of_a_link_is_designated(cost_ms: float, tenths: int, role: Role) -> None:
     hand = Hand("a", "r")
     hand.hear("r", BEST)  # our cost: 4 ms
     bpdu = Bpdu(BEST, 1, round(cost_ms * 1000), tenths, BLOCKED)
@@ -449,7 +449,7 @@ def test_claims_about_ourselves_are_never_used(boot: int) -> None:
     assert hand.tree.is_root
 
 
-def test_unknown_neighbours_and_our_own_id() -> None:
+def test_unknown_neighbours_are_ignored_and_our_own_id_refused() -> None:
     hand = Hand()
     assert hand.tree.bpdu_received(b"nobody..", Bpdu(BEST, 1, 0, 1, DESIGNATED), hand.now) is False
     hand.tree.port_down(b"nobody..", hand.now, failed=True)
@@ -517,7 +517,9 @@ def test_feasibility_table_is_bounded_and_expires() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5), st.integers(0, 9)), max_size=30))
-def test_what_was_advertised_is_never_feasible_again(said: list[tuple[int, int, int]]) -> None:
+def test_a_cost_that_was_advertised_is_never_feasible_again(
+    said: list[tuple[int, int, int]],
+) -> None:
     """Neither one's own claim nor a dearer one under the same seq, an older seq or an older life
     may come back."""
     table = FeasibilityTable(10.0, 8)
@@ -582,7 +584,7 @@ def test_no_neighbour_can_break_the_invariants(script: list[tuple[object, ...]])
         assert tree.next_deadline() > hand.now or not tree.tick(hand.now)
 
 
-def test_capability_formula() -> None:
+def test_the_capability_follows_the_formula_of_the_paper() -> None:
     assert capability_module.capability(2.4, 4, 8.0) == 17.6
     assert capability_module.capability(2.4, 1, 0.96, alpha=0.5, beta=2.0) == 3.1
     with pytest.raises(ValueError, match="not usable"):
@@ -614,7 +616,7 @@ def test_capability_is_measured(
     assert capability_module.measure() == expected
 
 
-def test_what_is_available_is_followed_slowly() -> None:
+def test_the_capability_follows_available_memory_slowly() -> None:
     """A burst moves nothing, and neither does what comes and goes: the root must not flap."""
     damped = capability_module.Damped(20.0)
     assert not any(

@@ -82,7 +82,7 @@ def test_filters_of_one_form_match_one_topic_at_most_once() -> None:
     ] == [None, "/+/", "/+/", "g/", "g//+/", "h///+"]
 
 
-def test_what_one_client_can_make_a_topic_cost() -> None:
+def test_filters_of_one_client_that_overlap_are_bounded() -> None:
     world = lone()
     client = world.connect("attacker")
     codes = subscribe(client, OVERLAPPING)
@@ -106,7 +106,7 @@ def test_what_one_client_can_make_a_topic_cost() -> None:
     assert subscribe(client, ["+/+/other"]) == [QUOTA]
 
 
-def test_very_many_filters_of_one_form() -> None:
+def test_a_client_may_have_very_many_filters_of_one_form() -> None:
     world = lone()
     client = world.connect("gateway")
     filters = [f"device/{n}/+" for n in range(4_000)]
@@ -115,7 +115,7 @@ def test_very_many_filters_of_one_form() -> None:
     assert client.payloads() == [b"x"]
 
 
-def test_shared_subscriptions_of_one_client() -> None:
+def test_shared_subscriptions_of_one_client_are_bounded() -> None:
     world = lone()
     client = world.connect("attacker")
     codes = subscribe(client, [f"$share/g{n}/t" for n in range(2 * DEFAULTS.max_forms)])

@@ -227,7 +227,7 @@ class Page:
 # -------------------------------------------------------------------- the upgrade
 
 
-def test_a_browsers_upgrade() -> None:
+def test_a_browsers_upgrade_is_answered() -> None:
     page = Page()
     page.send(request())
     answer = page.answer().decode().lower()
@@ -244,7 +244,7 @@ def test_a_browsers_upgrade() -> None:
 
 @pytest.mark.parametrize("path", ["/", "/mqtt", "/any/where?token=1", "/%7Euser", "*"])
 @pytest.mark.parametrize("origin", [None, "null", "https://else.where", "file://"])
-def test_any_path_and_any_origin(path: str, origin: str | None) -> None:
+def test_any_path_and_any_origin_are_accepted(path: str, origin: str | None) -> None:
     page = Page()
     page.send(request(path, Origin=origin))
     assert page.answer().startswith(b"HTTP/1.1 101 ")
@@ -259,7 +259,7 @@ def test_any_path_and_any_origin(path: str, origin: str | None) -> None:
         ("mqttv3.1, mqtt", "mqtt"),
     ],
 )
-def test_the_subprotocol(offered: str, chosen: str) -> None:
+def test_the_subprotocol_is_answered_as_it_was_offered(offered: str, chosen: str) -> None:
     page = Page()
     page.send(request(Sec_WebSocket_Protocol=offered))
     assert f"sec-websocket-protocol: {chosen}\r\n" in page.answer().decode().lower()

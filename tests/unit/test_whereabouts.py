@@ -24,7 +24,7 @@ def test_a_withdrawn_session_is_remembered_for_a_while() -> None:
     assert len(whereabouts) == 1
 
 
-def test_of_very_many_the_last_ones() -> None:
+def test_only_the_last_of_very_many_sessions_are_remembered() -> None:
     whereabouts = World(limits=Limits(max_left=100)).node.cluster.whereabouts
     for number in range(1000):
         whereabouts._posted(OTHER, b"c%d" % number, None)

@@ -51,12 +51,12 @@ BAD_FILTERS = [
 
 
 @pytest.mark.parametrize("topic_filter", GOOD_FILTERS)
-def test_good_filter(topic_filter: str) -> None:
+def test_a_good_filter_is_accepted(topic_filter: str) -> None:
     check_topic_filter(topic_filter)
 
 
 @pytest.mark.parametrize("topic_filter", BAD_FILTERS)
-def test_bad_filter(topic_filter: str) -> None:
+def test_a_bad_filter_is_refused(topic_filter: str) -> None:
     with pytest.raises(MalformedPacket) as caught:
         check_topic_filter(topic_filter)
     assert caught.value.reason == 0x81
@@ -90,12 +90,12 @@ def test_filter_against_the_rules(levels: list[str]) -> None:
 
 
 @pytest.mark.parametrize("topic", ["a", "/", "$SYS/x", "$share/g/a", " ", "\U0001f332"])
-def test_good_topic(topic: str) -> None:
+def test_a_good_topic_is_accepted(topic: str) -> None:
     check_topic_name(topic)
 
 
 @pytest.mark.parametrize("topic", ["", "+", "#", "a/#", "a+b"])
-def test_bad_topic(topic: str) -> None:
+def test_a_bad_topic_is_refused(topic: str) -> None:
     with pytest.raises(ProtocolViolation) as caught:
         check_topic_name(topic)
     assert caught.value.reason == 0x90
@@ -151,7 +151,7 @@ def test_varint_limits(value: int, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 268435456])
-def test_varint_out_of_range(value: int) -> None:
+def test_a_varint_out_of_range_is_refused(value: int) -> None:
     with pytest.raises(ValueError):
         encode_varint(value)
 
@@ -159,14 +159,14 @@ def test_varint_out_of_range(value: int) -> None:
 @pytest.mark.parametrize(
     "data", [b"\x80\x00", b"\xff\x80\x00", b"\x80\x80\x80\x00", b"\x80\x80\x80\x80\x01"]
 )
-def test_varint_longer_than_needed_or_allowed(data: bytes) -> None:
+def test_a_varint_that_is_too_long_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedPacket, match="longer"):
         decode_varint(data, 0)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 268435455))
-def test_varint_identity(value: int) -> None:
+def test_an_encoded_varint_decodes_to_the_same(value: int) -> None:
     data = encode_varint(value)
     assert decode_varint(data, 0) == (value, len(data))
 

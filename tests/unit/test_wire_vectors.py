@@ -135,7 +135,7 @@ def test_old_versions_leave_out_what_they_do_not_have(version: int) -> None:
         (0x9F, 3),
     ],
 )
-def test_return_code(reason: int, code: int) -> None:
+def test_each_reason_has_its_return_code(reason: int, code: int) -> None:
     assert return_code(reason) == code
 
 
@@ -168,7 +168,7 @@ def test_ping_payload_on_links_only(version: int, packet: Pingreq | Pingresp) ->
         Suback(1, [256]),
     ],
 )
-def test_what_does_not_fit_is_a_value_error(packet: Packet) -> None:
+def test_a_value_that_does_not_fit_raises_value_error(packet: Packet) -> None:
     with pytest.raises(ValueError):
         encode_packet(packet, V5)
 
