@@ -59,7 +59,8 @@ class FlowControl:
 
     def __init__(self, broker: Flow) -> None:
         self._broker = broker
-        self._held: dict[object, set[Connection]] = {}  # reason -> publishers that are not read
+        # Reason -> publishers that are not read, those that have waited longest first.
+        self._held: dict[object, dict[Connection, None]] = {}
         self._timers: dict[object, Timer] = {}  # of connections that are watched
         self.unheld: deque[Connection] = deque()
         """Publishers that were held, and had been read further than was handled."""
@@ -77,7 +78,7 @@ class FlowControl:
         if slow not in self._held and slow.link is None and not slow.stalled:
             slow.waiting_since = self._broker.now
             self._watch(slow)
-            self._held[slow] = set()
+            self._held[slow] = {}
         return not slow.stalled
 
     def hold(self, source: Connection | None, reason: object) -> None:
@@ -85,11 +86,11 @@ class FlowControl:
         messages it brings."""
         if source is None or source.closed:
             return
-        publishers = self._held.setdefault(reason, set())
+        publishers = self._held.setdefault(reason, {})
         if source.link is not None and not isinstance(reason, Rest):
             self._broker.cluster.hold_remote(reason, source.link.arrival)
         elif source not in publishers:
-            publishers.add(source)
+            publishers[source] = None
             source.hold()
 
     def holds(self, source: Connection) -> bool:
@@ -134,4 +135,4 @@ class FlowControl:
         """Note that a connection is closed: no publisher waits for it, and it waits for none."""
         self.release(conn)
         for publishers in self._held.values():
-            publishers.discard(conn)
+            publishers.pop(conn, None)
