@@ -9,6 +9,7 @@ socket.
 * `delivery` forwards each message once, keeps it for neighbours, and recovers what is missing.
 * `sharing` gives each message of a shared subscription to one member, at whichever broker.
 * `sessions` moves a client's session to the broker to which the client connects, and merges two.
+* `link_registry` knows the links, and how each begins and ends.
 * `topology` carries out what discovery and the spanning tree decide, `id_conflict` finds a second
   broker with the same id.
 * `retained_sync` and `retained_comparison` keep retained messages equal at all brokers, `drain`

@@ -54,10 +54,8 @@ from broker.cluster.events import (
     TopologyChanged,
 )
 from broker.cluster.id_conflict import IdConflict
-from broker.cluster.link.admission import Admission, split_peer
-from broker.cluster.link.handshake import LinkHandshake
 from broker.cluster.link.link import Handler, Link
-from broker.cluster.link.link_states import Action, Input
+from broker.cluster.link_registry import LinkRegistry
 from broker.cluster.retained_comparison import RetainedComparison
 from broker.cluster.retained_sync import RetainedSync, RetainingBroker
 from broker.cluster.sessions.competing_sessions import CompetingSessions
@@ -84,11 +82,7 @@ from broker.cluster.topology import AnnouncingBroker, Topology
 from broker.config.node_config import NodeConfig
 from broker.core.connection import Connection
 from broker.core.effects import Dial
-from broker.wire.constants import ReasonCode
-from broker.wire.encode import encode_packet
-from broker.wire.errors import WireError
-from broker.wire.packets import Connect, Disconnect
-from discovery.dialler import NEVER
+from broker.wire.packets import Connect
 from discovery.membership import Membership
 from stp.tree import Tree
 
@@ -174,10 +168,15 @@ class Cluster:
         self._ran = now  # s; this broker was running then
         self.enabled = config.discovery != "off" or bool(config.seeds)
         self.events: ClusterEvents = ClusterEvents()
-        self.links: dict[bytes, Link] = {}  # by the peer's id, once admitted
-        self.handshakes: dict[Link, None] = {}  # oldest first
-        self.to_ping: list[Link] = []
-
+        self._registry = LinkRegistry(
+            self,
+            events=self.events,
+            membership=self.membership,
+            enabled=self.enabled,
+            settle=self._settle,
+            plan=self._plan,
+        )
+        self._bind_links()
         self._build_routing(node)
         self._build_delivery(node, now)
         self._build_recovery(node)
@@ -205,6 +204,21 @@ class Cluster:
         self.directory.post(STATE + b"name", config.name.encode())
         if where := config.clients_at():
             self.directory.post(CLIENTS_AT, where.encode())
+
+    def _bind_links(self) -> None:
+        """Offer what links and other modules ask of the links of this broker
+        (`broker.cluster.link.ports.HandshakeHost`), bound once."""
+        registry = self._registry
+        self.links = registry.links
+        self.handshakes = registry.handshakes
+        self.to_ping = registry.to_ping
+        self.admission = registry.admission
+        self.accept = registry.accept
+        self.dialled = registry.dialled
+        self.link_up = registry.link_up
+        self.link_lost = registry.link_lost
+        self.link_left = registry.link_left
+        self.refused = registry.refused
 
     def _build_routing(self, node: FederatedBroker) -> None:
         """Build what decides over which links a message goes."""
@@ -461,8 +475,7 @@ class Cluster:
         )
 
     def _build_links(self, node: FederatedBroker) -> None:
-        """Build what admits links and takes their records, and collect what is due with time."""
-        self.admission: Admission = Admission(self)
+        """Build what takes the records of links, and collect what is due with time."""
         self.id_conflict: IdConflict = IdConflict(node, self.links, self, self.link_lost)
         self.topology: Topology = Topology(
             node,
@@ -490,7 +503,7 @@ class Cluster:
             self.tree.next_deadline,
             self.directory.next_deadline,
             self.strategy.next_deadline,
-            self._links_deadline,
+            self._registry.next_deadline,
             self.topology.change_deadline,
         )
         """When each module that has timers is to be called (s)."""
@@ -707,42 +720,6 @@ class Cluster:
         self.membership.datagram_received(data, source, now)
         self._settle(now)
 
-    def accept(self, conn: Connection, connect: Connect, body: bytes, now: float) -> None:
-        """Take over the connection `conn`, whose first packet `connect` was a broker's CONNECT.
-        `body`: the packet's bytes behind the length; `now`: s."""
-        if len(self.links) + len(self.handshakes) >= self._limits.max_links:
-            self.count("links_refused")
-            conn.abort("too many links")
-            return
-        self.admission.make_room(now)
-        link = Link(self, conn, False, split_peer(conn.peer), self._new_handshake, now)
-        conn.owner = link
-        conn.link = link
-        self.handshakes[link] = None
-        self._plan()
-        if not self.enabled:
-            link.handshake.refuse(
-                ReasonCode.NOT_AUTHORIZED, "dials a broker that does not federate", "links_refused"
-            )
-            return
-        try:
-            link.introduce(connect, body, now)
-        except WireError as error:
-            link.fail(error)
-        self._settle(now)
-
-    def dialled(self, conn: Connection, dial: Dial, now: float) -> None:
-        """Take the connection `conn`, which the driver has opened for `dial`; `now`: s."""
-        link = Link(self, conn, True, (dial.host, dial.port), self._new_handshake, now)
-        conn.owner = link
-        conn.link = link
-        self.handshakes[link] = None
-        self._plan()
-        link.handshake.call()
-
-    def _new_handshake(self, link: Link) -> LinkHandshake:
-        return LinkHandshake(self, link)
-
     def dial_answered(self, dial: Dial, error: str | None, now: float) -> bool:
         """Note that the driver could not open a connection for `dial`; one that it opened is known
         (`dialled`). Returns True: membership knows which dials are under way.
@@ -780,35 +757,14 @@ class Cluster:
             stood = now - self._ran
             self.gap_recovery.stood_still(stood, now)
             if stood > STOPPED:
-                for link in (*self.links.values(), *self.handshakes):
-                    link.conn.last_heard = now
-                    link.opened = max(link.opened, now - 0.5)
+                self._registry.stood_still(now)
         self._ran = now
 
     def tick(self, now: float) -> None:
         """Do what is due: hellos, time-outs, discovery, the tree."""
         if now < self._due:
             return
-        for link in list(self.handshakes):
-            if link.opened + self.config.handshake_timeout <= now:
-                self.count("link_timeouts")
-                link.conn.abort("handshake timed out")
-                self.link_lost(link, "handshake timed out", now)
-        for link in list(self.links.values()):
-            if not link.up:
-                continue
-            if link.conn.last_heard + self.config.link_timeout <= now:
-                self.count("link_timeouts")
-                self.log(
-                    "warning",
-                    f"link to {link.title}: silent for {self.config.link_timeout:g} s; closed",
-                )
-                link.conn.abort("silent")
-                continue
-            if link.mid_packet and link.conn.last_heard + self.config.hello > now:
-                self.heard(link, now)  # its BPDUs are queued behind a large packet
-            if link.next_hello <= now:
-                link.send_ping(now)
+        self._registry.tick(now)
         self.id_conflict.tick(now)
         self.topology.tick(now)
         self.subscription_starts.past.note(self.origins.own.top, now)
@@ -863,17 +819,6 @@ class Cluster:
         at = self.topology.gossip_deadline(now)
         return max(now + 0.001, due if at is None else min(due, at))
 
-    def _links_deadline(self) -> float:
-        """When a link is to say something, or to be closed (s)."""
-        due, timeout = NEVER, self.config.link_timeout
-        for link in self.links.values():
-            due = min(due, link.next_hello)
-            if (silent := link.conn.last_heard + timeout) < due:
-                due = silent
-        for link in self.handshakes:
-            due = min(due, link.opened + self.config.handshake_timeout)
-        return due
-
     def _settle(self, now: float) -> None:
         """Carry out what discovery and the tree decided, until neither decides more."""
         self.awake(now)
@@ -886,10 +831,7 @@ class Cluster:
             if not busy:
                 break
         self.topology.gossip(now)
-        for link in self.to_ping:
-            if link.up and not link.conn.closing:
-                link.send_ping(now)
-        self.to_ping.clear()
+        self._registry.send_records(now)
         self._due = self._planned = self._deadline(now)
         self._plan()
 
@@ -901,57 +843,9 @@ class Cluster:
 
     # ---------------------------------------------------------------- links
 
-    def link_up(self, link: Link, now: float) -> None:
-        """Note that a link's handshake is complete."""
-        self.handshakes.pop(link, None)
-        self.count("links_opened")
-        self.log(
-            "info",
-            f"link to {link.title} is up",
-            cause="link up",
-            peer=link.conn.peer,
-            most=self._limits.log_links,
-        )
-        self.events.dispatch(LinkUp(link, now))
-        link.send_ping(now)
-        self._settle(now)
-
     def _begin_log(self, event: LinkUp) -> None:
         """Begin to keep messages in the log, as a neighbour may miss some from now on."""
         self.node.federated = True
-
-    def link_lost(
-        self, link: Link, reason: str, now: float, *, quiet: bool = False, replaced: bool = False
-    ) -> None:
-        """Note that a `link` is gone, in whatever state it was, for a `reason` (text); `now`: s.
-        `quiet`: it ended on purpose, so the log says nothing; `replaced`: the next link to the same
-        broker is up already."""
-        was_up = link.up
-        if link.move(Input.LOST) is not Action.END:
-            return
-        link.conn.link = None
-        self.handshakes.pop(link, None)
-        self.events.dispatch(
-            LinkDown(link, reason, now, was_up=was_up, quiet=quiet, replaced=replaced)
-        )
-        self._settle(now)
-
-    def link_left(self, link: Link, reason: int, now: float) -> None:
-        """Take a DISCONNECT with the code `reason` on a `link`: the other broker stops. `now`:
-        s."""
-        if reason == ReasonCode.SERVER_SHUTTING_DOWN and link.peer is not None and link.up:
-            self.membership.member_left(link.peer.id, link.peer.boot, now)
-        self.link_lost(link, f"closed by the other broker ({reason:#04x})", now)
-
-    def refused(self, link: Link, why: str) -> None:
-        """Note that another broker refused a link that was dialled here."""
-        self.count("links_refused")
-        self.log(
-            "warning",
-            f"broker at {link.conn.peer} refused the link: {why}",
-            cause="refused our link",
-            peer=link.conn.peer,
-        )
 
     def heard(self, link: Link, now: float) -> None:
         """Note that part of a packet came: the neighbour lives, however large the packet."""
@@ -1000,8 +894,7 @@ class Cluster:
         self.topology.leave(now)
         self.assignments.leave()
         self._settle(now)
-        for link in list(self.links.values()):
-            link.conn.close(encode_packet(Disconnect(ReasonCode.SERVER_SHUTTING_DOWN), 5))
+        self._registry.close_all()
 
     # ---------------------------------------------------------------- telling
 
