@@ -83,6 +83,13 @@ class Journal(Protocol):
         got: those with the numbers `ranges`. `since`: when (s) the group became known, None: not
         known."""
 
+    def message_published(self, topic: bytes, properties: bytes, payload: bytes) -> int:
+        """Record a new message at QoS 1 that does not expire, before durable sessions get it;
+        returns its number.
+
+        `topic`: UTF-8; `properties`: encoded, without their length; `payload`: its bytes.
+        """
+
     def run_published(self, route: Route, batch: PublishRun, source: Connection | None) -> None:
         """Number a run (`batch`) of messages before the durable sessions of its `route` get them;
         `source`: their publisher."""
@@ -153,6 +160,10 @@ class NullJournal:
 
     def shared_covered(self, *covered: object) -> None:
         """Drop which messages a group got."""
+
+    def message_published(self, topic: object, properties: object, payload: object) -> int:
+        """Return 0: a message of `topic`, `properties` and `payload` needs no number."""
+        return 0
 
     def run_published(self, *published: object) -> None:
         """Drop a run: its messages need no numbers."""

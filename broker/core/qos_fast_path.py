@@ -254,7 +254,7 @@ def _publish_mixed(
             or not packet_id
             or (qos == 2 and packet_id in incoming)
             or data.startswith(prefix, 3 * end - 2 * position)
-            or (recording and any(s.recorder is not None for s in targets))
+            or (recording and qos == 2 and _recorded(targets))
         ):
             break
         if route is not along:
@@ -265,11 +265,15 @@ def _publish_mixed(
             incoming.add(packet_id)
         if targets:
             tail = data[start + 2 : end]
-            for receiver in targets:
-                if not send_on(receiver, prefix, tail):
-                    properties = data[start + behind : payload]
-                    message = _message(client, prefix, tail, data[payload:end], qos, properties)
-                    receiver.deliver(message, qos, False, b"", conn)
+            if recording and _recorded(targets):
+                properties = data[start + behind : payload]
+                _send_recorded(client, targets, prefix, tail, data[payload:end], properties)
+            else:
+                for receiver in targets:
+                    if not send_on(receiver, prefix, tail):
+                        properties = data[start + behind : payload]
+                        message = _message(client, prefix, tail, data[payload:end], qos, properties)
+                        receiver.deliver(message, qos, False, b"", conn)
         answers.append(PACKET_IDS[packet_id])
         position = end
         # The next packet; whatever is not as it should be is left to the caller.
@@ -370,7 +374,8 @@ def _publish_singly(
     node, conn, incoming = client.node, client.conn, client.session.incoming
     prefix, packet = data[position:start], end - position
     targets = (route.raw5 if section else route.raw4) if route.granted >= qos else None
-    if targets and node.journal.recording and any(s.recorder is not None for s in targets):
+    recorded = targets is not None and node.journal.recording and _recorded(targets)
+    if recorded and qos == 2:
         targets = None
     answers: list[bytes] = []
     while end <= len(data) and data.startswith(prefix, position) and not conn.state.held:
@@ -388,6 +393,8 @@ def _publish_singly(
         if targets is None:
             message = _message(client, prefix, tail, data[payload:end], qos, properties)
             _deliver(client, route, message, batch)
+        elif recorded:
+            _send_recorded(client, targets, prefix, tail, data[payload:end], properties)
         else:
             for session in targets:
                 if not send_on(session, prefix, tail):
@@ -403,6 +410,44 @@ def _publish_singly(
             recorder.received(b"".join(answers))
         _acknowledge(conn, qos, answers)
     return position
+
+
+def _recorded(sessions: tuple[Session, ...]) -> bool:
+    """Whether one of the sessions is in the journal."""
+    return any(session.recorder is not None for session in sessions)
+
+
+def _send_recorded(
+    client: Client,
+    receivers: tuple[Session, ...],
+    head: bytes,
+    tail: bytes,
+    payload: bytes,
+    properties: bytes,
+) -> None:
+    """Send a QoS 1 message to sessions of which some are in the journal.
+
+    `client`: its publisher, which hears of it once it is durable; `receivers`: who gets it; `head`,
+    `tail`: as of `send_on`; `payload`, `properties`: what `tail` is made of.
+    """
+    journal, conn = client.node.journal, client.conn
+    number = 0  # in the journal
+    message: Message | None = None
+    for session in receivers:
+        if send_on(session, head, tail):
+            if (recorder := session.recorder) is not None:
+                if not number:
+                    number = journal.message_published(topic_of(head), properties, payload)
+                recorder.sent_packet(session.next_packet_id, number)
+            continue
+        if message is None:
+            message = _message(client, head, tail, payload, 1, properties)
+        if number:
+            message.number = number
+        session.deliver(message, 1, False, b"", conn)
+        number = number or getattr(message, "number", 0)
+    if number:
+        journal.require(conn)
 
 
 def _acknowledge(conn: Connection, qos: int, packet_ids: list[bytes]) -> None:

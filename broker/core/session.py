@@ -214,6 +214,10 @@ class SessionRecorder(Protocol):
         """A message (`outgoing`) that was not in the queue is in flight as `packet_id`. `source`:
         as of `queued`."""
 
+    def sent_packet(self, packet_id: int, number: int) -> None:
+        """A message at QoS 1 that was not in the queue is in flight, as the bytes of a packet.
+        `number`: in the journal."""
+
     def sent_run(self, packet_id: int, run: PublishRun) -> None:
         """A run of messages that were not in the queue is in flight, from `packet_id` on."""
 

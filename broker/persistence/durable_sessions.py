@@ -147,10 +147,16 @@ class DurableSessions:
                 continue
             session = recorder.session
             # Messages are recorded one by one, so that no frame holds a whole queue.
-            for outgoing in [*session.inflight.values(), *session.queue]:
-                if not isinstance(outgoing, bytes) and outgoing is not RELEASED:
-                    self.messages.number_of(outgoing.message)
+            for packet_id in list(session.inflight):
+                sent = session.inflight.get(packet_id)
+                if isinstance(sent, bytes):  # the message is to keep its number
+                    sent = session.inflight[packet_id] = session.unpacked(sent)
+                if sent is not None and sent is not RELEASED:
+                    self.messages.number_of(sent.message)
                     yield 1
+            for outgoing in list(session.queue):
+                self.messages.number_of(outgoing.message)
+                yield 1
             if self.recorders.get(number) is recorder:
                 recorder.record_all()
                 yield 1 + len(session.subscriptions) + len(session.queue) + len(session.inflight)

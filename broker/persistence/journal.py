@@ -234,6 +234,14 @@ class Journal:
         now."""
         self.sessions.start_changed(start)
 
+    def message_published(self, topic: bytes, properties: bytes, payload: bytes) -> int:
+        """Record a new message at QoS 1 that does not expire, before durable sessions get it;
+        returns its number.
+
+        `topic`: UTF-8; `properties`: encoded, without their length; `payload`: its bytes.
+        """
+        return self.messages.published(topic, properties, payload)
+
     def run_published(self, route: Route, batch: PublishRun, source: Connection | None) -> None:
         """Record a run (`batch`) of messages if a durable session of its `route` gets them;
         `source`: their publisher."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.persistence.records import MessageRecord, RunRecord
+from broker.persistence.records import RunRecord, encode_message
 
 if TYPE_CHECKING:
     from broker.core.message import Message
@@ -48,16 +48,21 @@ class MessageRecords:
         else:
             self.last += 1
             number = message.number = self.last
-        record = MessageRecord(
-            number,
-            message.qos,
-            message.retain,
-            self.expires(message),
-            message.topic,
-            message.properties,
-            message.payload,
+        flags = message.qos | message.retain << 2
+        expires = self.expires(message)
+        record = encode_message(
+            number, flags, expires, message.topic, message.properties, message.payload
         )
-        self._frames.record(record.encode())
+        self._frames.record(record)
+        return number
+
+    def published(self, topic: bytes, properties: bytes, payload: bytes) -> int:
+        """Record a new message at QoS 1 that does not expire; returns its number.
+
+        `topic`: UTF-8; `properties`: encoded, without their length; `payload`: its bytes.
+        """
+        self.last = number = self.last + 1
+        self._frames.record(encode_message(number, 1, 0, topic, properties, payload))
         return number
 
     def run(self, run: PublishRun) -> None:

@@ -259,6 +259,9 @@ _AGES = struct.Struct(">QQ")
 _SUBSCRIBED = struct.Struct(">IBI")
 _OUTGOING = struct.Struct(">IHQBIH")
 _SENT_RUN = struct.Struct(">IHHQB")
+# With the record's head, as these two are written most often.
+_WHOLE_MESSAGE = struct.Struct(">BIQBQHI")
+_WHOLE_OUTGOING = struct.Struct(">BIIHQBIH")
 _DEQUEUED = struct.Struct(">IHHQ")
 _RETAINED = struct.Struct(">QQQQB16sHI")
 _LOGGED = struct.Struct(">16sQIIQ")
@@ -285,12 +288,10 @@ class MessageRecord(NamedTuple):
 
     def encode(self) -> bytes:
         """Return MESSAGE as bytes: the record's head and its body."""
-        size = _MESSAGE.size + len(self.topic) + len(self.properties) + len(self.payload)
         flags = self.qos | self.retain << 2
-        head = _MESSAGE.pack(
-            self.number, flags, self.expires, len(self.topic), len(self.properties)
+        return encode_message(
+            self.number, flags, self.expires, self.topic, self.properties, self.payload
         )
-        return b"".join((_RECORD.pack(1, size), head, self.topic, self.properties, self.payload))
 
     @classmethod
     def decode(cls, body: bytes) -> MessageRecord:
@@ -585,6 +586,27 @@ def encode_end(session: int) -> bytes:
 def encode_unsubscribed(session: int, topic_filter: bytes) -> bytes:
     """Return UNSUBSCRIBED as bytes: a session's subscription to a filter has ended."""
     return _RECORD.pack(6, 4 + len(topic_filter)) + _NUMBER.pack(session) + topic_filter
+
+
+def encode_message(
+    number: int, flags: int, expires: int, topic: bytes, properties: bytes, payload: bytes
+) -> bytes:
+    """Return MESSAGE as bytes: the record's head and its body.
+
+    `number`: of the message; `flags`: its QoS, and 4 if it has RETAIN; `expires`: ms since the
+    epoch, 0 for never; `topic`, `properties`, `payload`: encoded, without their lengths.
+    """
+    size = _MESSAGE.size + len(topic) + len(properties) + len(payload)
+    head = _WHOLE_MESSAGE.pack(1, size, number, flags, expires, len(topic), len(properties))
+    return b"%b%b%b%b" % (head, topic, properties, payload)
+
+
+def encode_sent(session: int, packet_id: int, number: int, qos: int) -> bytes:
+    """Return SENT as bytes: the message with this `number` is in flight as `packet_id`.
+
+    `session`: its number; `qos`: 1 or 2.
+    """
+    return _WHOLE_OUTGOING.pack(8, _OUTGOING.size, session, packet_id, number, qos, 0, 0)
 
 
 def encode_sent_run(session: int, packet_id: int, count: int, number: int, qos: int) -> bytes:

@@ -28,6 +28,7 @@ from broker.persistence.records import (
     encode_delivered,
     encode_dequeued,
     encode_incoming,
+    encode_sent,
     encode_sent_run,
     encode_start_vector,
     encode_unsubscribed,
@@ -200,6 +201,11 @@ class SessionRecorder:
         if outgoing.qos == 2:
             self._hold_output()
         self._frames.require(source)
+
+    def sent_packet(self, packet_id: int, number: int) -> None:
+        """Record that a message at QoS 1 is in flight; the message itself, `number`, is recorded
+        already."""
+        self._frames.record(encode_sent(self.number, packet_id, number, 1))
 
     def sent_run(self, packet_id: int, run: PublishRun) -> None:
         """Record that a run of messages is in flight; the run itself is recorded already."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 from itertools import pairwise
 from types import SimpleNamespace
@@ -435,6 +436,68 @@ def copy_of(files: Files) -> Files:
 
 
 # ---------------------------------------------------------------- output waits for the disk
+
+
+def mixed_traffic(version: int, *, fast: bool) -> Durable:
+    """A broker with messages of several topics in flight to sessions that are kept, that are full,
+    and that are not kept."""
+    world = Durable()
+    world.node.fast = fast
+    small = {Property.RECEIVE_MAXIMUM: 2} if version == 5 else {}
+    kept = durable_client(world, "kept", version)
+    kept.subscribe("a/+", qos=1)
+    kept.subscribe("c", qos=2)
+    durable_client(world, "full", version, properties=small).subscribe("a/1", qos=1)
+    world.connect("clean", version).subscribe("#", qos=1)
+    durable_client(world, "away", version).subscribe("a/2", qos=1)
+    connection = world.session("away").conn
+    assert connection is not None
+    world.node.connection_lost(connection, "gone", world.now)
+    publisher = world.connect("p", version)
+    named = {Property.USER_PROPERTY: [("k", "v")]} if version == 5 else None
+    topics = ("a/1", "a/2", "c", "a/1", "b", "a/2", "a/1", "a/1", "c", "a/2")
+    for qos in (0, 1, 1, 2):
+        packets = [
+            Publish(topic, b"%d-%d" % (qos, number), qos, False, False, number if qos else None)
+            for number, topic in enumerate(topics, 1)
+        ]
+        for packet in packets[::2]:
+            packet.properties = named
+        publisher.chunks([b"".join(encode_packet(packet, version) for packet in packets)])
+    kept.send(Puback(1), Puback(3))
+    return world
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_mixed_traffic_is_recorded_as_packets_one_by_one_are(version: int) -> None:
+    fast, slow = (mixed_traffic(version, fast=fast) for fast in (True, False))
+    assert picture(fast) == picture(slow)
+    sent = fast.session("kept").inflight.values()
+    assert any(isinstance(packet, bytes) and packet[0] == 0x32 for packet in sent)
+    restarted = [picture(world.again(files=copy.deepcopy(world.files))) for world in (fast, slow)]
+    assert restarted[0] == restarted[1]
+    assert restarted[0]["sessions"].keys() == {"kept", "full", "away"}
+    fast.begin_snapshot()
+    fast.advance(60)
+    slow.advance(60)
+    assert picture(fast.again()) == picture(slow.again())
+
+
+def test_a_mixed_chunk_is_acknowledged_when_its_records_are_durable() -> None:
+    world = Durable()
+    durable_client(world, version=4).subscribe("#", qos=1)
+    publisher, other = world.connect("p", 4), world.connect("o", 4)
+    packets = [Publish(f"t/{n}", b"x", 1, False, False, n) for n in (1, 2, 3)]
+    for packet in packets:
+        publisher.send(packet)
+    publisher.take()
+    world.files.lazy = True
+    publisher.chunks([b"".join(encode_packet(packet, 4) for packet in packets)])
+    assert publisher.take() == []
+    other.send(Pingreq())
+    assert other.take() == [Pingresp()]
+    world.tell()
+    assert publisher.take() == [Puback(n) for n in (1, 2, 3)]
 
 
 def lazy(**options: Any) -> Durable:

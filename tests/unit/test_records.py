@@ -34,6 +34,7 @@ from broker.persistence.records import (
     encode_header,
     encode_incoming,
     encode_seen,
+    encode_sent,
     encode_sent_run,
     encode_snapshot_end,
     encode_unsubscribed,
@@ -137,6 +138,8 @@ def test_a_session_survives_its_records(
     assert SubscribedRecord.decode(body_of(subscribed.encode(), 5)) == subscribed
     outgoing = OutgoingRecord(n, packet_id, number, qos, retain, ids, shared)
     assert OutgoingRecord.decode(body_of(outgoing.encode(), 8 if packet_id else 7)) == outgoing
+    sent = OutgoingRecord(n, packet_id or 1, number, qos, False, b"", b"")
+    assert encode_sent(n, packet_id or 1, number, qos) == sent.encode()
     began = StartTimeRecord(n, float(packet_id), -float(number), (b"k" * 16,) * qos)
     assert StartTimeRecord.decode(body_of(began.encode(), 19)) == began
     assert decode_number(body_of(encode_end(n), 4)) == (n, b"")
