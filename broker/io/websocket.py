@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from websockets.exceptions import InvalidState
 from websockets.frames import OP_BINARY, OP_CONT, OP_TEXT, CloseCode, Frame
 from websockets.http11 import Request
-from websockets.protocol import CONNECTING, OPEN
+from websockets.protocol import CONNECTING, OPEN, Event
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
@@ -24,6 +24,7 @@ from broker.io.driver import Driver, describe, kernel_holds
 from broker.io.epoll_transport import HIGH_WATER
 from broker.io.listeners import Places
 from broker.io.proxy_protocol import ProxyHeader
+from broker.io.websocket_frames import find_frame, is_message, unmasked
 from broker.wire.constants import MAX_PACKET_SIZE
 
 if TYPE_CHECKING:
@@ -42,6 +43,13 @@ client sent behind it without waiting. Only accepted clients may make the broker
 
 CLOSE_TIMEOUT = 1.0
 """s; for the peer's close frame after ours [websocket_close_timeout]."""
+
+NOTHING_YET, UNKNOWN = -2, -1
+"""Instead of bytes to come of a frame: nothing has come at all; it is not known where a frame
+begins, so that the package gets all that comes."""
+
+HEADERS_END = b"\r\n\r\n"
+"""What an upgrade request ends with."""
 
 _quiet = logging.getLogger("mqttree.websocket")
 _quiet.setLevel(logging.WARNING)  # the package logs every frame at debug
@@ -69,8 +77,10 @@ class WebSocketProtocol(asyncio.Protocol):
         "_entered",
         "_frames",
         "_full",
+        "_left",
         "_pong",
         "_proxied",
+        "_rest",
         "_server",
         "_timer",
         "conn",
@@ -98,6 +108,9 @@ class WebSocketProtocol(asyncio.Protocol):
         self._full = False
         self._asked = False
         self._pong = b""
+        # Bytes to come of the frame that `_frames` has begun, or one of the two constants.
+        self._left = NOTHING_YET
+        self._rest = b""  # the beginning of a frame's header
 
     # ---------------------------------------------------------------- asyncio
 
@@ -111,8 +124,15 @@ class WebSocketProtocol(asyncio.Protocol):
         """Give the node the content of binary frames."""
         driver = self.driver
         began = driver.time()
-        self._frames.receive_data(data)
-        self._events(began)
+        if self._left >= 0:
+            self._cut(data, began)
+        else:
+            first, self._left = self._left == NOTHING_YET, UNKNOWN
+            self._frames.receive_data(data)
+            self._handle(self._frames.events_received(), began)
+            # Mostly the request comes in one piece, and nothing behind it.
+            if first and self._frames.state is OPEN and data.find(HEADERS_END) == len(data) - 4:
+                self._left = 0
         if driver.time() - began > driver.turn_time:
             self.pause_reading()
             driver.loop.call_soon(self._go_on)
@@ -122,13 +142,47 @@ class WebSocketProtocol(asyncio.Protocol):
         if self.conn is None or self._closing or not (self.conn.held or self.conn.closed):
             self.resume_reading()
 
-    def _events(self, now: float) -> None:
+    def _cut(self, data: bytes, now: float) -> None:
+        """Take the content of whole binary frames as it is; other frames, and what is not whole
+        yet, go to the package, which knows the protocol."""
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        frames, size, at = self._frames, len(data), 0
+        events: list[Event | bytes] = []
+        while at < size and frames.state is OPEN:
+            body, end = at, at + self._left
+            if not self._left:
+                body, end = find_frame(data, at)
+                if body < 0:
+                    self._rest = data[at:]
+                    break
+                whole = frames.cur_size is None and is_message(data, at, body, end)
+                if whole and end - body <= (frames.max_size or 0):
+                    events.append(unmasked(data, body, end))
+                    at = end
+                    continue
+            behind = min(end, size)
+            self._left = end - behind
+            frames.receive_data(data[at:behind])
+            events += frames.events_received()
+            at = behind
+        if at < size and not self._rest:  # behind the last frame that is looked at
+            frames.receive_data(data[at:])
+            events += frames.events_received()
+        self._handle(events, now)
+
+    def _handle(self, events: Sequence[Event | bytes], now: float) -> None:
+        """Do what a client asks with these events; `bytes`: the content of a binary frame."""
         frames = self._frames
-        events = frames.events_received()
         if not events and self.conn is not None and not self._closing:
             # Part of a frame: a long one may take longer than a keep-alive.
             self.conn.last_heard = now
+        found: list[bytes] = []
         for event in events:
+            if isinstance(event, bytes):
+                found.append(event)
+                continue
+            self._take(found)
             if self._closing:  # what came behind the reason for it
                 break
             if isinstance(event, Request):
@@ -141,12 +195,20 @@ class WebSocketProtocol(asyncio.Protocol):
                 elif event.opcode == OP_TEXT:  # MQTT-6.0.0-1
                     self.driver.counters.websocket_errors += 1
                     self._finish(CloseCode.UNSUPPORTED_DATA, "MQTT is binary")
+        self._take(found)
         if self._full and frames.state is OPEN:
             # Only pongs are left. A peer that pings and does not read gets the last one when it
             # does (RFC 6455, 5.5.3).
             self._pong = (frames.data_to_send() or [self._pong])[-1]
         else:
             self._send()
+
+    def _take(self, found: list[bytes]) -> None:
+        """Give the node the content of binary frames that follow each other, in one piece; empties
+        `found`."""
+        if found and not self._closing:
+            self._payload(b"".join(found) if len(found) > 1 else found[0])
+        found.clear()
 
     def _enter(self) -> None:
         self._entered = self._server.enter(self)

@@ -8,16 +8,26 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
+from websockets.protocol import OPEN
 
 from broker.base.limits import DEFAULTS, Limits
 from broker.config.node_config import NodeConfig
 from broker.io.driver import Driver
 from broker.io.listener import Listener
-from broker.io.websocket import CLOSE_TIMEOUT, HANDSHAKE_TIMEOUT, WebSocketProtocol
+from broker.io.websocket import (
+    CLOSE_TIMEOUT,
+    HANDSHAKE_TIMEOUT,
+    UNKNOWN,
+    WebSocketProtocol,
+)
 from broker.node import Node
 from broker.wire import encode_packet
 from broker.wire.packets import Connect, Disconnect, Publish, Subscribe, SubscriptionRequest
@@ -208,11 +218,14 @@ class Page:
     def _frames(self) -> Iterator[tuple[int, bytes]]:
         data, self.socket.written = self.socket.written, b""
         while data:
-            assert data[0] & 0xF0 == 0x80 and data[1] < 126, (
+            assert data[0] & 0xF0 == 0x80 and data[1] < 128, (
                 "one whole frame, no extension, not masked"
             )
-            yield data[0] & 15, data[2 : 2 + data[1]]
-            data = data[2 + data[1] :]
+            body = {126: 4, 127: 10}.get(data[1], 2)
+            end = body + (data[1] if body == 2 else int.from_bytes(data[2:body], "big"))
+            assert end <= len(data)
+            yield data[0] & 15, data[body:end]
+            data = data[end:]
 
     @property
     def count(self) -> tuple[int, int, int]:
@@ -346,6 +359,72 @@ def test_bytes_are_cut_anywhere(step: int) -> None:
     assert (PONG, b"between") in found
     assert b"".join(payload for opcode, payload in found if opcode == BINARY) == CONNACK + PINGRESP
     assert page.count == (0, 0, 0)
+
+
+MESSAGES = st.builds(
+    frame,
+    st.just(BINARY),
+    st.integers(0, 70_000).map(lambda size: encode_packet(Publish("t", bytes(size), 0), 4))
+    | st.sampled_from((b"", PINGREQ, PINGREQ * 63, PINGREQ[:1])),
+    mask=st.binary(min_size=4, max_size=4),
+)
+ANY_FRAMES = st.builds(
+    frame,
+    st.sampled_from((CONT, TEXT, BINARY, BINARY, BINARY, CLOSE, PING, PONG, 3, 11)),
+    st.sampled_from((b"", PINGREQ, closing(1000), PINGREQ * 80)),
+    end=st.sampled_from((True, True, False)),
+    mask=st.sampled_from((b"abcd", b"abcd", b"abcd", None)),
+    bits=st.sampled_from((0, 0, 0, 0, 0x40)),
+)
+
+
+def heard(data: bytes, cuts: list[int], *, known: bool) -> tuple[object, ...]:
+    """What a page hears that sends `data`, cut at `cuts`; not `known`: all of it is read by the
+    package, frame by frame."""
+    page = Page().connected()
+    if not known:
+        page.protocol._left = UNKNOWN
+    session = page.node.sessions["c"]
+    places = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
+    for begin, end in pairwise(places):
+        page.send(data[begin:end])
+    found = page.frames()
+    messages = b"".join(payload for opcode, payload in found if opcode == BINARY)
+    others = [each for each in found if each[0] != BINARY]
+    node, socket = page.node, page.socket
+    taken = node.counters.published_runs, node.counters.bytes_received
+    ended = socket.ended, socket.closed, socket.aborted, socket.reading
+    return messages, others, taken, ended, page.count, session.conn is None
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.one_of(MESSAGES, MESSAGES, ANY_FRAMES), max_size=8),
+    st.lists(st.integers(0, 200_000) | st.integers(0, 40), max_size=5),
+)
+def test_frames_in_one_piece_are_those_one_by_one(frames: list[bytes], cuts: list[int]) -> None:
+    data = b"".join(frames)
+    assert heard(data, cuts, known=True) == heard(data, cuts, known=False)
+
+
+def test_whole_frames_do_not_pass_through_the_package() -> None:
+    page = Page().connected()
+    page.protocol._frames = Mock(wraps=page.protocol._frames)
+    page.protocol._frames.state = OPEN
+    page.protocol._frames.cur_size = None
+    page.protocol._frames.max_size = 1000
+    page.send(frame(BINARY, PINGREQ), frame(BINARY, PINGREQ))
+    assert page.frames() == [(BINARY, PINGRESP * 2)]
+    assert not page.protocol._frames.receive_data.called
+
+
+def test_a_request_that_comes_with_frames_behind_it() -> None:
+    """Where the frames begin is not known, and none of them is lost."""
+    page = Page()
+    page.send(request(), frame(BINARY, CONNECT)[:9])
+    page.answer()
+    page.send(frame(BINARY, CONNECT)[9:], frame(BINARY, b"\r\n\r\n", mask=b"\0\0\0\0"))
+    assert page.socket.written[:2] == b"\x82\x04"
 
 
 def test_part_of_a_long_frame_is_a_sign_of_life() -> None:
