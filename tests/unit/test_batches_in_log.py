@@ -14,6 +14,7 @@ from broker.base.counters import Counters
 from broker.base.limits import Limits
 from broker.base.sequence_set import LAST, Ranges, merge
 from broker.cluster.delivery.answers import ANSWER, ASK, CHUNK, LOOKS, PIECE, named, parts_of
+from broker.cluster.delivery.feed_states import Input
 from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.replay_log import (
     LogEntry,
@@ -396,7 +397,8 @@ def test_held_messages_of_a_batch_are_delivered_by_their_own_topics() -> None:
     recovery.hold(feed, batch_entry(key, 4, messages))
     assert (feed.held_count, len(feed.waiting)) == (27, 27)
     feed.advance(1, 9)  # local subscribers have had these meanwhile
-    feed.settled, feed.behind = 25, some_link()
+    feed.settled = 25
+    feed.step(Input.ANSWERED, some_link())
     recovery.release.begin(feed, world.now)
     got: list[list[int]] = [[], []]
     for _ in range(10):

@@ -8,6 +8,7 @@ import pytest
 from broker.base.costs import HELD_MEMORY
 from broker.base.limits import DEFAULTS, Limits
 from broker.base.sequence_set import LAST
+from broker.cluster.delivery.feed_states import Input
 from broker.cluster.delivery.gap_recovery import STRANGER
 from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.ordered_feed import OrderedFeed
@@ -69,7 +70,8 @@ def hold(world: World, feed: OrderedFeed, *numbers: int) -> None:
 def settle(world: World, feed: OrderedFeed, top: int) -> None:
     """Have the origin say that there is nothing else up to a number, and that what follows comes
     over ONE."""
-    feed.settled, feed.behind = top, ONE
+    feed.settled = top
+    feed.step(Input.ANSWERED, ONE)
     world.node.cluster.gap_recovery.release.begin(feed, world.now)
     world.settle()
 

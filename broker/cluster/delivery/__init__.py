@@ -13,11 +13,11 @@ retained messages and the log's tail on the disk are above it: it reaches them b
   it too early.
 * `resync` replays to a neighbour what it lacks before its link is live; `history`
   asks neighbours for what is not in the log here; `orphans` says which origins are gone.
-* `ordered_feed` is one origin as local subscribers get it, `origin_feeds` are all of them;
-  `gap_recovery` finds out when messages may be missing (`tree_paths`: which link leads to a
-  broker), `origin_questions` asks the origin for them, `answers` answers such questions
-  (`answer_part` as bytes), `paced_release` delivers what a feed held back; `low_watermarks` says up
-  to where nothing is missing.
+* `ordered_feed` is one origin as local subscribers get it (`feed_states`: its table),
+  `origin_feeds` are all of them; `gap_recovery` finds out when messages may be missing
+  (`tree_paths`: which link leads to a broker), `origin_questions` asks the origin for them,
+  `answers` answers such questions (`answer_part` as bytes), `paced_release` delivers what a feed
+  held back; `low_watermarks` says up to where nothing is missing.
 * `late` offers the log's tail to a broker that is back.
 * `subscription_start` says behind which sequence number of each origin a subscription begins.
 * `remote_flow_control` carries backpressure from a slow subscriber to its publishers elsewhere.
@@ -28,13 +28,5 @@ States of a link, as `resync` sees it:
             -(history fetched)-> joining -(the replay has nothing left)-> live
     any     -(the tree: blocked; too much is queued; the link is lost)-> blocked
 
-States of an ordered feed, as `gap_recovery` sees it:
-
-    fed        all that is wanted comes over one link, the source, in order
-             -(path change, a link is lost)-> asking
-    asking     what arrives is held back; the origin is asked
-             -(an answer, the last part)-> releasing -(nothing is held back)-> fed
-             -(the origin stays unreachable, or silent, for too long)-> unordered
-    unordered  nothing is held back; what was missing is delivered whenever it comes
-             -(an answer)-> fed
+States of an ordered feed: a table, in `feed_states`.
 """

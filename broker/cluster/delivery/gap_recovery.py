@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from broker.base import costs
 from broker.base.sequence_set import Ranges, find, intersect, merge, subtract
+from broker.cluster.delivery.feed_states import Action, Input, State
 from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.ordered_feed import RETRY, HeldPackets, OrderedFeed
 from broker.cluster.delivery.origin_feeds import PATIENCE, OriginFeeds
@@ -197,7 +198,7 @@ class GapRecovery:
                 feed.add_outstanding(intersect(window.gaps, [(window.begin + 1, window.top)]))
             if window.outstanding:
                 feed.add_outstanding(intersect(window.gaps, window.outstanding))
-            self._broken(feed)
+            self._begin(feed)
 
     # ---------------------------------------------------------------- paths
 
@@ -247,7 +248,7 @@ class GapRecovery:
         for feed in self.feeds.all():
             if self._strategy.breaks(feed, link):
                 self.lose(feed)
-            elif not feed.fed:
+            elif feed.step(Input.BREAK) is Action.OUTDATE:
                 feed.outdate()
 
     def _changed_received(self, sender: bytes, body: bytes, now: float) -> None:
@@ -287,9 +288,8 @@ class GapRecovery:
 
     def lose(self, feed: OrderedFeed) -> None:
         """Take the source from a feed: a message of its origin may be missing. Plan a question."""
-        if feed.fed:
-            feed.source = feed.behind = None
-            self._broken(feed)
+        if feed.step(Input.DOUBT) is Action.BEGIN:
+            self._begin(feed)
         else:
             feed.outdate()
             if not feed.questions:
@@ -351,11 +351,12 @@ class GapRecovery:
         in its log. `now`: s."""
         self._history.want(key, ranges, now)
 
-    def _broken(self, feed: OrderedFeed) -> None:
+    def _begin(self, feed: OrderedFeed) -> None:
+        """Hold messages back from now on, and ask the origin."""
         now = self.node.now
         feed.since = now
         feed.held = bool(feed.waiting)
-        feed.unordered = feed.more = False
+        feed.more = False
         feed.gone_since = 0.0
         feed.questions.clear()
         feed.pause = RETRY
@@ -375,7 +376,7 @@ class GapRecovery:
         times = []
         if self._orphans.reachable(feed) and not feed.more:
             times.append(feed.ask_at)
-        if feed.held and not feed.unordered:
+        if feed.held and feed.state is State.ASKING:
             times.append(feed.since + self._longest(feed))
         if feed.timer is not None:
             self.node.cancel(feed.timer)
@@ -402,7 +403,7 @@ class GapRecovery:
         self.node.now = now
         if self._orphans.reachable(feed) and now >= feed.ask_at and not feed.more:
             self._questions.ask(feed, now)
-        if feed.held and not feed.unordered and now >= feed.since + self._longest(feed):
+        if feed.held and feed.state is State.ASKING and now >= feed.since + self._longest(feed):
             self._set_free(feed, now)
         self.arm(feed)
 
@@ -425,7 +426,7 @@ class GapRecovery:
     def _set_free(self, feed: OrderedFeed, now: float) -> None:
         """Stop holding messages back: deliver those that are held, and deliver the missing ones
         whenever they arrive."""
-        feed.unordered = True
+        feed.step(Input.OVERDUE)
         here = feed.settle_all()
         feed.add_outstanding(subtract(feed.refused, here))
         feed.refused = []
@@ -465,8 +466,8 @@ class GapRecovery:
         """Note that local subscribers have had all messages of a feed that may be delivered."""
         feed.done = max(feed.done, feed.settled)
         feed.held = bool(feed.waiting)
-        if feed.behind is not None and not feed.waiting and not self.feeds.follows(feed):
-            feed.source, feed.behind = feed.behind, None
+        if feed.state is State.RELEASING and not feed.waiting and not self.feeds.follows(feed):
+            feed.step(Input.RELEASED)
         elif feed.more and not feed.fed:
             feed.more = False
             self._questions.ask(feed, now)

@@ -16,6 +16,7 @@ from broker.base.sequence_set import (
     roughly,
     subtract,
 )
+from broker.cluster.delivery.feed_states import Action, Input, State, transition
 from broker.cluster.link.codec import split_key
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ class OrderedFeed:
         "since",
         "slow_since",
         "source",
+        "state",
         "timer",
         "unordered",
         "waiting",
@@ -176,7 +178,10 @@ class OrderedFeed:
         self.awaited: Ranges = []  # of that, what is ahead of all that waits for it
         self.kept: Ranges = []  # in the log although it has not crossed this broker
         self.kept_top = 0  # the highest of them
-        # The link whose messages are complete and in order: local subscribers get them at once.
+        # Where the feed has got to (`step`), and what that means, as it is looked at for each
+        # message. The link whose messages are complete and in order: local subscribers get them at
+        # once.
+        self.state = State.ASKING
         self.source: Link | None = None
         self.behind: Link | None = None  # the same, but what is before it is still being delivered
         # Brokers behind this one know that messages came over another link than the tree's.
@@ -192,6 +197,20 @@ class OrderedFeed:
         self.questions: dict[int, Question] = {}
         self.ask_at = 0.0
         self.pause = RETRY
+
+    def step(self, given: Input, link: Link | None = None) -> Action:
+        """Go to the next state; returns what is to be done. `link`: brought the last answer, if
+        that is what is `given`.
+
+        Raises:
+            ImpossibleInputError: the input cannot come in this state.
+        """
+        action, self.state = transition(self.state, given)
+        trusted = link or self.behind or self.source
+        self.source = trusted if self.state is State.FED else None
+        self.behind = trusted if self.state is State.RELEASING else None
+        self.unordered = self.state is State.UNORDERED
+        return action
 
     @property
     def fed(self) -> bool:
@@ -239,7 +258,6 @@ class OrderedFeed:
 
     def outdate(self) -> None:
         """Note that the path broke: every open question has to be asked again."""
-        self.unordered = False
         for question in self.questions.values():
             question.again = True
 

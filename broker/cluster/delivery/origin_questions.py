@@ -22,6 +22,7 @@ from broker.base.sequence_set import (
     subtract,
 )
 from broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE, AnswerPart, decode_answer
+from broker.cluster.delivery.feed_states import Input
 from broker.cluster.delivery.ordered_feed import (
     RETRY,
     RETRY_MOST,
@@ -174,8 +175,8 @@ class OriginQuestions:
             feed.pause = max(RETRY, min(RETRY_MOST, 2 * (now - question.at)))
             self._ask_on(feed, now, advanced=advanced)
         elif link.up:
-            feed.behind = link
-            feed.unordered = feed.more = False
+            feed.step(Input.ANSWERED, link)
+            feed.more = False
             feed.finished = later
             if later:  # no broker knows more than this one
                 feed.settle_all()
