@@ -143,7 +143,7 @@ def scrape(broker: Broker) -> dict[tuple[str, tuple[tuple[str, str], ...]], floa
 def test_metrics_have_few_labels(cluster: Cluster) -> None:
     broker = alone(cluster)
     before = scrape(broker)
-    known = {"listener", "reason", "peer", "address", "id", "name", "cluster", "version"}
+    known = {"listener", "reason", "peer", "address", "id", "name", "cluster", "version", "core"}
     assert {name for _, labels in before for name, _ in labels} <= known
     held = [
         RawClient(broker.port, f"client-{number}", keep_alive=60, username=f"user-{number}")
