@@ -6,10 +6,12 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
 MYPY = "mypy[mypyc]>=2.4,<3"
@@ -37,11 +39,28 @@ def extensions() -> list[Extension]:
     return found
 
 
+class ParallelBuild(build_ext):
+    """Compiles the sources of one library beside each other, as many as there are cores."""
+
+    def build_extensions(self) -> None:
+        """Compile all that there is."""
+        compile_one = self.compiler.compile
+
+        def compile_all(sources: list[str], **options: Any) -> list[str]:
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+                found = pool.map(lambda source: compile_one([source], **options), sources)
+                return [each for objects in found for each in objects]
+
+        self.compiler.compile = compile_all
+        super().build_extensions()
+
+
 os.chdir(ROOT)
 compiled = os.environ.get("MQTTREE_COMPILE") == "1"
 # Frontends ask for what the build needs before it is there.
 asked = {"egg_info", "dist_info"} & set(sys.argv)
 setup(
+    cmdclass={"build_ext": ParallelBuild},
     ext_modules=extensions() if compiled and not asked else [],
     setup_requires=[MYPY] if compiled and asked else [],
 )
