@@ -27,6 +27,7 @@ from discovery.membership import Membership
 from routing.subscription_trie import SubscriptionTrie, TopicTrie
 from stp.bpdu import Role
 from stp.priority_vector import RootVector
+from tests.kit.core import needs_python
 from tests.sim.checkers import (
     Meetings,
     Messages,
@@ -311,6 +312,7 @@ def test_probe_delivered_twice_is_caught(monkeypatch: Patch) -> None:
 
 def test_number_that_crosses_twice_in_a_run_is_caught() -> None:
     """Runs of QoS 0 are looked at, number by number."""
+    needs_python("a compiled forwarder lets nobody look at what it accepts")
     world = world_of(1, 1)
     watch_crossings(world)
     host = world.hosts[0]
