@@ -114,9 +114,10 @@ def left_over(group: list[Host]) -> list[str]:
     for host in group:
         cluster = host.running.cluster
         overlays, interest = cluster.strategy.trees, cluster.strategy.table
-        if overlays._away or overlays._unheard or overlays._graph._leaves or interest._kept:
+        astray = overlays._astray
+        if astray._away or astray._unheard or overlays._graph._leaves or interest._kept:
             found.append(
-                f"{host.name}: {overlays._away}, {overlays._unheard}, "
+                f"{host.name}: {astray._away}, {astray._unheard}, "
                 f"{overlays._graph._leaves}, {interest._kept}"
             )
         if overlays._graph._said != {broker: costs for broker, costs in links.items() if costs}:
