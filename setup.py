@@ -14,8 +14,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
-MYPY = "mypy[mypyc]>=2.4,<3"
-"""What compiles."""
+NEEDED = ("mypy[mypyc]>=2.4,<3", "types-PyYAML", "types-psutil", "cryptography>=42")
+"""What compiles, and the packages whose types the compiler has to see."""
 
 
 def extensions() -> list[Extension]:
@@ -62,5 +62,5 @@ asked = {"egg_info", "dist_info"} & set(sys.argv)
 setup(
     cmdclass={"build_ext": ParallelBuild},
     ext_modules=extensions() if compiled and not asked else [],
-    setup_requires=[MYPY] if compiled and asked else [],
+    setup_requires=list(NEEDED) if compiled and asked else [],
 )
