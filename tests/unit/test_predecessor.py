@@ -126,7 +126,7 @@ def test_packets_that_backpressure_holds_are_waited_for() -> None:
     old = world.connect("c", will=WILL)
     slow = world.connect("slow")
     old.conn.hold()
-    world.node.flow_control._held[slow.conn] = {old.conn}
+    world.node.flow_control._held[slow.conn] = {old.conn: None}
     old.transport.early = [sent(Publish("t", b"1"), Disconnect())]
     new = reconnects(world)
     world.advance(DEFAULTS.takeover_quiet / 2)
