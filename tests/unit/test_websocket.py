@@ -392,7 +392,9 @@ def heard(data: bytes, cuts: list[int], *, known: bool) -> tuple[object, ...]:
     messages = b"".join(payload for opcode, payload in found if opcode == BINARY)
     others = [each for each in found if each[0] != BINARY]
     node, socket = page.node, page.socket
-    taken = node.counters.published_runs, node.counters.bytes_received
+    # Behind a malformed packet, bytes of the same piece are counted, those of a later one are not.
+    size = 0 if session.conn is None else node.counters.bytes_received
+    taken = node.counters.published_runs, size
     ended = socket.ended, socket.closed, socket.aborted, socket.reading
     return messages, others, taken, ended, page.count, session.conn is None
 
