@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import multiprocessing.connection
 import time
 from collections.abc import Sequence
@@ -16,7 +15,8 @@ from bench.load.histogram import Histogram
 from bench.load.limit import limit_of_pace, limit_of_rate
 from bench.load.mix_worker import FIELDS, RECEIVED, MixReport, MixWorker
 from bench.load.mixture import MixSpec
-from bench.load.spec import LoadError, Outcome, Tally
+from bench.load.process import WorkerProcess
+from bench.load.spec import Outcome, Tally
 
 _SETUP_SECONDS = 120.0
 
@@ -59,9 +59,9 @@ def run_mix(spec: MixSpec, pids: Sequence[int] = ()) -> MixResult:
     spec.check()
     brokers = [CpuMeter(pid) for pid in pids]
     table = RawArray("q", spec.processes * FIELDS)
-    crew: list[_Process] = []
+    crew: list[WorkerProcess] = []
     try:
-        crew += [_Process(spec, number, table) for number in range(spec.processes)]
+        crew += [WorkerProcess(_worker, spec, number, table) for number in range(spec.processes)]
         _all(crew, "subscribe", _SETUP_SECONDS)
         time.sleep(spec.settle)
         _all(crew, "connect", _SETUP_SECONDS)
@@ -82,7 +82,7 @@ def run_mix(spec: MixSpec, pids: Sequence[int] = ()) -> MixResult:
 
 
 def _look(
-    crew: list[_Process], table: Any, meters: list[CpuMeter], when: float
+    crew: list[WorkerProcess], table: Any, meters: list[CpuMeter], when: float
 ) -> tuple[float, ...]:
     """Wait until `when` (s, monotonic); return (the time, arrivals, CPU times of all meters,
     their waiting times)."""
@@ -155,88 +155,11 @@ def new_topics(topics: int, first: float, last: float) -> float:
     return topics * (math.exp(-first / topics) - math.exp(-last / topics)) / (last - first)
 
 
-def _all(crew: list[_Process], method: str, timeout: float) -> list[Any]:
+def _all(crew: list[WorkerProcess], method: str, timeout: float) -> list[Any]:
     for member in crew:
         member.ask(method)
     return [member.answer(timeout) for member in crew]
 
 
-class _Process:
-    """A process of the generator, led through a pipe."""
-
-    def __init__(self, spec: MixSpec, number: int, table: Any) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(theirs, spec, number, table), daemon=True
-        )
-        self._process.start()
-        theirs.close()
-        self._heard: list[Any] = []
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        assert self._process.pid is not None
-        return self._process.pid
-
-    def ask(self, method: str, *arguments: Any) -> None:
-        """Have it call a method of its worker. Raises LoadError."""
-        try:
-            self.pipe.send((method, arguments))
-        except OSError as error:
-            raise LoadError(f"a load process is gone: {error}") from error
-
-    @property
-    def spoke(self) -> bool:
-        """Whether a result was heard that nobody has asked for yet."""
-        return bool(self._heard)
-
-    def listen(self, timeout: float = 0.0) -> None:
-        """Hear a result that comes within `timeout` (s). Raises LoadError: the method's, or that
-        the process is gone."""
-        try:
-            if self._heard or not self.pipe.poll(timeout):
-                return
-            said = self.pipe.recv()
-        except (OSError, EOFError) as error:
-            raise LoadError(f"a load process is gone: {error}") from error
-        if isinstance(said, Exception):
-            raise said
-        self._heard.append(said)
-
-    def answer(self, timeout: float) -> Any:
-        """Wait for the method's result, at most so long (s). Raises LoadError: the method's, or
-        that none came."""
-        self.listen(timeout)
-        if not self._heard:
-            raise LoadError(f"a load process did not answer within {timeout:g} s")
-        return self._heard.pop()
-
-    def close(self) -> None:
-        """End it."""
-        self.pipe.close()
-        self._process.join(2.0)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
-
-
-def _serve(
-    pipe: multiprocessing.connection.Connection, spec: MixSpec, number: int, table: Any
-) -> None:
-    """Carry out what the driver asks for until it closes the pipe."""
-    worker: MixWorker | None = None
-    try:
-        worker = MixWorker(spec, number, memoryview(table).cast("B").cast("q"))
-        while True:
-            method, arguments = pipe.recv()
-            try:
-                pipe.send(getattr(worker, method)(*arguments))
-            except LoadError as error:
-                pipe.send(error)
-    except (EOFError, OSError, KeyboardInterrupt):
-        pass
-    finally:
-        if worker is not None:
-            worker.close()
+def _worker(spec: MixSpec, number: int, table: Any) -> MixWorker:
+    return MixWorker(spec, number, memoryview(table).cast("B").cast("q"))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
-import multiprocessing.connection
 import socket
 import time
 from collections.abc import MutableSequence
@@ -15,6 +13,7 @@ from typing import Any, cast
 import psutil
 
 from bench.load import packets, peers
+from bench.load.process import WorkerProcess
 from bench.load.spec import ConnectionsResult, LatencyResult, LoadError, LoadResult, LoadSpec
 from bench.load.worker import Final, Report, Worker
 
@@ -118,12 +117,15 @@ def _run(spec: LoadSpec, latency: bool) -> _Totals:
     """Take the workers through set-up, run and drain."""
     entries = spec.publishers * (spec.subscribers if spec.pattern == "mesh" else 1)
     progress = RawArray("q", entries)
-    crew: list[_Here | _There] = []
+    crew: list[_Here | WorkerProcess] = []
     try:
         if spec.processes == 1:
             crew.append(_Here(spec, [0] * entries, latency))
         else:
-            crew += [_There(spec, process, progress, latency) for process in range(spec.processes)]
+            crew += [
+                WorkerProcess(_worker, spec, process, progress, latency)
+                for process in range(spec.processes)
+            ]
         for member in crew:
             member.ask("setup")
         for member in crew:
@@ -212,62 +214,6 @@ class _Here:
         self._worker.close()
 
 
-class _There:
-    """A worker in a process of its own, driven through a pipe."""
-
-    def __init__(self, spec: LoadSpec, process: int, progress: Any, latency: bool) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(theirs, spec, process, progress, latency), daemon=True
-        )
-        self._process.start()
-        theirs.close()
-
-    def ask(self, method: str, *arguments: Any) -> None:
-        try:
-            self._pipe.send((method, arguments))
-        except OSError as error:
-            raise LoadError(f"a load process is gone: {error}") from error
-
-    def answer(self, timeout: float) -> Any:
-        try:
-            if not self._pipe.poll(timeout):
-                raise LoadError(f"a load process did not answer within {timeout:g} s")
-            answer = self._pipe.recv()
-        except (OSError, EOFError) as error:
-            raise LoadError(f"a load process is gone: {error}") from error
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def close(self) -> None:
-        self._pipe.close()
-        self._process.join(2.0)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
-
-
-def _serve(
-    pipe: multiprocessing.connection.Connection,
-    spec: LoadSpec,
-    process: int,
-    progress: Any,
-    latency: bool,
-) -> None:
-    """Carry out what the driver asks for until it closes the pipe."""
-    worker = Worker(
-        spec, process, cast(MutableSequence[int], memoryview(progress).cast("B").cast("q")), latency
-    )
-    try:
-        while True:
-            method, arguments = pipe.recv()
-            try:
-                pipe.send(getattr(worker, method)(*arguments))
-            except LoadError as error:
-                pipe.send(error)
-    except (EOFError, OSError, KeyboardInterrupt):
-        pass
-    finally:
-        worker.close()
+def _worker(spec: LoadSpec, process: int, progress: Any, latency: bool) -> Worker:
+    numbers = cast(MutableSequence[int], memoryview(progress).cast("B").cast("q"))
+    return Worker(spec, process, numbers, latency)
