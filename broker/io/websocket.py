@@ -24,7 +24,7 @@ from broker.io.driver import Driver, describe, kernel_holds
 from broker.io.epoll_transport import HIGH_WATER
 from broker.io.listeners import Places
 from broker.io.proxy_protocol import ProxyHeader
-from broker.io.websocket_frames import find_frame, is_message, unmasked
+from broker.io.websocket_frames import binary_head, find_frame, is_message, unmasked
 from broker.wire.constants import MAX_PACKET_SIZE
 
 if TYPE_CHECKING:
@@ -53,9 +53,6 @@ HEADERS_END = b"\r\n\r\n"
 
 _quiet = logging.getLogger("mqttree.websocket")
 _quiet.setLevel(logging.WARNING)  # the package logs every frame at debug
-
-FINAL_BINARY = 0x80 | OP_BINARY
-"""First byte of a binary frame that is a whole message."""
 
 WAITING_POLL = 0.005
 """s between two checks whether plugins have answered, for connections that other programs
@@ -358,7 +355,7 @@ class WebSocketProtocol(asyncio.Protocol):
             # As the library would, which has extensions and fragments to think of. The answer to
             # the upgrade, or a pong, may wait there.
             self._send()
-            self.transport.write(_head(len(data)) + data)
+            self.transport.write(binary_head(len(data)) + data)
 
     def close(self) -> None:
         """Close once everything written has gone out."""
@@ -388,16 +385,6 @@ class WebSocketProtocol(asyncio.Protocol):
     def unsent(self) -> int:
         """Return the bytes that the system has not taken yet."""
         return self.transport.get_write_buffer_size()
-
-
-def _head(size: int) -> bytes:
-    """Return what a binary frame of a server begins with (RFC 6455, 5.2); `size`: of its content
-    (bytes)."""
-    if size < 126:
-        return bytes((FINAL_BINARY, size))
-    if size < 65_536:
-        return bytes((FINAL_BINARY, 126)) + size.to_bytes(2, "big")
-    return bytes((FINAL_BINARY, 127)) + size.to_bytes(8, "big")
 
 
 class AdapterTransport:

@@ -46,3 +46,13 @@ def unmasked(data: bytes, body: int, end: int) -> bytes:
     """Return the payload of a client's frame: that of `data` from `body` to `end`, behind its mask
     of four bytes."""
     return apply_mask(data[body:end], data[body - 4 : body])
+
+
+def binary_head(size: int) -> bytes:
+    """Return what a binary frame of a server begins with, which is a message of its own; `size`: of
+    its content (bytes)."""
+    if size < _TWO_BYTES:
+        return bytes((BINARY, size))
+    if size < 65_536:
+        return bytes((BINARY, _TWO_BYTES)) + size.to_bytes(2, "big")
+    return bytes((BINARY, _EIGHT_BYTES)) + size.to_bytes(8, "big")
