@@ -14,8 +14,8 @@ class TableEnum(Enum):
     __hash__ = object.__hash__
 
 
-StateT = TypeVar("StateT")
-InputT = TypeVar("InputT")
+StateT = TypeVar("StateT", bound=Enum)
+InputT = TypeVar("InputT", bound=Enum)
 ActionT = TypeVar("ActionT")
 
 Table = dict[tuple[StateT, InputT], tuple[ActionT, StateT]]
@@ -30,3 +30,19 @@ class ImpossibleInputError(Exception):
         """`given`: the input; `machine`: what it came to, such as "a connection"; `state`: of
         that."""
         super().__init__(f"{given.value!r} while {machine} is {state.value!r}")
+
+
+def look_up(
+    table: Table[StateT, InputT, ActionT], state: StateT, given: InputT, machine: str
+) -> tuple[ActionT, StateT]:
+    """Return what to do about the input `given`, and the next state.
+
+    `table`: the transitions; `state`: the present one; `machine`: whose, such as "a connection".
+
+    Raises:
+        ImpossibleInputError: the input cannot come in this state.
+    """
+    found = table.get((state, given))
+    if found is None:
+        raise ImpossibleInputError(given, machine, state)
+    return found

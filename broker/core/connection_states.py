@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.base.state_table import ImpossibleInputError, Table, TableEnum
+from broker.base.state_table import Table, TableEnum, look_up
 
 
 class State(TableEnum):
@@ -159,7 +159,4 @@ TRANSITIONS: Final[Table[State, Input, Action]] = {
 
 def transition(state: State, given: Input) -> tuple[Action, State]:
     """Return what to do, and the next state. Raises ImpossibleInputError."""
-    try:
-        return TRANSITIONS[state, given]
-    except KeyError:
-        raise ImpossibleInputError(given, "a connection", state) from None
+    return look_up(TRANSITIONS, state, given, "a connection")

@@ -9,7 +9,7 @@ REBUILDING, REBUILD_ENDING -WRITE_FAILED-> FAILED
 
 from __future__ import annotations
 
-from broker.base.state_table import ImpossibleInputError, Table, TableEnum
+from broker.base.state_table import Table, TableEnum, look_up
 
 
 class State(TableEnum):
@@ -108,7 +108,4 @@ TRANSITIONS: Table[State, Input, Action] = {
 
 def transition(state: State, given: Input) -> tuple[Action, State]:
     """Return what to do, and the next state. Raises ImpossibleInputError."""
-    try:
-        return TRANSITIONS[state, given]
-    except KeyError:
-        raise ImpossibleInputError(given, "the journal", state) from None
+    return look_up(TRANSITIONS, state, given, "the journal")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.base.state_table import ImpossibleInputError, Table, TableEnum
+from broker.base.state_table import Table, TableEnum, look_up
 
 
 class State(TableEnum):
@@ -74,7 +74,4 @@ def transition(state: State, given: Input) -> tuple[Action, State]:
     Raises:
         ImpossibleInputError: the input cannot come in this state.
     """
-    found = TRANSITIONS.get((state, given))
-    if found is None:
-        raise ImpossibleInputError(given, "an ordered feed", state)
-    return found
+    return look_up(TRANSITIONS, state, given, "an ordered feed")
