@@ -71,9 +71,9 @@ class DeliveredRanges:
                 continue
             sessions[session] = merge([*sessions.get(session, ()), *ranges])
             self.highest[key] = max(self.highest.get(key, 0), ranges[-1][1])
-        if had and (recorder := session.recorder) is not None:
-            recorder.record_delivered()
         if had:
+            if (recorder := session.recorder) is not None:
+                recorder.record_delivered()
             # Messages that have left all logs are delivered to no session.
             self._node.schedule(
                 self._node.now + self._limits.log_age, lambda now: self._forget(session, had)
