@@ -12,6 +12,7 @@ COPY pyproject.toml setup.py constraints.txt README.md LICENSE ./
 COPY stp stp
 COPY discovery discovery
 COPY routing routing
+COPY federator federator
 COPY broker broker
 COPY mqttree mqttree
 COPY bench bench
