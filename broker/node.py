@@ -24,6 +24,7 @@ from broker.cluster.cluster import Cluster
 from broker.cluster.link.link import Link
 from broker.config.node_config import NodeConfig
 from broker.core.access_control import AccessControl
+from broker.core.bridge import Bridges
 from broker.core.client import Client
 from broker.core.client_registry import ClientRegistry
 from broker.core.connect import ConnectHandshake
@@ -157,6 +158,7 @@ class Node:
     def _compose_clients(self) -> None:
         """Make what sessions and clients come to, and bind what others ask of it."""
         self.wills: Wills = Wills(self)
+        self.bridges: Bridges = Bridges(self)
         self.session_registry: SessionRegistry = SessionRegistry(self, self.wills)
         self.sessions: dict[str, Session] = self.session_registry.by_client_id
         self.new_session = partial(Session, self)

@@ -63,6 +63,7 @@ class Counters(metaclass=Slotted, kw_only=True):
     keep_alive_timeout: int = 0
     authentication_failed: int = 0
     redirected: int = 0
+    bridge_loops: int = 0
     taken_over: int = 0
     takeover_unread: int = 0
     malformed: int = 0

@@ -36,6 +36,14 @@ class Limits(Record, kw_only=True):
     this is closed [slow_consumer_closed], and so is one for which more than this waits for the
     journal, the largest piece aside."""
 
+    bridge_reads: int = 64
+    bridge_probe_first: float = 1.0
+    bridge_probe_longest: float = 300.0
+    """A bridge of another broker that was read so often is probed for a ring, a second after the
+    last bridge came at the earliest and then in intervals (s) that double up to the last of these:
+    a ring reads as fast as the network goes, and subscribers of `#` there see each probe
+    [bridge_loops]."""
+
     max_inflight: int = 1024
     """QoS 1 and 2 messages unacknowledged by a client that announced no Receive Maximum (3.1.1).
     Mosquitto says 20; more keeps fast clients busy over any RTT, and small devices acknowledge

@@ -194,6 +194,13 @@ class Client:
             self.fast_qos = 0
         self._refusal_logged = False  # the log says that a rule refused something
 
+    @property
+    def bridge(self) -> bool:
+        """Whether another broker's bridge connects as this client, with a version of MQTT that has
+        no options of subscriptions: all of them have No Local and Retain As Published then. It says
+        so by the top bit of the protocol level, as Mosquitto's bridges do."""
+        return self.connect.bridge and self.version != 5
+
     def choose_routes(self) -> None:
         """Look routes up in the fanout, or with rules in force in a part of it: the topics that the
         client may publish to."""

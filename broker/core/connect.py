@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from broker.auth.certificate import common_name
 from broker.auth.enhanced_auth import Authentication, AuthenticationFailed
-from broker.core.client import Client, ClientHost, MemoryRoom
+from broker.core.bridge import BridgeHost, BridgePackets
+from broker.core.client import Client, MemoryRoom
 from broker.core.client_packets import ClientPackets
 from broker.core.connack import accepting, keep_alive, refusing
 from broker.core.connection import Connection
@@ -18,7 +19,7 @@ from broker.core.session import QueueMemory
 from broker.core.session_opening import OpeningHost, open_session
 from broker.core.session_owner import Host as Verifier
 from broker.core.session_owner import abandoned, belongs, owner_of
-from broker.wire.constants import BRIDGE_BIT, MAX_PACKET_SIZE, PacketType, ReasonCode
+from broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
 from broker.wire.decode import decode_connect, decode_packet
 from broker.wire.encode import encode_packet, return_code
 from broker.wire.errors import ProtocolViolation, UnsupportedVersion, WireError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from broker.core.effects import Hooks
     from broker.core.ports import Cluster, Draining
     from broker.core.predecessor import Predecessors
+    from broker.core.session import Session
 
 
 MQTT_5 = (b"\x00\x04MQTT\x05", b"\x00\x04MQTT\x85")
@@ -43,7 +45,7 @@ class Memory(QueueMemory, MemoryRoom, Protocol):
     """Counts what sessions have queued, and says how much memory is left."""
 
 
-class Host(ClientHost, OpeningHost, Verifier, Protocol):
+class Host(BridgeHost, OpeningHost, Verifier, Protocol):
     """What a CONNECT asks of the broker."""
 
     checking: int
@@ -179,13 +181,8 @@ class ConnectHandshake:
         counters.bytes_received_other += len(body) + 2
         self.connect = connect
         self.version = connect.version
-        if not connect.bridge:
+        if not (connect.bridge and calls_as_broker(connect)):
             self._client(connect, now)
-        elif not calls_as_broker(connect):
-            raise UnsupportedVersion(
-                f"protocol level {connect.version | BRIDGE_BIT:#04x} of no broker of ours "
-                "is not supported"
-            )
         elif self.node.config.link_listener not in (None, self.conn.listener):
             raise ProtocolViolation(
                 "a broker, but not on the listener for brokers", ReasonCode.NOT_AUTHORIZED
@@ -290,6 +287,10 @@ class ConnectHandshake:
             return False
         if node.cluster.yields:
             why = "connects while another broker uses the id of this one"
+            self.turn_away(ReasonCode.SERVER_UNAVAILABLE, why, level="debug")
+            return False
+        if connect.bridge and (older := node.bridges.refuses(connect.client_id)):
+            why = f"is a bridge that leads where {shorten(older)} does"
             self.turn_away(ReasonCode.SERVER_UNAVAILABLE, why, level="debug")
             return False
         most = node.config.max_connections
@@ -548,7 +549,7 @@ class ConnectHandshake:
             return
         session, present = open_session(node, conn, connect, self.owner, stamp, answer)
         node.cluster.session_came(session, present)
-        client = ClientPackets(node, conn, session, connect)
+        client = self._client_of(session, connect)
         client.authentication = self.authentication
         client.keep_alive = keep_alive(connect, answer, node.config.max_keep_alive) * 1.5
         session.conn = conn
@@ -569,6 +570,11 @@ class ConnectHandshake:
         node.journal.session_connected(session, present=present)
         if present:
             session.redeliver()
+
+    def _client_of(self, session: Session, connect: Connect) -> ClientPackets:
+        if connect.bridge:
+            return BridgePackets(self.node, self.conn, session, connect)
+        return ClientPackets(self.node, self.conn, session, connect)
 
     def _begins(self, connect: Connect) -> bool:
         """Return whether a new session begins; a client that gets none is turned away."""
@@ -613,7 +619,7 @@ class ConnectHandshake:
 
 
 def calls_as_broker(connect: Connect) -> bool:
-    """Return whether a CONNECT with the top bit of the protocol level is another broker's:
-    Mosquitto's bridges set that bit, too."""
+    """Return whether a CONNECT with the top bit of the protocol level is that of a link. Bridges of
+    other brokers, such as Mosquitto's, set that bit, too: they are clients (`Client.bridge`)."""
     said = (connect.properties or {}).get(Property.USER_PROPERTY, [])
     return connect.version == 5 and any(name == "protocol" for name, _ in said)

@@ -380,8 +380,15 @@ def _add(
     node = client.node
     group, inner = split_shared(request.filter)
     known = session.subscriptions.get(request.filter)
+    bridge = client.bridge
     subscription = Subscription(
-        session, request.filter, qos, request.no_local, request.retain_as_published, identifier
+        session,
+        request.filter,
+        qos,
+        # Never of a shared subscription (MQTT-3.8.3-4).
+        request.no_local or (bridge and group is None),
+        request.retain_as_published or bridge,
+        identifier,
     )
     subscription.start = node.cluster.subscription_start() if known is None else known.start
     node.dispatcher.subscribe(subscription, group, inner)

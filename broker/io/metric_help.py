@@ -33,6 +33,7 @@ COUNTER_HELP = {
     "keep_alive_timeout": "Clients disconnected because their Keep Alive time had passed.",
     "authentication_failed": "Enhanced authentications that failed.",
     "redirected": "Clients redirected to another server.",
+    "bridge_loops": "Bridges closed because an older one leads to the same broker.",
     "taken_over": "Connections closed because their client connected again.",
     "takeover_unread": "Connections closed by a takeover before all their packets were handled.",
     "malformed": "Connections closed because of a malformed packet.",

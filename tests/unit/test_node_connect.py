@@ -219,32 +219,6 @@ def test_an_unknown_protocol_version_is_refused(level: int) -> None:
     assert client.closed
 
 
-@pytest.mark.parametrize(
-    ("name", "level", "answer"),
-    [
-        ("MQIsdp", 0x83, Connack(False, 1)),
-        ("MQTT", 0x84, Connack(False, 1)),
-        ("MQTT", 0x85, Connack(False, 0x84)),
-    ],
-)
-def test_a_bridge_that_is_no_broker_of_ours_learns_so(
-    name: str, level: int, answer: Connack
-) -> None:
-    """MQTT-3.1.2-2: Mosquitto's bridges set the top bit of the protocol level, and try again
-    without it."""
-    world = World()
-    version = level & 0x7F
-    client = world.open(5 if version == 5 else 4)
-    connect = connect_packet("bridge", version)
-    connect.bridge = True
-    client.send(connect)
-    assert client.take() == [answer]
-    assert client.closed
-    assert [line for line in world.logged if hex(level) in line] == world.logged
-    assert world.counters.malformed == 1
-    assert world.counters.links_refused == world.counters.link_garbage == 0
-
-
 def test_a_connect_of_mqtt_3_1_may_set_bits_that_it_does_not_use() -> None:
     """MQTT 3.1, 3.1: DUP, QoS and RETAIN are not used in CONNECT; MQTT-2.2.2-2 of 3.1.1 and
     MQTT-2.1.3-1 of 5 forbid them."""
