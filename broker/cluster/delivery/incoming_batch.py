@@ -57,20 +57,24 @@ class IncomingBatches:
         self._onward = strategy.links_onward
         self._passes_on = strategy.passes_on
 
-    def received(self, link: Link, data: bytes, now: float) -> None:
-        """Deliver and pass on a batch (`data`) that came over `link` at `now` (s).
+    def received(self, link: Link, data: bytes, body: int, now: float) -> None:
+        """Deliver and pass on a batch (`data`) that came over `link` at `now` (s). `body`: where it
+        begins behind its length.
 
         Raises:
             MalformedPacket, ProtocolViolation: no broker sends such a batch.
         """
-        batch = MessageBatch.read(data)
-        if batch.sequence < 1 or batch.sequence + batch.count > LAST:
+        batch = MessageBatch.read_body(data, body)
+        sequence, count = batch.sequence, batch.count
+        if not 0 < sequence <= LAST - count:
             raise MalformedPacket("PUBLISH on a link with a sequence number out of range")
         pieces = self._pieces(batch)
         # Of very small messages, one read may bring more than a turn should take.
         self._node.turns.work += len(pieces)
         if batch.qos:
             self._take(link, batch, data, pieces, now)
+        elif count == 1:
+            self._take_one(link, batch, data, pieces[0], now)
         else:
             self._take_unlogged(link, batch, data, pieces, now)
 
@@ -178,6 +182,31 @@ class IncomingBatches:
             self._forwarder.send(part, count, links, link)
 
     # ---------------------------------------------------------------- at QoS 0
+
+    def _take_one(
+        self, link: Link, batch: MessageBatch, data: bytes, piece: Piece, now: float
+    ) -> None:
+        """Take a batch of one message, as a publisher that sends now and then causes it: the same
+        as `_take_unlogged`, with fewer steps."""
+        node, key = self._node, batch.key
+        counters, hooks = node.counters, node.hooks
+        if not self._forwarder.accept(key, batch.sequence, 1, now, False):
+            counters.duplicates += 1
+            return
+        counters.received_link += 1
+        route = piece[0]
+        if self._passes_on(key, link):
+            self._forwarder.send(data, 1, self._onward(route, key, link), link)
+        targets = route.raw5 if batch.version == 5 else route.raw4
+        if targets is None or hooks.topics:
+            self._deliver_single(link, batch, piece, now)
+            return
+        counters.delivered += len(targets)
+        for session in targets:
+            outbox = session.outbox
+            if not outbox:
+                node.dirty.append(session)
+            outbox.append(batch.packets)
 
     def _take_unlogged(
         self, link: Link, batch: MessageBatch, data: bytes, pieces: list[Piece], now: float

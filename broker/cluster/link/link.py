@@ -454,16 +454,19 @@ class Link:
         conn = self.conn
         owner = conn.owner
         node = self.cluster.node
-        turns, most = node.turns, node.limits.turn_work
         read_publish = self._reader.read
         try:
             while position + 2 <= size:
                 length = data[position + 1]
                 body = position + 2
                 if length >= 128:
-                    length, body = read_length(data, position + 1)
-                    if body < 0:
-                        break
+                    if body < size and (more := data[body]) < 128:
+                        length += (more << 7) - 128
+                        body += 1
+                    else:
+                        length, body = read_length(data, position + 1)
+                        if body < 0:
+                            break
                 end = body + length
                 if end > size:
                     if end - position > conn.max_packet_size:
@@ -478,9 +481,12 @@ class Link:
                     # What follows is encrypted.
                     if (other := conn.owner) is not owner and other is not None:
                         return position + other.packets(data[position:], now)
+                if position == size:
+                    return size
                 if conn.state.over:
                     break
-                if turns.work >= most and position < size:
+                turns = node.turns
+                if turns.work >= node.limits.turn_work:
                     turns.rest(conn)
                     break
         except WireError as error:

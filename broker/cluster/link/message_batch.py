@@ -34,13 +34,15 @@ and a broker that reads one does nothing else meanwhile."""
 LARGEST: Final = 65_536
 """bytes of the packets of one batch with more than one message: a copy costs little."""
 
-_TOPIC: Final = PACKET_IDS[len(TOPIC)] + TOPIC
+TOPIC_FIELD: Final = PACKET_IDS[len(TOPIC)] + TOPIC
+"""The same with its length, as a PUBLISH has it."""
+
 _HEAD: Final = 3
 """bytes of the payload ahead of the packets."""
 _AHEAD: Final = {
-    PUBLISH: len(_TOPIC) + 1 + SIZE,
-    PUBLISH | QOS_1: len(_TOPIC) + 2 + 1 + SIZE,
-    PUBLISH | QOS_2: len(_TOPIC) + 2 + 1 + SIZE,
+    PUBLISH: len(TOPIC_FIELD) + 1 + SIZE,
+    PUBLISH | QOS_1: len(TOPIC_FIELD) + 2 + 1 + SIZE,
+    PUBLISH | QOS_2: len(TOPIC_FIELD) + 2 + 1 + SIZE,
 }
 """Bytes between the length of a batch and its payload, by its first byte."""
 
@@ -63,7 +65,7 @@ def encode_batch(
         (
             bytes((first,)),
             encode_varint(_AHEAD[first] + _HEAD + len(packets)),
-            _TOPIC,
+            TOPIC_FIELD,
             LINK_ID if qos else b"",
             bytes((SIZE,)),
             encode_origin(key, sequence),
@@ -77,7 +79,7 @@ def encode_batch(
 def is_batch(data: bytes) -> bool:
     """Whether a PUBLISH of a link (`data`) is a batch."""
     body = read_length(data, 1)[1]
-    return data.startswith(_TOPIC, body) and data[0] in _AHEAD
+    return data.startswith(TOPIC_FIELD, body) and data[0] in _AHEAD
 
 
 class MessageBatch:
@@ -104,30 +106,34 @@ class MessageBatch:
         Raises:
             MalformedPacket: it is none, or is truncated. Its packets are not looked at.
         """
-        body = 2
-        length = data[1] if len(data) > 1 else 128
-        if length >= 128:
-            length, body = read_length(data, 1)
-        ahead = _AHEAD.get(data[0])
-        if body < 0 or ahead is None or length < ahead + _HEAD or body + length != len(data):
+        length, body = read_length(data, 1)
+        if body < 0 or body + length != len(data):
             raise MalformedPacket("batch on a link is truncated")
-        payload = body + ahead
-        found = _LAYOUT.unpack_from(data, payload - SIZE - 1)
-        mark: bytes = found[0]
-        version: int = found[3]
-        count: int = found[4]
+        return cls.read_body(data, body)
+
+    @classmethod
+    def read_body(cls, data: bytes, body: int) -> MessageBatch:
+        """Return what is in a batch (`data`) that is as long as it says; `body`: where it begins
+        behind its length.
+
+        Raises:
+            MalformedPacket: it is none, or is truncated. Its packets are not looked at.
+        """
+        first = data[0]
+        ahead = _AHEAD.get(first)
+        if ahead is None or (payload := body + ahead + _HEAD) > len(data):
+            raise MalformedPacket("batch on a link is truncated")
+        mark: bytes
+        key: bytes
+        number: bytes
+        version: int
+        count: int
+        mark, key, number, version, count = _LAYOUT.unpack_from(data, payload - _LAYOUT.size)
         if mark != _MARKED:
             raise MalformedPacket("batch on a link without its origin")
-        if version not in {4, 5} or not 1 <= count <= MOST:
+        if not 4 <= version <= 5 or not 1 <= count <= MOST:
             raise MalformedPacket("batch on a link with an unknown version, or too many messages")
-        return cls(
-            found[1],
-            decode_sequence(found[2]),
-            data[payload + _HEAD :],
-            count,
-            version,
-            data[0] >> 1 & 3,
-        )
+        return cls(key, decode_sequence(number), data[payload:], count, version, first >> 1 & 3)
 
     def encode(self) -> bytes:
         """Return its bytes on a link."""

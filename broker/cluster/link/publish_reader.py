@@ -17,7 +17,7 @@ from broker.cluster.link.codec import (
     sound_properties,
     split_stamp,
 )
-from broker.cluster.link.message_batch import TOPIC as BATCH
+from broker.cluster.link.message_batch import TOPIC_FIELD as BATCH
 from broker.core.message import LINK_ID, ORIGIN, Message, encode_halves
 from broker.core.publish_run import PublishRun
 from broker.core.receiver_assignment import ReceiverAssignment, decode_choice
@@ -76,8 +76,9 @@ class Receiver(Protocol[L_contra]):
 class BatchReceiver(Protocol[L_contra]):
     """What takes batches of messages."""
 
-    def received(self, link: L_contra, data: bytes, now: float) -> None:
-        """Deliver here, and pass on, a batch (`data`) that came over `link` at `now` (s).
+    def received(self, link: L_contra, data: bytes, body: int, now: float) -> None:
+        """Deliver here, and pass on, a batch (`data`) that came over `link` at `now` (s). `body`:
+        where it begins behind its length.
 
         Raises:
             MalformedPacket, ProtocolViolation: no broker sends such a batch.
@@ -131,15 +132,15 @@ class PublishReader(Generic[L]):
         Raises:
             MalformedPacket, ProtocolViolation: no broker sends such a PUBLISH.
         """
+        if data.startswith(BATCH, body):
+            self._batches.received(self._link, data[position:end], body - position, now)
+            self._key = b""
+            return end
         first = data[position]
         if end - body < 3:
             raise MalformedPacket("PUBLISH is truncated")
         start = body + 2 + (data[body] << 8 | data[body + 1])
         topic = data[body + 2 : start]
-        if topic == BATCH:
-            self._batches.received(self._link, data[position:end], now)
-            self._key = b""
-            return end
         if first & QOS_BITS:
             start += 2
         length, at = read_length(data, start)

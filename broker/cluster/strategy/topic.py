@@ -33,7 +33,7 @@ from broker.core.route import Route
 class Topic(Interest):
     """Messages take source-rooted trees, or the spanning tree where these cannot be used."""
 
-    __slots__ = ("trees",)
+    __slots__ = ("_ids", "trees")
 
     name = "topic"
 
@@ -48,6 +48,8 @@ class Topic(Interest):
         `settings`: what a path through this broker costs."""
         self.trees = SourceTrees(node, directory, delivery, settings)
         """The paths of all origins."""
+        # The broker ids of origins: decoding one for each batch costs more than finding it.
+        self._ids: dict[bytes, bytes] = {}
         super().__init__(node, directory, delivery, self.trees)
         self.trees.others = self.table
 
@@ -75,8 +77,20 @@ class Topic(Interest):
         here: the tree of the origin goes on, or is not known."""
         if not self.trees.active:
             return super().passes_on(key, source)
-        hops = self.trees.next_hops(split_key(key)[0])
+        hops = self.trees.next_hops(self._ids.get(key) or self._broker_of(key))
         return hops.lost or bool(hops.children)
+
+    def _broker_of(self, key: bytes) -> bytes:
+        """Return, and keep, the id of the broker of an origin.
+
+        Raises:
+            MalformedPacket: `key` is not base64.
+        """
+        ids = self._ids
+        if len(ids) >= self._node.limits.max_origins:
+            ids.clear()
+        ids[key] = found = split_key(key)[0]
+        return found
 
     def links_onward(self, route: Route, key: bytes, source: Link) -> list[Link]:
         """Return the links on the tree of the origin `key` that lead to the brokers of a `route`.
