@@ -44,6 +44,12 @@ class _Node(Generic[V]):
 
 NO_NODES: list[Any] = []
 
+PREFIXES, LONGEST_PREFIX = 1024, 256
+"""prefixes of topics of which a trie notes what they find, at most, and their characters."""
+
+MOST_ALIKE = 16
+"""values that are noted for a prefix, at most."""
+
 
 class SubscriptionTrie(Generic[V]):
     """Topic filters with keyed values: which values belong to filters that match a topic?
@@ -56,13 +62,16 @@ class SubscriptionTrie(Generic[V]):
     is the cost of all calls of `match`: nodes visited and values found.
     """
 
-    __slots__ = ("_exact", "_root", "_size", "_wild", "steps", "version")
+    __slots__ = ("_alike", "_exact", "_root", "_size", "_wild", "steps", "version")
 
     def __init__(self) -> None:
         self._exact: dict[str, _Bucket[V]] = {}
         # The same buckets hang in the trie; found by filter here without a walk.
         self._wild: dict[str, _Bucket[V]] = {}
         self._root: Final[_Node[V]] = _Node()
+        # Topics without their last level -> what wildcard filters find, whatever that level is.
+        # Publishers go through many topics that only differ there.
+        self._alike: dict[str, list[V]] = {}
         self._size = 0
         self.steps = 0
         self.version = 0
@@ -113,7 +122,7 @@ class SubscriptionTrie(Generic[V]):
                 self._plant(filter, new)
             buckets[filter] = new
             self._size += bucket is None or joined
-        self.version += 1
+        self._changed()
         return bucket is None
 
     def remove(self, filter: str, key: Hashable) -> bool:
@@ -137,8 +146,13 @@ class SubscriptionTrie(Generic[V]):
             if buckets is self._wild:
                 self._uproot(filter)
         self._size -= 1
-        self.version += 1
+        self._changed()
         return last
+
+    def _changed(self) -> None:
+        self.version += 1
+        if self._alike:
+            self._alike.clear()
 
     def match(self, topic: str) -> list[V]:
         """Return the values of all filters that match a valid topic name (4.7.1; MQTT-4.7.2-1), in
@@ -154,38 +168,54 @@ class SubscriptionTrie(Generic[V]):
             _collect(found, bucket)
         if not self._wild:
             return found
+        prefix, slash, _ = topic.rpartition("/")
+        if slash and (alike := self._alike.get(prefix)) is not None:
+            found += alike
+            self.steps += len(found)
+            return found
+        exact = len(found)
         levels = iter(topic.split("/"))
-        node, nodes = self._root, NO_NODES
+        above = node = self._root
+        nodes = NO_NODES
         guarded = topic[:1] == "$"  # the first level's wildcards do not match (MQTT-4.7.2-1)
         steps = 0
         # A walk with one node at each level, as most are, makes no lists.
         for level in levels:
-            multi, plus, children = node.multi, node.plus, node.children
+            plus, children = node.plus, node.children
             if guarded:
-                multi = plus = None
+                plus = None
                 guarded = False
-            if multi is not None:
-                _collect(found, multi)
+            elif node.multi is not None:
+                _collect(found, node.multi)
             child = None if children is None else children.get(level)
             if child is None:
+                if plus is None:
+                    self.steps += steps + len(found)
+                    return found
                 child = plus
             elif plus is not None:
                 nodes = [child, plus]
                 break
-            if child is None:
-                self.steps += steps + len(found)
-                return found
             steps += 1
-            node = child
+            above, node = node, child
         else:
             if node.bucket is not None:
                 _collect(found, node.bucket)
             if node.multi is not None:  # '#' includes its parent level
                 _collect(found, node.multi)
+            if slash and above.children is None:
+                self._note_alike(prefix, found[exact:])
         if nodes:
             self._match_below(nodes, levels, found)
         self.steps += steps + len(found)
         return found
+
+    def _note_alike(self, prefix: str, found: list[V]) -> None:
+        """Note what wildcard filters find for all topics of one more level than `prefix`."""
+        if len(prefix) <= LONGEST_PREFIX and len(found) <= MOST_ALIKE:
+            if len(self._alike) >= PREFIXES:
+                self._alike.clear()
+            self._alike[prefix] = found
 
     def _match_below(self, nodes: list[_Node[V]], levels: Iterator[str], found: list[V]) -> None:
         """Add to `found` the values of the filters below `nodes`, all of one level, that match the

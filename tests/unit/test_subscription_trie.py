@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
-from routing.subscription_trie import SubscriptionTrie, TopicTrie
+from routing.subscription_trie import (
+    LONGEST_PREFIX,
+    MOST_ALIKE,
+    PREFIXES,
+    SubscriptionTrie,
+    TopicTrie,
+)
 from routing.topic_filter import MAX_TOPIC_BYTES, matches, valid_topic_filter, valid_topic_name
 from tests.kit.core import needs_python
 
@@ -91,6 +97,44 @@ def test_every_small_filter_against_every_small_topic() -> None:
         assert [t for t in TOPICS if alone.match(t)] == [
             t for t in TOPICS if matches(filter_, t)
         ], filter_
+
+
+@pytest.mark.parametrize(
+    "filters", list(itertools.combinations(["a/+", "a/#", "+/+", "+/b", "a/b"], 3))
+)
+def test_topics_of_the_same_first_levels_find_what_a_new_trie_finds(filters: list[str]) -> None:
+    trie = filled(list(filters))
+    for topic in (*TOPICS, *reversed(TOPICS)):
+        assert trie.match(topic) == filled(list(filters)).match(topic), topic
+
+
+def test_what_is_noted_of_first_levels_is_forgotten_with_every_change() -> None:
+    trie = filled(["a/+"])
+    assert trie.match("a/x") == trie.match("a/y") == ["a/+"]
+    trie.insert("a/x", "key", "exact")
+    assert trie.match("a/x") == ["exact", "a/+"]
+    trie.insert("a/+", "other", "second")
+    assert trie.match("a/y") == ["a/+", "second"]
+    trie.match("a/y").clear()
+    assert trie.match("a/y") == ["a/+", "second"]
+    trie.remove("a/+", "key")
+    assert trie.match("a/y") == ["second"]
+    trie.remove("a/+", "other")
+    assert trie.match("a/y") == []
+
+
+def test_few_first_levels_are_noted_and_no_long_ones() -> None:
+    trie = filled(["+/+"])
+    for number in range(3 * PREFIXES):
+        assert trie.match(f"{number}/x") == ["+/+"]
+    assert 0 < len(trie._alike) <= PREFIXES
+    trie = filled(["+/+"])
+    trie.match("a" * (LONGEST_PREFIX + 1) + "/x")
+    assert not trie._alike
+    for key in range(MOST_ALIKE + 1):
+        trie.insert("+/+", key, "more")
+    trie.match("a/x")
+    assert not trie._alike
 
 
 def test_first_and_last_subscriptions_of_a_filter_are_reported() -> None:
@@ -264,7 +308,10 @@ class SubscriptionMachine(RuleBasedStateMachine):
         expected = [
             v for f, holders in self.model.items() if matches(f, topic) for v in holders.values()
         ]
-        assert sorted(self.trie.match(topic)) == sorted(expected)
+        found = self.trie.match(topic)
+        assert sorted(found) == sorted(expected)
+        # What was noted of the first levels gives the same, in the same order.
+        assert self.trie.match(topic) == found
 
     @rule(filter_=some_filters, key=st.integers(0, 3))
     def get(self, filter_: str, key: int) -> None:
