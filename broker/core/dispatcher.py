@@ -261,11 +261,14 @@ class Dispatcher:
         and whoever else gets it. `own`: the topic begins with `$`, and goes nowhere else."""
         node = self.node
         cluster, turns = node.cluster, node.turns
-        trie, shared_trie = self.trie, self.shared
-        steps = trie.steps + shared_trie.steps
+        trie, groups = self.trie, NO_GROUPS
+        steps = trie.steps
         found = trie.match(name)
-        groups = shared_trie.match(name) if self.members else NO_GROUPS
-        turns.work += costs.ROUTE_WORK + trie.steps + shared_trie.steps - steps
+        turns.work += costs.ROUTE_WORK + trie.steps - steps
+        if self.members:
+            steps = self.shared.steps
+            groups = self.shared.match(name)
+            turns.work += self.shared.steps - steps
         for subscription in found:
             if subscription.session.ended:
                 found = [one for one in found if not one.session.ended]

@@ -93,18 +93,23 @@ class OutgoingBatch:
         ):
             self._count = total
             self._end = end
+        elif count == 1:
+            if self._count:
+                self.flush()
+            self._links, self._qos, self._count = links, qos, 1
+            self._begin, self._end, self._limit = begin, end, begin + LARGEST
         else:
             self._begin_with(links, begin, end, count, qos)
 
     def _begin_with(self, links: list[Link], begin: int, end: int, count: int, qos: int) -> None:
-        """Send what has been added, and begin a batch with the next `count` packets, of this `qos`,
-        from `begin` to `end`, which take these `links`. Those of one size go in several batches if
-        they are too many for one."""
+        """Send what has been added, and begin a batch with the next `count` packets, two or more of
+        this `qos`, from `begin` to `end`, which take these `links`. Those of one size go in several
+        batches if they are too many for one."""
         if self._count:
             self.flush()
         self._links = links
         self._qos = qos
-        if count > 1 and (count > MOST or end - begin > LARGEST):
+        if count > MOST or end - begin > LARGEST:
             size = (end - begin) // count
             most = max(1, min(MOST, LARGEST // size))
             while count > most:

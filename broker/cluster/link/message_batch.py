@@ -12,11 +12,12 @@ identifiers are those of their publishers, and mean nothing here.
 from __future__ import annotations
 
 import struct
+from binascii import b2a_base64
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from broker.base.sequence_set import Ranges
-from broker.cluster.link.codec import MARK, SIZE, decode_sequence, encode_origin
+from broker.cluster.link.codec import MARK, SIZE, decode_sequence
 from broker.core.message import LINK_ID, Message
 from broker.wire.errors import MalformedPacket
 from broker.wire.publish_header import PACKET_IDS, PUBLISH, QOS_1, QOS_2, topic_end
@@ -47,6 +48,12 @@ _AHEAD: Final = {
 """Bytes between the length of a batch and its payload, by its first byte."""
 
 _MARKED: Final = bytes((SIZE,)) + MARK
+_BEGINS: Final = tuple(
+    (bytes((PUBLISH | qos << 1,)), TOPIC_FIELD + (LINK_ID if qos else b"") + _MARKED)
+    for qos in range(3)
+)
+"""By QoS, the first byte of a batch, and what is between its length and the origin."""
+_VERSIONS: Final = {version: bytes((version,)) for version in (4, 5)}
 _LAYOUT: Final = struct.Struct(f">{len(_MARKED)}s16s8sBH")
 """Of what is behind topic and packet identifier of a batch: the length of the properties with the
 beginning of the origin property, origin, sequence number, version, number of packets."""
@@ -60,16 +67,17 @@ def encode_batch(
     `key`, `sequence`: the origin, and the number of the first message; `packets`: `count` PUBLISH
     packets of MQTT `version`, all of this `qos`.
     """
-    first = PUBLISH | qos << 1
+    first, topic = _BEGINS[qos]
+    number = b2a_base64(sequence.to_bytes(6, "big"), newline=False)
+    length = _AHEAD[first[0]] + _HEAD + len(packets)
     return b"".join(
         (
-            bytes((first,)),
-            encode_varint(_AHEAD[first] + _HEAD + len(packets)),
-            TOPIC_FIELD,
-            LINK_ID if qos else b"",
-            bytes((SIZE,)),
-            encode_origin(key, sequence),
-            bytes((version,)),
+            first,
+            encode_varint(length),
+            topic,
+            key,
+            number,
+            _VERSIONS[version],
             PACKET_IDS[count],
             packets,
         )

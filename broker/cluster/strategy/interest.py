@@ -116,8 +116,7 @@ class Interest(OverSpanningTree):
 
     def brokers_wanting(self, topic: str) -> tuple[bytes, ...]:
         """Return the other brokers with a filter that matches a `topic`."""
-        table = self.table
-        return tuple(table.brokers_wanting(topic)) if table.used else ()
+        return self.table.brokers_wanting(topic)
 
     def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
         """Return the links that lead to brokers that want a `topic`; none if there is no link but

@@ -441,18 +441,15 @@ class InterestTable:
         for topic_filter in self._kept.pop(broker_id, ()):
             self._forget(topic_filter, broker_id)
 
-    @property
-    def used(self) -> bool:
-        """Whether another broker has any filter."""
-        return len(self._filters) > 0
-
-    def brokers_wanting(self, topic: str) -> dict[bytes, None]:
+    def brokers_wanting(self, topic: str) -> tuple[bytes, ...]:
         """Return the ids of the other brokers with a matching filter, in a fixed order."""
         filters = self._filters
+        if not filters:
+            return ()
         before = filters.steps
-        found = dict.fromkeys(filters.match(topic))
+        found = filters.match(topic)
         self._node.turns.work += filters.steps - before
-        return found
+        return tuple(found if len(found) < 2 else dict.fromkeys(found))
 
     def wanted_by(self, broker_id: bytes) -> Callable[[bytes], bool]:
         """Return a function that says whether one broker wants a topic."""

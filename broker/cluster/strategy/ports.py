@@ -170,7 +170,7 @@ class LostBrokers(Protocol):
 class FiltersOfOthers(Protocol):
     """The filters of other brokers."""
 
-    def brokers_wanting(self, topic: str) -> dict[bytes, None]:
+    def brokers_wanting(self, topic: str) -> tuple[bytes, ...]:
         """Return the ids of the brokers with a matching filter."""
 
     def paths_changed(self) -> None:
