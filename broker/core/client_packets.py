@@ -16,6 +16,7 @@ from broker.core.qos_fast_path import ACKNOWLEDGED, acknowledgements, publish_ru
 from broker.core.reauthentication import authenticate_again
 from broker.core.session import Session
 from broker.core.subscribe import receive_large, subscribe, unsubscribe
+from broker.core.topic_resolution import TAKEN, resolve
 from broker.wire.constants import PacketType, ReasonCode
 from broker.wire.decode import (
     decode_auth,
@@ -39,10 +40,14 @@ from broker.wire.packets import (
     Pubrel,
 )
 from broker.wire.properties import (
+    EXPIRES,
+    EXPIRY,
     NOT_AS_IS,
+    UNSOUND,
     Property,
     inspect_alone,
     inspect_cached,
+    split_expiry,
 )
 from broker.wire.publish_header import PACKET_IDS, PUBLISH, PUBREL_HEAD, run_end, topic_of
 from broker.wire.varint import encode_varint, read_length
@@ -112,6 +117,7 @@ class ClientPackets(Client):
                     start = body + 2 + (data[body] << 8 | data[body + 1])
                     route = None
                     section = 0  # bytes of properties
+                    alone = False
                     if start + five <= end:
                         topic = data[body + 2 : start]
                         route = routes.get(topic) or first_route(self, topic)
@@ -120,17 +126,19 @@ class ClientPackets(Client):
                         if five:
                             start += 1
                             if section := data[start - 1]:
-                                if (
-                                    section < 128
-                                    and not inspect_cached(data[start : start + section])
-                                    & NOT_AS_IS
-                                ):
+                                seen = UNSOUND
+                                if section < 128:
+                                    seen = inspect_cached(data[start : start + section])
+                                if not seen & NOT_AS_IS:
                                     start += section
-                                elif batch is None and targets is not None:
-                                    section, start = inspect_alone(data, start - 1, end)
-                                    previous = b""  # nothing is said of what is behind it
-                                else:
+                                elif batch is not None:
                                     route = None
+                                elif seen & NOT_AS_IS == EXPIRES and data[start] == EXPIRY[0]:
+                                    start += section
+                                else:
+                                    section, start = inspect_alone(data, start - 1, end)
+                                    alone = True  # nothing is said of what is behind it
+                                    previous = b""
                                 if start > end:
                                     route = None
                     if route is not None:
@@ -138,8 +146,9 @@ class ClientPackets(Client):
                             if raw is not None:
                                 self._deliver_run(raw, data[begin:position], messages)
                                 raw = None
-                            after = self._publish_run(
-                                route, data, position, start, end, section, batch
+                            after = end if alone else run_end(data, position, start, end)
+                            self._publish_run(
+                                route, data, position, start, end, after, section, batch
                             )
                             position = after
                             continue
@@ -182,8 +191,18 @@ class ClientPackets(Client):
                     break
                 if batch is not None:
                     batch.flush()
-                self._packet(first, data[body:end])
-                position = end
+                resolved = (
+                    resolve(self, data, position) if five and fast and first in TAKEN else None
+                )
+                if resolved is None:
+                    self._packet(first, data[body:end])
+                    position = end
+                else:
+                    used = self.packets(resolved.packets, now)
+                    node.counters.bytes_received -= used
+                    position = resolved.position(used) if used else position
+                    if used < len(resolved.packets):
+                        break
                 if conn.state is not READING and conn.state is not ENDED:
                     break
                 if node.turns.work >= node.limits.turn_work and position < size:
@@ -226,41 +245,43 @@ class ClientPackets(Client):
         position: int,
         start: int,
         end: int,
+        after: int,
         section: int,
         batch: OutgoingBatch | None,
-    ) -> int:
+    ) -> None:
         """Deliver a run of QoS 0 packets of one topic to receivers that need more than its bytes,
-        and pass it on; returns where it ends.
+        and pass it on.
 
         `route`: of the topic; `data`: what came, `position`, `start`, `end`: where in it the first
-        packet begins, where its payload begins, where it ends; `section`: bytes of its properties;
-        `batch`: takes what goes to other brokers, None: there are none.
+        packet begins, where its payload begins, where it ends; `after`: where the run ends;
+        `section`: bytes of its properties; `batch`: takes what goes to other brokers, None: there
+        are none.
         """
         node = self.node
         packet = end - position
-        after = run_end(data, position, start, end)
         chunk = data[position:after]
         node.counters.published_runs += len(chunk) // packet
-        if route.elsewhere:
-            properties = data[start - section : start]
+        expires_at, properties = split_expiry(data[start - section : start], node.now)
+        if route.elsewhere and batch is not None:
+            batch.flush()
+        if route.elsewhere and expires_at is None:
             prefix = start - position
-            if batch is not None:
-                batch.flush()
             node.cluster.share_run(
                 route, chunk, prefix, packet, self.version, properties, self.session
             )
-            return after
-        if section:
-            topic, properties = topic_of(chunk), data[start - section : start]
+        elif section:
+            topic = topic_of(chunk)
             for at in range(0, len(chunk), packet):
                 payload = chunk[at + start - position : at + packet]
-                message = Message(topic, payload, 0, False, properties, None, self.session)
-                node.dispatcher.deliver(route, message, self.conn)
+                message = Message(topic, payload, 0, False, properties, expires_at, self.session)
+                if route.elsewhere:
+                    node.cluster.share(route, message, self.conn)
+                else:
+                    node.dispatcher.deliver(route, message, self.conn)
         else:
             node.dispatcher.run(route, chunk, start - position, packet, self.version, self.session)
-        if batch is not None:
+        if batch is not None and not route.elsewhere:
             batch.add(route, position, after, len(chunk) // packet, 0)
-        return after
 
     # ---------------------------------------------------------------- everything else
 

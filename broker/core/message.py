@@ -12,9 +12,6 @@ from broker.wire.varint import encode_varint, read_length
 if TYPE_CHECKING:
     from broker.core.receiver_assignment import ReceiverAssignment
 
-EXPIRY: Final = 0x02
-
-
 ORIGIN: Final = b"\x26\x00\x01o"
 """What the properties of a PUBLISH on a link begin with: a User Property "o". A client's that begin
 like that take the slow path, where the two cannot be mixed up."""

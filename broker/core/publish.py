@@ -121,7 +121,7 @@ def first_route(client: Client, topic: bytes) -> Route | None:
     node = client.node
     limits = node.limits
     if (
-        topic[:1] == b"$"
+        topic[:1] in {b"", b"$"}  # without a topic there is an alias
         or len(topic) > limits.route_cache_topic
         or topic.count(b"/") >= limits.max_topic_levels
         or node.turns.work >= limits.turn_work

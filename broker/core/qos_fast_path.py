@@ -13,8 +13,16 @@ from typing import TYPE_CHECKING, Final
 from broker.core.message import ORIGIN, Message
 from broker.core.publish import first_route
 from broker.core.publish_run import LARGEST, MOST, PublishRun
-from broker.core.session import RELEASED, Session, SharedOutgoing
-from broker.wire.properties import NOT_AS_IS, inspect_alone, inspect_cached
+from broker.core.session import RELEASED, Outgoing, Session, SharedOutgoing
+from broker.wire.properties import (
+    EXPIRES,
+    EXPIRY,
+    NOT_AS_IS,
+    UNSOUND,
+    inspect_alone,
+    inspect_cached,
+    split_expiry,
+)
 from broker.wire.publish_header import (
     HIGH,
     LOW,
@@ -240,12 +248,18 @@ def _publish_mixed(
         if route is None or route.granted < qos:
             break
         targets = route.raw4
+        section = 0  # bytes of properties
+        special = False  # of these: long ones, an expiry, or a promise of text
         if behind == 3:
             targets = route.raw5
             if section := data[payload - 1]:
-                payload += section
-                if section > 127 or inspect_cached(data[payload - section : payload]) & NOT_AS_IS:
-                    break
+                at, payload = payload, payload + section
+                seen = inspect_cached(data[at:payload]) if section < 128 else UNSOUND
+                if seen & NOT_AS_IS:
+                    if batch is not None:
+                        break
+                    section, payload = inspect_alone(data, at - 1, end)
+                    special = True
         prefix = data[position:start]
         packet_id = data[start] << 8 | data[start + 1]
         if (
@@ -253,7 +267,7 @@ def _publish_mixed(
             or payload > end
             or not packet_id
             or (qos == 2 and packet_id in incoming)
-            or data.startswith(prefix, 3 * end - 2 * position)
+            or (not special and data.startswith(prefix, 3 * end - 2 * position))
             or (recording and qos == 2 and _recorded(targets))
         ):
             break
@@ -265,13 +279,16 @@ def _publish_mixed(
             incoming.add(packet_id)
         if targets:
             tail = data[start + 2 : end]
-            if recording and _recorded(targets):
-                properties = data[start + behind : payload]
+            if special and data.startswith(EXPIRY, payload - section):
+                properties = data[payload - section : payload]
+                _send_expiring(client, targets, prefix, tail, data[payload:end], qos, properties)
+            elif recording and _recorded(targets):
+                properties = data[payload - section : payload]
                 _send_recorded(client, targets, prefix, tail, data[payload:end], properties)
             else:
                 for receiver in targets:
                     if not send_on(receiver, prefix, tail):
-                        properties = data[start + behind : payload]
+                        properties = data[payload - section : payload]
                         message = _message(client, prefix, tail, data[payload:end], qos, properties)
                         receiver.deliver(message, qos, False, b"", conn)
         answers.append(PACKET_IDS[packet_id])
@@ -314,7 +331,10 @@ def _publish_equal(
     size = data[payload - 1] if five else 0  # of the property section
     alone = False  # nothing is known of the packets behind this one
     if size:
-        if size < 128 and not inspect_cached(data[payload : payload + size]) & NOT_AS_IS:
+        seen = inspect_cached(data[payload : payload + size]) if size < 128 else UNSOUND
+        if not seen & NOT_AS_IS or (
+            batch is None and seen & NOT_AS_IS == EXPIRES and data.startswith(EXPIRY, payload)
+        ):
             payload += size
         elif batch is None:
             size, payload = inspect_alone(data, payload - 1, end)
@@ -338,6 +358,7 @@ def _publish_equal(
     if (
         position + 4 * packet <= len(data)
         and packet <= LARGEST
+        and properties[:1] != EXPIRY
         and data.startswith(data[position:start], position + 3 * packet)
     ):
         run = _batch(client, route, data, position, start, payload, packet, properties)
@@ -366,7 +387,7 @@ def _publish_singly(
     `client`: the publisher; `route`: of their topic; `data`: the bytes that came; `position`,
     `start`, `payload`, `end`: where in them the first packet begins, where its packet identifier
     is, where its payload begins, where it ends; `size`: bytes of its properties, which receivers
-    get as they are; `batch`: takes what goes to other brokers.
+    get as they are, or an expiry first; `batch`: takes what goes to other brokers.
     """
     begin, qos = position, data[position] >> 1 & 3
     behind = payload - size
@@ -374,6 +395,7 @@ def _publish_singly(
     node, conn, incoming = client.node, client.conn, client.session.incoming
     prefix, packet = data[position:start], end - position
     targets = (route.raw5 if section else route.raw4) if route.granted >= qos else None
+    expiring = sound[:1] == EXPIRY
     recorded = targets is not None and node.journal.recording and _recorded(targets)
     if recorded and qos == 2:
         targets = None
@@ -384,7 +406,7 @@ def _publish_singly(
         if not packet_id or (qos == 2 and packet_id in incoming):
             break
         if not data.startswith(section, start + 2) or (
-            properties != sound and inspect_cached(properties) & NOT_AS_IS
+            properties != sound and (expiring or inspect_cached(properties) & NOT_AS_IS)
         ):
             break
         if qos == 2:
@@ -393,6 +415,8 @@ def _publish_singly(
         if targets is None:
             message = _message(client, prefix, tail, data[payload:end], qos, properties)
             _deliver(client, route, message, batch)
+        elif expiring:
+            _send_expiring(client, targets, prefix, tail, data[payload:end], qos, properties)
         elif recorded:
             _send_recorded(client, targets, prefix, tail, data[payload:end], properties)
         else:
@@ -448,6 +472,29 @@ def _send_recorded(
         number = number or getattr(message, "number", 0)
     if number:
         journal.require(conn)
+
+
+def _send_expiring(
+    client: Client,
+    receivers: tuple[Session, ...],
+    head: bytes,
+    tail: bytes,
+    payload: bytes,
+    qos: int,
+    properties: bytes,
+) -> None:
+    """Send a message that expires to sessions that get it as it came: nothing of its time has
+    passed yet. What is in flight is the message, as it is repeated with the time that is left.
+
+    `client`: its publisher; `receivers`: who gets it; `head`, `tail`: as of `send_on`; `payload`,
+    `properties`: what `tail` is made of; `qos`: 1 or 2.
+    """
+    message = _message(client, head, tail, payload, qos, properties)
+    for session in receivers:
+        if session.recorder is None and send_on(session, head, tail):
+            session.inflight[session.next_packet_id] = Outgoing(message, qos, False, b"")
+        else:
+            session.deliver(message, qos, False, b"", client.conn)
 
 
 def _acknowledge(conn: Connection, qos: int, packet_ids: list[bytes]) -> None:
@@ -588,9 +635,11 @@ def _message(
     body = 2
     while prefix[body - 1] >= 0x80:
         body += 1
-    message = Message(prefix[body + 2 :], payload, qos, False, properties, None, client.session)
+    expires_at, rest = split_expiry(properties, client.node.now)
+    message = Message(prefix[body + 2 :], payload, qos, False, rest, expires_at, client.session)
     # A receiver of the same version gets the very bytes but for the packet identifier.
-    message.cache = {client.version << 3 | qos << 1: (prefix, tail)}
+    if expires_at is None:
+        message.cache = {client.version << 3 | qos << 1: (prefix, tail)}
     return message
 
 

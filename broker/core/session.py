@@ -12,6 +12,7 @@ from broker.base.timers import Scheduler
 from broker.core.message import Message, size_of
 from broker.core.wildcard_forms import WildcardForms
 from broker.wire.constants import MAX_PACKET_SIZE
+from broker.wire.properties import split_expiry
 from broker.wire.publish_header import (
     PACKET_IDS,
     PUBACK_HEAD,
@@ -615,7 +616,7 @@ class Session:
 
     def miss_runs(self) -> None:
         """Look through what the publish path left in the outbox of a client that is away: packets
-        at QoS 0 that do not expire, in the form of its version."""
+        at QoS 0, in the form of its version, which came just now."""
         outbox, self.outbox = self.outbox, []
         if not self.node.config.keep_missed or not any(s.qos for s in self.subscriptions.values()):
             return
@@ -630,17 +631,19 @@ class Session:
                 start = topic_end(data, body)
                 properties = b""
                 payload = start
+                expires_at: float | None = None
                 if self.version == 5:
                     section, payload = read_length(data, start)
                     properties = data[payload : payload + section]
                     payload += section
+                    expires_at, properties = split_expiry(properties, self.node.now)
                 message = Message(
                     data[body + 2 : start],
                     data[payload : body + length],
                     0,
                     False,
                     properties,
-                    None,
+                    expires_at,
                     None,
                 )
                 self.miss(message, False, b"")

@@ -331,6 +331,22 @@ CHANGES: Final = EXPIRES | ALIASED
 NOT_AS_IS: Final = PROMISES_TEXT | CHANGES
 """Bits of `inspect_section`: the section is not `forwardable`."""
 
+EXPIRY: Final = b"\x02"
+"""The identifier of the Message Expiry Interval (MQTT-3.3.2.3.3). This broker puts it first: a
+section that begins with it goes as it came to receivers that get the message in the same turn."""
+
+EXPIRY_SIZE: Final = 5
+"""bytes of a Message Expiry Interval with its identifier."""
+
+
+def split_expiry(section: bytes, now: float) -> tuple[float | None, bytes]:
+    """Split the Message Expiry Interval off the front of a property section: when (s) a message
+    from `now` (s) expires, None: never; and the rest."""
+    if section[:1] == EXPIRY and len(section) >= EXPIRY_SIZE:
+        return now + int.from_bytes(section[1:EXPIRY_SIZE], "big"), section[EXPIRY_SIZE:]
+    return None, section
+
+
 UNSOUND: Final = -1
 """What `inspect_section` says of sections that are not sound, or not looked through here. It has
 all bits."""
@@ -387,6 +403,18 @@ def inspect_section(section: bytes) -> int:
     return seen if at == end else UNSOUND
 
 
+def property_end(section: bytes, at: int) -> int:
+    """Return where the property ends that begins at `at` in a PUBLISH's property section (without
+    its length), of which `inspect_section` says that it is sound."""
+    identifier = section[at]
+    if width := _WIDTHS[identifier]:
+        return at + 1 + width
+    behind = at + 3 + (section[at + 1] << 8 | section[at + 2])
+    if identifier == _USER_PROPERTY:
+        behind += 2 + (section[behind] << 8 | section[behind + 1])
+    return behind
+
+
 def _inspect_number(identifier: int, value: bytes, width: int) -> int:
     """Return UNSOUND for a value of not `width` bytes, and for one that the property `identifier`
     may not have; PROMISES_TEXT if it does; else 0."""
@@ -411,15 +439,23 @@ inspect_cached: Final = lru_cache(maxsize=4096)(inspect_section)
 such sections."""
 
 
+_inspect_long: Final = lru_cache(maxsize=512)(inspect_section)
+"""`inspect_section` for sections of 128 to `_LONG` bytes."""
+
+_LONG: Final = 1023
+"""bytes; the answers for longer sections are not kept, as they would take much memory."""
+
+
 def inspect_alone(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Inspect a property section that is longer than 127 bytes, or says that its payload is text.
+    """Inspect a property section that is longer than 127 bytes, begins with a Message Expiry
+    Interval, or says that its payload is text.
 
     `data`: holds the PUBLISH; `at`: where in it the length of the section begins; `end`: where the
     packet ends.
 
-    Returns the section's size and the position behind it, if receivers get all of it as it came and
-    the payload is ASCII if it is to be text. Else the position is behind `end`: it takes the path
-    for everything else.
+    Returns the section's size and the position behind it, if receivers get all of it as it came
+    when they get it in the same turn, and the payload is ASCII if it is to be text. Else the
+    position is behind `end`: it takes the path for everything else.
     """
     size, start = data[at], at + 1
     if size > 127 and start < end:
@@ -431,8 +467,14 @@ def inspect_alone(data: bytes, at: int, end: int) -> tuple[int, int]:
     behind = start + size
     if behind <= end:
         section = data[start:behind]
-        seen = inspect_cached(section) if size < 128 else inspect_section(section)
-        if not seen & CHANGES and (not seen & PROMISES_TEXT or data[behind:end].isascii()):
+        if size < 128:
+            seen = inspect_cached(section)
+        else:
+            seen = _inspect_long(section) if size <= _LONG else inspect_section(section)
+        changes = seen & CHANGES
+        if (not changes or (changes == EXPIRES and section[:1] == EXPIRY)) and (
+            not seen & PROMISES_TEXT or data[behind:end].isascii()
+        ):
             return size, behind
     return 0, end + 1
 

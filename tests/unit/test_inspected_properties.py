@@ -20,6 +20,7 @@ from broker.wire.properties import (
     encode_properties,
     inspect_alone,
     inspect_section,
+    property_end,
 )
 from broker.wire.varint import read_length
 
@@ -132,6 +133,34 @@ def test_a_section_alone_may_promise_text_that_is_ascii() -> None:
     for payload, taken in ((b"abc", True), (b"", True), (b"\xc3\xa4", False), (b"\xff", False)):
         data = b"\2\1\1" + payload
         assert (inspect_alone(data, 0, len(data)) == (2, 3)) == taken
-    expires = section_of({Property.MESSAGE_EXPIRY_INTERVAL: 9})
-    data = bytes((len(expires),)) + expires
-    assert inspect_alone(data, 0, len(data))[1] > len(data)
+
+
+def test_a_section_alone_may_begin_with_an_expiry() -> None:
+    expires, text = {Property.MESSAGE_EXPIRY_INTERVAL: 9}, {Property.CONTENT_TYPE: "t"}
+    alias = {Property.TOPIC_ALIAS: 1}
+    for properties, taken in (
+        (expires, True),
+        (expires | text, True),
+        (text | expires, False),
+        (expires | alias, False),
+    ):
+        section = section_of(properties)
+        data = bytes((len(section),)) + section
+        assert (inspect_alone(data, 0, len(data)) == (len(section), len(data))) == taken
+
+
+@given(st.lists(ONE, max_size=5))
+def test_each_property_of_a_section_is_found(properties: list[tuple[int, Any]]) -> None:
+    values = [
+        (ident, [one] if isinstance(value, list) else one)
+        for ident, value in properties
+        for one in (value if isinstance(value, list) else [value])
+    ]
+    pieces = [section_of({ident: value}) for ident, value in values]
+    section = b"".join(pieces)
+    if inspect_section(section) != UNSOUND:
+        at, found = 0, []
+        while at < len(section):
+            found.append(section[at : property_end(section, at)])
+            at = property_end(section, at)
+        assert found == pieces

@@ -26,12 +26,14 @@ from broker.core.receiver_assignment import CHOSEN, ReceiverAssignment, decode_c
 from broker.wire.constants import PacketType
 from broker.wire.errors import MalformedPacket
 from broker.wire.properties import (
+    EXPIRY,
     NOT_AS_IS,
     NOT_FORWARDED,
     Properties,
     decode_properties,
     forwardable,
     inspect_cached,
+    split_expiry,
 )
 from broker.wire.publish_header import (
     PACKET_IDS,
@@ -52,9 +54,6 @@ SIZE: Final = len(MARK) + 24
 """bytes of such a property."""
 STAMP_MARK: Final = b"\x26\x00\x01h\x00\x14"
 STAMP_SIZE: Final = len(STAMP_MARK) + 20
-EXPIRY: Final = b"\x02"
-"""The identifier of the message expiry interval (MQTT-3.3.2.3.3)."""
-
 RUNS: Final = frozenset((PUBLISH | QOS_1, PUBLISH | QOS_2))
 """First bytes of the PUBLISH packets that may continue their predecessor besides those of QoS 0."""
 
@@ -281,14 +280,6 @@ def expiry_of(packet: bytes) -> int | None:
     return int.from_bytes(packet[at + 1 : at + 5], "big") if packet[at : at + 1] == EXPIRY else None
 
 
-def _without_expiry(properties: bytes, at: float) -> tuple[float | None, bytes]:
-    """Split the message expiry interval off the front of a property section: when (s) a message
-    from `at` (s) expires, None: never; and the rest."""
-    if properties[:1] == EXPIRY and len(properties) >= 5:
-        return at + int.from_bytes(properties[1:5], "big"), properties[5:]
-    return None, properties
-
-
 def _decoded(properties: bytes) -> Properties | None:
     """Decode a property section without its length. Raises MalformedPacket."""
     return decode_properties(encode_varint(len(properties)) + properties, 0, PacketType.PUBLISH)[0]
@@ -314,7 +305,7 @@ def forwardable_whole(properties: bytes) -> bool:
 def sound_properties(properties: bytes, now: float) -> tuple[float | None, bytes]:
     """Return when (s) a message expires that came over a link at `now` (s), None: never; and its
     properties without that. Raises MalformedPacket: a broker may not pass them on."""
-    expires_at, properties = _without_expiry(properties, now)
+    expires_at, properties = split_expiry(properties, now)
     if forwardable_whole(properties):
         return expires_at, properties
     found = _decoded(properties)
@@ -407,7 +398,7 @@ def read_link_packets(
         if section.startswith(STAMP_MARK):
             stamp = decode_stamp(section)
             section = section[STAMP_SIZE:]
-        expires_at, section = _without_expiry(section, at)
+        expires_at, section = split_expiry(section, at)
         _decoded(section)
         if not is_topic_name(topic):
             raise MalformedPacket("messages of another broker have no topic name")
