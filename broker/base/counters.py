@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.base.record import Slotted
+from typing import Final
 
 
 class Traffic:
@@ -18,9 +18,8 @@ class Traffic:
         self.other = 0
 
 
-class Counters(metaclass=Slotted, kw_only=True):
-    """All counters of a broker; `broker/io/metric_help.py` has a sentence for each that users
-    see."""
+class Counted:
+    """What is counted. Fields only: their names are taken from this class."""
 
     # Messages accepted from clients: at QoS 0 in runs, at QoS 1 and 2 on the fast path, and
     # all others, wills and the broker's own included. `published` is their sum.
@@ -35,8 +34,6 @@ class Counters(metaclass=Slotted, kw_only=True):
     answers_run: int = 0
     # Bytes of packets from clients other than PUBLISH, without `packets_acknowledging`.
     bytes_received_other: int = 0
-    to_clients: Traffic
-    to_links: Traffic
 
     # Messages
     delivered: int = 0
@@ -177,9 +174,12 @@ class Counters(metaclass=Slotted, kw_only=True):
     admin_refused: int = 0
     admin_misdirected: int = 0
 
+
+class Counters(Counted):
+    """All counters of a broker; `broker/io/metric_help.py` has a sentence for each that users
+    see."""
+
     def __init__(self) -> None:
-        for name, value in type(self).DEFAULTS.items():
-            setattr(self, name, value)
         self.to_clients = Traffic()
         self.to_links = Traffic()
 
@@ -234,7 +234,7 @@ class Counters(metaclass=Slotted, kw_only=True):
     def as_dict(self) -> dict[str, int]:
         """Return name -> value, sums instead of what is counted separately only because that is
         cheaper."""
-        found = {name: getattr(self, name) for name in type(self).FIELDS if name not in _PARTS}
+        found = {name: getattr(self, name) for name in _SHOWN}
         sums = {
             "published": self.published,
             "packets_received": self.packets_received,
@@ -247,7 +247,7 @@ class Counters(metaclass=Slotted, kw_only=True):
         return sums | found
 
 
-_PARTS = frozenset(
+_PARTS: Final = frozenset(
     {
         "published_runs",
         "published_acknowledged",
@@ -257,7 +257,9 @@ _PARTS = frozenset(
         "answers_single",
         "answers_run",
         "bytes_received_other",
-        "to_clients",
-        "to_links",
     }
 )
+"""What is shown as a part of a sum only."""
+
+# Compiled or not, a class has its fields by name, in order.
+_SHOWN: Final = tuple(name for name in vars(Counted) if name[0] != "_" and name not in _PARTS)

@@ -149,6 +149,7 @@ class Client:
         "conn",
         "connack_lsn",
         "connect",
+        "dirty",
         "fast_qos",
         "keep_alive",
         "node",
@@ -168,6 +169,8 @@ class Client:
         self.conn = conn
         self.session = session
         self.connect = connect
+        # The broker's: every message needs it.
+        self.dirty = node.dirty
         self.version = connect.version
         # The fanout's own, or with rules in force those that the client may publish to.
         self.routes: dict[bytes, Route] = {}

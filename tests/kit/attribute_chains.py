@@ -3,7 +3,7 @@ takes an attribute of that: `cluster.forwarder.log` outside `broker.cluster`.
 
 Such a module knows how two objects of others are made inside. It should ask the first one, or be
 handed the second one when it is made. Data are there to be read, and do not count: dataclasses,
-named tuples, enums, records, packets, and whatever is not of this project.
+named tuples, enums, records, packets, counters, and whatever is not of this project.
 
 Types come from annotations, which all functions of this project have, and from what is assigned.
 Where a type is not known, nothing is found: a name that holds `cluster.forwarder` starts anew.
@@ -22,7 +22,7 @@ DATA = {"NamedTuple", "Enum", "IntEnum", "StrEnum", "IntFlag", "Flag", "TypedDic
 DATA_METACLASSES = {"Slotted", "RecordType"}
 """A class that is made by one of these is data (`broker.base.record`)."""
 
-DATA_MODULES = ("broker.wire.packets",)
+DATA_MODULES = ("broker.wire.packets", "broker.base.counters")
 """Classes of these modules are data."""
 
 WRAPPERS = {"Final", "ClassVar", "Annotated", "Awaitable", "Coroutine", "type", "Type"}
