@@ -83,11 +83,22 @@ class Journal(Protocol):
         got: those with the numbers `ranges`. `since`: when (s) the group became known, None: not
         known."""
 
-    def message_published(self, topic: bytes, properties: bytes, payload: bytes) -> int:
-        """Record a new message at QoS 1 that does not expire, before durable sessions get it;
-        returns its number.
+    def packets_published(
+        self,
+        packets: bytes,
+        version: int,
+        count: int,
+        deliveries: Sequence[int],
+        source: Connection,
+        /,
+    ) -> int:
+        """Record messages at QoS 1 or 2 that durable sessions have in flight, as the packets that
+        came on the connection `source`. Returns the number of the first one; those of the others
+        follow.
 
-        `topic`: UTF-8; `properties`: encoded, without their length; `payload`: its bytes.
+        `packets`: whole PUBLISH packets with one first byte, of MQTT `version`, `count` of them;
+        `deliveries`: who has one of them in flight: its place << 48 | number of the session << 16 |
+        packet identifier.
         """
 
     def run_published(self, route: Route, batch: PublishRun, source: Connection | None) -> None:
@@ -161,8 +172,8 @@ class NullJournal:
     def shared_covered(self, *covered: object) -> None:
         """Drop which messages a group got."""
 
-    def message_published(self, topic: object, properties: object, payload: object) -> int:
-        """Return 0: a message of `topic`, `properties` and `payload` needs no number."""
+    def packets_published(self, *published: object) -> int:
+        """Return 0: messages that were published need no numbers."""
         return 0
 
     def run_published(self, *published: object) -> None:

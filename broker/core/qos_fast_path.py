@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from broker.core.message import ORIGIN, Message
 from broker.core.publish import first_route
 from broker.core.publish_run import LARGEST, MOST, PublishRun
+from broker.core.recorded_stretch import RecordedStretch
 from broker.core.session import RELEASED, Outgoing, Session, SharedOutgoing
 from broker.wire.properties import (
     EXPIRES,
@@ -41,6 +42,7 @@ from broker.wire.publish_header import (
     topic_end,
     topic_of,
 )
+from broker.wire.varint import read_length
 
 if TYPE_CHECKING:
     from broker.core.client import Client
@@ -230,9 +232,8 @@ def _publish_mixed(
     qos = first >> 1 & 3
     behind = 3 if client.version == 5 else 2
     node, session, conn, routes = client.node, client.session, client.conn, client.routes
-    incoming, recording = session.incoming, node.journal.recording
-    if qos == 2 and session.recorder is not None:
-        return position
+    incoming = session.incoming
+    stretch = RecordedStretch(client, data) if node.journal.recording else None
     # So much fits into one batch. A chunk in which packets may be too large goes one by one.
     limit = min(len(data), position + STRETCH_BYTES) if len(data) <= conn.max_packet_size else 0
     answers: list[bytes] = []
@@ -268,7 +269,6 @@ def _publish_mixed(
             or not packet_id
             or (qos == 2 and packet_id in incoming)
             or (not special and data.startswith(prefix, 3 * end - 2 * position))
-            or (recording and qos == 2 and _recorded(targets))
         ):
             break
         if route is not along:
@@ -281,10 +281,10 @@ def _publish_mixed(
             tail = data[start + 2 : end]
             if special and data.startswith(EXPIRY, payload - section):
                 properties = data[payload - section : payload]
-                _send_expiring(client, targets, prefix, tail, data[payload:end], qos, properties)
-            elif recording and _recorded(targets):
-                properties = data[payload - section : payload]
-                _send_recorded(client, targets, prefix, tail, data[payload:end], properties)
+                message = _message(client, prefix, tail, data[payload:end], qos, properties)
+                _send_expiring(targets, prefix, tail, message, stretch, conn)
+            elif stretch is not None and _recorded(targets):
+                _send_recorded(stretch, targets, prefix, tail, position, end)
             else:
                 for receiver in targets:
                     if not send_on(receiver, prefix, tail):
@@ -307,7 +307,7 @@ def _publish_mixed(
     if answers:
         if batch is not None and along is not None:
             batch.add(along, begin, position, len(answers) - before, qos)
-        _acknowledge(conn, qos, answers)
+        _acknowledge(client, stretch, qos, answers)
     return -position if answers and conn.state.held else position
 
 
@@ -396,9 +396,9 @@ def _publish_singly(
     prefix, packet = data[position:start], end - position
     targets = (route.raw5 if section else route.raw4) if route.granted >= qos else None
     expiring = sound[:1] == EXPIRY
-    recorded = targets is not None and node.journal.recording and _recorded(targets)
-    if recorded and qos == 2:
-        targets = None
+    stretch: RecordedStretch | None = None
+    if targets is not None and node.journal.recording and _recorded(targets):
+        stretch = RecordedStretch(client, data)
     answers: list[bytes] = []
     while end <= len(data) and data.startswith(prefix, position) and not conn.state.held:
         packet_id = data[start] << 8 | data[start + 1]
@@ -416,9 +416,10 @@ def _publish_singly(
             message = _message(client, prefix, tail, data[payload:end], qos, properties)
             _deliver(client, route, message, batch)
         elif expiring:
-            _send_expiring(client, targets, prefix, tail, data[payload:end], qos, properties)
-        elif recorded:
-            _send_recorded(client, targets, prefix, tail, data[payload:end], properties)
+            message = _message(client, prefix, tail, data[payload:end], qos, properties)
+            _send_expiring(targets, prefix, tail, message, stretch, conn)
+        elif stretch is not None:
+            _send_recorded(stretch, targets, prefix, tail, position, end)
         else:
             for session in targets:
                 if not send_on(session, prefix, tail):
@@ -430,75 +431,96 @@ def _publish_singly(
     if answers:
         if batch is not None and not route.elsewhere:
             batch.add(route, begin, position, len(answers), qos)
-        if qos == 2 and (recorder := client.session.recorder) is not None:
-            recorder.received(b"".join(answers))
-        _acknowledge(conn, qos, answers)
+        _acknowledge(client, stretch, qos, answers)
     return position
 
 
 def _recorded(sessions: tuple[Session, ...]) -> bool:
     """Whether one of the sessions is in the journal."""
+    if len(sessions) == 1:  # as with most messages
+        return sessions[0].recorder is not None
     return any(session.recorder is not None for session in sessions)
 
 
 def _send_recorded(
-    client: Client,
+    stretch: RecordedStretch,
     receivers: tuple[Session, ...],
     head: bytes,
     tail: bytes,
-    payload: bytes,
-    properties: bytes,
+    begin: int,
+    end: int,
 ) -> None:
-    """Send a QoS 1 message to sessions of which some are in the journal.
+    """Send a packet to sessions of which some are in the journal, and record that.
 
-    `client`: its publisher, which hears of it once it is durable; `receivers`: who gets it; `head`,
-    `tail`: as of `send_on`; `payload`, `properties`: what `tail` is made of.
+    `stretch`: the packets before it that are not recorded yet; `receivers`: who gets it; `head`,
+    `tail`: as of `send_on`; `begin`, `end`: where it is in the chunk.
     """
-    journal, conn = client.node.journal, client.conn
-    number = 0  # in the journal
-    message: Message | None = None
+    if begin != stretch.end:
+        stretch.flush()
+        stretch.begin = begin
+    deliveries, place = stretch.deliveries, stretch.count << 48
+    before = len(deliveries)
+    behind = 0  # so many receivers are: those from the first one on that did not take it
     for session in receivers:
-        if send_on(session, head, tail):
-            if (recorder := session.recorder) is not None:
-                if not number:
-                    number = journal.message_published(topic_of(head), properties, payload)
-                recorder.sent_packet(session.next_packet_id, number)
-            continue
-        if message is None:
-            message = _message(client, head, tail, payload, 1, properties)
-        if number:
-            message.number = number
-        session.deliver(message, 1, False, b"", conn)
-        number = number or getattr(message, "number", 0)
-    if number:
-        journal.require(conn)
+        if behind or not send_on(session, head, tail):
+            behind += 1
+        elif (recorder := session.recorder) is not None:
+            deliveries.append(place | recorder.number << 16 | session.next_packet_id)
+    known = len(deliveries) > before
+    if known:
+        stretch.count += 1
+        stretch.end = end
+    if behind:
+        last = stretch.flush()
+        client = stretch.client
+        properties, payload = b"", tail
+        if client.version == 5:
+            size, at = read_length(tail, 0)
+            properties, payload = tail[at : at + size], tail[at + size :]
+        message = _message(client, head, tail, payload, head[0] >> 1 & 3, properties)
+        if known:
+            message.number = last
+        for session in receivers[-behind:]:
+            session.deliver(message, message.qos, False, b"", client.conn)
 
 
 def _send_expiring(
-    client: Client,
     receivers: tuple[Session, ...],
     head: bytes,
     tail: bytes,
-    payload: bytes,
-    qos: int,
-    properties: bytes,
+    message: Message,
+    stretch: RecordedStretch | None,
+    source: Connection,
 ) -> None:
-    """Send a message that expires to sessions that get it as it came: nothing of its time has
+    """Send a `message` that expires to sessions that get it as it came: nothing of its time has
     passed yet. What is in flight is the message, as it is repeated with the time that is left.
 
-    `client`: its publisher; `receivers`: who gets it; `head`, `tail`: as of `send_on`; `payload`,
-    `properties`: what `tail` is made of; `qos`: 1 or 2.
+    `receivers`: who gets it; `head`, `tail`: as of `send_on`; `stretch`: the packets before it that
+    are not recorded yet; `source`: the publisher's connection.
     """
-    message = _message(client, head, tail, payload, qos, properties)
+    if stretch is not None:
+        stretch.flush()
+    qos = message.qos
     for session in receivers:
         if session.recorder is None and send_on(session, head, tail):
             session.inflight[session.next_packet_id] = Outgoing(message, qos, False, b"")
         else:
-            session.deliver(message, qos, False, b"", client.conn)
+            session.deliver(message, qos, False, b"", source)
 
 
-def _acknowledge(conn: Connection, qos: int, packet_ids: list[bytes]) -> None:
-    """Answer PUBLISH packets of this `qos` that were taken with PUBACK or PUBREC."""
+def _acknowledge(
+    client: Client, stretch: RecordedStretch | None, qos: int, packet_ids: list[bytes]
+) -> None:
+    """Answer PUBLISH packets of this `qos` that were taken with PUBACK or PUBREC.
+
+    `client`: the publisher; `stretch`: those of the packets that are not recorded yet;
+    `packet_ids`: two bytes each.
+    """
+    if stretch is not None:
+        stretch.flush()
+    conn = client.conn
+    if qos == 2 and (recorder := client.session.recorder) is not None:
+        recorder.received(b"".join(packet_ids))
     conn.node.counters.published_acknowledged += len(packet_ids)
     head = PUBACK_HEAD if qos == 1 else PUBREC_HEAD
     if not conn.outbox:

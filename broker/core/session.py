@@ -189,6 +189,10 @@ class SessionRecorder(Protocol):
     (docs/decisions/0021). Each method is called right after the change, unless it says otherwise.
     """
 
+    @property
+    def number(self) -> int:
+        """Of the session in the journal; less than 1 << 32."""
+
     def record_attributes(self) -> None:
         """The will, the owner or another attribute of the session has changed."""
 
@@ -214,10 +218,6 @@ class SessionRecorder(Protocol):
     def sent(self, packet_id: int, outgoing: Outgoing, source: Connection | None) -> None:
         """A message (`outgoing`) that was not in the queue is in flight as `packet_id`. `source`:
         as of `queued`."""
-
-    def sent_packet(self, packet_id: int, number: int) -> None:
-        """A message at QoS 1 that was not in the queue is in flight, as the bytes of a packet.
-        `number`: in the journal."""
 
     def sent_run(self, packet_id: int, run: PublishRun) -> None:
         """A run of messages that were not in the queue is in flight, from `packet_id` on."""

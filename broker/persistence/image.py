@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from broker.persistence.published_record import PublishedRecord, decode_published
 from broker.persistence.records import (
     NEW,
     JournalError,
@@ -98,7 +99,7 @@ class Image:
 
     def __init__(self) -> None:
         self.sessions: dict[int, RecordedSession] = {}
-        self.messages: dict[int, bytes | RunRecord] = {}
+        self.messages: dict[int, bytes | RunRecord | PublishedRecord] = {}
         # Topic -> body of its record.
         self.retained: dict[bytes, bytes] = {}
         self.logged: list[LoggedRecord] = []
@@ -144,6 +145,7 @@ class Image:
             Kind.START_VECTOR: self._start_vector,
             Kind.START_TIME: self._start_time,
             Kind.DELIVERED: self._delivered,
+            Kind.PUBLISHED: self._published,
         }
 
     def begin(self, *, full_snapshot: bool = False) -> None:
@@ -252,12 +254,23 @@ class Image:
         self.messages.update(dict.fromkeys(range(run.number, last + 1), run))
         self.numbers[0] = max(self.numbers[0], last)
 
+    def _published(self, body: bytes) -> None:
+        record, deliveries = decode_published(body)
+        number, qos = record.number, record.qos
+        last = number + record.count - 1
+        self.messages.update(dict.fromkeys(range(number, last + 1), record))
+        self.numbers[0] = max(self.numbers[0], last)
+        for place, session, packet_id in deliveries:
+            if (recorded := self.sessions.get(session)) is not None:
+                recorded.inflight[packet_id] = (number + place, qos, False, b"", b"")
+                recorded.last = packet_id
+
     def message(self, number: int) -> MessageRecord | None:
         """Return a message by its number."""
         found = self.messages.get(number)
-        if isinstance(found, RunRecord):
-            return found.message(number)
-        return None if found is None else MessageRecord.decode(found)
+        if found is None or isinstance(found, bytes):
+            return None if found is None else MessageRecord.decode(found)
+        return found.message(number)
 
     # ---------------------------------------------------------------- sessions
 

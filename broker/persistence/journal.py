@@ -25,8 +25,11 @@ from broker.persistence.message_records import MessageRecords
 from broker.persistence.records import LoggedRecord, RetainedRecord, encode_seen
 from broker.persistence.recovery import Recovery
 from broker.persistence.write_ahead_log import WriteAheadLog
+from broker.wire.publish_header import QOS_2
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from broker.cluster.cluster import Cluster
     from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.sharing.assignment_ledger import Ref
@@ -234,13 +237,27 @@ class Journal:
         now."""
         self.sessions.start_changed(start)
 
-    def message_published(self, topic: bytes, properties: bytes, payload: bytes) -> int:
-        """Record a new message at QoS 1 that does not expire, before durable sessions get it;
-        returns its number.
+    def packets_published(
+        self,
+        packets: bytes,
+        version: int,
+        count: int,
+        deliveries: Sequence[int],
+        source: Connection,
+    ) -> int:
+        """Record messages that durable sessions have in flight, as the packets that came; returns
+        the number of the first one. `source` hears of them once that is durable, and so do their
+        receivers at QoS 2.
 
-        `topic`: UTF-8; `properties`: encoded, without their length; `payload`: its bytes.
+        `packets`, `version`, `count`, `deliveries`: as of `encode_published`.
         """
-        return self.messages.published(topic, properties, payload)
+        number = self.messages.published(packets, version, count, deliveries)
+        if packets[0] & QOS_2:
+            recorders = self.sessions.recorders
+            for session in {delivery >> 16 & 0xFFFFFFFF for delivery in deliveries}:
+                recorders[session].hold_output()
+        self.frames.require(source)
+        return number
 
     def run_published(self, route: Route, batch: PublishRun, source: Connection | None) -> None:
         """Record a run (`batch`) of messages if a durable session of its `route` gets them;

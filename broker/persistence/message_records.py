@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.persistence.published_record import encode_published
 from broker.persistence.records import RunRecord, encode_message
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from broker.core.message import Message
     from broker.core.publish_run import PublishRun
     from broker.persistence.ports import Host
@@ -56,13 +59,15 @@ class MessageRecords:
         self._frames.record(record)
         return number
 
-    def published(self, topic: bytes, properties: bytes, payload: bytes) -> int:
-        """Record a new message at QoS 1 that does not expire; returns its number.
+    def published(self, packets: bytes, version: int, count: int, deliveries: Sequence[int]) -> int:
+        """Record new messages as the packets that came, and who has them in flight; returns the
+        number of the first one.
 
-        `topic`: UTF-8; `properties`: encoded, without their length; `payload`: its bytes.
+        `packets`, `version`, `count`, `deliveries`: as of `encode_published`.
         """
-        self.last = number = self.last + 1
-        self._frames.record(encode_message(number, 1, 0, topic, properties, payload))
+        number = self.last + 1
+        self.last += count
+        self._frames.record(encode_published(number, version, count, packets, deliveries))
         return number
 
     def run(self, run: PublishRun) -> None:

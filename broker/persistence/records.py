@@ -19,9 +19,9 @@ from enum import IntEnum
 from typing import BinaryIO, NamedTuple
 from zlib import crc32
 
-VERSION = 4
+VERSION = 5
 """1: sessions without their listeners. 2: without their owners and ages. 3: no batches among the
-messages that other brokers may lack."""
+messages that other brokers may lack. 4: no PUBLISHED."""
 FULL_SNAPSHOT = 0x8000
 """Added to the version of a segment that began after a failed write. Its records do not continue
 those of the segment before, so it starts with a full snapshot: without a SNAPSHOT_END it is
@@ -88,10 +88,14 @@ class Kind(IntEnum):
     DELIVERED = 20
     """Which messages a session has had at other brokers, and this one had not when the session
     came: they may arrive still (`delivered_ranges`)."""
+    PUBLISHED = 21
+    """Messages as the PUBLISH packets that a client sent one behind the other, and the sessions
+    that have them in flight (`published_record`)."""
 
 
 BULK = frozenset((Kind.MESSAGE, Kind.RUN, Kind.RETAINED, Kind.LOGGED))
-"""Kinds that contain messages. They may be moved ahead, as other records refer to them."""
+"""Kinds that contain messages and nothing else. They may be moved ahead, as other records refer to
+them."""
 
 
 # ---------------------------------------------------------------- files and frames
@@ -205,7 +209,7 @@ def read_frames(stream: BinaryIO, at: int) -> Iterator[tuple[int, bytes] | Cut]:
         at += FRAME_SIZE + size
 
 
-_LIKE_A_FRAME = re.compile(rb"(?s)(?=.{8}\x00\x00.{6}[\x01-\x13])")
+_LIKE_A_FRAME = re.compile(rb"(?s)(?=.{8}\x00\x00.{6}[\x01-\x15])")
 
 
 def frame_within(data: bytes) -> bool:
@@ -259,9 +263,8 @@ _AGES = struct.Struct(">QQ")
 _SUBSCRIBED = struct.Struct(">IBI")
 _OUTGOING = struct.Struct(">IHQBIH")
 _SENT_RUN = struct.Struct(">IHHQB")
-# With the record's head, as these two are written most often.
+# With the record's head.
 _WHOLE_MESSAGE = struct.Struct(">BIQBQHI")
-_WHOLE_OUTGOING = struct.Struct(">BIIHQBIH")
 _DEQUEUED = struct.Struct(">IHHQ")
 _RETAINED = struct.Struct(">QQQQB16sHI")
 _LOGGED = struct.Struct(">16sQIIQ")
@@ -599,14 +602,6 @@ def encode_message(
     size = _MESSAGE.size + len(topic) + len(properties) + len(payload)
     head = _WHOLE_MESSAGE.pack(1, size, number, flags, expires, len(topic), len(properties))
     return b"%b%b%b%b" % (head, topic, properties, payload)
-
-
-def encode_sent(session: int, packet_id: int, number: int, qos: int) -> bytes:
-    """Return SENT as bytes: the message with this `number` is in flight as `packet_id`.
-
-    `session`: its number; `qos`: 1 or 2.
-    """
-    return _WHOLE_OUTGOING.pack(8, _OUTGOING.size, session, packet_id, number, qos, 0, 0)
 
 
 def encode_sent_run(session: int, packet_id: int, count: int, number: int, qos: int) -> bytes:

@@ -28,7 +28,6 @@ from broker.persistence.records import (
     encode_delivered,
     encode_dequeued,
     encode_incoming,
-    encode_sent,
     encode_sent_run,
     encode_start_vector,
     encode_unsubscribed,
@@ -199,20 +198,15 @@ class SessionRecorder:
         `source`: as of `queued`."""
         self._message(packet_id, outgoing)
         if outgoing.qos == 2:
-            self._hold_output()
+            self.hold_output()
         self._frames.require(source)
-
-    def sent_packet(self, packet_id: int, number: int) -> None:
-        """Record that a message at QoS 1 is in flight; the message itself, `number`, is recorded
-        already."""
-        self._frames.record(encode_sent(self.number, packet_id, number, 1))
 
     def sent_run(self, packet_id: int, run: PublishRun) -> None:
         """Record that a run of messages is in flight; the run itself is recorded already."""
         record = encode_sent_run(self.number, packet_id, run.count, run.number, run.qos)
         self._frames.record(record)
         if run.qos == 2:
-            self._hold_output()
+            self.hold_output()
 
     def dequeued(self, packet_id: int, count: int, first: Message, qos: int) -> None:
         """Record that the first `count` messages of the queue are in flight, with packet
@@ -221,7 +215,7 @@ class SessionRecorder:
         number: int = getattr(first, "number", 0)
         self._frames.record(encode_dequeued(self.number, packet_id, count, number))
         if qos == 2:
-            self._hold_output()
+            self.hold_output()
 
     def acknowledged(self, packets: bytes) -> None:
         """Record acknowledgements of one type. The answers to PUBREC and PUBREL (PUBREL, PUBCOMP)
@@ -235,7 +229,7 @@ class SessionRecorder:
         self._frames.record(encode_incoming(self.number, packet_ids))
         self._frames.require(self.session.conn)
 
-    def _hold_output(self) -> None:
+    def hold_output(self) -> None:
         """Hold back QoS 2 messages until their packet identifiers are durable: after a restart the
         same message must not be sent with another one."""
         if (conn := self.session.conn) is not None:
