@@ -339,6 +339,7 @@ class Chaos:
         rng = self.rng
         qos, count = rng.randrange(3), rng.choice([1, 1, 2, 9])
         topic = rng.choice(WORDS)
+        several = count > 1 and rng.random() < 0.5
         retain = count == 1 and rng.random() < 0.3
         payload = b"%05d" % rng.randrange(99999) if not retain or rng.random() < 0.7 else b""
         if rng.random() < 0.1:
@@ -353,7 +354,7 @@ class Chaos:
             self.packet_id = self.packet_id % 65535 + 1
             packets.append(
                 Publish(
-                    topic,
+                    rng.choice(WORDS) if several else topic,
                     payload,
                     qos,
                     retain,
@@ -438,22 +439,22 @@ def copy_of(files: Files) -> Files:
 # ---------------------------------------------------------------- output waits for the disk
 
 
-def mixed_traffic(version: int, *, fast: bool) -> Durable:
+def mixed_traffic(version: int, *, fast: bool, most: int = 1) -> Durable:
     """A broker with messages of several topics in flight to sessions that are kept, that are full,
-    and that are not kept."""
+    and that are not kept, at QoS `most` or less. At QoS 2 the publisher's session is kept, too."""
     world = Durable()
     world.node.fast = fast
     small = {Property.RECEIVE_MAXIMUM: 2} if version == 5 else {}
     kept = durable_client(world, "kept", version)
-    kept.subscribe("a/+", qos=1)
+    kept.subscribe("a/+", qos=most)
     kept.subscribe("c", qos=2)
-    durable_client(world, "full", version, properties=small).subscribe("a/1", qos=1)
-    world.connect("clean", version).subscribe("#", qos=1)
-    durable_client(world, "away", version).subscribe("a/2", qos=1)
+    durable_client(world, "full", version, properties=small).subscribe("a/1", qos=most)
+    world.connect("clean", version).subscribe("#", qos=most)
+    durable_client(world, "away", version).subscribe("a/2", qos=most)
     connection = world.session("away").conn
     assert connection is not None
     world.node.connection_lost(connection, "gone", world.now)
-    publisher = world.connect("p", version)
+    publisher = durable_client(world, "p", version) if most > 1 else world.connect("p", version)
     named = {Property.USER_PROPERTY: [("k", "v")]} if version == 5 else None
     topics = ("a/1", "a/2", "c", "a/1", "b", "a/2", "a/1", "a/1", "c", "a/2")
     for qos in (0, 1, 1, 2):
@@ -468,15 +469,18 @@ def mixed_traffic(version: int, *, fast: bool) -> Durable:
     return world
 
 
+@pytest.mark.parametrize("most", [1, 2])
 @pytest.mark.parametrize("version", [4, 5])
-def test_mixed_traffic_is_recorded_as_packets_one_by_one_are(version: int) -> None:
-    fast, slow = (mixed_traffic(version, fast=fast) for fast in (True, False))
+def test_mixed_traffic_is_recorded_as_packets_one_by_one_are(version: int, most: int) -> None:
+    fast, slow = (mixed_traffic(version, fast=fast, most=most) for fast in (True, False))
     assert picture(fast) == picture(slow)
     sent = fast.session("kept").inflight.values()
-    assert any(isinstance(packet, bytes) and packet[0] == 0x32 for packet in sent)
+    first = 0x30 | most << 1
+    assert any(isinstance(packet, bytes) and packet[0] == first for packet in sent)
     restarted = [picture(world.again(files=copy.deepcopy(world.files))) for world in (fast, slow)]
     assert restarted[0] == restarted[1]
-    assert restarted[0]["sessions"].keys() == {"kept", "full", "away"}
+    publishers = {"p"} if most > 1 else set()
+    assert restarted[0]["sessions"].keys() == {"kept", "full", "away"} | publishers
     fast.begin_snapshot()
     fast.advance(60)
     slow.advance(60)
@@ -498,6 +502,56 @@ def test_a_mixed_chunk_is_acknowledged_when_its_records_are_durable() -> None:
     assert other.take() == [Pingresp()]
     world.tell()
     assert publisher.take() == [Puback(n) for n in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_mixed_chunk_cut_at_any_byte_counts_whole_or_not_at_all(version: int, qos: int) -> None:
+    world = Durable()
+    for name, topic in (("k", "a/+"), ("l", "b"), ("m", "#")):
+        durable_client(world, name, version).subscribe(topic, qos=qos)
+    publisher = durable_client(world, "p", version)
+    named = {Property.USER_PROPERTY: [("k", "v")]} if version == 5 else None
+    topics = ("a/1", "b", "a/2", "c", "b")
+    packets = [
+        encode_packet(Publish(topic, b"x" * n, qos, False, False, 9 + n, named), version)
+        for n, topic in enumerate(topics)
+    ]
+    before, start = picture(world)["sessions"], len(world.files.segments[1])
+    publisher.chunks([b"".join(packets)])
+    after, end = picture(world)["sessions"], len(world.files.segments[1])
+    assert [len(after[name]["inflight"]) for name in ("k", "l", "m")] == [2, 2, 5]
+    data = bytes(world.files.segments[1])
+    for cut in range(start, end + 1):
+        files = Files()
+        files.segments[1] = bytearray(data[:cut])
+        again = picture(Durable(files=files, at=world.now))["sessions"]
+        assert again == (after if cut == end else before)
+
+
+def test_the_second_half_of_a_chunk_is_for_a_session_that_has_no_room() -> None:
+    """What it has in flight and what waits come back, in their order and with the next identifier
+    free."""
+    world = Durable()
+    small = {Property.RECEIVE_MAXIMUM: 3}
+    for name in ("k", "l"):
+        durable_client(world, name, properties=small).subscribe("#", qos=1)
+    publisher = world.connect("p")
+    packets = [Publish(f"t/{n}", b"%d" % n, 1, False, False, n) for n in range(1, 7)]
+    publisher.chunks([b"".join(encode_packet(packet, 5) for packet in packets)])
+    again = world.again()
+    assert picture(again) == picture(world)
+    for name in ("k", "l"):
+        back = durable_client(again, name, properties=small)
+        assert back.payloads() == [b"1", b"2", b"3"]
+        back.send(*(Puback(n) for n in (1, 2, 3)))
+        assert [
+            (got.payload, got.packet_id) for got in back.take() if isinstance(got, Publish)
+        ] == [
+            (b"4", 4),
+            (b"5", 5),
+            (b"6", 6),
+        ]
 
 
 def lazy(**options: Any) -> Durable:
