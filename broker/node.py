@@ -199,7 +199,7 @@ class Node:
         self.connection_registry: ConnectionRegistry = ConnectionRegistry(
             self, self.flow_control, partial(Connection, self), partial(ConnectHandshake, self)
         )
-        self.connections: set[Connection] = self.connection_registry.connections
+        self.connections: dict[Connection, None] = self.connection_registry.connections
         self.connection_made = self.connection_registry.made
         self.connection_gone = self.connection_registry.gone
         self.handshake_over = self.connection_registry.handshake_over

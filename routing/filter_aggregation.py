@@ -12,7 +12,7 @@ has its words.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from typing import Final
 
 from routing.subscription_trie import SubscriptionTrie
@@ -198,10 +198,10 @@ class FilterAggregation:
         if not buckets:
             return list(self._maximal)
         buckets.sort(key=len)
-        found: Set[str] = buckets[0].keys()
+        found = list(buckets[0])
         for bucket in buckets[1:]:
-            found = found & bucket.keys()
-        return list(found)
+            found = [candidate for candidate in found if candidate in bucket]
+        return found
 
     # ---------------------------------------------------------------- work
 

@@ -48,9 +48,9 @@ class Announcer:
         # When its announcements are forgotten while it is cut off (s).
         self.until = 0.0
         # Ids of its groups.
-        self.group_ids: set[bytes] = set()
+        self.group_ids: dict[bytes, None] = {}
         # Ids of groups that it no longer announces.
-        self.stale: set[bytes] = set()
+        self.stale: dict[bytes, None] = {}
         # Group -> announcement that is still to be handled (None: no member).
         self.updates: dict[bytes, bytes | None] = {}
         # Earlier announcements, as entries of its listing: they come first.
@@ -63,7 +63,7 @@ class Announcer:
             self.cut, self.until = True, until
             self.updates.clear()
             self.earlier.clear()
-            self.group_ids |= self.stale
+            self.group_ids.update(self.stale)
             self.stale.clear()
 
     def back(self) -> None:
@@ -74,8 +74,8 @@ class Announcer:
 
     def forget(self) -> None:
         """Forget what the broker has announced, but for what it announces from now on."""
-        self.stale |= self.group_ids
-        self.group_ids = set()
+        self.stale.update(self.group_ids)
+        self.group_ids = {}
 
     @property
     def busy(self) -> bool:

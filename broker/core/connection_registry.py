@@ -99,7 +99,7 @@ class ConnectionRegistry:
         self._flow_control = flow_control
         self._open = connection
         self._greet = handshake
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}
         self.ended = 0
         """Connections whose peer has gone and whose last packets wait for plugins."""
         self._handshakes: TimerWheel[ConnectHandshake] = TimerWheel(
@@ -125,7 +125,7 @@ class ConnectionRegistry:
         broker.now = now
         broker.counters.connections_accepted += 1
         conn = self._open(kind, peer, listener, transport, now)
-        self.connections.add(conn)
+        self.connections[conn] = None
         if dial is not None:
             broker.cluster.dialled(conn, dial, now)
         else:
@@ -184,7 +184,7 @@ class ConnectionRegistry:
         conn.gone()
         if conn.ended:
             self.ended -= 1
-        self.connections.discard(conn)
+        self.connections.pop(conn, None)
         self._flow_control.closed(conn)
         if conn.owner is not None:
             conn.owner.lost(reason, now)

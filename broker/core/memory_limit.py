@@ -112,7 +112,7 @@ class Host(Scheduler, Protocol):
         """All sessions of this broker, connected or not, by client id."""
 
     @property
-    def connections(self) -> set[Connection]:
+    def connections(self) -> dict[Connection, None]:
         """All connections of this broker that are not closed yet."""
 
     def end_session(self, session: Session, source: Connection | None, /) -> None:

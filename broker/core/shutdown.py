@@ -31,7 +31,7 @@ class Stopping(Protocol):
         """All sessions of this broker, connected or not, by client id."""
 
     @property
-    def connections(self) -> set[Connection]:
+    def connections(self) -> dict[Connection, None]:
         """All connections of this broker that are not closed yet."""
 
 

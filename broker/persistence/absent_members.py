@@ -379,7 +379,7 @@ class AbsentMembers:
             if absent.back is None or now < absent.back + pause or now < absent.asked_at + pause:
                 continue
             left = self.tail.left(broker_id)
-            for key in {*left, *absent.dropped}:
+            for key in dict.fromkeys([*left, *absent.dropped]):
                 if key in asked:
                     continue
                 numbers = [(part.first, part.last) for part in left.get(key, ())]

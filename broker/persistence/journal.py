@@ -77,7 +77,7 @@ class Journal:
         self.messages = MessageRecords(node, self.frames)
         self.sessions = DurableSessions(node, self.frames, self.messages, cluster.delivered_ranges)
         # Origins of which messages came since the last frame, and whether one of them is new.
-        self._seen: set[bytes] = set()
+        self._seen: dict[bytes, None] = {}
         self._met = False
         # Retained topics that were written since the last frame, by their places.
         self._retained: dict[bytes, RetainedVersion] = {}
@@ -225,7 +225,7 @@ class Journal:
         if not self.sessions.recorders:
             self._origins.since = self.node.config.boot
         # Messages without a durable subscriber have passed this broker as well.
-        self._seen.update(self._origins.vector)
+        self._seen.update(dict.fromkeys(self._origins.vector))
 
     def session_ended(self, session: Session, source: Connection | None) -> None:
         """Record that a session has ended, or is no longer durable; `source` gets its
@@ -315,12 +315,12 @@ class Journal:
         """Note that a message of another broker has come: after a restart, durable sessions miss
         the messages behind it. `key`: of its origin."""
         if self.sessions.recorders:
-            self._seen.add(key)
+            self._seen[key] = None
 
     def origin_added(self, key: bytes) -> None:
         """Note that an origin is known from now on. `key`: the origin's."""
         if self.sessions.recorders:
-            self._seen.add(key)
+            self._seen[key] = None
             self._met = True
 
     def _since(self) -> Vector:

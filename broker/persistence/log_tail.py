@@ -180,8 +180,9 @@ class LogTail:
                     parts = {(part.broker, part.key): part for part in found.parts}
                     self._put(Frame(segment, found.at, found.size, parts, None))
         known = {one.broker for one in away}
-        for broker_id in {broker_id for broker_id, _ in self._index} - known:
-            self.ended(broker_id)
+        for broker_id in dict.fromkeys([broker_id for broker_id, _ in self._index]):
+            if broker_id not in known:
+                self.ended(broker_id)
         self._stale = bool(away) and self.usable
         if not self._stale:
             self._drop_all()
@@ -247,9 +248,9 @@ class LogTail:
         """Return the highest sequence number of an origin that is here; 0: there is none."""
         return max((self._last(where) for where in self._index if where[1] == key), default=0)
 
-    def origins(self) -> set[bytes]:
+    def origins(self) -> list[bytes]:
         """Return the origins of all messages that are here."""
-        return {key for _, key in self._index}
+        return list(dict.fromkeys([key for _, key in self._index]))
 
     def _wall(self) -> int:
         return self._clock.physical(self._node.now)

@@ -167,7 +167,7 @@ class SessionRecorder:
         frames = self._frames
         frames.record(encode_start_vector(self.number, encode_vector(before(self.session))))
         if start.began > UNKNOWN:
-            origins = tuple(start.open & start.tops.keys())
+            origins = tuple(sorted(start.open & start.tops.keys()))
             began = StartTimeRecord(self.number, start.began, frames.clock_offset(), origins)
             frames.record(began.encode())
         self._group.note_start(start, self.number)

@@ -141,9 +141,9 @@ class Others:
                         bid(broker)
                     ].weight == decode_standing(encode_standing(weight))
                     assert group_id_of(key) in seen.group_ids
-            waiting = {group_id_of(key) for key in news} | seen.stale
+            waiting = {group_id_of(key) for key in news} | seen.stale.keys()
             assert (
-                seen.group_ids - waiting
+                seen.group_ids.keys() - waiting
                 == {group_id_of(key) for key in self.told[broker]} - waiting
             )
 

@@ -98,7 +98,7 @@ class Told:
                 f for f in FILTERS if self.interest._filters.get(f, BROKER) is not None
             } == wanted
             assert not self.interest._unhandled
-            assert self.interest._kept.get(BROKER, set()) == self.kept
+            assert set(self.interest._kept.get(BROKER, ())) == self.kept
 
 
 @given(steps, st.lists(st.booleans(), min_size=1, max_size=4))

@@ -234,19 +234,19 @@ class LateOffers:
     def _forget(self, sender: bytes, key: bytes) -> None:
         self._coming -= sum(map(len, self._parts.pop((sender, key), (0, []))[1]))
 
-    def _take(self, link: Link, key: bytes, data: bytes, now: float) -> set[bytes]:
+    def _take(self, link: Link, key: bytes, data: bytes, now: float) -> dict[bytes, None]:
         """Take messages as if they had come over a link. Returns their topics."""
         end = 4 + int.from_bytes(data[:4], "big")
         forwarder = self._forwarder
         self._starts.aged(data[4:end], now, holes=True)
-        topics = set()
+        topics: dict[bytes, None] = {}
         for origin, sequence, message, choice, alone in read_link_packets(data[end:], now):
             if origin != key or not 0 < sequence < LAST or alone or not message.qos:
                 continue
             if not forwarder.accept(key, sequence, 1, now):
                 self._counters.duplicates += 1
                 continue
-            topics.add(message.topic)
+            topics[message.topic] = None
             assigned = b"" if choice is None else choice.encode()
             forwarder.received(
                 link,
@@ -259,7 +259,7 @@ class LateOffers:
             )
         return topics
 
-    def _when_room(self, key: bytes, sender: bytes, topics: set[bytes], now: float) -> None:
+    def _when_room(self, key: bytes, sender: bytes, topics: dict[bytes, None], now: float) -> None:
         """Ask for more when the sessions that get these topics have room."""
         node = self._node
         journal = node.journal

@@ -86,7 +86,7 @@ class LinkAcks:
         self._parted: dict[bytes, tuple[int, float, float]] = {}
         self._number = 0
         self._again = False  # marks are to be sent behind a large message that is about to be sent
-        self._away: set[bytes] = set()  # of the parted ones those that the tree has lost
+        self._away: dict[bytes, None] = {}  # of the parted ones those that the tree has lost
         self.holding = False
         """Whether publishers wait, as the log is full of messages that neighbours may lack."""
 
@@ -129,7 +129,7 @@ class LinkAcks:
             if (known := self._parted.get(broker_id)) is not None:  # of two links at once one ends
                 position = min(position, known[0])
             self._parted[broker_id] = (position, now + patience, now + self._limits.repair_time)
-            self._away.discard(broker_id)
+            self._away.pop(broker_id, None)
             self._settle()
 
     def asked(self, broker_id: bytes, more: bool) -> None:
@@ -159,13 +159,13 @@ class LinkAcks:
                 self._node.now + self._limits.parted_time,
                 known[2],
             )
-            self._away.add(broker_id)
+            self._away[broker_id] = None
             self._settle()
 
     def parted(self, broker_id: bytes) -> None:
         """Keep the log for a broker no longer."""
         self._parted.pop(broker_id, None)
-        self._away.discard(broker_id)
+        self._away.pop(broker_id, None)
         self._settle()
 
     def _lowest(self, parted: Iterable[bytes]) -> int:

@@ -40,7 +40,7 @@ class Origins:
         self.own = LocalWindow(0, now, None, most_gaps)
         self.vector: LocalVector = {self.key: self.own}
         """By origin: which of its numbers have been here."""
-        self.ours = {self.key}
+        self.ours: dict[bytes, None] = {self.key: None}
         """This incarnation, and earlier ones of this broker whose messages the log has."""
         self.since = own.boot
         """Boot number: of origins that started later, this broker wants all messages from the first
@@ -61,7 +61,7 @@ class Origins:
         window = self.vector.setdefault(key, LocalWindow(0, now, None, self._most_gaps))
         window.begin = LAST
         window.top = max(window.top, last)
-        self.ours.add(key)
+        self.ours[key] = None
 
     def uncounted(self, key: bytes) -> float:
         """Return how much older (s) the messages of an origin are than the log says, which does not
@@ -73,6 +73,6 @@ class Origins:
         del self.vector[key]
         self.highest.pop(key, None)
         if key in self.ours:
-            self.ours.discard(key)
+            del self.ours[key]
             return True
         return False

@@ -159,7 +159,7 @@ class DeliveredRanges:
                 else {}
             )
         elsewhere = self.of(session)
-        for key in {*elsewhere, *tops}:
+        for key in {**elsewhere, **tops}:
             had = list(elsewhere.get(key, ()))
             if top := tops.get(key):
                 had = merge([*had, (1, top)])

@@ -171,7 +171,7 @@ def seen_by_both(newer: SessionState, older: SessionState) -> Vector:
             *([(1, low)] if low else []),
             *subtract(has.get(key, []), [(1, window.top)] if window.top else []),
         ]
-    both = {key: merge([*has.get(key, ()), *old.get(key, ())]) for key in {*has, *old}}
+    both = {key: merge([*has.get(key, ()), *old.get(key, ())]) for key in {**has, **old}}
     return vector_of({key: ranges for key, ranges in both.items() if ranges})
 
 

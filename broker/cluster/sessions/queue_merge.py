@@ -172,7 +172,7 @@ class QueueMerge:
                 continue
             if known not in starts:
                 tops = dict(known.tops)
-                for key in old.seen.keys() & tops.keys():
+                for key in [key for key in old.seen if key in tops]:
                     top, before = tops[key], old.before.get(key)
                     tops[key] = low = min(top, 0 if before is None else before.top)
                     has = [*seen.get(key, ()), *known.early.get(key, ())]
@@ -233,7 +233,7 @@ class QueueMerge:
         numbers: set[Known] = set()
         both: Counter[Content] = Counter()
         topics = {item.message.topic for item, _ in waiting}
-        numbered = {known for _, known in waiting if known is not None}
+        numbered = {known: None for _, known in waiting if known is not None}
         if not topics or not (starts := ordinary_starts(session)):
             return numbers, both
         unknown = [

@@ -270,7 +270,7 @@ class SessionHistory:
         elsewhere = self._delivered_ranges.of(session)
         given = self.given(session)
         found: dict[bytes, Ranges] = {}
-        for key in {*vector, *elsewhere, *given}:
+        for key in dict.fromkeys([*vector, *elsewhere, *given]):
             has = [*elsewhere.get(key, ()), *given.get(key, ())]
             window = vector.get(key)
             if window is not None and starts:

@@ -252,4 +252,4 @@ def note_passed(session: Session, here: Vector) -> None:
     offered to the sessions of this broker."""
     for start in starts_of(session):
         if start is not None and start.was_open:
-            start.passed = ranges_of({key: here[key] for key in start.was_open if key in here})
+            start.passed = ranges_of({key: here[key] for key in here if key in start.was_open})

@@ -442,7 +442,7 @@ class Custody:
     # ---------------------------------------------------------------- rulings of givers
 
     def _ruling(self, sender: bytes, body: bytes, now: float) -> None:
-        group_ids: set[bytes] = set()
+        group_ids: dict[bytes, None] = {}
         said = list(decode_refs(body))
         if any(
             split_key(ref[0])[0] != sender or operation not in (GRANT, REFUSE)
@@ -457,7 +457,7 @@ class Custody:
                 message = self._ahead(ref)
             if message is not None and operation == GRANT:
                 self._granted_one(ref, message)
-                group_ids.add(ref[2])
+                group_ids[ref[2]] = None
         self._unpark(sender)
         for group_id in group_ids:
             self._serve(group_id)

@@ -278,7 +278,7 @@ class GroupTable:
                 elif announcer.updates:
                     self._learn(announcer, *announcer.updates.popitem())
                 else:
-                    self._remove(announcer, announcer.stale.pop())
+                    self._remove(announcer, announcer.stale.popitem()[0])
         if any(announcer.busy for announcer in self._announcers.values()):
             self._soon()
         else:
@@ -313,8 +313,8 @@ class GroupTable:
             standing.pending = late.wanted(group_id)
             if not standing.pending:
                 late.known(group_id)
-        announcer.group_ids.add(pool.group_id)
-        announcer.stale.discard(group_id)
+        announcer.group_ids[pool.group_id] = None
+        announcer.stale.pop(group_id, None)
         if standing.pending:
             late.ask(broker_id, group_id)
         standing.weight = decode_standing(value)
@@ -339,8 +339,8 @@ class GroupTable:
             self._late.unknown(group_id)
 
     def _remove(self, announcer: Announcer, group_id: bytes) -> None:
-        announcer.group_ids.discard(group_id)
-        announcer.stale.discard(group_id)
+        announcer.group_ids.pop(group_id, None)
+        announcer.stale.pop(group_id, None)
         pool = self.pools.get(group_id)
         if pool is not None and pool.brokers.pop(announcer.id, None) is not None:
             self.memory -= costs.MEMBERS_MEMORY
@@ -379,7 +379,7 @@ class GroupTable:
             self._soon()
             return
         while announcer.stale:
-            self._remove(announcer, announcer.stale.pop())
+            self._remove(announcer, announcer.stale.popitem()[0])
 
     def tick(self, now: float) -> None:
         """Forget brokers that are cut off for longer than logs last: no log has messages for

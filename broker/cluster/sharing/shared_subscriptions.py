@@ -233,7 +233,7 @@ class SharedSubscriptions:
         route = dispatcher.route(message.topic)
         message.choice = choice
         groups: list[SharedGroup] = []
-        group_ids = {group_id for who, group_id in choice.entries if who == self._who}
+        group_ids = {group_id: None for who, group_id in choice.entries if who == self._who}
         if group_ids:
             if choice.retain:
                 message = message.as_retained()
@@ -244,7 +244,7 @@ class SharedSubscriptions:
                 group_ids.clear()
             for group in route.shared:
                 if group.group_id in group_ids:
-                    group_ids.discard(group.group_id)
+                    del group_ids[group.group_id]
                     if self.stays(group, message, route.permitted, source):
                         groups.append(group)
             for group_id in group_ids:

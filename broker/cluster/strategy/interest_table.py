@@ -131,7 +131,7 @@ class InterestTable:
         self._filters: SubscriptionTrie[bytes] = SubscriptionTrie()
         self.memory = 0  # bytes that these take, and those that are posted here
         # Those of brokers that the tree has lost, and to which messages still go.
-        self._kept: dict[bytes, set[str]] = {}
+        self._kept: dict[bytes, dict[str, None]] = {}
         self._taken: dict[bytes, int] = {}  # bytes that those of each take
         self._all_taken = 0  # and all of them, those that several have once
         self._unhandled: dict[bytes, PostedFilters] = {}  # of brokers that have posted many at once
@@ -329,9 +329,9 @@ class InterestTable:
         elif key == EVERYTHING and posted.wide:
             posted.everything = wanted or keeps
             if keeps:
-                self._kept.setdefault(broker_id, set()).add(EVERYTHING.decode())
+                self._kept.setdefault(broker_id, {})[EVERYTHING.decode()] = None
             elif wanted:
-                self._kept.get(broker_id, set()).discard(EVERYTHING.decode())
+                self._kept.get(broker_id, {}).pop(EVERYTHING.decode(), None)
         else:
             self._learn(broker_id, key, wanted, keeps, late=True)
 
@@ -352,11 +352,11 @@ class InterestTable:
                 self._forget(topic_filter, broker_id)
             return
         if not wanted and keeps:
-            self._kept.setdefault(broker_id, set()).add(topic_filter)
+            self._kept.setdefault(broker_id, {})[topic_filter] = None
             return
-        kept = self._kept.get(broker_id, ())
+        kept = self._kept.get(broker_id)
         if kept and topic_filter in kept:
-            kept.discard(topic_filter)
+            del kept[topic_filter]
             if wanted:
                 return  # it is posted again, and it has counted as wanted all the time
         if not wanted:
@@ -426,7 +426,7 @@ class InterestTable:
         elif self._dropped.pop(broker_id, None) is not None:
             # When it is back it posts its filters again.
             if self._lost.keeps(broker_id, gone=True):
-                self._kept.setdefault(broker_id, set()).add(EVERYTHING.decode())
+                self._kept.setdefault(broker_id, {})[EVERYTHING.decode()] = None
             else:
                 self._forget(EVERYTHING.decode(), broker_id)
 
