@@ -164,8 +164,7 @@ def read(data: bytes, start: int, stop: int, qos: int) -> Message:
     behind = start + 2 + int.from_bytes(data[start : start + 2], "big")
     identifier = data[behind : behind + 2] if qos else b""
     mark = data.find(MARK, behind + len(identifier), stop)
-    filler = stop - mark - LABEL_BYTES
-    if mark < 0 or filler < 0 or data.count(FILLER, mark + LABEL_BYTES, stop) != filler:
+    if mark < 0 or not _filled(data, mark, stop):
         raise ValueError(f"a PUBLISH is not as it was published: {data[start:stop].hex()}")
     return Message(
         data[start + 2 : behind],
@@ -177,16 +176,23 @@ def read(data: bytes, start: int, stop: int, qos: int) -> Message:
     )
 
 
+def _filled(data: bytes, mark: int, stop: int) -> bool:
+    """Whether a label at `mark` is followed by filler up to `stop`, and by nothing else."""
+    filler = stop - mark - LABEL_BYTES
+    return filler >= 0 and data.count(FILLER, mark + LABEL_BYTES, stop) == filler
+
+
 def first_packet(data: bytes, before: int) -> int:
     """Return where the first whole PUBLISH of `data` begins, whose payload begins so many bytes
     `before` behind the start of its body; -1 if there is none."""
+    # A packet identifier may have the bytes of a mark, and of a first byte.
     mark = data.find(MARK)
     while mark >= 0:
         body = mark - before
         # The length before the body has one to three bytes.
         for pos in range(max(0, body - 4), body - 1):
             head = packets.header(data, pos, len(data)) if data[pos] & 0xF0 == 0x30 else None
-            if head is not None and head[0] == body:
+            if head is not None and head[0] == body and _filled(data, mark, head[1]):
                 return pos
         mark = data.find(MARK, mark + 1)
     return -1

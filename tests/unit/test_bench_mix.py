@@ -222,6 +222,13 @@ def test_the_first_whole_packet_of_a_chunk_is_found(
     assert scan.first_packet(MARK * 40, before) == -1
 
 
+def test_acknowledgements_with_the_bytes_of_a_mark_are_no_first_packet() -> None:
+    identifiers = [0x1630, 0x1631, 0x1632, 0x1600 | MARK[0], *range(0x1640, 0x1680)]
+    data = b"".join(b"\x62\x02" + identifier.to_bytes(2, "big") for identifier in identifiers)
+    # 0x30 at the end of the first one seems to begin a PUBLISH of 0x62 bytes, with a mark inside.
+    assert scan.first_packet(data, 10) == -1
+
+
 def test_a_changed_message_is_noticed(mixtures: dict[tuple[int, int], Mixture]) -> None:
     data = mixtures[0, 0].one(0, 0, 1)
     ((_, start, stop),) = publishes(data)
