@@ -412,6 +412,11 @@ class Limits(Record, kw_only=True):
     """s between two times that what was written is put on the disk, by a broker that does not wait
     for the disk before it acknowledges."""
 
+    journal_linger: float = 0.01
+    """s; PUBACK and PUBCOMP of receivers, which nothing waits for, are written with the next frame,
+    so much later at the latest. If the broker is killed before, it repeats these messages as if the
+    acknowledgements had not come."""
+
     journal_smallest: int = 32 * 1024 * 1024
     """bytes that a journal has before a snapshot shortens it: a smaller one is read in a moment."""
 

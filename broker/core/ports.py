@@ -119,7 +119,8 @@ class Journal(Protocol):
         """A connection is closed: what was held back for it is dropped."""
 
     def seal(self) -> None:
-        """End the frame: it is written with all that was recorded in this turn."""
+        """End the frame: it is written with all that was recorded in this turn, unless that may
+        wait for the next one."""
 
     def clock_set(self, step: int) -> None:
         """The time of day was set, `step` ms ahead (back: < 0)."""

@@ -119,6 +119,7 @@ class BrokerService:
         self.limits = limits
         self.auth_service = auth_service
         self.disk = disk
+        self._journal: Journal | None = None
         self.discovery_driver = DiscoveryDriver(settings)
         self._servers: dict[str, Listener] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -341,6 +342,7 @@ class BrokerService:
         node = self.node
         node.restore_tail(tail)
         journal = Journal(node, node.cluster, node.absent_members, sync=disk.sync)
+        self._journal = journal
         node.attach_journal(journal)
         journal.begin(loaded.image, loaded.segment, loaded.files, loaded.size, now)
         return loaded
@@ -358,6 +360,8 @@ class BrokerService:
     async def _close_disk(self) -> None:
         """Have the remaining frames written, and wait for that."""
         if self.disk is not None:
+            if self._journal is not None:
+                self._journal.force()
             self.node.flush()
             self._run_effects()
             await self._loop.run_in_executor(None, self.disk.close)

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import BinaryIO
 
 from broker.base.limits import Limits
@@ -99,8 +100,8 @@ class JournalWriter:
         # Bytes are not on the disk yet.
         self._dirty = False
         self._flushed = 0.0
-        self._work: list[AppendFrame | BeginSegment | DiscardSegments] = []
-        self._wake = threading.Condition()
+        # None: there is something to look at besides.
+        self._work: SimpleQueue[AppendFrame | BeginSegment | DiscardSegments | None] = SimpleQueue()
         self._closing = False
         self._thread: threading.Thread | None = None
         self._flusher: threading.Thread | None = None
@@ -109,6 +110,7 @@ class JournalWriter:
         self._last: AppendFrame | BeginSegment | None = None
         # A file that the flusher could not put on the disk, and why.
         self._lost: tuple[Path, str] | None = None
+        self._losing = threading.Lock()
         # Segments before this one are deleted with the next flush.
         self._spent = 0
         try:
@@ -242,28 +244,32 @@ class JournalWriter:
 
     def put(self, effect: AppendFrame | BeginSegment | DiscardSegments) -> None:
         """Have an effect carried out, in the order of these calls."""
-        with self._wake:
-            self._work.append(effect)
-            self._wake.notify()
+        self._work.put(effect)
 
     def close(self) -> None:
         """Write the remaining frames, put them on the disk, and end the thread. Blocks."""
         if self._thread is not None:
-            with self._wake:
-                self._closing = True
-                self._wake.notify()
+            self._closing = True
+            self._work.put(None)
             self._thread.join()
             self._thread = None
 
+    def _next(self) -> list[AppendFrame | BeginSegment | DiscardSegments]:
+        """Wait for something to do, and return all that has come; nothing if it is time to flush,
+        or if the flusher or `close` has something to say."""
+        pause = self._limits.journal_flush if self._dirty or self._spent else None
+        work = []
+        # Empty: there is something to flush.
+        with contextlib.suppress(Empty):
+            work.append(self._work.get(timeout=pause))
+            for _ in range(self._work.qsize()):
+                work.append(self._work.get_nowait())
+        return [effect for effect in work if effect is not None]
+
     def _run(self) -> None:
         while True:
-            with self._wake:
-                while not (self._work or self._closing or self._lost):
-                    pause = self._limits.journal_flush
-                    if not self._wake.wait(pause if self._dirty or self._spent else None):
-                        break
-                work, self._work = self._work, []
-                closing = self._closing
+            work = self._next()
+            closing = self._closing
             try:
                 self._carry_out(work)
                 # The next flush would not report it.
@@ -280,7 +286,7 @@ class JournalWriter:
                 told = [effect for effect in work if not isinstance(effect, DiscardSegments)]
                 for effect in told or ([] if self._last is None else [self._last]):
                     self._tell(effect, self._error)
-            if closing and not self._work:
+            if closing and self._work.empty():
                 self._close_file()
                 return
 
@@ -357,16 +363,16 @@ class JournalWriter:
             if spent:
                 self._delete(lambda segment: segment < spent)
         except OSError as error:
-            with self._wake:
+            with self._losing:
                 self._lost = (path, error.strerror or str(error))
-                self._wake.notify()
+            self._work.put(None)
         finally:
             os.close(number)
 
     def _take_lost(self, *, tell: bool) -> None:
         """Handle an error of the second thread: frames that were written may be lost. `tell`:
         report that at once, because there may be no further frames."""
-        with self._wake:
+        with self._losing:
             lost, self._lost = self._lost, None
         if lost is None or lost[0] != self._path or self._error:
             # A snapshot repeats the records of an older file.

@@ -18,7 +18,9 @@ The order of one turn.
    sent the effect of a change, its connection's output is held back from then on (`require`).
 2. `Node.flush` hands each outbox to its connection, or to `gate_output` if that has a gate.
 3. `Journal.seal` records what changes often and counts once (retained topics, which messages of
-   other brokers have been here), and makes all records one frame: LSN + 1, `AppendFrame`.
+   other brokers have been here), and makes all records one frame: LSN + 1, `AppendFrame`. A turn
+   in which receivers have acknowledged and nothing else has no frame: these records wait for the
+   next one, `Limits.journal_linger` at most.
 4. The thread writes all frames that have come while it wrote: groups commit by themselves.
 5. `Node.answer` tells `written` that the LSN is durable: the output that was held back for it goes
    out, in its order.

@@ -102,7 +102,7 @@ class Journal:
         frames = self.frames
         if frames.lsn == lsn and self.sessions.recorders and frames.writes:
             frames.record(encode_seen(b""))
-        beaten = frames.lsn + frames.open
+        beaten = frames.lsn + frames.due
         self.node.schedule(
             now + self.node.limits.journal_beat / 2, lambda at: self._beat(at, beaten)
         )
@@ -163,7 +163,7 @@ class Journal:
             versions, self._retained = self._retained, {}
             for version in versions.values():
                 self._retained_now(version)
-        if self._seen and (self._met or frames.open):
+        if self._seen and (self._met or frames.due):
             self._met = False
             vector = self._origins.vector
             seen = offered(
@@ -176,6 +176,10 @@ class Journal:
             frames.record(encode_seen(encode_vector(seen | self._since())))
             self._seen.clear()
         frames.seal()
+
+    def force(self) -> None:
+        """Have all that is recorded written with this turn's frame."""
+        self.frames.force()
 
     def take_answers(self, answers: EffectAnswers) -> None:
         """Take the answers of the driver that writes the frames."""

@@ -16,14 +16,14 @@ from broker.core.connection import Connection
 class OutputGate:
     """The output that waits, of all connections."""
 
-    __slots__ = ("_bytes", "_held", "_largest", "_most", "_orphaned", "_size")
+    __slots__ = ("_bytes", "_held", "_most", "_orphaned", "_size")
 
     def __init__(self, limits: Limits) -> None:
         self._most = limits.client_backlog_bytes  # that wait for one connection
-        self._held: deque[tuple[int, Connection, list[bytes], Connection | None]] = deque()
+        # LSN, connection, output, its bytes, publisher.
+        self._held: deque[tuple[int, Connection, list[bytes], int, Connection | None]] = deque()
         # Bytes that wait for each connection, and those of its largest piece.
-        self._bytes: dict[Connection, int] = {}
-        self._largest: dict[Connection, int] = {}
+        self._bytes: dict[Connection, tuple[int, int]] = {}
         # All bytes, and those of them whose connection is gone.
         self._size = 0
         self._orphaned = 0
@@ -45,36 +45,37 @@ class OutputGate:
         `conn`: whose `outbox` it is, whole packets. `source`: as of `Connection.flush`.
         """
         size = sum(map(len, outbox))
-        total = self._bytes.get(conn, 0) + size
-        largest = max(self._largest.get(conn, 0), size)
-        if total - largest > self._most:
-            return False
-        self._bytes[conn] = total
-        self._largest[conn] = largest
+        waiting = self._bytes.get(conn)
+        if waiting is None:
+            self._bytes[conn] = (size, size)
+        else:
+            total, largest = waiting[0] + size, max(waiting[1], size)
+            if total - largest > self._most:
+                return False
+            self._bytes[conn] = (total, largest)
         self._size += size
-        self._held.append((lsn, conn, outbox.copy(), source))
+        self._held.append((lsn, conn, outbox.copy(), size, source))
         return True
 
     def output_of(self, conn: Connection) -> list[bytes]:
         """Return the output that waits for a connection."""
         if conn not in self._bytes:
             return []
-        return [chunk for _, other, chunks, _ in self._held if other is conn for chunk in chunks]
+        return [chunk for _, other, chunks, _, _ in self._held if other is conn for chunk in chunks]
 
     def release(self, lsn: int) -> None:
         """Send the output that waited for frames up to `lsn`."""
         while self._held and self._held[0][0] <= lsn:
-            gated_at, conn, chunks, source = self._held.popleft()
-            size = sum(map(len, chunks))
+            gated_at, conn, chunks, size, source = self._held.popleft()
             self._size -= size
             waiting = self._bytes.get(conn)
             if waiting is None:
                 self._orphaned -= size
                 continue
-            if waiting > size:
-                self._bytes[conn] = waiting - size
+            if waiting[0] > size:
+                self._bytes[conn] = (waiting[0] - size, waiting[1])
             else:
-                del self._bytes[conn], self._largest[conn]
+                del self._bytes[conn]
             if gated_at >= conn.gate:
                 conn.gate = 0
             conn.flush(chunks, source)
@@ -86,10 +87,9 @@ class OutputGate:
             conn = entry[1]
             if conn.link is not None:
                 conn.gate = 0
-                self._size -= sum(map(len, entry[2]))
+                self._size -= entry[3]
                 self._bytes.pop(conn, None)
-                self._largest.pop(conn, None)
-                conn.flush(entry[2], entry[3])
+                conn.flush(entry[2], entry[4])
             else:
                 self._held.append(entry)
 
@@ -97,8 +97,7 @@ class OutputGate:
         """Drop the output of a connection that is closed: on a full disk nothing else would, and
         clients try again and again. The queue is searched when half of it belongs to closed
         connections, so that the cost for each is small however many there are."""
-        self._orphaned += self._bytes.pop(conn, 0)
-        self._largest.pop(conn, None)
+        self._orphaned += self._bytes.pop(conn, (0, 0))[0]
         if 2 * self._orphaned > self._size:
             self._held = deque(entry for entry in self._held if entry[1] in self._bytes)
             self._size -= self._orphaned

@@ -5,9 +5,9 @@
     frame    u32 size of its records, u32 CRC-32 of time and records, u64 time of day (ms), records
     record   u8 kind, u32 size, body
 
-A frame is all that one turn of the event loop changed: it counts whole or not at all. Of a file
-everything counts up to the first frame that is cut off or damaged. All numbers are big-endian;
-times are ms since the epoch, 0 for never.
+A frame is all that one turn of the event loop changed, or a few turns: it counts whole or not at
+all. Of a file everything counts up to the first frame that is cut off or damaged. All numbers are
+big-endian; times are ms since the epoch, 0 for never.
 """
 
 from __future__ import annotations

@@ -219,10 +219,14 @@ class SessionRecorder:
 
     def acknowledged(self, packets: bytes) -> None:
         """Record acknowledgements of one type. The answers to PUBREC and PUBREL (PUBREL, PUBCOMP)
-        wait until that is durable."""
-        self._frames.record(encode_acknowledged(self.number, packets))
+        wait until that is durable; PUBACK and PUBCOMP have none, and may wait for a frame that is
+        needed."""
+        record = encode_acknowledged(self.number, packets)
         if packets[0] in (PUBREC, PUBREL):
+            self._frames.record(record)
             self._frames.require(self.session.conn)
+        else:
+            self._frames.record_later(record)
 
     def received(self, packet_ids: bytes) -> None:
         """Record packet identifiers of QoS 2 messages that the client has published."""

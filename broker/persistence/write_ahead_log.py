@@ -1,10 +1,11 @@
 """The frames of the journal: their numbers (LSN), group commit, failures, segments, and the output
 that waits (docs/decisions/0021). Pure; `journal_writer` writes.
 
-All records of one turn of the loop are one frame, and the number of a frame is its LSN. A
-connection whose packets caused a record (`require`) is sent nothing more before the frame is
-durable. The driver reports that: the kernel has the frame (`async`), or the disk has it (`sync`).
-No other connection waits for a disk. The states are a table (`journal_states`).
+All records of one turn of the loop are one frame (with those of earlier turns that could wait,
+`record_later`), and the number of a frame is its LSN. A connection whose packets caused a record
+(`require`) is sent nothing more before the frame is durable. The driver reports that: the kernel
+has the frame (`async`), or the disk has it (`sync`). No other connection waits for a disk. The
+states are a table (`journal_states`).
 
 A snapshot begins a new segment with the next frame. In steps, between the other records, the whole
 state is recorded as it is now; a last record ends it. When that is durable, older segments are
@@ -73,8 +74,10 @@ class WriteAheadLog:
         self.size = 0
         """Bytes of the records for the next frame."""
         self._records: list[bytes] = []
-        # Records will follow in this turn.
-        self._records_expected = False
+        # This turn has a frame: what was recorded, or will be, cannot wait for a later one.
+        self._due = False
+        # A timer for records that wait runs.
+        self._lingering = False
         # Frames that the driver has and has not reported: LSN, bytes, bytes that count as backlog.
         self._under_way: deque[tuple[int, int, int]] = deque()
         # Bytes of these frames.
@@ -175,7 +178,7 @@ class WriteAheadLog:
             conn.gate = 0
             conn.flush(outbox, source)
             return
-        lsn = conn.gate = self.lsn + 1 if self.open else max(self.lsn, conn.gate)
+        lsn = conn.gate = self.lsn + 1 if self._due else max(self.lsn, conn.gate)
         if outbox[0][:1] == CONNACK and isinstance(client := conn.owner, Client):
             client.connack_lsn = lsn
         if not self.gate.put(lsn, conn, outbox, source):
@@ -194,25 +197,48 @@ class WriteAheadLog:
     # ---------------------------------------------------------------- frames
 
     @property
-    def open(self) -> bool:
+    def due(self) -> bool:
         """Whether this turn will have a frame."""
-        return bool(self._records) or self._records_expected
+        return self._due
 
     def expect(self) -> None:
         """Note that records will follow in this turn."""
-        self._records_expected = True
+        self._due = True
 
     def record(self, data: bytes) -> None:
         """Have a record written with this turn's frame."""
         self._records.append(data)
         self.size += len(data)
+        self._due = True
+
+    def record_later(self, data: bytes) -> None:
+        """Have a record written with the next frame, `journal_linger` from now at the latest: no
+        output waits for it, and if it is lost, a client acknowledges something once more."""
+        self._records.append(data)
+        self.size += len(data)
+        limits = self._limits
+        if self._due or self._lingering:
+            return
+        if not limits.journal_linger or self.state is not State.WRITING:
+            self._due = True
+            return
+        self._lingering = True
+        self._host.schedule(self._host.now + limits.journal_linger, self._lingered)
+
+    def _lingered(self, now: float) -> None:
+        self._lingering = False
+        self.force()
+
+    def force(self) -> None:
+        """Have all that is recorded written with this turn's frame."""
+        self._due = self._due or bool(self._records)
 
     def seal(self) -> None:
-        """End this turn: its records become a frame."""
-        records = self._records
-        if not self.open:
+        """End this turn: its records become a frame, if they cannot wait."""
+        if not self._due:
             return
-        self._records, self._records_expected = [], False
+        records = self._records
+        self._records, self._due = [], False
         self.lsn += 1
         if not self.writes:
             self.size = 0

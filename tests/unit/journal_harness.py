@@ -133,7 +133,8 @@ class Files:
 
 
 class Durable(World):
-    """A world whose node has a journal."""
+    """A world whose node has a journal. `linger`: acknowledgements wait for a frame that is needed,
+    as they do in a broker; else each step ends with everything written."""
 
     def __init__(
         self,
@@ -142,10 +143,13 @@ class Durable(World):
         files: Files | None = None,
         at: float = 1000.0,
         limits: Limits = DEFAULTS,
+        linger: bool = False,
         **config: Any,
     ) -> None:
         super().__init__(id=ID, **config)
-        self.config, self.sync, self.limits = config, sync, limits
+        if not linger:
+            limits = limits.replace(journal_linger=0.0)
+        self.config, self.sync, self.limits, self.linger = config, sync, limits, linger
         self.files = files or Files()
         self.now = at
         lone: dict[str, Any] = {"discovery": "off", "routing": "flood"}
@@ -197,6 +201,7 @@ class Durable(World):
             files=files or self.files,
             at=self.now + after,
             limits=self.limits,
+            linger=self.linger,
             **self.config,
         )
 

@@ -554,6 +554,66 @@ def test_the_second_half_of_a_chunk_is_for_a_session_that_has_no_room() -> None:
         ]
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+def test_last_acknowledgements_wait_for_a_frame_that_is_needed(qos: int) -> None:
+    world = Durable(linger=True)
+    client = durable_client(world, "k", 4)
+    client.subscribe("#", qos=qos)
+    publisher = world.connect("p", 4)
+
+    def handled(number: int) -> None:
+        publisher.publish("a", b"x", qos, number)
+        client.take()
+        if qos == 2:
+            client.send(Pubrec(number))
+            assert client.take() == [Pubrel(number)]
+            publisher.send(Pubrel(number))
+        client.send(Puback(number) if qos == 1 else Pubcomp(number))
+
+    handled(1)
+    frames = world.counters.journal_frames
+    world.advance(0.005)
+    assert world.counters.journal_frames == frames
+    assert world.again().session("k").inflight.keys() == {1}
+    # With the next one: the frames of a second message are as many as those of the first.
+    handled(2)
+    assert world.again().session("k").inflight.keys() == {2}
+    # Without one, a moment later.
+    world.advance(0.02)
+    assert not world.again().session("k").inflight
+    assert not world.session("k").inflight
+
+
+def test_records_that_wait_are_written_when_the_broker_stops() -> None:
+    world = Durable(linger=True)
+    client = durable_client(world, "k", 4)
+    client.subscribe("#", qos=1)
+    world.connect("p", 4).publish("a", b"x", 1, 1)
+    client.send(Puback(1))
+    assert world.again().session("k").inflight.keys() == {1}
+    world.journal.force()
+    world.settle()
+    assert not world.again().session("k").inflight
+
+
+def test_output_does_not_wait_for_acknowledgements_that_wait() -> None:
+    """A publisher whose frame is on its way hears as soon as that is durable."""
+    world = Durable(linger=True)
+    client = durable_client(world, "k", 4)
+    client.subscribe("#", qos=1)
+    publisher = world.connect("p", 4)
+    publisher.publish("a", b"x", 1, 1)
+    world.files.lazy = True
+    publisher.take()
+    publisher.publish("a", b"x", 1, 2)
+    client.send(Puback(1))
+    publisher.send(Pingreq())
+    publisher.publish("nobody", b"x", 0)
+    assert Puback(2) not in publisher.take()
+    world.tell()
+    assert Puback(2) in publisher.take()
+
+
 def lazy(**options: Any) -> Durable:
     world = Durable(**options)
     listener = durable_client(world, "l")
