@@ -241,7 +241,7 @@ class ClientPackets(Client):
                 delivered += _deliver_run(self.dirty, raw, data[begin:position], published - before)
             if batch is not None:
                 batch.flush()
-            counters = node.counters
+            counters = conn.counters
             counters.bytes_received += size
             counters.published_runs += published
             counters.delivered += delivered
@@ -252,7 +252,7 @@ class ClientPackets(Client):
             delivered += _deliver_run(self.dirty, raw, chunk, published - before)
         if batch is not None:
             batch.flush()
-        counters = node.counters
+        counters = conn.counters
         counters.bytes_received += position
         if published:
             counters.published_runs += published

@@ -177,6 +177,8 @@ class Connection:
         "backlog",
         "backlog_bytes",
         "conn",
+        "counters",
+        "dirty",
         "dropped",
         "ended",
         "gate",
@@ -218,6 +220,9 @@ class Connection:
         self.transport = transport
         self.owner: Owner | None = None
         self.link: LinkEnd | None = None  # the owner, if it is another broker
+        # The broker's: every message needs them.
+        self.counters = node.counters
+        self.dirty = node.dirty
         self.traffic = node.counters.to_clients
         self.outbox: list[bytes] = []
         # An outlet's connection; a session's is None while its client is away.
@@ -417,7 +422,7 @@ class Connection:
     def send(self, data: bytes) -> None:
         """Queue bytes (whole packets, no messages of clients') for this connection."""
         if not self.outbox:
-            self.node.dirty.append(self)
+            self.dirty.append(self)
         self.outbox.append(data)
         self.traffic.other += len(data)
 
@@ -464,9 +469,9 @@ class Connection:
                 count = count_packets(data)
                 self.dropped += count
                 if link is None:
-                    self.node.counters.dropped_slow_consumer += count
+                    self.counters.dropped_slow_consumer += count
                 else:
-                    self.node.counters.dropped_link += count
+                    self.counters.dropped_link += count
                 continue
             backlog.append(data)
             size += len(data)
@@ -483,7 +488,7 @@ class Connection:
             if kept:
                 self.node.hold_publishers(self, source)
         elif size > 2 * limit:
-            self.node.counters.slow_consumer_closed += 1
+            self.counters.slow_consumer_closed += 1
             self.abort("it reads too slowly: its acknowledgements pile up")
         elif size > self.node.limits.hold_backlog_bytes:
             self.node.hold_publishers(self, source)

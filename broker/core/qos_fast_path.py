@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from broker.core.connection_states import State
 from broker.core.message import ORIGIN, Message
 from broker.core.publish import first_route
 from broker.core.publish_run import LARGEST, MOST, PublishRun
@@ -64,10 +65,16 @@ UNNUMBERED: Final = {
 }
 """Acknowledgements without a packet identifier, by their first bytes."""
 
+READING: Final = State.READING
+
+NO_IDENTIFIERS: Final = range(0)
+"""A run of no acknowledgements."""
+
 FEWEST: Final = 4
 """packets that are worth treating as one piece."""
 
-STRETCH, STRETCH_BYTES = 1024, 65_536
+STRETCH: Final = 1024
+STRETCH_BYTES: Final = 65_536
 """Packets of different sizes, and their bytes, that `OutgoingBatch.add` gets in one piece, at most:
 they fit into one batch."""
 
@@ -86,8 +93,6 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
     incoming = session.incoming
     answers: list[bytes] = []
     begin = position
-    cluster = client.node.cluster
-    guarded = cluster.guards
     while position + 4 <= size and data[position] == first and data[position + 1] == 2:
         packet_id = data[position + 2] << 8 | data[position + 3]
         if first == PUBREL:
@@ -103,8 +108,10 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
                 qos = sent[0] >> 1 & 3
             else:
                 qos = sent.qos
-                if guarded and type(sent) is SharedOutgoing and (first, qos) in SETTLING:
-                    cluster.shared_settled(sent)
+                if type(sent) is SharedOutgoing and (first, qos) in SETTLING:
+                    cluster = client.node.cluster
+                    if cluster.guards:
+                        cluster.shared_settled(sent)
             if first == PUBACK:
                 if qos != 1:
                     break
@@ -119,7 +126,7 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
             else:
                 break
         position += 4
-    counters = client.node.counters
+    counters = client.conn.counters
     counters.packets_acknowledging += (position - begin) // 4
     if session.recorder is not None and position > begin:
         session.recorder.acknowledged(data[begin:position])
@@ -137,7 +144,7 @@ def _consecutive(first: int, data: bytes, position: int, size: int) -> range:
     do; else nothing."""
     count = (size - position) // 4
     if count < FEWEST or first not in ANSWERS:
-        return range(0)
+        return NO_IDENTIFIERS
     for at, byte in ((position, first), (position + 1, 2)):
         found = data[at : position + 4 * count : 4]
         if found.count(byte) < count:
@@ -146,8 +153,10 @@ def _consecutive(first: int, data: bytes, position: int, size: int) -> range:
     numbers = range(number, number + count)
     end = position + 4 * count
     if count < FEWEST or data[position + 2 : end : 4] != HIGH[number : number + count]:
-        return range(0)
-    return numbers if data[position + 3 : end : 4] == LOW[number : number + count] else range(0)
+        return NO_IDENTIFIERS
+    return (
+        numbers if data[position + 3 : end : 4] == LOW[number : number + count] else NO_IDENTIFIERS
+    )
 
 
 def _settle(client: Client, first: int, numbers: range, packets: bytes) -> bool:
@@ -176,7 +185,7 @@ def _settle(client: Client, first: int, numbers: range, packets: bytes) -> bool:
             answer = UNNUMBERED[PUBREL]
         else:
             deque(map(inflight.pop, numbers), maxlen=0)
-    counters = client.node.counters
+    counters = client.conn.counters
     counters.packets_acknowledging += count
     if session.recorder is not None:
         session.recorder.acknowledged(packets)
@@ -294,7 +303,11 @@ def _publish_mixed(
         answers.append(PACKET_IDS[packet_id])
         position = end
         # The next packet; whatever is not as it should be is left to the caller.
-        if position + 7 > limit or data[position] != first or conn.state.held:
+        if (
+            position + 7 > limit
+            or data[position] != first
+            or (conn.state is not READING and conn.state.held)
+        ):
             break
         length = data[position + 1]
         body = position + 2
@@ -521,10 +534,10 @@ def _acknowledge(
     conn = client.conn
     if qos == 2 and (recorder := client.session.recorder) is not None:
         recorder.received(b"".join(packet_ids))
-    conn.node.counters.published_acknowledged += len(packet_ids)
+    conn.counters.published_acknowledged += len(packet_ids)
     head = PUBACK_HEAD if qos == 1 else PUBREC_HEAD
     if not conn.outbox:
-        conn.node.dirty.append(conn)
+        conn.dirty.append(conn)
     conn.outbox.append(head + head.join(packet_ids))
 
 
@@ -589,8 +602,8 @@ def _batch(
     answers[2::4] = high
     answers[3::4] = low
     node = client.node
-    node.counters.published_acknowledged += count
     conn = client.conn
+    conn.counters.published_acknowledged += count
     if not conn.outbox:
         node.dirty.append(conn)
     conn.outbox.append(bytes(answers))
@@ -645,9 +658,9 @@ def send_on(session: Session, head: bytes, tail: bytes) -> bool:
     inflight[packet_id] = data = b"%b%b%b" % (head, PACKET_IDS[packet_id], tail)
     outbox = session.outbox
     if not outbox:
-        session.node.dirty.append(session)
+        session.dirty.append(session)
     outbox.append(data)
-    session.node.counters.delivered += 1
+    session.counters.delivered += 1
     return True
 
 

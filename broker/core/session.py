@@ -324,7 +324,9 @@ class Session:
         "clean",
         "client_id",
         "conn",
+        "counters",
         "created",
+        "dirty",
         "ended",
         "expiry",
         "expiry_timer",
@@ -359,6 +361,9 @@ class Session:
 
     def __init__(self, node: SessionHost, client_id: str) -> None:
         self.node = node
+        # The broker's: every message needs them.
+        self.counters = node.counters
+        self.dirty = node.dirty
         self.client_id = client_id
         self.conn: Connection | None = None
         self.outbox: list[bytes] = []
@@ -424,7 +429,7 @@ class Session:
     def send_packet(self, data: bytes) -> None:
         """Queue bytes (whole packets) for the client."""
         if not self.outbox:
-            self.node.dirty.append(self)
+            self.dirty.append(self)
         self.outbox.append(data)
 
     def deliver(
@@ -458,9 +463,9 @@ class Session:
                 if not data:
                     return
             if not self.outbox:
-                node.dirty.append(self)
+                self.dirty.append(self)
             self.outbox.append(data)
-            node.counters.delivered += 1
+            self.counters.delivered += 1
             return
         if self.conn is None or self.queue or len(self.inflight) >= self.receive_maximum:
             self._enqueue(Outgoing(message, qos, retain, ids), source)
@@ -492,9 +497,9 @@ class Session:
         )
         self.next_packet_id = numbers[-1]
         if not self.outbox:
-            self.node.dirty.append(self)
+            self.dirty.append(self)
         self.outbox.append(data)
-        self.node.counters.delivered += count
+        self.counters.delivered += count
         if self.recorder is not None:
             self.recorder.sent_run(first, batch)
 
@@ -560,9 +565,9 @@ class Session:
                 return
         inflight[packet_id] = outgoing
         if not self.outbox:
-            self.node.dirty.append(self)
+            self.dirty.append(self)
         self.outbox.append(data)
-        self.node.counters.delivered += 1
+        self.counters.delivered += 1
         if self.recorder is not None:
             if waited:
                 self.recorder.dequeued(packet_id, 1, message, outgoing.qos)
@@ -575,7 +580,7 @@ class Session:
         if self.aliases is not None:
             data = self.aliases.apply(data, self.maximum_packet_size)
         if len(data) > self.maximum_packet_size:
-            self.node.counters.dropped_too_large += 1
+            self.counters.dropped_too_large += 1
             return b""
         return data
 
@@ -671,7 +676,7 @@ class Session:
         missed, self.missed, self.missed_bytes = self.missed or [], None, 0
         for outgoing in missed:
             if outgoing.message.expired(self.node.now):
-                self.node.counters.expired += 1
+                self.counters.expired += 1
             else:
                 self.deliver(outgoing.message, 0, outgoing.retain, outgoing.ids, None)
 
@@ -684,13 +689,13 @@ class Session:
             or self.queued_bytes + size > limits.max_queued_bytes
         )
         if full and not kept and not self.node.cluster.room(self, size):
-            self.node.counters.dropped_queue_full += 1
+            self.counters.dropped_queue_full += 1
             return False
         memory = self.node.memory
         memory.appended += size + costs.QUEUED_MEMORY
         if memory.appended >= memory.brink and not kept and not memory.takes_queued(self):
             memory.appended -= size + costs.QUEUED_MEMORY
-            self.node.counters.dropped_memory += 1
+            self.counters.dropped_memory += 1
             return False
         self.queue.append(outgoing)
         self.queued_bytes += size
@@ -720,7 +725,7 @@ class Session:
             if type(outgoing) is Repeat:
                 self._repeat(outgoing.packet_id, outgoing.original)
             elif outgoing.message.expired(now):
-                self.node.counters.expired += 1
+                self.counters.expired += 1
                 self._settled(outgoing)
             else:
                 self._transmit(outgoing, None, waited=True)
@@ -768,9 +773,9 @@ class Session:
         self.queued_bytes -= size
         self.next_packet_id = first + len(packets) - 1
         if not self.outbox:
-            self.node.dirty.append(self)
+            self.dirty.append(self)
         self.outbox += packets
-        self.node.counters.delivered += len(packets)
+        self.counters.delivered += len(packets)
         if self.recorder is not None:
             qos = max(packet[0] >> 1 & 3 for packet in packets)
             self.recorder.dequeued(first, len(packets), head_of_queue, qos)
@@ -866,7 +871,7 @@ class Session:
             assert isinstance(outgoing, Outgoing)  # see `unpack`
             if outgoing is RELEASED:
                 self.send_packet(PUBREL_HEAD + PACKET_IDS[packet_id])
-                self.node.counters.to_clients.other += 4
+                self.counters.to_clients.other += 4
             elif room > 0:
                 room -= 1
                 self._repeat(packet_id, outgoing)
@@ -890,7 +895,7 @@ class Session:
             subscription_ids=outgoing.ids,
         )
         if self.limited and len(data) > self.maximum_packet_size:
-            self.node.counters.dropped_too_large += 1
+            self.counters.dropped_too_large += 1
             self.inflight.pop(packet_id, None)
             self._settled(outgoing)
             if self.recorder is not None:

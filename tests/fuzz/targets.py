@@ -92,7 +92,7 @@ class _Reader:
     """Stands for a link: it takes whole packets and remembers what came."""
 
     def __init__(self) -> None:
-        node: Any = SimpleNamespace(counters=Counters(), limits=DEFAULTS)
+        node: Any = SimpleNamespace(counters=Counters(), limits=DEFAULTS, dirty=[])
         here: Any = self
         self.conn = Connection(node, "in", "peer:1", "tcp", here, 0.0)
         self.layer: Any = None
