@@ -149,11 +149,9 @@ class ClientPackets(Client):
                                 seen = UNSOUND
                                 if section < 128:
                                     seen = inspect_cached(data[start : start + section])
-                                if not seen & NOT_AS_IS:
-                                    start += section
-                                elif batch is not None:
-                                    route = None
-                                elif seen & NOT_AS_IS == EXPIRES and data[start] == EXPIRY[0]:
+                                if not seen & NOT_AS_IS or (
+                                    seen & NOT_AS_IS == EXPIRES and data[start] == EXPIRY[0]
+                                ):
                                     start += section
                                 else:
                                     section, start = inspect_alone(data, start - 1, end)

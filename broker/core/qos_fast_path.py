@@ -266,8 +266,6 @@ def _publish_mixed(
                 at, payload = payload, payload + section
                 seen = inspect_cached(data[at:payload]) if section < 128 else UNSOUND
                 if seen & NOT_AS_IS:
-                    if batch is not None:
-                        break
                     section, payload = inspect_alone(data, at - 1, end)
                     special = True
         prefix = data[position:start]
@@ -291,7 +289,7 @@ def _publish_mixed(
             if special and data.startswith(EXPIRY, payload - section):
                 properties = data[payload - section : payload]
                 message = _message(client, prefix, tail, data[payload:end], qos, properties)
-                _send_expiring(targets, prefix, tail, message, stretch, conn)
+                send_expiring(targets, prefix, tail, message, stretch, conn)
             elif stretch is not None and _recorded(targets):
                 _send_recorded(stretch, targets, prefix, tail, position, end)
             else:
@@ -346,14 +344,12 @@ def _publish_equal(
     if size:
         seen = inspect_cached(data[payload : payload + size]) if size < 128 else UNSOUND
         if not seen & NOT_AS_IS or (
-            batch is None and seen & NOT_AS_IS == EXPIRES and data.startswith(EXPIRY, payload)
+            seen & NOT_AS_IS == EXPIRES and data.startswith(EXPIRY, payload)
         ):
             payload += size
-        elif batch is None:
+        else:
             size, payload = inspect_alone(data, payload - 1, end)
             alone = True
-        else:  # links take such packets one by one
-            return position
         if payload > end:
             return position
         properties = data[payload - size : payload]
@@ -362,10 +358,8 @@ def _publish_equal(
         return position
     packet = end - position
     if alone:
-        one = data[position:end]
-        start, payload = start - position, payload - position
-        after = position + _publish_singly(
-            client, route, one, 0, start, payload, packet, size, None
+        after = _publish_singly(
+            client, route, data, position, start, payload, end, size, batch, alone=True
         )
         return -after if client.conn.state.held else after
     if (
@@ -393,6 +387,8 @@ def _publish_singly(
     end: int,
     size: int,
     batch: OutgoingBatch | None,
+    *,
+    alone: bool = False,
 ) -> int:
     """Take a run of PUBLISH packets one by one, until a subscriber is behind; returns where the
     last one ends that was taken.
@@ -400,7 +396,8 @@ def _publish_singly(
     `client`: the publisher; `route`: of their topic; `data`: the bytes that came; `position`,
     `start`, `payload`, `end`: where in them the first packet begins, where its packet identifier
     is, where its payload begins, where it ends; `size`: bytes of its properties, which receivers
-    get as they are, or an expiry first; `batch`: takes what goes to other brokers.
+    get as they are, or an expiry first; `batch`: takes what goes to other brokers; `alone`: nothing
+    is known of the packets behind the first one.
     """
     begin, qos = position, data[position] >> 1 & 3
     behind = payload - size
@@ -430,7 +427,7 @@ def _publish_singly(
             _deliver(client, route, message, batch)
         elif expiring:
             message = _message(client, prefix, tail, data[payload:end], qos, properties)
-            _send_expiring(targets, prefix, tail, message, stretch, conn)
+            send_expiring(targets, prefix, tail, message, stretch, conn)
         elif stretch is not None:
             _send_recorded(stretch, targets, prefix, tail, position, end)
         else:
@@ -441,6 +438,8 @@ def _publish_singly(
         answers.append(PACKET_IDS[packet_id])
         position, behind = end, behind + packet
         start, payload, end = start + packet, payload + packet, end + packet
+        if alone:
+            break
     if answers:
         if batch is not None and not route.elsewhere:
             batch.add(route, begin, position, len(answers), qos)
@@ -497,7 +496,7 @@ def _send_recorded(
             session.deliver(message, message.qos, False, b"", client.conn)
 
 
-def _send_expiring(
+def send_expiring(
     receivers: tuple[Session, ...],
     head: bytes,
     tail: bytes,

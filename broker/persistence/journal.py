@@ -313,7 +313,7 @@ class Journal:
     def _encoded(self, entry: LogEntry) -> bytes:
         at = self.frames.wall() - round((self.node.now - entry.at) * 1000)
         head = entry.key, entry.sequence, entry.count, entry.step
-        return LoggedRecord(*head, max(0, at), entry.data(self.node.now)).encode()
+        return LoggedRecord(*head, max(0, at), entry.kept()).encode()
 
     def origin_seen(self, key: bytes) -> None:
         """Note that a message of another broker has come: after a restart, durable sessions miss

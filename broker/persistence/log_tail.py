@@ -224,7 +224,7 @@ class LogTail:
         if new:
             at = self._wall() - round((node.now - entry.at) * 1000)
             record = LoggedRecord(
-                entry.key, entry.sequence, entry.count, entry.step, max(0, at), entry.data(node.now)
+                entry.key, entry.sequence, entry.count, entry.step, max(0, at), entry.kept()
             )
             self._records.append(record.encode())
             self._pending_size += entry.size

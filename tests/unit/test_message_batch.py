@@ -9,10 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.link.codec import origin_key
-from broker.cluster.link.message_batch import MessageBatch, encode_batch, is_batch
+from broker.cluster.delivery.replay_log import LogEntry
+from broker.cluster.link.codec import encode_for_links, expiry_of, origin_key
+from broker.cluster.link.message_batch import OLDEST, MessageBatch, encode_batch, is_batch
+from broker.core.message import Message
+from broker.core.session import Outgoing
 from broker.wire import Publish, encode_packet
 from broker.wire.errors import MalformedPacket
+from broker.wire.properties import Property
+from tests.unit.link_harness import Neighbour, bid, lone
+from tests.unit.node_harness import FakeClient, World
 
 KEY = origin_key(b"abcdefgh", 7)
 
@@ -121,3 +127,119 @@ def test_a_packet_that_only_looks_like_a_batch_is_none() -> None:
         assert not is_batch(bytes((first,)) + one[1:])
     assert not is_batch(packet("$batch/a", b"x", 1, 4))
     assert not is_batch(b"")
+
+
+# ---------------------------------------------------------------- messages that expire
+
+EXPIRY = Property.MESSAGE_EXPIRY_INTERVAL
+
+
+def expiring(seconds: int, qos: int = 1) -> bytes:
+    properties = {EXPIRY: seconds, Property.CONTENT_TYPE: "t"}
+    return encode_packet(
+        Publish("a", b"%d" % seconds, qos, packet_id=9 if qos else None, properties=properties), 5
+    )
+
+
+@given(st.lists(st.integers(0, 1 << 32), max_size=4), st.integers(0, 2), st.floats(0.0, 1e6))
+def test_the_age_of_a_batch_counts_for_what_expires(ages: list[int], qos: int, at: float) -> None:
+    packets = expiring(30, qos) + packet("a", b"stays", qos, 5) + expiring(0xFFFFFFFF, qos)
+    batch = MessageBatch(KEY, 5, packets, 3, 5, qos)
+    for age in ages:
+        batch = MessageBatch.read(batch.aged(age).encode())
+    assert batch.age == min(OLDEST, sum(ages))
+    assert is_batch(batch.encode())
+    came = at - batch.age / 1000
+    found = [message for _, message in batch.part(5, 7).messages(at)]
+    assert [one.expires_at for one in found] == [came + 30, None, came + 0xFFFFFFFF]
+    assert [one.properties for one in found] == [b"\x03\0\1t", b"", b"\x03\0\1t"]
+
+
+def test_batches_of_older_clients_and_new_ones_have_no_age() -> None:
+    for version in (4, 5):
+        batch = MessageBatch(KEY, 1, packet("a", b"x", 1, version), 1, version, 1)
+        assert MessageBatch.read(batch.encode()).age == 0
+        assert len(batch.aged(7).encode()) - len(batch.encode()) == (4 if version == 5 else 0)
+
+
+def test_an_age_that_is_cut_off_is_refused() -> None:
+    data = MessageBatch(KEY, 1, b"", 1, 5, 1, 7).encode()
+    for less in range(5):
+        with pytest.raises(MalformedPacket):
+            list(MessageBatch.read_body(data[: len(data) - less], 2).messages())
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_an_entry_of_the_log_says_how_old_its_batch_is(qos: int) -> None:
+    batch = MessageBatch(KEY, 5, expiring(30, qos) + expiring(2, qos), 2, 5, qos, 500)
+    entry = LogEntry.batch(KEY, 5, 2, batch.encode(), 100.0)
+    assert entry.kept() == entry.data(100.0) == entry.data(99.0) == batch.encode()
+    assert MessageBatch.read(entry.data(101.25)).age == 1750
+    assert [one.expires_at for one in entry.messages()] == [129.5, 101.5]
+    first, second = entry.singles()
+    assert (first.expires_at, second.expires_at) == (129.5, 101.5)
+    assert expiry_of(first.data(110.0)) == 20
+    assert expiry_of(second.data(103.0)) == 0
+    assert MessageBatch.read(entry.part(6, 6).data(102.0)).age == 2500
+
+
+def test_an_entry_of_one_message_says_what_is_left() -> None:
+    message = Message(b"a", b"x", 1, False, b"", 130.0, None)
+    for data in (b"", encode_for_links(message, KEY, 1, 100.0)):
+        entry = LogEntry(KEY, 1, data, message, 100.0)
+        assert expiry_of(entry.data(100.0)) == 30
+        assert expiry_of(entry.data(121.0)) == 9
+        assert expiry_of(entry.kept()) == 30
+
+
+# ---------------------------------------------------------------- at the broker that gets them
+
+
+def world_with(version: int = 5) -> tuple[World, Neighbour, Neighbour, FakeClient]:
+    """A broker with two neighbours, and a subscriber."""
+    world = lone(routing="flood")
+    neighbours = [Neighbour(world, number) for number in (101, 102)]
+    for one in neighbours:
+        one.child()
+    client = world.connect("subscriber", version)
+    client.subscribe("#", qos=2)
+    return world, *neighbours, client
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("version", [4, 5])
+def test_an_old_batch_is_delivered_without_what_has_expired(qos: int, version: int) -> None:
+    world, neighbour, other, client = world_with(version)
+    packets = expiring(30, qos) + expiring(2, qos) + packet("a", b"stays", qos, 5)
+    data = MessageBatch(origin_key(bid(101), 2_000), 1, packets, 3, 5, qos, 9_000).encode()
+    neighbour.send(data)
+    found = [one for one in client.take() if isinstance(one, Publish)]
+    left = {EXPIRY: 21, Property.CONTENT_TYPE: "t"} if version == 5 else None
+    assert [(one.payload, one.properties) for one in found] == [(b"30", left), (b"stays", None)]
+    assert world.counters.expired == 1
+    assert data in bytes(other.transport.written)
+    neighbour.send(data)
+    assert client.take() == []
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_batch_that_comes_at_once_is_delivered_as_it_came(qos: int) -> None:
+    world, neighbour, _, client = world_with()
+    long = {Property.USER_PROPERTY: [("k" * 70, "v" * 90)]}
+    text = {Property.PAYLOAD_FORMAT_INDICATOR: 1, EXPIRY: 5}
+    first = {EXPIRY: 5, Property.PAYLOAD_FORMAT_INDICATOR: 1}
+    number = 9 if qos else None
+    packets = b"".join(
+        encode_packet(Publish("a", b"x", qos, packet_id=number, properties=properties), 5)
+        for properties in (long, first, {EXPIRY: 9} | long, {EXPIRY: 0})
+    )
+    neighbour.send(encode_batch(origin_key(bid(101), 2_000), 1, packets, 4, 5, qos))
+    found = [one for one in client.take() if isinstance(one, Publish)]
+    assert [one.properties for one in found] == [long, first, {EXPIRY: 9} | long, {EXPIRY: 0}]
+    if qos:
+        sent = world.session("subscriber").inflight.values()
+        lasting = [one.message.expires_at for one in sent if isinstance(one, Outgoing)]
+        assert lasting == [world.now + 5, world.now + 9, world.now]
+    late = encode_packet(Publish("a", b"x", qos, packet_id=number, properties=text), 5)
+    neighbour.send(encode_batch(origin_key(bid(101), 2_000), 5, late, 1, 5, qos))
+    assert not neighbour.up

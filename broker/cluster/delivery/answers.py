@@ -25,7 +25,7 @@ from broker.base.sequence_set import (
 from broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE, AnswerPart
 from broker.cluster.delivery.replay_log import LogEntry, Looked
 from broker.cluster.delivery.subscription_start import answer_of, numbers_at, times_of
-from broker.cluster.link.codec import origin_key, with_expiry
+from broker.cluster.link.codec import origin_key
 from broker.core.receiver_assignment import ID
 from broker.wire.errors import MalformedPacket
 
@@ -211,7 +211,7 @@ class Answers:
         parts = parts_of(ours, asked.key, asked.lacks)
         data = []
         for entry in filter(self._wants(asked, now, named_too=True), parts):
-            data.append(current(entry, now))
+            data.append(entry.data(now))
             self._counters.log_tail_replayed += entry.count
         # Messages older than the whole tail may be under way; those that are missing within it were
         # not wanted.
@@ -298,14 +298,3 @@ def lacked(data: bytes, top: int) -> Ranges:
     if len(data) > 12 * MAX_GAPS:
         raise MalformedPacket("ASK is too large")
     return intersect(decode_pairs(data, "question for messages"), [(1, top)])
-
-
-def current(entry: LogEntry, now: float) -> bytes:
-    """Return an old entry as links carry it, with the message expiry interval that is left at `now`
-    (s)."""
-    data = entry.data(now)
-    return (
-        data
-        if entry.expires_at is None
-        else with_expiry(data, max(1, round(entry.expires_at - now)))
-    )

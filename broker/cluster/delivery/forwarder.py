@@ -419,6 +419,9 @@ class Forwarder:
             return
         if held and entry is not None and feed is not None:
             self._gap_recovery.hold(feed, entry)
+        if message.expires_at is not None and now > message.expires_at:
+            self.node.counters.expired += 1
+            return
         new = (
             message.retain
             and self._above.retained_sync.received(message, key, sequence, now, link.conn)

@@ -11,9 +11,15 @@ from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import encode_for_links
 from broker.cluster.link.message_batch import MessageBatch, encode_batch
 from broker.core.message import Message
-from broker.core.qos_fast_path import send_on
+from broker.core.qos_fast_path import send_expiring, send_on
 from broker.wire.errors import MalformedPacket
-from broker.wire.properties import NOT_AS_IS, inspect_cached
+from broker.wire.properties import (
+    EXPIRY,
+    NOT_AS_IS,
+    inspect_alone,
+    inspect_cached,
+    split_expiry,
+)
 from broker.wire.publish_header import PUBLISH, run_end, topic_of
 from broker.wire.varint import read_length
 
@@ -117,7 +123,11 @@ class IncomingBatches:
                     or payload > end
                     or inspect_cached(data[payload - section : payload]) & NOT_AS_IS
                 ):
-                    raise MalformedPacket("batch on a link with properties that it may not have")
+                    payload = inspect_alone(data, payload - section - 1, end)[1]
+                    if payload > end:
+                        raise MalformedPacket(
+                            "batch on a link with properties that it may not have"
+                        )
             after, count = end, 1
             if not qos and topic == previous:
                 after = run_end(data, position, payload, end)
@@ -198,7 +208,7 @@ class IncomingBatches:
         if self._passes_on(key, link):
             self._forwarder.send(data, 1, self._onward(route, key, link), link)
         targets = route.raw5 if batch.version == 5 else route.raw4
-        if targets is None or hooks.topics:
+        if targets is None or hooks.topics or batch.age:
             self._deliver_single(link, batch, piece, now)
             return
         counters.delivered += len(targets)
@@ -231,7 +241,7 @@ class IncomingBatches:
         """Deliver QoS 0 packets here: those that follow each other and that the same sessions get
         as they are, as one piece."""
         data, five = batch.packets, batch.version == 5
-        shown = self._node.hooks.topics
+        shown = self._node.hooks.topics or batch.age
         targets: tuple[Session, ...] | None = None
         begin = messages = 0
         for piece in pieces:
@@ -269,7 +279,11 @@ class IncomingBatches:
             )
             return
         for at in range(0, count * packet, packet):
-            message = _message(batch, (route, position + at, start + at, payload + at, end + at, 1))
+            one = (route, position + at, start + at, payload + at, end + at, 1)
+            message = _message(batch, one, now)
+            if batch.age and message.expired(now):
+                node.counters.expired += 1
+                continue
             link.arrival = (batch.key, message.topic, now)
             if node.hooks.topics:
                 node.dispatcher.publish(message, link.conn, ())
@@ -288,7 +302,7 @@ class IncomingBatches:
             counters.duplicates += count
             return
         if new < 0 or forwarder.singly(key, sequence):
-            for number, message in batch.messages():
+            for number, message in batch.messages(now):
                 if new > 0 or forwarder.accept(key, number, 1, now):
                     one = encode_for_links(message, key, number, now)
                     forwarder.received(link, message, key, number, one, now)
@@ -320,18 +334,26 @@ class IncomingBatches:
         recording = node.journal.recording
         shown = node.hooks.topics
         for piece in pieces:
-            route, position, start, _, end, _ = piece
+            route, position, start, payload, end, _ = piece
             targets = (route.raw5 if five else route.raw4) if route.granted >= qos else None
+            special = five and payload > start + 3 and _expires(data, start)
             if (
                 targets is None
                 or shown
+                or (special and batch.age)
                 or (recording and any(s.recorder is not None for s in targets))
             ):
                 self._deliver_single(link, batch, piece, now)
                 continue
+            if special:
+                message = _message(batch, piece, now)
+                link.arrival = (batch.key, message.topic, now)
+                head, tail = data[position:start], data[start + 2 : end]
+                send_expiring(targets, head, tail, message, None, link.conn)
+                continue
             for session in targets:
                 if not send_on(session, data[position:start], data[start + 2 : end]):
-                    message = _message(batch, piece)
+                    message = _message(batch, piece, now)
                     link.arrival = (batch.key, message.topic, now)
                     session.deliver(message, qos, False, b"", link.conn)
 
@@ -348,14 +370,24 @@ def _long(data: bytes, at: int) -> tuple[int, int]:
     return length, body
 
 
-def _message(batch: MessageBatch, piece: Piece) -> Message:
-    """Return the message of a packet."""
+def _expires(data: bytes, start: int) -> bool:
+    """Whether the properties of a packet at QoS 1 or 2 begin with an expiry; `start`: where in
+    `data` its identifier is. There are some."""
+    return data.startswith(EXPIRY, start + 3 if data[start + 2] < 128 else start + 4)
+
+
+def _message(batch: MessageBatch, piece: Piece, now: float) -> Message:
+    """Return the message of a packet that came at `now` (s)."""
     _, position, start, payload, end, _ = piece
     data, behind = batch.packets, 2 if batch.qos else 0
     prefix = data[position:start]
     topic = prefix[read_length(prefix, 1)[1] + 2 :]
-    section = start + behind + (batch.version == 5)
-    message = Message(topic, data[payload:end], batch.qos, False, data[section:payload], None, None)
-    # A receiver of the same version gets the very bytes but for the packet identifier.
-    message.cache = {batch.version << 3 | batch.qos << 1: (prefix, data[start + behind : end])}
+    section = start + behind
+    if batch.version == 5:
+        section += 1 if data[section] < 128 else 2
+    expires_at, properties = split_expiry(data[section:payload], now - batch.age / 1000)
+    message = Message(topic, data[payload:end], batch.qos, False, properties, expires_at, None)
+    if expires_at is None:
+        # A receiver of the same version gets the very bytes but for the packet identifier.
+        message.cache = {batch.version << 3 | batch.qos << 1: (prefix, data[start + behind : end])}
     return message

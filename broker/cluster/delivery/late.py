@@ -39,7 +39,7 @@ from broker.base.sequence_set import (
     roughly,
     subtract,
 )
-from broker.cluster.delivery.answers import CHUNK, PART, current, parts_of
+from broker.cluster.delivery.answers import CHUNK, PART, parts_of
 from broker.cluster.delivery.paced_release import crowded
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.delivery.subscription_start import encode_ages
@@ -161,9 +161,7 @@ class LateOffers:
         now = self._node.now
         found = parts_of(entries or (), key, lacks)
         ages = encode_ages(found, now) if found else b""
-        data = b"".join(
-            (len(ages).to_bytes(4, "big"), ages, *(current(entry, now) for entry in found))
-        )
+        data = b"".join((len(ages).to_bytes(4, "big"), ages, *(entry.data(now) for entry in found)))
         self._counters.log_tail_replayed += sum(entry.count for entry in found)
         self._number = self._number + 1 & 0xFFFFFFFF
         head = a2b_base64(key) + self._number.to_bytes(4, "big")

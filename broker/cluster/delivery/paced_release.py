@@ -222,7 +222,7 @@ class PacedRelease:
                 if entry.topic[:1] != b"$":
                     deliver_run(self._node, batch_of(entry), None)
                 return
-            for _, sequence, message, choice, _ in read_link_packets(entry.data(now), entry.at):
+            for _, sequence, message, choice, _ in read_link_packets(entry.kept(), entry.at):
                 self._one(feed, sequence, message, choice, now)
 
     def _one(
@@ -310,4 +310,4 @@ def deliver_run(node: DeliveringBroker, run: PublishRun, source: Connection | No
 
 def batch_of(entry: LogEntry) -> PublishRun:
     """Return a run of the log (`LogEntry.run`) as a batch for local subscribers."""
-    return read_run(entry.data(0.0), entry.count, entry.step)
+    return read_run(entry.kept(), entry.count, entry.step)

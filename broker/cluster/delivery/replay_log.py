@@ -20,6 +20,7 @@ from broker.cluster.link.codec import (
     is_topic_name,
     payload_at,
     read_link_messages,
+    with_expiry,
 )
 from broker.cluster.link.message_batch import MessageBatch
 from broker.cluster.link.version_vector import OriginWindow, Vector
@@ -153,7 +154,7 @@ class LogEntry:
             return (self,)
         return (
             LogEntry(self.key, number, b"", message, self.at)
-            for number, message in MessageBatch.read(self._data).messages()
+            for number, message in MessageBatch.read(self._data).messages(self.at)
         )
 
     def divide(self, ask: Callable[[bytes], A]) -> list[tuple[A, LogEntry]]:
@@ -202,9 +203,22 @@ class LogEntry:
         return self._message.retain if self._message is not None else self._data[0] & 1 != 0
 
     def data(self, now: float) -> bytes:
-        """Return the PUBLISH as links carry it; `now` (s) counts for what expires."""
+        """Return the PUBLISH as links carry it at `now` (s), which counts for what expires."""
+        data = self.kept()
+        later = round((now - self.at) * 1000)
+        if later <= 0:
+            return data
+        if self._step < 0:
+            batch = MessageBatch.read(data)
+            return batch.aged(later).encode() if batch.version == 5 else data
+        if self.expires_at is None:
+            return data
+        return with_expiry(data, max(0, round(self.expires_at - now)))
+
+    def kept(self) -> bytes:
+        """Return the PUBLISH as links carried it when it came, at `at`."""
         if self._message is not None:
-            self._data = encode_for_links(self._message, self.key, self.sequence, now)
+            self._data = encode_for_links(self._message, self.key, self.sequence, self.at)
             self._message = None
         return self._data
 
@@ -226,7 +240,7 @@ class LogEntry:
         if self._message is not None:
             return [self._message]
         if self._step < 0:
-            return [message for _, message in MessageBatch.read(self._data).messages()]
+            return [message for _, message in MessageBatch.read(self._data).messages(self.at)]
         return [message for _, _, message in read_link_messages(self._data, self.at)]
 
 

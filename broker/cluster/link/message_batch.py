@@ -7,6 +7,10 @@ have the numbers that follow. Its payload is the protocol version of the packets
 for both 3.x), how many there are (two bytes), and the PUBLISH packets behind each other, without
 RETAIN, DUP and Topic Alias, all of the QoS of the batch itself. At QoS 1 and 2 their packet
 identifiers are those of their publishers, and mean nothing here.
+
+A Message Expiry Interval is the first property of its packet, and says what was left when the
+packet came to its publisher's broker. Who replays a batch of MQTT 5 says how long ago that was: the
+version has another bit then (`_AGED`), and the age is ahead of the packets (four bytes, ms).
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from broker.base.sequence_set import Ranges
 from broker.cluster.link.codec import MARK, SIZE, decode_sequence
 from broker.core.message import LINK_ID, Message
 from broker.wire.errors import MalformedPacket
+from broker.wire.properties import split_expiry
 from broker.wire.publish_header import PACKET_IDS, PUBLISH, QOS_1, QOS_2, topic_end
 from broker.wire.varint import encode_varint, read_length
 
@@ -39,7 +44,13 @@ TOPIC_FIELD: Final = PACKET_IDS[len(TOPIC)] + TOPIC
 """The same with its length, as a PUBLISH has it."""
 
 _HEAD: Final = 3
-"""bytes of the payload ahead of the packets."""
+"""bytes of the payload ahead of the packets, and of the age."""
+_AGED: Final = 0x80
+"""Bit of the version: the age of the batch is ahead of the packets."""
+_AGE: Final = 4
+"""bytes of it."""
+OLDEST: Final = 0xFFFFFFFF
+"""ms; the age of a batch that is still older."""
 _AHEAD: Final = {
     PUBLISH: len(TOPIC_FIELD) + 1 + SIZE,
     PUBLISH | QOS_1: len(TOPIC_FIELD) + 2 + 1 + SIZE,
@@ -53,20 +64,29 @@ _BEGINS: Final = tuple(
     for qos in range(3)
 )
 """By QoS, the first byte of a batch, and what is between its length and the origin."""
-_VERSIONS: Final = {version: bytes((version,)) for version in (4, 5)}
+_VERSIONS: Final = {version: bytes((version,)) for version in (4, 5, 5 | _AGED)}
 _LAYOUT: Final = struct.Struct(f">{len(_MARKED)}s16s8sBH")
 """Of what is behind topic and packet identifier of a batch: the length of the properties with the
 beginning of the origin property, origin, sequence number, version, number of packets."""
 
 
 def encode_batch(
-    key: bytes, sequence: int, packets: bytes, count: int, version: int, qos: int
+    key: bytes,
+    sequence: int,
+    packets: bytes,
+    count: int,
+    version: int,
+    qos: int,
+    age: int = 0,
 ) -> bytes:
     """Return a batch.
 
     `key`, `sequence`: the origin, and the number of the first message; `packets`: `count` PUBLISH
-    packets of MQTT `version`, all of this `qos`.
+    packets of MQTT `version`, all of this `qos`; `age`: ms since their expiry intervals were right.
     """
+    if age and version == 5:
+        packets = age.to_bytes(_AGE, "big") + packets
+        version |= _AGED
     first, topic = _BEGINS[qos]
     number = b2a_base64(sequence.to_bytes(6, "big"), newline=False)
     length = _AHEAD[first[0]] + _HEAD + len(packets)
@@ -92,12 +112,20 @@ def is_batch(data: bytes) -> bool:
 
 class MessageBatch:
     """A batch that was read: `count` messages from number `sequence` of the origin `key` on;
-    `packets`: PUBLISH packets of MQTT `version`, all of this `qos`."""
+    `packets`: PUBLISH packets of MQTT `version`, all of this `qos`, with the expiry intervals that
+    were right `age` ms ago."""
 
-    __slots__ = ("count", "key", "packets", "qos", "sequence", "version")
+    __slots__ = ("age", "count", "key", "packets", "qos", "sequence", "version")
 
     def __init__(
-        self, key: bytes, sequence: int, packets: bytes, count: int, version: int, qos: int
+        self,
+        key: bytes,
+        sequence: int,
+        packets: bytes,
+        count: int,
+        version: int,
+        qos: int,
+        age: int = 0,
     ) -> None:
         """All as of `encode_batch`."""
         self.key = key
@@ -106,6 +134,7 @@ class MessageBatch:
         self.count = count
         self.version = version
         self.qos = qos
+        self.age = age
 
     @classmethod
     def read(cls, data: bytes) -> MessageBatch:
@@ -139,14 +168,19 @@ class MessageBatch:
         mark, key, number, version, count = _LAYOUT.unpack_from(data, payload - _LAYOUT.size)
         if mark != _MARKED:
             raise MalformedPacket("batch on a link without its origin")
+        age = 0
+        if version == 5 | _AGED:
+            version, payload = 5, payload + _AGE
+            age = int.from_bytes(data[payload - _AGE : payload], "big")
         if not 4 <= version <= 5 or not 1 <= count <= MOST:
             raise MalformedPacket("batch on a link with an unknown version, or too many messages")
-        return cls(key, decode_sequence(number), data[payload:], count, version, first >> 1 & 3)
+        qos = first >> 1 & 3
+        return cls(key, decode_sequence(number), data[payload:], count, version, qos, age)
 
     def encode(self) -> bytes:
         """Return its bytes on a link."""
         return encode_batch(
-            self.key, self.sequence, self.packets, self.count, self.version, self.qos
+            self.key, self.sequence, self.packets, self.count, self.version, self.qos, self.age
         )
 
     def part(self, low: int, high: int) -> MessageBatch:
@@ -174,7 +208,7 @@ class MessageBatch:
         """Return the `count` messages from number `first` on, whose packets are the bytes from
         `begin` to `end`."""
         packets = self.packets[begin:end]
-        return MessageBatch(self.key, first, packets, count, self.version, self.qos)
+        return MessageBatch(self.key, first, packets, count, self.version, self.qos, self.age)
 
     def _bounds(self) -> Iterator[tuple[int, int]]:
         """Yield where each packet begins behind its length, and where it ends. Raises
@@ -194,14 +228,23 @@ class MessageBatch:
         if left:
             raise MalformedPacket("batch on a link with fewer messages than it says")
 
-    def messages(self) -> Iterator[tuple[int, Message]]:
-        """Yield each message with its number.
+    def aged(self, more: int) -> MessageBatch:
+        """Return the batch as it is `more` ms later."""
+        age = min(OLDEST, self.age + more)
+        return MessageBatch(
+            self.key, self.sequence, self.packets, self.count, self.version, self.qos, age
+        )
+
+    def messages(self, at: float = 0.0) -> Iterator[tuple[int, Message]]:
+        """Yield each message with its number. `at`: when the batch came (s), from when on its
+        messages expire.
 
         Raises:
             MalformedPacket: a packet is truncated, or no PUBLISH that a batch may have.
         """
         data, position, number, qos = self.packets, 0, self.sequence, self.qos
         expected = PUBLISH | qos << 1
+        begin = at - self.age / 1000
         for body, end in self._bounds():
             start = topic_end(data, body)
             payload = start + (2 if qos else 0)
@@ -216,12 +259,9 @@ class MessageBatch:
                 payload += size
             if payload > end:
                 raise MalformedPacket("batch on a link whose messages are truncated")
-            yield (
-                number,
-                Message(
-                    data[body + 2 : start], data[payload:end], qos, False, properties, None, None
-                ),
-            )
+            topic, content = data[body + 2 : start], data[payload:end]
+            expires_at, properties = split_expiry(properties, begin)
+            yield number, Message(topic, content, qos, False, properties, expires_at, None)
             position, number = end, number + 1
 
     def topics(self) -> Iterator[bytes]:

@@ -491,9 +491,7 @@ class Assignments:
                 or entry.choice is None
             ):
                 continue
-            for key, sequence, message, choice, _ in read_link_packets(
-                entry.data(self._node.now), entry.at
-            ):
+            for key, sequence, message, choice, _ in read_link_packets(entry.kept(), entry.at):
                 for who, group_id in () if choice is None else choice.entries:
                     ref = (key, sequence, group_id)
                     if ref in closed or choice is None:

@@ -510,7 +510,7 @@ class Catchup:
         if not lacking:
             return 0
         given = 0
-        for key, sequence, message, _, alone in read_link_packets(entry.data(now), entry.at):
+        for key, sequence, message, _, alone in read_link_packets(entry.kept(), entry.at):
             if alone or message.expired(now):
                 continue
             for group_id, lacks in lacking.items():
