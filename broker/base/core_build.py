@@ -23,6 +23,7 @@ PACKAGES = (
     "stp",
     "broker.core",
     "broker.cluster",
+    "broker.persistence",
 )
 """What is compiled, with all packages below these."""
 INTERPRETED = (

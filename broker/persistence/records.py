@@ -263,8 +263,9 @@ _AGES = struct.Struct(">QQ")
 _SUBSCRIBED = struct.Struct(">IBI")
 _OUTGOING = struct.Struct(">IHQBIH")
 _SENT_RUN = struct.Struct(">IHHQB")
-# With the record's head.
+# With the record's head, as these are written most often.
 _WHOLE_MESSAGE = struct.Struct(">BIQBQHI")
+_WHOLE_ACKNOWLEDGED = struct.Struct(">BII")
 _DEQUEUED = struct.Struct(">IHHQ")
 _RETAINED = struct.Struct(">QQQQB16sHI")
 _LOGGED = struct.Struct(">16sQIIQ")
@@ -623,7 +624,7 @@ def encode_dequeued(session: int, packet_id: int, count: int, number: int) -> by
 
 def encode_acknowledged(session: int, packets: bytes) -> bytes:
     """Return ACKNOWLEDGED as bytes: acknowledgements of 4 bytes each, all of one kind."""
-    return _RECORD.pack(11, 4 + len(packets)) + _NUMBER.pack(session) + packets
+    return _WHOLE_ACKNOWLEDGED.pack(11, 4 + len(packets), session) + packets
 
 
 def encode_incoming(session: int, packet_ids: bytes) -> bytes:

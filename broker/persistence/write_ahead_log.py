@@ -174,7 +174,7 @@ class WriteAheadLog:
     def hold(self, conn: Connection, outbox: list[bytes], source: Connection | None) -> None:
         """Take the outbox of `conn`, whose gate is not 0; `outbox` is empty afterwards.
         `source`: as of `Connection.flush`."""
-        if conn.gate <= self.durable_lsn or (not self.healthy and conn.link is not None):
+        if conn.gate <= self.durable_lsn or (conn.link is not None and not self.healthy):
             conn.gate = 0
             conn.flush(outbox, source)
             return
