@@ -1,8 +1,8 @@
 """Whether the compiled core runs, or the Python sources of which it was made.
 
-`setup.py` compiles the modules of `PACKAGES` into one library, and its name has a digest of their
-sources: what was compiled from other sources is noticed, and not used. `broker/__init__.py` calls
-`choose` before any module that may be compiled; this one never is.
+`setup.py` compiles the modules of `PACKAGES`, and `MODULES`, into one library, and its name has a
+digest of their sources: what was compiled from other sources is noticed, and not used.
+`broker/__init__.py` calls `choose` before any module that may be compiled; this one never is.
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ PACKAGES = (
     "broker.persistence",
 )
 """What is compiled, with all packages below these."""
+MODULES = (
+    "broker.io.driver",
+    "broker.io.epoll_transport",
+    "broker.io.loop_turns",
+)
+"""Modules of other packages that are compiled: what each turn of the event loop goes through."""
 INTERPRETED = (
     "broker.base.core_build",
     "broker.base.log_format",
@@ -66,6 +72,10 @@ def sources(root: Path = ROOT) -> Iterator[tuple[str, Path]]:
             name = ".".join(path.relative_to(root).with_suffix("").parts)
             if path.name != "__init__.py" and name not in INTERPRETED:
                 yield name, path
+    for name in MODULES:
+        path = root.joinpath(*name.split(".")).with_suffix(".py")
+        if path.is_file():
+            yield name, path
 
 
 def library(root: Path = ROOT) -> str:

@@ -5,8 +5,9 @@ What it may know: the node and everything below it, asyncio, the operating syste
 knows it: the node asks for effects (`core.effects`) and is given bytes, answers and the time.
 
 * `broker_service.BrokerService` is one broker in one event loop, joined of the others here.
-* `driver.Driver` runs one node in one event loop: a flush in each turn, a tick at the node's
-  deadline. `driver.StreamProtocol` is a connection by the loop's own transports (TLS, macOS).
+* `driver.Driver` runs one node in one event loop. `loop_turns` has its turns: a flush in each, a
+  tick at the node's deadline.
+* `stream_protocol.StreamProtocol` is a connection by the loop's own transports (TLS, macOS).
 * `epoll_transport` reads and writes plain TCP and Unix connections without the loop's transports. A
   connection is PARKED (no place yet), OPEN, CLOSING (the last bytes go out), LINGERING (closed for
   writing, incoming bytes are ignored) or GONE.

@@ -49,11 +49,12 @@ from broker.core.effects import (
 from broker.core.sys_topics import INTERVAL, SysTopics
 from broker.io.auth_service import AuthService
 from broker.io.discovery_driver import DiscoveryDriver
-from broker.io.driver import Driver, StreamProtocol
+from broker.io.driver import Driver
 from broker.io.journal_writer import JournalWriter, Loaded
 from broker.io.listener import Listener, ListenerProtocol, listen_error
 from broker.io.listeners import Acceptor
 from broker.io.proxy_protocol import ProxyHeader
+from broker.io.stream_protocol import StreamProtocol
 from broker.io.tls import describe_error
 from broker.node import Node
 from broker.persistence.journal import Journal

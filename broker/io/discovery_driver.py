@@ -12,9 +12,10 @@ from broker.base.log_format import log_line
 from broker.cluster.cluster import Cluster
 from broker.config.options import FederationSettings
 from broker.core.effects import Dial
-from broker.io.driver import Driver, StreamProtocol
+from broker.io.driver import Driver
 from broker.io.epoll_transport import AVAILABLE, EpollStream
 from broker.io.listeners import dial
+from broker.io.stream_protocol import StreamProtocol
 from broker.io.tls import describe_error, dial_context
 from discovery.announcement import bind
 from discovery.drivers.dns import Resolver

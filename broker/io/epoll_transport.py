@@ -23,16 +23,12 @@ import termios
 from array import array
 from collections.abc import Callable
 from os import readv
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.core.connection import Connection
+from broker.io.loop_turns import LoopTurns
 
 if TYPE_CHECKING:
-    from broker.base.counters import Counters
-    from broker.base.limits import Limits
-    from broker.base.turns import Turns
     from broker.core.effects import Dial
-    from broker.node import Node
 
 READ_SIZE = 256 * 1024
 """bytes read of one connection in one turn, while the others wait."""
@@ -61,61 +57,47 @@ PIECES = 1024
 AVAILABLE = hasattr(select, "epoll")
 """Linux. Elsewhere the event loop's transports carry all connections."""
 
-if AVAILABLE:
-    IN, OUT, LEFT = select.EPOLLIN, select.EPOLLOUT, select.EPOLLRDHUP
-    FAILED = select.EPOLLHUP | select.EPOLLERR
-else:  # pragma: no cover
-    IN, OUT, LEFT, FAILED = 1, 4, 0x2000, 0x18
-BROKEN = FAILED | LEFT
+# As Linux numbers them (select.EPOLLIN and so on): elsewhere the names are not there.
+IN: Final = 0x1
+OUT: Final = 0x4
+LEFT: Final = 0x2000
+FAILED: Final = 0x18
+BROKEN: Final = FAILED | LEFT
 
-PARKED, OPEN, CLOSING, LINGERING, GONE = range(5)
+PARKED: Final = 0
+OPEN: Final = 1
+CLOSING: Final = 2
+LINGERING: Final = 3
+GONE: Final = 4
 
 
-class TransportDriver(Protocol):
-    """What the transport asks of the driver: its node, its loop, its clock, the end of a turn."""
-
-    flushing: bool
-    """Whether a flush is planned for the end of this turn of the loop."""
-    chores_at: float
-    """When `chores` are due (s)."""
-    turn_time: float
-    """How long a read may take before it is the last one of its turn (s)."""
+class Connection(Protocol):
+    """What a stream asks of the node's connection to its peer."""
 
     @property
-    def node(self) -> Node:
-        """The node that gets what connections bring."""
+    def closing(self) -> bool:
+        """Whether it is closed once the last bytes have gone out."""
 
     @property
-    def limits(self) -> Limits:
-        """What the node keeps to."""
+    def linger(self) -> bool:
+        """Whether the peer has to hear why it is closed, though it may be sending."""
 
     @property
-    def counters(self) -> Counters:
-        """The node's counters, in which what transports see is counted."""
+    def link(self) -> object | None:
+        """Not None if the peer is another broker."""
 
     @property
-    def turns(self) -> Turns:
-        """How much the node does in one turn of the loop."""
+    def paused(self) -> bool:
+        """Whether the node keeps what goes out until it is `writable`."""
 
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop that watches the epoll object."""
+    def receive(self, data: bytes, now: float, /) -> None:
+        """Take bytes (`data`) that came at `now` (s), cut anywhere."""
 
-    @property
-    def time(self) -> Callable[[], float]:
-        """Returns the time of the monotonic clock (s)."""
+    def pause(self) -> None:
+        """Note that the stream holds enough."""
 
-    def went_on(self, now: float) -> bool:
-        """Return whether the process was stopped until a moment before `now` (s)."""
-
-    def end_turn(self) -> None:
-        """Flush, hand out effects, arm the timer."""
-
-    def wake(self) -> None:
-        """Have `end_turn` called at the end of this turn of the loop."""
-
-    def chores(self, now: float) -> None:
-        """Do what is to be done now and then while there are turns; `now`: s."""
+    def writable(self, now: float, /) -> None:
+        """Note that the stream takes bytes again, at `now` (s)."""
 
 
 class EpollTransport:
@@ -133,7 +115,7 @@ class EpollTransport:
         "streams",
     )
 
-    def __init__(self, driver: TransportDriver) -> None:
+    def __init__(self, driver: LoopTurns) -> None:
         buffer = bytearray(READ_SIZE)
         self.driver = driver
         self.streams: dict[int, EpollStream] = {}
@@ -354,6 +336,9 @@ class EpollStream:
         "reading",
         "state",
     )
+
+    # What a compiled class lets go of by `del`.
+    __deletable__ = ("conn",)
 
     conn: Connection
 
@@ -583,7 +568,7 @@ class EpollStream:
 
     def _tell(self, reason: str) -> None:
         driver = self.poller.driver
-        conn: Connection | None = getattr(self, "conn", None)
+        conn = getattr(self, "conn", None)
         # Without a connection it had no place yet. About `del` see `Node.connection_lost`.
         if conn is not None:
             del self.conn

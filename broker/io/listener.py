@@ -12,7 +12,7 @@ from typing import Any
 
 from broker.base.limits import Limits
 from broker.config.listener_options import ListenerOptions
-from broker.io.driver import Driver, StreamProtocol
+from broker.io.driver import Driver
 from broker.io.epoll_transport import AVAILABLE
 from broker.io.listeners import (
     LoopServer,
@@ -25,6 +25,7 @@ from broker.io.listeners import (
     resolve,
 )
 from broker.io.proxy_protocol import ProxyHeader
+from broker.io.stream_protocol import StreamProtocol
 
 BACKLOG = 4096
 """connections that the kernel completes before they are accepted; it caps this itself

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.base.machine import files_for_clients
-from broker.io.driver import socket_name
 from broker.io.epoll_transport import EpollStream
 from broker.io.proxy_protocol import ProxyError, ProxyHeader, parse, wanted
+from broker.io.stream_protocol import socket_name
 
 if TYPE_CHECKING:
     from broker.io.driver import Driver

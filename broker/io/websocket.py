@@ -20,10 +20,11 @@ from websockets.protocol import CONNECTING, OPEN, Event
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from broker.io.driver import Driver, describe, kernel_holds
+from broker.io.driver import Driver
 from broker.io.epoll_transport import HIGH_WATER
 from broker.io.listeners import Places
 from broker.io.proxy_protocol import ProxyHeader
+from broker.io.stream_protocol import describe, kernel_holds
 from broker.io.websocket_frames import binary_head, find_frame, is_message, unmasked
 from broker.wire.constants import MAX_PACKET_SIZE
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from broker.base.limits import DEFAULTS
 from broker.base.timers import Timer
 from broker.config.node_config import NodeConfig
-from broker.io.driver import Driver, StreamProtocol
+from broker.io.driver import Driver
+from broker.io.stream_protocol import StreamProtocol
 from broker.node import Node
 from broker.wire import encode_packet
 from broker.wire.packets import Publish

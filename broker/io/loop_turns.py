@@ -1,0 +1,141 @@
+"""Turns of the event loop around a `Node`: flush, effects, deadline; no decisions."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.base.timers import NEVER, Deadline
+from broker.base.turns import Turns
+
+if TYPE_CHECKING:
+    from broker.base.counters import Counters
+    from broker.base.limits import Limits
+    from broker.core.connection import Connection
+    from broker.node import Node
+
+
+CHORES_PERIOD = 0.02
+"""s between two times that chores are done, if there are turns: as often as memory is counted at
+most."""
+
+WENT_ON = 1.0
+"""s after a stop of the process in which new connections may have waited in the kernel during
+it."""
+
+
+class LoopTurns:
+    """What is done in each turn of the loop `loop` for `node`, whatever its connections are.
+    `on_effects` is called when the node has effects."""
+
+    def __init__(
+        self, node: Node, loop: asyncio.AbstractEventLoop, on_effects: Callable[[], None]
+    ) -> None:
+        self.node = node
+        self.limits: Limits = node.limits
+        self.counters: Counters = node.counters
+        self.turns: Turns = node.turns
+        self.turn_time: float = node.limits.turn_time
+        """How long a read may take before it is the last one of its turn (s)."""
+        self.loop = loop
+        # The clock of both loops in ns: uvloop rounds its time to ms, too coarse for round trips.
+        self.time: Callable[[], float] = time.monotonic
+        self._on_effects = on_effects
+        self.flushing = False
+        """Whether a flush is planned for the end of this turn of the loop."""
+        self._deadline: Deadline = node.deadline
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
+        self.stopped = False
+        # When a stop of the process was last noticed (s).
+        self._went_on = -WENT_ON
+        self.collect_at = NEVER
+        """When the garbage collector is due (s); never in a process that is not only a broker."""
+        self.chores_at = 0.0
+        """When `chores` are due (s)."""
+        # The CPU time of this thread when chores were done last (s).
+        self._worked = time.thread_time()
+
+    def went_on(self, now: float) -> bool:
+        """Return whether this process was stopped until a moment before `now` (s), for so long that
+        clients may have gone elsewhere."""
+        if now > self._timer_at + self.limits.move_time:
+            self._went_on = now
+        return now < self._went_on + WENT_ON
+
+    def chores(self, now: float) -> None:
+        """Do what is to be done now and then while there are turns: tell the node how long it has
+        worked, and run the garbage collector over new objects (it ignores those of before the
+        start). `now`: s."""
+        self.chores_at = now + CHORES_PERIOD
+        worked = time.thread_time()
+        self.node.worked(worked - self._worked)
+        self._worked = worked
+        if now >= self.collect_at:
+            self.collect_at = now + self.limits.collect
+            gc.collect(1)
+
+    def wake(self, source: Connection | None = None) -> None:
+        """Plan a flush for the end of this turn of the loop, however many connections were read in
+        it.
+
+        While a subscriber or link is behind, flush at once too, so that the publisher that was just
+        read is the one that is paused.
+        """
+        if self.node.paused:
+            self.node.flush(source)
+        if not self.flushing:
+            self.flushing = True
+            self.loop.call_soon(self.run)
+
+    def look(self, now: float) -> None:
+        """Look for connections that were closed, which is due before anything is sent; `now`: s."""
+
+    def run(self) -> None:
+        """End a turn in which nobody may have looked for connections that were closed."""
+        now = self.time()
+        self.look(now)
+        self.end_turn()
+        if now >= self.chores_at:
+            self.chores(now)
+
+    def end_turn(self) -> None:
+        """Flush, hand out effects, arm the timer."""
+        self.flushing = False
+        node = self.node
+        node.flush()
+        if node.effects:
+            self._on_effects()
+            if node.dirty:
+                node.flush()
+        self.turns.work = 0
+        if self._deadline.at < self._timer_at and not self.stopped:
+            self._arm()
+
+    def _arm(self) -> None:
+        """Have the node called at its deadline."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = self._deadline.at
+        # uvloop rounds to ms, possibly down.
+        self._timer = self.loop.call_at(self._timer_at + 0.0005, self._tick)
+
+    def _tick(self) -> None:
+        began = self.time()
+        self.went_on(began)
+        self._timer = None
+        self._timer_at = NEVER
+        self.node.tick(began)
+        self.run()
+        self.turns.took(self.time() - began)
+
+    def stop(self) -> None:
+        """End the ticks of the node."""
+        self.stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._timer_at = NEVER
