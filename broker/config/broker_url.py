@@ -1,0 +1,45 @@
+"""The address of a foreign broker as users write it: mqtt[s]://[USER@]HOST[:PORT]."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+__all__ = ["BrokerUrl", "read_url"]
+
+PORTS = {"mqtt": 1883, "mqtts": 8883}
+
+
+class BrokerUrl(NamedTuple):
+    """Where a broker is, and as whom to log in there."""
+
+    host: str
+    port: int
+    tls: bool
+    user: str | None
+
+    def __str__(self) -> str:
+        scheme = "mqtts" if self.tls else "mqtt"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}://{host}:{self.port}"
+
+
+def read_url(text: str) -> BrokerUrl:
+    """Return the address. Raises ValueError with one line that says what is wrong, without a
+    password that may be in the text."""
+    wanted = "must be mqtt[s]://[USER@]HOST[:PORT]"
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise ValueError(wanted) from None
+    if parts.scheme not in PORTS or not parts.hostname or parts.path not in ("", "/"):
+        raise ValueError(wanted)
+    if parts.query or parts.fragment:
+        raise ValueError(wanted)
+    if parts.password is not None:
+        raise ValueError("a password is given by a file, as everybody sees command lines")
+    user = unquote(parts.username) if parts.username else None
+    if port == 0:
+        raise ValueError("port must be 1-65535")
+    return BrokerUrl(parts.hostname, port or PORTS[parts.scheme], parts.scheme == "mqtts", user)
