@@ -1,5 +1,5 @@
-"""`mqttree run | status | drain | passwd | live | bench`: the command line, and what all commands
-share.
+"""`mqttree run | status | drain | passwd | live | federate | bench`: the command line, and what all
+commands share.
 
 Exit codes: 0 all went well; 1 `status` or `drain` got no answer; 2 bad input of any kind, said in
 one line; 130 interrupted.
@@ -60,6 +60,10 @@ def _main(words: list[str]) -> int:
         from broker.cli import live
 
         return live.main(words[1:])
+    if words and words[0] == "federate":
+        from broker.cli import federate
+
+        return federate.main(words[1:])
     if (
         words
         and words[0] not in ("run", "status", "drain", "passwd")
@@ -227,6 +231,9 @@ def _parser() -> Parser:
     _add_passwd(users)
     commands.add_parser(
         "live", help="run several brokers on this machine and draw their tree", add_help=False
+    )
+    commands.add_parser(
+        "federate", help="make a foreign broker part of a federation", add_help=False
     )
     commands.add_parser(
         "bench", help="scenarios, comparison, reports (mqttree bench --help)", add_help=False
