@@ -14,7 +14,7 @@ from broker.cluster.delivery.forwarder import Forwarder
 from broker.cluster.link.link import Link
 from broker.cluster.link.link_states import State
 from stp.priority_vector import RootVector, better_root
-from tests.sim.clients import Got, Interest, Ledger, Sent, SimClient, matches
+from tests.sim.clients import LASTING, Got, Interest, Ledger, Sent, SimClient, matches
 from tests.sim.world import End, Host, World
 
 Life = tuple[int, int]
@@ -533,7 +533,8 @@ class Messages:
 
     def _owed(self, sent: Sent) -> bool:
         """Whether a message is owed to who subscribes to it."""
-        return bool(sent.qos) and sent.acked is not None
+        lasts = sent.expiry is None or sent.expiry >= LASTING
+        return bool(sent.qos) and sent.acked is not None and lasts
 
     def _due(self, client: SimClient) -> list[Interest]:
         """Return a client's subscriptions that it has had ever since, in one session."""
@@ -581,12 +582,7 @@ class Messages:
         got = {g.number for g in client.got}
         lost = []
         for sent in self.ledger.sent:
-            if (
-                not sent.qos
-                or sent.acked is None
-                or sent.number in got
-                or not self._lives(sent.life)
-            ):
+            if not self._owed(sent) or sent.number in got or not self._lives(sent.life):
                 continue
             if self.world.hosts[sent.life[0]] not in here:
                 continue

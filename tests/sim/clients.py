@@ -45,6 +45,12 @@ def matches(topic_filter: str, topic: str) -> bool:
     return len(levels) == len(names)
 
 
+UNCOUNTED = 5.0
+
+LASTING = 1000
+"""s; what expires later lasts for all of a schedule."""
+
+
 @dataclass(slots=True, eq=False)
 class Sent:
     """A message that a client published, or will have published with its will."""
@@ -68,6 +74,8 @@ class Sent:
     (MQTT-4.3.2)."""
     will: bool = False
     packet: Publish | None = None
+    expiry: int | None = None
+    """Its Message Expiry Interval (s), None: it does not expire."""
 
 
 @dataclass(slots=True)
@@ -163,6 +171,10 @@ class SimClient:
         self.got: list[Got] = []
         self.deleted: list[str] = []  # topics of empty messages
         self.ack_delay = 0.0
+        # What is published with MQTT 5 and without RETAIN expires after these, in turn (s).
+        self.expiries: tuple[int, ...] = ()
+        # s that a message may be under way, which no broker counts, and that rounding adds.
+        self.uncounted = UNCOUNTED
         self.on_up: Callable[[SimClient], None] | None = None
         self.errors: list[str] = []
         self._end: End | None = None
@@ -522,6 +534,9 @@ class SimClient:
                 Property.USER_PROPERTY: [("number", str(sent.number))],
                 Property.CONTENT_TYPE: "text",
             }
+        if self.expiries and self.version == 5 and not retain:
+            sent.expiry = self.expiries[sent.number % len(self.expiries)]
+            properties = (properties or {}) | {Property.MESSAGE_EXPIRY_INTERVAL: sent.expiry}
         sent.packet = Publish(topic, payload, qos, retain, False, packet_id, properties)
         if packet_id is not None:
             self._out[packet_id] = sent
@@ -576,9 +591,27 @@ class SimClient:
             return
         if packet.payload != sent.packet.payload:
             self.errors.append(f"payload of message {sent.number} was changed")
-        if self.version == 5 and (packet.properties or None) != (sent.packet.properties or None):
+        properties, published = packet.properties or {}, sent.packet.properties or {}
+        if sent.expiry is not None:
+            self._in_time(packet, sent)
+            expiry = int(Property.MESSAGE_EXPIRY_INTERVAL)
+            properties = {name: value for name, value in properties.items() if name != expiry}
+            published = {name: value for name, value in published.items() if name != expiry}
+        if self.version == 5 and properties != published:
             self.errors.append(
                 f"properties of message {sent.number} were changed: {packet.properties}"
+            )
+
+    def _in_time(self, packet: Publish, sent: Sent) -> None:
+        """What expires says no more than is left of its time, and does not come when that is over;
+        what is sent again may."""
+        assert sent.expiry is not None
+        left = (packet.properties or {}).get(Property.MESSAGE_EXPIRY_INTERVAL, 0)
+        passed = self.world.now - sent.at
+        if left > sent.expiry or (not packet.dup and passed + left > sent.expiry + self.uncounted):
+            self.errors.append(
+                f"message {sent.number} expires after {sent.expiry} s, and came {passed:.2f} s "
+                f"after it was published, with {left} s left"
             )
 
 

@@ -75,6 +75,7 @@ class Schedule:
             pairs = [(a, b) for b in range(self.count) for a in range(b)]
             self.apart = [pair for pair in pairs if rng.random() < rng.choice((0.2, 0.5))]
         self.converge = 0.0
+        self.expiries: tuple[int, ...] = ()  # as of `SimClient`
         self.groups: Groups | None = None  # in a third of the schedules
         if seed % 3 == 0:
             self.groups = Groups(
@@ -143,6 +144,7 @@ class Schedule:
         settings.setdefault("clean", rng.random() < 0.8)
         settings.setdefault("receive_maximum", rng.choice((0, 1, 5, 100)))
         client = SimClient(self.world, self.ledger, name, host, **settings)
+        client.expiries = self.expiries
         self.clients.append(client)
         self.world.after(rng.uniform(0.0, 0.5), client.connect)
         return client

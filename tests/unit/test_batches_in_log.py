@@ -170,9 +170,7 @@ def test_a_neighbour_lacks_the_same_messages_of_a_batch_as_one_by_one(
         candidates, behind = log.lacked({KEYS[0]: window}, 0, len(log))
         assert behind == log.next
         lacked = [
-            part
-            for entry in in_order(candidates, KEYS)
-            for part in lacked_parts(entry, window, 0.0)
+            part for entry in in_order(candidates, KEYS) for part in lacked_parts(entry, window)
         ]
         some = [part for entry in lacked for part in wanted_parts(entry, wanted.__contains__)]
         found.append((told(lacked), told(some)))
@@ -230,7 +228,7 @@ def test_a_neighbour_that_wants_everything_gets_batches_undecoded() -> None:
     assert len(log) == 10
     window = LocalWindow(9 * 44, 0.0, None, Limits().max_gaps)
     found, _ = log.lacked({KEYS[0]: window}, 0, 100)
-    lacked = [part for entry in found for part in lacked_parts(entry, window, 0.0)]
+    lacked = [part for entry in found for part in lacked_parts(entry, window)]
     assert [wanted_parts(entry, every_topic) for entry in lacked] == [[entry] for entry in lacked]
     assert len(lacked) == 6
     log.forget_old(1e9)

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.delivery.replay_log import LogEntry
+from broker.cluster.delivery.replay_log import LogEntry, lacked_parts
 from broker.cluster.link.codec import encode_for_links, expiry_of, origin_key
 from broker.cluster.link.message_batch import OLDEST, MessageBatch, encode_batch, is_batch
+from broker.cluster.link.version_vector import OriginWindow
 from broker.core.message import Message
 from broker.core.session import Outgoing
 from broker.wire import Publish, encode_packet
@@ -243,3 +244,23 @@ def test_a_batch_that_comes_at_once_is_delivered_as_it_came(qos: int) -> None:
     late = encode_packet(Publish("a", b"x", qos, packet_id=number, properties=text), 5)
     neighbour.send(encode_batch(origin_key(bid(101), 2_000), 5, late, 1, 5, qos))
     assert not neighbour.up
+
+
+def test_a_message_that_has_expired_on_the_way_is_passed_on_and_not_delivered() -> None:
+    """Its number would be missing else."""
+    world, neighbour, other, client = world_with()
+    key = origin_key(bid(101), 2_000)
+    for number, expires_at in ((1, 1.0), (2, 99.0)):
+        one = Message(b"a", b"%d" % number, 1, False, b"", expires_at, None)
+        neighbour.send(encode_for_links(one, key, number, 2.0))
+    assert [one.payload for one in client.take() if isinstance(one, Publish)] == [b"2"]
+    assert other.messages() == [b"1", b"2"]
+    assert world.node.forwarder.vector[key].top == 2
+    assert world.counters.expired == 1
+
+
+def test_what_has_expired_is_replayed_all_the_same() -> None:
+    message = Message(b"a", b"x", 1, False, b"", 130.0, None)
+    entry = LogEntry(KEY, 1, b"", message, 100.0)
+    assert lacked_parts(entry, OriginWindow(0, 0.0)) == [entry]
+    assert expiry_of(entry.data(1e6)) == 0

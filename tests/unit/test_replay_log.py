@@ -101,9 +101,7 @@ def missed(log: ReplayLog, seen: Vector) -> list[LogEntry]:
     found, behind = log.lacked(seen, 0, len(log))
     assert behind == log.next
     return [
-        part
-        for entry in in_order(found, seen)
-        for part in lacked_parts(entry, seen[entry.key], 0.0)
+        part for entry in in_order(found, seen) for part in lacked_parts(entry, seen[entry.key])
     ]
 
 

@@ -419,7 +419,8 @@ class Forwarder:
             return
         if held and entry is not None and feed is not None:
             self._gap_recovery.hold(feed, entry)
-        if message.expires_at is not None and now > message.expires_at:
+        # What has expired on the way, or in the log of another broker, counts as having been here.
+        if message.expires_at is not None and now >= message.expires_at:
             self.node.counters.expired += 1
             return
         new = (

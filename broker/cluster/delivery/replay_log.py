@@ -570,11 +570,10 @@ class ReplayLog:
         return in_order(found, numbers)
 
 
-def lacked_parts(entry: LogEntry, window: OriginWindow, now: float) -> list[LogEntry]:
-    """Return the parts of an `entry` that a neighbour lacks which has had `window` of its origin;
-    none if it has expired by `now` (s)."""
-    if entry.expires_at is not None and now >= entry.expires_at:
-        return []
+def lacked_parts(entry: LogEntry, window: OriginWindow) -> list[LogEntry]:
+    """Return the parts of an `entry` that a neighbour lacks which has had `window` of its origin.
+    What has expired goes there, too: its number would be missing, and later messages wait for
+    it."""
     last = entry.sequence + entry.count - 1
     if entry.sequence > window.top:
         return [entry]
