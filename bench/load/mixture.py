@@ -46,6 +46,7 @@ class MixSpec:
     rate: messages a second of all publishers together, by the clock, each from a random publisher;
         None: as many as the windows let through.
     least, most: payload, bytes.
+    expiry: Message Expiry Interval of each message, s; 0: they do not expire.
     clean: whether sessions end with their connection.
     settle: s between the last subscription and the first message.
     warmup, seconds, drain: s; drain is how long without any progress the end waits for the rest.
@@ -67,6 +68,7 @@ class MixSpec:
     most: int = 256
     version: int = 4
     user_properties: int = 0
+    expiry: int = 0
     transport: Literal["tcp", "tls", "ws"] = "tcp"
     trusted: str = ""
     clean: bool = True
@@ -91,6 +93,7 @@ class MixSpec:
             ("most", self.least, MOST_PAYLOAD),
             ("version", 4, 5),
             ("user_properties", 0, 100 if self.version == 5 else 0),
+            ("expiry", 0, 0xFFFFFFFF if self.version == 5 else 0),
             ("processes", 1, 64),
         ):
             if not least <= getattr(self, name) <= most:
@@ -117,7 +120,8 @@ class MixSpec:
             b"\x26" + packets.string(f"key-{i:04d}") + packets.string(f"value-{i:04d}")
             for i in range(self.user_properties)
         )
-        return packets.varint(len(pairs)) + pairs
+        expiry = b"\x02" + self.expiry.to_bytes(4, "big") if self.expiry else b""
+        return packets.varint(len(expiry + pairs)) + expiry + pairs
 
 
 class Mixture:

@@ -74,6 +74,11 @@ _VARIANTS: tuple[tuple[str, str, Callable[[MixSpec], MixSpec]], ...] = (
         "MQTT 5, 4 user properties",
         lambda spec: dataclasses.replace(spec, version=5, user_properties=4),
     ),
+    (
+        "v5expiry",
+        "MQTT 5, messages that expire",
+        lambda spec: dataclasses.replace(spec, version=5, expiry=3600),
+    ),
     ("journal", "sessions kept, journal", lambda spec: dataclasses.replace(spec, clean=False)),
 )
 _VARIED = ("mix0", "mix1", "paced1")
