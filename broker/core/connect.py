@@ -620,6 +620,7 @@ class ConnectHandshake:
 
 def calls_as_broker(connect: Connect) -> bool:
     """Return whether a CONNECT with the top bit of the protocol level is that of a link. Bridges of
-    other brokers, such as Mosquitto's, set that bit, too: they are clients (`Client.bridge`)."""
+    other brokers, such as Mosquitto's, set that bit, too: they are clients (`Client.bridge`).
+    Either of two properties is enough: a link that lacks the other one is told so."""
     said = (connect.properties or {}).get(Property.USER_PROPERTY, [])
-    return connect.version == 5 and any(name == "protocol" for name, _ in said)
+    return connect.version == 5 and any(name in ("protocol", "boot") for name, _ in said)

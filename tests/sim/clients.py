@@ -46,7 +46,7 @@ def matches(topic_filter: str, topic: str) -> bool:
 
 
 UNCOUNTED = 5.0
-
+"""s; what no broker counts of the time that a message is under way, and what rounding adds."""
 LASTING = 1000
 """s; what expires later lasts for all of a schedule."""
 
@@ -152,8 +152,7 @@ class SimClient:
         self.begun: dict[int, float] = {}
         self._unsubscribed = False
         self.holders: set[tuple[int, int]] = set()  # brokers that this session was at
-        # It moves faster than the brokers' clocks distinguish times: they may take the last for the
-        # older.
+        # It moves faster than brokers' clocks distinguish times: they may take the last for older.
         self.hasty = False
         self.forked = False  # there are cuts, after which it may have several sessions for a moment
         # By such clocks an older connection of ours counted as the newer one: we subscribe again.
@@ -163,17 +162,14 @@ class SimClient:
         self.interests: list[Interest] = []
         # The brokers that any session of ours may have been at.
         self.places: set[tuple[int, int]] = set()
-        # Connection -> broker, s of CONNECT and CONNACK, whether the broker had heard of the last
-        # one.
+        # Connection -> broker, s of CONNECT and CONNACK, whether the broker had heard of the last.
         self.visits: dict[int, tuple[tuple[int, int], float, float, bool]] = {}
         self._heard = True
         self.ever: list[Interest] = []  # of all sessions
         self.got: list[Got] = []
         self.deleted: list[str] = []  # topics of empty messages
         self.ack_delay = 0.0
-        # What is published with MQTT 5 and without RETAIN expires after these, in turn (s).
-        self.expiries: tuple[int, ...] = ()
-        # s that a message may be under way, which no broker counts, and that rounding adds.
+        self.expiries: tuple[int, ...] = ()  # s; of MQTT 5 messages without RETAIN, in turn
         self.uncounted = UNCOUNTED
         self.on_up: Callable[[SimClient], None] | None = None
         self.errors: list[str] = []

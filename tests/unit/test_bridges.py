@@ -166,8 +166,12 @@ def test_a_connect_with_garbage_in_it_is_answered_or_closed(
 
 @pytest.mark.parametrize(
     "said",
-    [[("protocol", "3")], [("protocol", "3"), ("boot", "1"), ("address", "10.0.0.1:1883")]],
-    ids=["protocol", "half"],
+    [
+        [("protocol", "3")],
+        [("boot", "1"), ("address", "10.0.0.1:1883")],
+        [("protocol", "3"), ("boot", "1"), ("address", "10.0.0.1:1883")],
+    ],
+    ids=["protocol", "boot", "half"],
 )
 def test_half_of_a_links_properties_are_a_broken_link(said: list[tuple[str, str]]) -> None:
     world = World()
@@ -184,7 +188,7 @@ def test_half_of_a_links_properties_are_a_broken_link(said: list[tuple[str, str]
 def test_a_bridge_with_other_user_properties_is_a_client() -> None:
     world = World()
     client = world.open(5)
-    said = [("cluster", "theirs"), ("boot", "1")]
+    said = [("cluster", "theirs"), ("name", "b")]
     connect = connect_packet("b", 5, properties={Property.USER_PROPERTY: said})
     connect.bridge = True
     client.send(connect)
