@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from math import inf
 
 from tests.sim.checkers import Life, Meetings, Messages
-from tests.sim.clients import Ledger, Sent, SimClient, matches
+from tests.sim.clients import LASTING, Ledger, Sent, SimClient, matches
 from tests.sim.world import Host, World
 
 GROUPS = (("g", "a/#"), ("h", "a/#"), ("g", "x/y/z"), ("g", "+/b"), ("i", "deep/#"), ("i", "a"))
@@ -160,6 +160,7 @@ class Groups:
                 sent.qos
                 and sent.acked is not None
                 and not sent.will
+                and (sent.expiry is None or sent.expiry >= LASTING)
                 and matches(group[1], sent.topic)
             ):
                 alive = (
