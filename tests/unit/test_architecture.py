@@ -246,6 +246,13 @@ def test_decisions_are_numbered_from_one_without_gaps() -> None:
     assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
 
 
+def test_test_modules_of_folders_that_are_no_packages_have_different_names() -> None:
+    """pytest imports them by their name alone, and refuses to collect a second one."""
+    folders = [each for each in (ROOT / "tests").iterdir() if not (each / "__init__.py").exists()]
+    names = [path.name for folder in folders for path in folder.glob("*.py")]
+    assert {name for name in names if names.count(name) > 1} == set()
+
+
 def test_constraints_are_exact_and_of_no_machine() -> None:
     lines = read("constraints.txt").splitlines()
     wrong = [
