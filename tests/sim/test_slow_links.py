@@ -326,3 +326,35 @@ def test_only_the_first_takeover_waits_for_a_message_that_is_gone() -> None:
         assert back.present
         waited.append(world.now - began)
     assert waited[0] >= COMPLETE_TIME > 1.0 > waited[1]
+
+
+def test_a_flooding_holder_says_what_it_still_lacks() -> None:
+    """b1 - b0 - b2. The link from b0 to b1 is full of a large message when b2 joins, which floods.
+    So b1 hears neither what b2 wants nor b2's question for what it lacks, and sends b0 only what b0
+    wants. The client of b2 goes to b0, which waits for the rest of the session less long than the
+    question takes: b0 has to ask b1 for what neither of them has."""
+    row = Row(2, routing="interest")
+    world = row.world
+    world.rate, world.window, world.high_water = 1.25e8, 1 << 20, 1 << 18
+    world.limit_rate(0, 1, 20 * MBIT)
+    row.connect(1, "reader").subscribe("large")
+    local = row.connect(0, "local")
+    local.subscribe("both")
+    row.connect(0, "large").publish("large", bytes(40 * MB), qos=1)
+    row.run()
+    world.block(1, 2)
+    world.add(discovery="multicast", capability=1.0, routing="flood").start()
+    row.until(lambda: row.node(2).forwarding)
+    client = row.connect(2)
+    client.subscribe("both", "one")
+    publisher = row.connect(1, "p")
+    publisher.publish("one", b"1")
+    publisher.publish("both", b"2")
+    row.until(lambda: local.payloads == [b"2"])
+    client.cut()
+    back = row.client(0)
+    row.until(lambda: back.connacks, 10.0)
+    assert back.present
+    row.until(lambda: sorted(back.payloads) == [b"1", b"2"], 20.0)
+    row.run()
+    assert len(back.payloads) == 2

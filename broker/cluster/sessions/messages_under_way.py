@@ -77,7 +77,7 @@ class MessagesUnderWay:
         self._gap_recovery = gap_recovery
         # Client -> stamp of the taker that waits until the session is complete, since when (s).
         self._asked: dict[str, tuple[int, float]] = {}
-        # With flooding: numbers that were waited for and did not arrive.
+        # Of flooded origins: numbers that were waited for and did not arrive.
         self._never: dict[bytes, Ranges] = {}
 
     def awaited(self, asked: Asked, now: float, *, late: bool = False) -> bool:
@@ -89,19 +89,13 @@ class MessagesUnderWay:
         if self._asked.get(client_id, (0, now))[0] != asked.stamp:
             self._asked[client_id] = (asked.stamp, now)
         since = self._asked[client_id][1]
-        vector = self._origins.vector
         waited = now - since
         if not merge and self._strategy.everything_arrives():
-            waits = self._under_way(need, waited, late)
+            flooded, asked_for = self._by_source(need)
+            waits = self._under_way(flooded, waited, late) or self._lacks(asked_for, waited)
         else:
-            known = {
-                key: window
-                for key, window in need.items()
-                if key in vector and self._comes(key, waited, merge)
-            }
-            waits = (waited < COMPLETE_TIME and self._gap_recovery.unsettled()) or bool(
-                only(known, offered(vector))
-            )
+            unsettled = waited < COMPLETE_TIME and self._gap_recovery.unsettled()
+            waits = unsettled or self._lacks(need, waited, merge=merge)
         if waits and not late:
             if len(self._asked) > self._limits.max_moves:
                 del self._asked[next(iter(self._asked))]
@@ -109,11 +103,34 @@ class MessagesUnderWay:
         del self._asked[client_id]
         return False
 
+    def _by_source(self, need: Vector) -> tuple[Vector, Vector]:
+        """Return the part of `need` that links bring without a question, and the part of origins
+        that are asked for what is missing here, as some broker does not flood: their answer may
+        take longer than a taker waits, and it can ask them itself."""
+        vector = self._origins.vector
+        asked_for = {
+            key: window
+            for key, window in need.items()
+            if key in vector and vector[key].feed is not None
+        }
+        flooded = {key: window for key, window in need.items() if key not in asked_for}
+        return flooded, asked_for
+
+    def _lacks(self, need: Vector, waited: float, *, merge: bool = False) -> bool:
+        """Whether messages of `need` are missing that are still worth waiting for."""
+        vector = self._origins.vector
+        known = {
+            key: window
+            for key, window in need.items()
+            if key in vector and self._comes(key, waited, merge)
+        }
+        return bool(only(known, offered(vector)))
+
     def _under_way(self, need: Vector, waited: float, late: bool) -> bool:
-        """Whether, with flooding, messages of `need` are still to come: over links, behind what is
-        queued there, even if their origin is gone. Messages that newer ones have overtaken come
-        soon, in a replay, or never, as an expired one is not replayed. Later takeovers do not wait
-        for those that did not come."""
+        """Whether messages of `need`, of flooded origins, are still to come: over links, behind
+        what is queued there, even if their origin is gone. Messages that newer ones have overtaken
+        come soon, in a replay, or never, as an expired one is not replayed. Later takeovers do not
+        wait for those that did not come."""
         vector = self._origins.vector
         lacks = uncovered(need, dict.fromkeys(need, OriginWindow(0, 0.0)), self.offered())
         overtaken = {
