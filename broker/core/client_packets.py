@@ -11,6 +11,7 @@ from broker.core.client import CONNACK, Client
 from broker.core.connection_states import State
 from broker.core.effects import Event
 from broker.core.message import Message
+from broker.core.output import deliver_run
 from broker.core.publish import first_route, publish
 from broker.core.qos_fast_path import ACKNOWLEDGED, acknowledgements, publish_run
 from broker.core.reauthentication import authenticate_again
@@ -53,7 +54,6 @@ from broker.wire.publish_header import PACKET_IDS, PUBLISH, PUBREL_HEAD, run_end
 from broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
-    from broker.core.connection import Connection
     from broker.core.ports import OutgoingBatch
     from broker.core.route import Route
 
@@ -65,23 +65,6 @@ FILTERS: Final = frozenset((0x82, 0xA2))
 """First bytes of SUBSCRIBE and UNSUBSCRIBE."""
 
 PINGRESP: Final = b"\xd0\x00"
-
-
-def _deliver_run(
-    dirty: list[Connection | Session], targets: tuple[Session, ...], chunk: bytes, messages: int
-) -> int:
-    """Give a run of QoS 0 packets, perhaps of several topics, to those who all get all of it as it
-    is; returns how many packets that is for all of them together.
-
-    `dirty`: whose outbox is not empty; `targets`: who gets it; `chunk`: its bytes, `messages`
-    packets.
-    """
-    for session in targets:
-        outbox = session.outbox
-        if not outbox:
-            dirty.append(session)
-        outbox.append(chunk)
-    return messages * len(targets)
 
 
 class ClientPackets(Client):
@@ -163,9 +146,7 @@ class ClientPackets(Client):
                         if targets is None:
                             if raw is not None:
                                 chunk = data[begin:position]
-                                delivered += _deliver_run(
-                                    self.dirty, raw, chunk, published - before
-                                )
+                                delivered += deliver_run(self.dirty, raw, chunk, published - before)
                                 raw = None
                             after = end if alone else run_end(data, position, start, end)
                             self._publish_run(
@@ -176,9 +157,7 @@ class ClientPackets(Client):
                         if raw is not targets:
                             if raw is not None:
                                 chunk = data[begin:position]
-                                delivered += _deliver_run(
-                                    self.dirty, raw, chunk, published - before
-                                )
+                                delivered += deliver_run(self.dirty, raw, chunk, published - before)
                             raw = targets
                             begin = position
                             before = published
@@ -193,7 +172,7 @@ class ClientPackets(Client):
                         position = after
                         continue
                 if raw is not None:
-                    delivered += _deliver_run(
+                    delivered += deliver_run(
                         self.dirty, raw, data[begin:position], published - before
                     )
                     raw = None
@@ -236,7 +215,7 @@ class ClientPackets(Client):
                     break
         except WireError as error:
             if raw is not None:
-                delivered += _deliver_run(self.dirty, raw, data[begin:position], published - before)
+                delivered += deliver_run(self.dirty, raw, data[begin:position], published - before)
             if batch is not None:
                 batch.flush()
             counters = conn.counters
@@ -247,7 +226,7 @@ class ClientPackets(Client):
             return size
         if raw is not None:
             chunk = data if position - begin == size else data[begin:position]
-            delivered += _deliver_run(self.dirty, raw, chunk, published - before)
+            delivered += deliver_run(self.dirty, raw, chunk, published - before)
         if batch is not None:
             batch.flush()
         counters = conn.counters

@@ -13,6 +13,7 @@ from broker.base import costs
 from broker.base.timers import Scheduler
 from broker.core.effects import AuthorizeReceive
 from broker.core.message import Message
+from broker.core.output import deliver_run
 from broker.core.route import Delivery, Interned, Key, Route, encode_identifier
 from broker.core.route_cache import RouteCache
 from broker.core.session import Session, SharedGroup, SharedOutgoing, Subscription
@@ -328,22 +329,14 @@ class Dispatcher:
         session that published them, None if another broker did. Not `groups`: shared subscriptions
         get nothing.
         """
-        dirty = self.node.dirty
+        node, messages, delivered = self.node, len(chunk) // size, 0
         if route.plain4:
             data = chunk if version != 5 else convert_run(chunk, prefix, size, 4)
-            for session in route.plain4:
-                outbox = session.outbox
-                if not outbox:
-                    dirty.append(session)
-                outbox.append(data)
+            delivered = deliver_run(node.dirty, route.plain4, data, messages)
         if route.plain5:
             data = chunk if version == 5 else convert_run(chunk, prefix, size, 5)
-            for session in route.plain5:
-                outbox = session.outbox
-                if not outbox:
-                    dirty.append(session)
-                outbox.append(data)
-        self.node.counters.delivered += len(chunk) // size * (len(route.plain4) + len(route.plain5))
+            delivered += deliver_run(node.dirty, route.plain5, data, messages)
+        node.counters.delivered += delivered
         shared = route.shared if groups else ()
         if route.special or shared:
             self._run_special(route, chunk, prefix, size, sender, shared)

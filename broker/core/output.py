@@ -4,6 +4,7 @@ journal."""
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from broker.core.session import Session
@@ -11,6 +12,23 @@ from broker.core.session import Session
 if TYPE_CHECKING:
     from broker.core.connection import Connection
     from broker.core.ports import Journal
+
+
+def deliver_run(
+    dirty: list[Connection | Session], targets: Sequence[Session], chunk: bytes, messages: int
+) -> int:
+    """Give a run of QoS 0 packets, perhaps of several topics, to those who all get all of it as it
+    is; return how many packets that is for all of them together.
+
+    `dirty`: whose outbox is not empty; `targets`: who gets it; `chunk`: its bytes, `messages`
+    packets.
+    """
+    for session in targets:
+        outbox = session.outbox
+        if not outbox:
+            dirty.append(session)
+        outbox.append(chunk)
+    return messages * len(targets)
 
 
 class Sender(Protocol):

@@ -3,7 +3,6 @@ passed on as it came."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from broker.base.sequence_set import LAST
@@ -11,6 +10,7 @@ from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import encode_for_links
 from broker.cluster.link.message_batch import MessageBatch, encode_batch
 from broker.core.message import Message
+from broker.core.output import deliver_run
 from broker.core.qos_fast_path import send_expiring, send_on
 from broker.wire.errors import MalformedPacket
 from broker.wire.properties import (
@@ -240,32 +240,25 @@ class IncomingBatches:
     ) -> None:
         """Deliver QoS 0 packets here: those that follow each other and that the same sessions get
         as they are, as one piece."""
-        data, five = batch.packets, batch.version == 5
-        shown = self._node.hooks.topics or batch.age
+        node, data, five = self._node, batch.packets, batch.version == 5
+        shown = node.hooks.topics or batch.age
         targets: tuple[Session, ...] | None = None
-        begin = messages = 0
+        begin = messages = delivered = 0
         for piece in pieces:
             route, position, count = piece[0], piece[1], piece[5]
             raw = None if shown else route.raw5 if five else route.raw4
             if raw is not targets:
                 if targets:
-                    self._deliver(targets, data[begin:position], messages)
+                    chunk = data[begin:position]
+                    delivered += deliver_run(node.dirty, targets, chunk, messages)
                 targets, begin, messages = raw, position, 0
             if raw is None:
                 self._deliver_single(link, batch, piece, now)
             messages += count
         if targets:
-            self._deliver(targets, data[begin:] if begin else data, messages)
-
-    def _deliver(self, targets: Sequence[Session], chunk: bytes, messages: int) -> None:
-        node = self._node
-        node.counters.delivered += messages * len(targets)
-        dirty = node.dirty
-        for session in targets:
-            outbox = session.outbox
-            if not outbox:
-                dirty.append(session)
-            outbox.append(chunk)
+            chunk = data[begin:] if begin else data
+            delivered += deliver_run(node.dirty, targets, chunk, messages)
+        node.counters.delivered += delivered
 
     def _deliver_single(self, link: Link, batch: MessageBatch, piece: Piece, now: float) -> None:
         """Deliver packets to receivers that need more than their bytes."""
