@@ -20,8 +20,8 @@ of 1 KiB these are 4 MiB, and a few KiB each beside their logs."""
 
 IDLE_INTERVALS = 10
 """core intervals without a core, interest or any message after which a topic is forgotten. Three
-times as long as a core lives: nobody can still follow the announcements of this broker, whose
-numbers then begin anew."""
+times as long as a core lives: no broker can still follow the announcements of this one, whose
+numbers then begin at 0 again."""
 
 COMPLAINT_INTERVAL = 60.0
 """s between two lines about messages that cannot be read: anyone can send as many as they like."""
@@ -65,7 +65,7 @@ class Federator:
         self.topics_refused = 0
         """Beacons and announcements of topics beyond the bound."""
         self.unknown_topics = 0
-        """Other messages of topics that have no mesh here: nobody is interested."""
+        """Other messages of topics that have no mesh here, as no client is interested."""
         self._meshes: dict[str, Mesh] = {}
         self._effects: list[Effect] = []
         # (when, topic) of cores that will announce. An entry counts if `_due` has the same time.

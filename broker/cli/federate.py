@@ -14,11 +14,12 @@ from broker.base import log_format
 from broker.base.log_format import log_line
 from broker.cli.command_line import Parser, complain
 from broker.config.broker_url import BrokerUrl, read_url
+from broker.config.options import LEVELS
+from broker.config.secret_file import read_secret
 from broker.io.federator_driver import FederatorDriver
+from broker.io.tls import client_context, describe_error
 from federator.federator import Federator
 from federator.settings import Codec, NonMember, Settings
-
-LEVELS = ("debug", "info", "warning", "error")
 
 
 def main(words: Sequence[str]) -> int:
@@ -79,7 +80,7 @@ def _driver(arguments: argparse.Namespace) -> FederatorDriver:
         settings = settings.as_public_code()
     password = None
     if arguments.password_file is not None:
-        password = Path(arguments.password_file).read_bytes().rstrip(b"\r\n")
+        password = read_secret(arguments.password_file, 1, "a password")
     return FederatorDriver(
         Federator(settings),
         urls,
@@ -96,12 +97,11 @@ def _url(flag: str, text: str) -> BrokerUrl:
         raise ValueError(f"{flag}: {error}") from None
 
 
-def _context(cafile: str | None) -> ssl.SSLContext:
-    """Make the context of TLS connections: a broker needs a certificate for its name, of the
-    authorities in `cafile` or of the system's. Raises OSError."""
-    context = ssl.create_default_context(cafile=cafile)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
+def _context(cafile: Path | None) -> ssl.SSLContext:
+    try:
+        return client_context(cafile)
+    except OSError as error:
+        raise ValueError(f"--cafile: cannot use {cafile}: {describe_error(error)}") from None
 
 
 def _parser() -> Parser:
@@ -163,8 +163,13 @@ def _parser() -> Parser:
         help="differ from the paper where the public implementation in Rust does, to mix with it",
     )
     add("--qos", type=int, choices=(0, 1, 2), default=2, help="of all that federators send (2)")
-    add("--password-file", metavar="FILE", help="file with the password of the URLs' users")
-    add("--cafile", metavar="FILE", help="authorities that brokers' certificates are of")
+    add(
+        "--password-file",
+        metavar="FILE",
+        type=Path,
+        help="file with the password of the URLs' users",
+    )
+    add("--cafile", metavar="FILE", type=Path, help="authorities that brokers' certificates are of")
     add("--log-level", choices=LEVELS, default="info", help="lowest level that is logged (info)")
     add("--log-format", choices=("text", "json"), default="text", help="of the log (text)")
     return parser

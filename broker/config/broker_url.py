@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from broker.base.address import Address
+
 __all__ = ["BrokerUrl", "read_url"]
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
@@ -20,8 +22,7 @@ class BrokerUrl(NamedTuple):
 
     def __str__(self) -> str:
         scheme = "mqtts" if self.tls else "mqtt"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{scheme}://{host}:{self.port}"
+        return f"{scheme}://{Address(self.host, self.port)}"
 
 
 def read_url(text: str) -> BrokerUrl:

@@ -15,6 +15,7 @@ from broker.base.link_keys import cluster_key
 from broker.base.record import Record
 from broker.config.model import BrokerModel, ClusterModel, values
 from broker.config.node_config import NodeConfig
+from broker.config.secret_file import read_secret
 from broker.config.yaml_file import ConfigError, ConfigFile, kind_of
 from discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
 from discovery.drivers.multicast import GROUP, PORT, interfaces_for
@@ -23,8 +24,6 @@ from discovery.seeds import parse_seeds, split_seeds
 MIN_SECRET = 16
 """bytes; an attacker who has recorded one handshake can guess a shorter cluster secret, however
 slow each guess is."""
-MAX_SECRET = 4096
-"""bytes; a longer one is some other file."""
 
 MAX_COUNT = 1000
 """brokers that `wait-for` may name: more than ever link."""
@@ -428,32 +427,7 @@ def _path(value: object) -> Path:
 
 
 def _secret(value: object) -> bytes:
-    path = _path(value)
-    try:
-        with path.open("rb") as stream:
-            status = os.fstat(stream.fileno())
-            raw = stream.read(MAX_SECRET + 1)
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror or error}") from None
-    if status.st_mode & 0o077:
-        mode = f"{status.st_mode & 0o777:04o}"
-        raise ValueError(
-            f"{path} holds a secret that others may read or change (mode {mode}): chmod 600 {path}"
-        )
-    if status.st_uid not in (os.geteuid(), 0):
-        raise ValueError(
-            f"{path} holds a secret and belongs to another user (uid {status.st_uid}): chown it"
-        )
-    secret = raw.rstrip(b"\r\n")
-    if not secret:
-        raise ValueError(f"{path} is empty")
-    if len(secret) < MIN_SECRET:
-        raise ValueError(
-            f"{path} has {len(secret)} bytes, a cluster secret needs {MIN_SECRET} at least"
-        )
-    if len(raw) > MAX_SECRET:
-        raise ValueError(f"{path} is longer than {MAX_SECRET} bytes")
-    return secret
+    return read_secret(_path(value), MIN_SECRET, "a cluster secret")
 
 
 def _number(low: float, high: float, unit: str = "") -> Callable[[object], float]:

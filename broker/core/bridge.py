@@ -5,7 +5,7 @@ A foreign broker with two bridges to us sends what it got by one of them by the 
 goes round for ever, as MQTT counts no hops, and two equal messages may as well be two. So what
 leads where is asked, not guessed:
 
-    a bridge is read often   -> probe: a message of a topic that nobody uses, to this bridge alone
+    a bridge is read often   -> probe: a message of a topic without other use, to this bridge alone
     that comes by another one -> both lead to one broker: the younger is closed, and refused as long
                                 as the older is connected [bridge_loops]
 """
@@ -98,8 +98,8 @@ class Bridges:
         return self._refused
 
     def came(self, client: BridgePackets) -> None:
-        """Note that a bridge is connected. All are soon probed anew: what leads where may have
-        changed."""
+        """Note that a bridge is connected. All are soon probed again, as what leads where may
+        have changed."""
         clients = self._clients
         for client_id in [known for known, other in clients.items() if not _connected(other)]:
             del clients[client_id]

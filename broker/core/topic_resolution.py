@@ -2,8 +2,8 @@
 Expiry Interval is not the first property: as packets that receivers may get as they are.
 
 An alias belongs to one connection and is never forwarded (MQTT-3.3.2-12); the fast path sends what
-it got. So packets are written anew once, and take the fast path then, whatever their QoS and their
-receivers are.
+it got. So such a packet is written once with its topic, and takes the fast path then,
+whatever its QoS and its receivers are.
 """
 
 from __future__ import annotations

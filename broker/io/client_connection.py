@@ -75,7 +75,7 @@ class _Stream(asyncio.Protocol):
             self.transport.write(out)
 
     def end(self, why: str) -> None:
-        """Close the connection; what waits to be written is lost."""
+        """Close the connection; bytes that are still to be written are lost."""
         self._note(why)
         if self.transport is not None:
             self.transport.abort()

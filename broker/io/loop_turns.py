@@ -95,7 +95,7 @@ class LoopTurns:
         """Look for connections that were closed, which is due before anything is sent; `now`: s."""
 
     def run(self) -> None:
-        """End a turn in which nobody may have looked for connections that were closed."""
+        """End a turn that may not have looked for connections that were closed."""
         now = self.time()
         self.look(now)
         self.end_turn()

@@ -1,9 +1,10 @@
-"""TLS contexts of links between brokers, and what TLS errors say (RFC 8446, RFC 5280; MQTT 5, 4.12
-and 5.4)."""
+"""TLS contexts of connections to other brokers, and what TLS errors say (RFC 8446, RFC 5280;
+MQTT 5, 4.12 and 5.4)."""
 
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 from typing import Any
 
 from broker.config.options import TlsSettings
@@ -27,12 +28,22 @@ def dial_context(settings: TlsSettings) -> ssl.SSLContext:
 
     Raises OSError (ssl.SSLError) and ValueError for files that cannot be used.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context = client_context(settings.cafile)
     context.check_hostname = settings.check_hostname
-    context.load_verify_locations(settings.cafile)
     if settings.certfile is not None:
         context.load_cert_chain(settings.certfile, settings.keyfile)
+    return context
+
+
+def client_context(cafile: Path | None) -> ssl.SSLContext:
+    """Make a context of connections to others: they must have a certificate for their name, of an
+    authority in `cafile`, or of the system's. Raises OSError (ssl.SSLError)."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if cafile is None:
+        context.load_default_certs()
+    else:
+        context.load_verify_locations(cafile)
     return context
 
 

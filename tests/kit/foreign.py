@@ -17,7 +17,7 @@ MOSQUITTO = shutil.which("mosquitto", path=search_path())
 
 
 class MosquittoBroker(Program):
-    """A Mosquitto that lets anybody in. It can be ended and started again at its port."""
+    """A Mosquitto that lets every client in. It can be ended and started again at its port."""
 
     def __init__(self, folder: Path, name: str, *lines: str) -> None:
         """`folder`: for its files; `name`: for people; `lines`: more of its configuration, such as

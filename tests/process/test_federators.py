@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from bench.lab.launcher import Program, search_path
+from bench.lab.launcher import Program
 from tests.kit.clients import Client, clients
+from tests.kit.foreign import MOSQUITTO, MosquittoBroker
 from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until
 
-MOSQUITTO = shutil.which("mosquitto", path=search_path())
 TOPIC = "federated/room/temperature"
 BEACON = "federator/beacon/room/temperature"
 FAST = ("--core-interval", "0.5", "--beacon-interval", "0.5")
@@ -30,26 +28,12 @@ def federate(*words: str) -> list[str]:
     return [sys.executable, "-m", "broker.cli", "federate", "--protocol", "spohn", *words]
 
 
-def answers(port: int) -> bool:
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-        return True
-    return False
-
-
 class Line:
     """Three Mosquittos in a line, 0 to 2, with a federator each."""
 
-    def __init__(self, folder: Path, ports: list[int], stack: ExitStack) -> None:
-        self.ports = ports
-        assert MOSQUITTO is not None
-        for number, port in enumerate(ports):
-            config = folder / f"{number}.conf"
-            config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
-            program = Program(f"mosquitto {number}", [MOSQUITTO, "-c", str(config)], None)
-            program.launch()
-            stack.callback(program.end, signal.SIGKILL)
-        for port in ports:
-            until(lambda port=port: answers(port), f"mosquitto at {port}")
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        brokers = [MosquittoBroker(folder, f"mosquitto-{number}") for number in range(3)]
+        self.ports = [stack.enter_context(each).port for each in brokers]
         self.federators: list[Program] = []
         for number in range(3):
             neighbours = [each for each in (number - 1, number + 1) if 0 <= each < 3]
@@ -86,9 +70,9 @@ class Line:
 
 
 @pytest.fixture
-def line(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[Line]:
+def line(tmp_path: Path) -> Iterator[Line]:
     with ExitStack() as stack:
-        yield Line(tmp_path, free_ports(3), stack)
+        yield Line(tmp_path, stack)
 
 
 def first_of(publisher: Client, receivers: list[Client], topic: str) -> None:
@@ -172,7 +156,11 @@ def test_a_federator_connects_again(line: Line) -> None:
         (["--redundancy", "0"], "redundancy is from 1"),
         (["--core-interval", "nan"], "intervals are from 0.01 to 86400 seconds"),
         (["--prefer-parent", "7"], "the preferred parent is not a neighbour"),
-        (["--password-file", "no-such-file"], "No such file"),
+        (["--password-file", "no-such-file"], "cannot read no-such-file: No such file"),
+        (
+            ["--cafile", "no-such-file", "--neighbour", "2=mqtts://h"],
+            "--cafile: cannot use no-such-file: No such file",
+        ),
         (["--codec", "pickle"], "invalid choice: 'pickle'"),
         (["--nonsense"], "unrecognized arguments: --nonsense"),
     ],
