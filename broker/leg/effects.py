@@ -1,0 +1,46 @@
+"""What a leg asks its driver to do, as data, in this order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DialForeign:
+    """Open a connection to the foreign broker. Answer: `Leg.dialled`, or `Leg.lost`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToForeign:
+    """Send bytes to the foreign broker."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Enter:
+    """Open a connection to this broker, as a client's. What is sent next goes there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToHere:
+    """Send bytes to this broker."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close the connections to both, once the bytes are out. Harmless when there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Log a line."""
+
+    level: str
+    """"debug", "info" or "warning"."""
+    text: str
+
+
+LegEffect = DialForeign | ToForeign | Enter | ToHere | Close | Log

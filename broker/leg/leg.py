@@ -1,0 +1,450 @@
+"""The state machine of a leg: a client of the foreign broker and of this one, between which PUBLISH
+and its acknowledgements pass as they are, under their packet identifiers.
+
+Invariant: what must last is in the session at the foreign broker and in the one here, and these two
+belong together. If one of them is gone the other one is not taken for its counterpart: a foreign
+session without ours is ended (Clean Start), and if the foreign one is gone, ours forgets which
+QoS 2 messages it has received and not seen released, as others will have their identifiers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from broker.leg.effects import Close, DialForeign, Enter, LegEffect, Log, ToForeign, ToHere
+from broker.leg.leg_states import Action, Input, State, transition
+from broker.leg.packets import CROSSING, PacketCutter, inwards, outwards
+from broker.leg.rules import Rules
+from broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
+from broker.wire.decode import decode_packet
+from broker.wire.encode import encode_packet
+from broker.wire.errors import WireError
+from broker.wire.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Pingreq,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Unsubscribe,
+)
+from broker.wire.properties import Properties, Property
+from broker.wire.publish_header import PACKET_IDS, PUBCOMP, PUBREL_HEAD
+from broker.wire.strings import shorten
+from broker.wire.varint import read_length
+
+SHORTEST, LONGEST = 1.0, 30.0
+"""s between two dials: decorrelated jitter, so that legs that lost the same broker come back at
+different times."""
+STABLE = 60.0
+"""s that a leg has been up after which the next dial comes as soon as the first one did."""
+PATIENCE = 10.0
+"""s until a connection stands and both brokers have accepted."""
+SUBSCRIBE_ID = 0xFFFF
+"""Packet identifier of SUBSCRIBE and UNSUBSCRIBE: brokers count those of PUBLISH from 1 up."""
+UNSUPPORTED = (0x01, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
+"""Codes of a CONNACK by which a broker refuses the version of MQTT."""
+
+
+@dataclass(frozen=True, slots=True)
+class LegSettings:
+    """How a leg connects."""
+
+    name: str
+    """Sessions on both sides are known by it."""
+    address: str
+    """HOST:PORT of the foreign broker, for log lines."""
+    rules: Rules
+    """Which topics cross."""
+    username: str | None = None
+    password: bytes | None = None
+    version: int = 0
+    """Of MQTT: 5, 4 (3.1.1), or 0: 5 if the foreign broker knows it."""
+    keep_alive: int = 10
+    """s."""
+    expiry: int = 86_400
+    """s that the foreign session is kept while the leg is away."""
+    receive_maximum: int = 1000
+    """Messages at QoS 1 and 2 that the foreign broker may have in flight to here."""
+    topic_alias_maximum: int = 0
+    """Topic aliases that this broker takes."""
+    maximum_packet_size: int = MAX_PACKET_SIZE
+    """bytes that this broker takes."""
+
+    @property
+    def client_id(self) -> str:
+        """The client id at the foreign broker."""
+        return f"mqttree-{self.name}"
+
+    @property
+    def session(self) -> str:
+        """The client id of the session here."""
+        return f"leg:{self.name}"
+
+
+@dataclass(slots=True)
+class LocalSession:
+    """What the session here has, when a connection to the foreign broker stands."""
+
+    filters: Collection[str] = ()
+    """The filters to which it has subscribed."""
+    incoming: Collection[int] = ()
+    """Identifiers of QoS 2 messages that it has received and not seen released."""
+
+
+@dataclass(slots=True)
+class LegCounters:
+    """What has happened to one leg."""
+
+    connects: int = 0
+    """How often it came up."""
+    failures: int = 0
+    """How often it did not, or was lost."""
+    sessions_lost: int = 0
+    """How often the foreign broker had forgotten the session."""
+    refused_filters: list[str] = field(default_factory=list)
+    """Filters that a broker has refused, of this connection."""
+
+
+class Leg:
+    """One leg. The driver hands in what happens, with the time, and takes the effects."""
+
+    def __init__(self, settings: LegSettings, rng: random.Random, now: float) -> None:
+        """`settings`: how it connects; `rng`: draws pauses; `now`: s; it dials at once."""
+        self.settings = settings
+        self.state = State.WAITING
+        self.counters = LegCounters()
+        self.version = settings.version or 5
+        """The version of MQTT in which it speaks to both, 5 or 4 (3.1.1)."""
+        self._rng = rng
+        self._effects: list[LegEffect] = []
+        self._due = now  # to dial, to give up, or to ping
+        self._pause = SHORTEST
+        self._up_since = 0.0
+        self._heard = now  # when the foreign broker sent something last
+        self._keep_alive = float(settings.keep_alive)
+        self._known: LocalSession | None = None
+        self._forget = False  # the session here is not to be used again
+        self._capabilities: Properties = {}  # of the foreign broker
+        self._present = False  # the foreign broker knew the session
+        self._early: list[bytes] = []  # of the foreign broker, before this one has accepted
+        self._swallowed: set[int] = set()  # PUBCOMP of this broker with these is not passed on
+        self._retained_pending = False
+        self._there = PacketCutter()
+        self._here = PacketCutter()
+
+    # ---------------------------------------------------------------- outputs
+
+    def take_effects(self) -> list[LegEffect]:
+        """Drain what the driver is to do."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """When `tick` is due (s); None: never."""
+        return None if self.state is State.STOPPED else self._due
+
+    @property
+    def reads(self) -> bool:
+        """Whether more of the foreign broker is to be read."""
+        return not self._early
+
+    # ---------------------------------------------------------------- inputs
+
+    def tick(self, now: float) -> None:
+        """Do what is due at `now` (s)."""
+        if now < self._due or self.state is State.STOPPED:
+            return
+        if self.state is State.WAITING:
+            self._on(Input.DUE, now)
+        elif self.state is not State.UP:
+            self.lost(f"no answer within {PATIENCE:g} s", now)
+        elif self._keep_alive and now >= self._heard + 1.5 * self._keep_alive:
+            self.lost("it is silent", now)
+        else:
+            self._there_send(encode_packet(Pingreq(), self.version))
+            self._due = now + self._keep_alive / 2
+
+    def dialled(self, session: LocalSession | None, now: float) -> None:
+        """Note that the connection to the foreign broker stands. `session`: the one here, None if
+        there is none; `now`: s."""
+        self._known = None if self._forget else session
+        self._heard = now
+        self._on(Input.DIALLED, now)
+
+    def lost(self, why: str, now: float) -> None:
+        """Note that a connection could not be opened or has ended; harmless when repeated. `why`:
+        for the log; `now`: s."""
+        if self.state in (State.WAITING, State.STOPPED):
+            return
+        self.counters.failures += 1
+        where = f"leg {self.settings.name} to {self.settings.address}"
+        self._on(Input.LOST, now)
+        pause = self._due - now
+        self._log("warning", f"{where}: {why}; it is dialled again in {pause:.0f} s")
+
+    def stop(self, now: float) -> None:
+        """End the leg; its sessions stay. `now`: s."""
+        self._on(Input.STOP, now)
+
+    def foreign_received(self, data: bytes, now: float) -> None:
+        """Take bytes of the foreign broker, cut anywhere, at `now` (s)."""
+        self._heard = now
+        try:
+            for packets in self._there.take(data):
+                self._foreign_packets(packets, now)
+        except WireError as error:
+            self.lost(error.message, now)
+
+    def here_received(self, data: bytes, now: float) -> None:
+        """Take bytes of this broker, whole packets or parts of them, at `now` (s)."""
+        try:
+            for packets in self._here.take(data):
+                if self.state is State.UP and packets[0] >> 4 in CROSSING:
+                    if self._swallowed:
+                        packets = self._without_swallowed(packets)
+                    if packets:
+                        self._there_send(outwards(packets, self.version, self.settings.rules))
+                elif self.state in (State.ENTERING, State.UP):
+                    self._own_packet(packets, now)
+        except WireError as error:
+            self.lost(error.message, now)
+
+    # ---------------------------------------------------------------- steps
+
+    def _on(self, given: Input, now: float) -> None:
+        before = self.state
+        action, self.state = transition(before, given)
+        match action:
+            case Action.DIAL:
+                self._due = now + PATIENCE
+                self._effects.append(DialForeign())
+            case Action.GREET:
+                self._due = now + PATIENCE
+                self._there.clear()
+                self._there_send(self._connect(self.settings.client_id, foreign=True))
+            case Action.ENTER:
+                self._here.clear()
+                self._swallowed.clear()
+                self._effects.append(Enter())
+                self._here_send(self._connect(self.settings.session, foreign=False))
+            case Action.CARRY:
+                self._carry(now)
+            case Action.BACK_OFF:
+                self._back_off(now)
+            case Action.LEAVE:
+                if before in (State.ENTERING, State.UP):
+                    self._there_send(encode_packet(Disconnect(), self.version))
+                self._effects.append(Close())
+
+    def _connect(self, client_id: str, *, foreign: bool) -> bytes:
+        """Return the CONNECT to the foreign broker, or to this one."""
+        settings, properties = self.settings, Properties()
+        five = self.version == 5
+        if five and foreign:
+            properties[Property.SESSION_EXPIRY_INTERVAL] = settings.expiry
+            properties[Property.RECEIVE_MAXIMUM] = settings.receive_maximum
+            if settings.topic_alias_maximum:
+                properties[Property.TOPIC_ALIAS_MAXIMUM] = settings.topic_alias_maximum
+            if settings.maximum_packet_size < MAX_PACKET_SIZE:
+                properties[Property.MAXIMUM_PACKET_SIZE] = settings.maximum_packet_size
+        elif five:
+            properties[Property.SESSION_EXPIRY_INTERVAL] = 0xFFFFFFFF
+            obeyed = [Property.RECEIVE_MAXIMUM, Property.MAXIMUM_PACKET_SIZE]
+            if not settings.rules.mapped:
+                obeyed.append(Property.TOPIC_ALIAS_MAXIMUM)
+            for name in obeyed:
+                if name in self._capabilities:
+                    properties[name] = self._capabilities[name]
+        return encode_packet(
+            Connect(
+                "MQTT",
+                self.version,
+                self._known is None,
+                settings.keep_alive if foreign else 0,
+                client_id,
+                settings.username if foreign else None,
+                settings.password if foreign else None,
+                None,
+                (properties or None) if five else None,
+                bridge=not five,
+            ),
+            self.version,
+        )
+
+    def _carry(self, now: float) -> None:
+        self._up_since = now
+        self._forget = False
+        self.counters.connects += 1
+        self.counters.refused_filters.clear()
+        self._due = now + self._keep_alive / 2 if self._keep_alive else now + 1e9
+        settings, known = self.settings, self._known
+        self._log(
+            "info",
+            f"leg {settings.name} to {settings.address} is up (MQTT "
+            f"{'5' if self.version == 5 else '3.1.1'})",
+        )
+        if known is not None and not self._present:
+            self.counters.sessions_lost += 1
+            self._log(
+                "warning",
+                f"leg {settings.name}: the foreign broker has lost the session: what it had not "
+                "acknowledged is sent again, and may come twice there",
+            )
+            self._swallowed.update(known.incoming)
+            for packet_id in known.incoming:
+                self._here_send(PUBREL_HEAD + PACKET_IDS[packet_id])
+        wanted = {topic_filter for topic_filter, _ in settings.rules.outgoing}
+        old = [] if known is None else [f for f in known.filters if f not in wanted]
+        if old:
+            self._here_send(encode_packet(Unsubscribe(SUBSCRIBE_ID, old), self.version))
+        self._subscribe_there(now)
+        early, self._early = self._early, []
+        for packets in early:
+            self._foreign_packets(packets, now)
+
+    def _subscribe_there(self, now: float) -> None:
+        """Subscribe at the foreign broker; what is retained there comes ahead of the answer to
+        PINGREQ, behind which this broker is subscribed to."""
+        filters = self.settings.rules.incoming
+        again = self.version != 5 and self._known is not None and self._present
+        if filters and not again:
+            self._there_send(self._subscribe(filters))
+        self._retained_pending = True
+        self._there_send(encode_packet(Pingreq(), self.version))
+
+    def _subscribe_here(self) -> None:
+        self._retained_pending = False
+        filters = self.settings.rules.outgoing
+        known = () if self._known is None else self._known.filters
+        if self.version != 5 and all(topic_filter in known for topic_filter, _ in filters):
+            return  # MQTT 3.1.1 would bring all that is retained once more
+        most = self._capabilities.get(Property.MAXIMUM_QOS, 2)
+        if filters:
+            self._here_send(self._subscribe([(f, min(qos, most)) for f, qos in filters]))
+
+    def _subscribe(self, filters: list[tuple[str, int]]) -> bytes:
+        """Return a SUBSCRIBE: No Local, Retain As Published, what is retained for a new
+        subscription only."""
+        five = self.version == 5
+        retain = self._capabilities.get(Property.RETAIN_AVAILABLE, 1) == 1
+        requests = [
+            SubscriptionRequest(f, qos, not f.startswith("$share/"), retain, 1)
+            if five
+            else SubscriptionRequest(f, qos)
+            for f, qos in filters
+        ]
+        return encode_packet(Subscribe(SUBSCRIBE_ID, requests), self.version)
+
+    def _back_off(self, now: float) -> None:
+        if self._up_since and now - self._up_since >= STABLE:
+            self._pause = SHORTEST
+        self._up_since = 0.0
+        self._pause = min(LONGEST, self._rng.uniform(SHORTEST, 3 * self._pause))
+        self._due = now + self._pause
+        self._early.clear()
+        self._effects.append(Close())
+
+    # ---------------------------------------------------------------- packets
+
+    def _foreign_packets(self, packets: bytes, now: float) -> None:
+        """Take packets of the foreign broker: some that cross, or another one. Raises
+        MalformedPacket and ProtocolViolation."""
+        match self.state:
+            case State.ENTERING:
+                self._early.append(packets)
+            case State.UP if packets[0] >> 4 in CROSSING:
+                self._here_send(inwards(packets, self.version, self.settings.rules))
+            case State.CONNECTING | State.UP:
+                self._foreign_packet(packets, now)
+
+    def _foreign_packet(self, data: bytes, now: float) -> None:
+        body = read_length(data, 1)[1]
+        if data[:2] == b"\x20\x02" and self.version == 5:  # of a broker that knows no MQTT 5
+            packet = decode_packet(data[0], data[body:], 4)
+        else:
+            packet = decode_packet(data[0], data[body:], self.version)
+        if isinstance(packet, Connack) and self.state is State.CONNECTING:
+            self._foreign_connack(packet, now)
+        elif self.state is not State.UP:
+            self.lost(f"{type(packet).__name__.upper()} instead of CONNACK", now)
+        elif isinstance(packet, Suback):
+            self._note_refused(packet, self.settings.rules.incoming, "the foreign broker")
+        elif isinstance(packet, Disconnect):
+            self.lost(f"it disconnects (reason {packet.reason:#04x})", now)
+        elif data[0] >> 4 == PacketType.PINGRESP:
+            if self._retained_pending:
+                self._subscribe_here()
+        elif data[0] >> 4 != PacketType.UNSUBACK:
+            self.lost(f"{type(packet).__name__.upper()} is not for a client", now)
+
+    def _foreign_connack(self, packet: Connack, now: float) -> None:
+        if packet.code:
+            if packet.code in UNSUPPORTED and not self.settings.version:
+                self.version = 4 if self.version == 5 else 5
+            properties = packet.properties or {}
+            why = shorten(properties.get(Property.REASON_STRING, ""))
+            self.lost(f"it refuses (code {packet.code:#04x}{', ' + why if why else ''})", now)
+            return
+        self._present = packet.session_present
+        self._capabilities = packet.properties or {}
+        self._keep_alive = float(
+            self._capabilities.get(Property.SERVER_KEEP_ALIVE, self.settings.keep_alive)
+        )
+        self._on(Input.ACCEPTED, now)
+
+    def _own_packet(self, data: bytes, now: float) -> None:
+        body = read_length(data, 1)[1]
+        packet = decode_packet(data[0], data[body:], self.version)
+        if isinstance(packet, Connack):
+            if packet.code:
+                self.lost(f"this broker refuses its session (code {packet.code:#04x})", now)
+            elif self._known is not None and not packet.session_present:
+                # Its counterpart at the foreign broker goes, too.
+                self._forget = True
+                self.lost("the session here is gone", now)
+            else:
+                self._on(Input.ENTERED, now)
+        elif isinstance(packet, Suback):
+            self._note_refused(packet, self.settings.rules.outgoing, "this broker")
+        elif isinstance(packet, Disconnect):
+            self.lost(f"this broker disconnects it (reason {packet.reason:#04x})", now)
+
+    def _note_refused(self, packet: Suback, asked: list[tuple[str, int]], who: str) -> None:
+        for (topic_filter, _), code in zip(asked, packet.codes, strict=False):
+            if code >= 0x80:
+                self.counters.refused_filters.append(topic_filter)
+                self._log(
+                    "warning",
+                    f"leg {self.settings.name}: {who} refuses the filter {shorten(topic_filter)} "
+                    f"(code {code:#04x})",
+                )
+
+    def _without_swallowed(self, packets: bytes) -> bytes:
+        """Leave out PUBCOMP of messages whose identifiers the foreign broker has forgotten."""
+        kept = []
+        position = 0
+        while position < len(packets):
+            length, body = read_length(packets, position + 1)
+            end = body + length
+            number = int.from_bytes(packets[body : body + 2], "big")
+            if packets[position] == PUBCOMP and number in self._swallowed:
+                self._swallowed.discard(number)
+            else:
+                kept.append(packets[position:end])
+            position = end
+        return b"".join(kept)
+
+    # ---------------------------------------------------------------- everything else
+
+    def _there_send(self, data: bytes) -> None:
+        self._effects.append(ToForeign(data))
+
+    def _here_send(self, data: bytes) -> None:
+        self._effects.append(ToHere(data))
+
+    def _log(self, level: str, text: str) -> None:
+        self._effects.append(Log(level, text))

@@ -1,0 +1,85 @@
+"""The states of a leg. Pure.
+
+WAITING -DUE-> DIALLING -DIALLED-> CONNECTING -ACCEPTED-> ENTERING -ENTERED-> UP
+   ^                                                                          |
+   +------------------- LOST, at any of these: by either side ----------------+
+
+The foreign broker lets the leg in first (ACCEPTED), as what its CONNACK says counts for the session
+here; then this broker does (ENTERED).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.base.state_table import Table, TableEnum, look_up
+
+
+class State(TableEnum):
+    """How far a leg is."""
+
+    WAITING = "waiting"
+    """It has no connection, and dials at a certain time."""
+    DIALLING = "dialling"
+    """The driver opens a connection."""
+    CONNECTING = "connecting"
+    """The foreign broker has the leg's CONNECT."""
+    ENTERING = "entering"
+    """It has accepted; this broker has the leg's CONNECT."""
+    UP = "up"
+    """Messages cross."""
+    STOPPED = "stopped"
+    """It was ended, and does not dial any more."""
+
+
+class Input(TableEnum):
+    """What happens to a leg."""
+
+    DUE = "due"
+    """It is time to dial."""
+    DIALLED = "dialled"
+    """The connection stands."""
+    ACCEPTED = "accepted"
+    """CONNACK of the foreign broker, without a failure."""
+    ENTERED = "entered"
+    """The same of this broker."""
+    LOST = "lost"
+    """The dial failed, a broker refused or closed, or one was silent for too long."""
+    STOP = "stop"
+    """This broker ends, or the leg is not wanted any more."""
+
+
+class Action(TableEnum):
+    """What a leg does when an input has brought it to the next state."""
+
+    NOTHING = "nothing"
+    DIAL = "have the driver open a connection"
+    GREET = "send CONNECT to the foreign broker"
+    ENTER = "send CONNECT to this broker"
+    CARRY = "subscribe, and pass messages on"
+    BACK_OFF = "close both sides, and choose when to dial again"
+    LEAVE = "say goodbye to both sides, and close them"
+
+
+_ALIVE: Final = (State.DIALLING, State.CONNECTING, State.ENTERING, State.UP)
+
+TRANSITIONS: Final[Table[State, Input, Action]] = {
+    (State.WAITING, Input.DUE): (Action.DIAL, State.DIALLING),
+    (State.DIALLING, Input.DIALLED): (Action.GREET, State.CONNECTING),
+    (State.CONNECTING, Input.ACCEPTED): (Action.ENTER, State.ENTERING),
+    (State.ENTERING, Input.ENTERED): (Action.CARRY, State.UP),
+    **{(state, Input.LOST): (Action.BACK_OFF, State.WAITING) for state in _ALIVE},
+    # Both sides are closed, and each of them says so once more.
+    (State.WAITING, Input.LOST): (Action.NOTHING, State.WAITING),
+    (State.STOPPED, Input.LOST): (Action.NOTHING, State.STOPPED),
+    **{(state, Input.STOP): (Action.LEAVE, State.STOPPED) for state in (State.WAITING, *_ALIVE)},
+    (State.STOPPED, Input.STOP): (Action.NOTHING, State.STOPPED),
+    # The dial was under way when the leg was stopped.
+    (State.STOPPED, Input.DIALLED): (Action.LEAVE, State.STOPPED),
+}
+"""(state, input) -> (action, next state). A pair that is not here cannot come."""
+
+
+def transition(state: State, given: Input) -> tuple[Action, State]:
+    """Return what to do, and the next state. Raises ImpossibleInputError."""
+    return look_up(TRANSITIONS, state, given, "a leg")

@@ -1,0 +1,134 @@
+"""Packets that cross a leg: cut out of what came in pieces, and PUBLISH under another name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from broker.leg.rules import Rules
+from broker.wire.constants import MAX_PACKET_SIZE, ReasonCode
+from broker.wire.decode import decode_publish
+from broker.wire.encode import encode_publish
+from broker.wire.errors import ProtocolViolation
+from broker.wire.properties import Property
+from broker.wire.publish_header import RETAIN
+from broker.wire.varint import encode_varint, read_length
+
+CROSSING = range(3, 8)
+"""Packet types that cross: PUBLISH and its acknowledgements."""
+
+
+class PacketCutter:
+    """Cuts what comes from one side into packets."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def clear(self) -> None:
+        """Forget a packet of which only a part has come."""
+        self._rest = b""
+
+    def take(self, data: bytes) -> Iterator[bytes]:
+        """Yield packets: one of a type that does not cross, or as many as follow each other of
+        those that do. What is left waits for more `data`.
+
+        Raises:
+            MalformedPacket, ProtocolViolation: no packet can be found in it.
+        """
+        if self._rest:
+            data = self._rest + data
+            self._rest = b""
+        begin = position = 0
+        size = len(data)
+        while position + 2 <= size:
+            length, body = read_length(data, position + 1)
+            if body < 0:
+                break
+            end = body + length
+            if end - position > MAX_PACKET_SIZE:
+                raise ProtocolViolation("packet too large", ReasonCode.PACKET_TOO_LARGE)
+            if end > size:
+                break
+            if data[position] >> 4 not in CROSSING:
+                if begin < position:
+                    yield data[begin:position]
+                yield data[position:end]
+                begin = end
+            position = end
+        # Set ahead of the last `yield`, as whoever takes that may not ask for more.
+        self._rest = data[position:]
+        if begin < position:
+            yield data[begin:position]
+
+
+def renamed(
+    packets: bytes, version: int, name: Callable[[str], str | None], response: Callable[[str], str]
+) -> bytes:
+    """Return packets of types that cross, with other topics.
+
+    `packets`: whole ones; `version`: of MQTT (4 or 5); `name`: the topic on the other side, None if
+    there is none: then the message gets the topic `DROPPED`; `response`: the same for Response
+    Topics.
+
+    Raises:
+        MalformedPacket, ProtocolViolation: one is not as it should be.
+    """
+    parts = []
+    position = 0
+    while position < len(packets):
+        length, body = read_length(packets, position + 1)
+        end = body + length
+        if packets[position] >> 4 != 3:
+            parts.append(packets[position:end])
+        else:
+            parts.append(_renamed(packets[position], packets[body:end], version, name, response))
+        position = end
+    return b"".join(parts)
+
+
+DROPPED = "$leg/dropped"
+"""The topic of a message that crosses under no name: as it begins with `$`, a broker acknowledges
+it, and nobody gets it."""
+
+
+def _renamed(
+    first: int,
+    body: bytes,
+    version: int,
+    name: Callable[[str], str | None],
+    response: Callable[[str], str],
+) -> bytes:
+    packet = decode_publish(first, body, version)
+    properties = packet.properties
+    if properties and Property.RESPONSE_TOPIC in properties:
+        packet.properties = properties | {
+            Property.RESPONSE_TOPIC: response(properties[Property.RESPONSE_TOPIC])
+        }
+    elif packet.topic:
+        other = name(packet.topic)
+        topic = (other or DROPPED).encode()
+        first &= 0xFF if other else 0xFF ^ RETAIN
+        rest = body[2 + (body[0] << 8 | body[1]) :]
+        length = encode_varint(2 + len(topic) + len(rest))
+        return b"%c%b%b%b%b" % (first, length, len(topic).to_bytes(2, "big"), topic, rest)
+    if packet.topic:
+        other = name(packet.topic)
+        packet.topic, packet.retain = other or DROPPED, packet.retain and other is not None
+    return encode_publish(packet, version)
+
+
+def inwards(packets: bytes, version: int, rules: Rules) -> bytes:
+    """Return what the foreign broker sent under the names that `rules` say for here. `packets`:
+    whole ones of types that cross; `version`: of MQTT. Raises as `renamed`."""
+    if not rules.mapped:
+        return packets
+    return renamed(packets, version, rules.to_local, rules.response_to_local)
+
+
+def outwards(packets: bytes, version: int, rules: Rules) -> bytes:
+    """Return what this broker sent under the names that `rules` say for the foreign one. `packets`:
+    whole ones of types that cross; `version`: of MQTT. Raises as `renamed`."""
+    if not rules.mapped:
+        return packets
+    return renamed(packets, version, rules.to_remote, rules.response_to_remote)

@@ -1,0 +1,490 @@
+"""The state machine of a leg: its table, its packets, and what crosses it, whatever is lost."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from node_harness import FakeClient, World
+
+from broker.base.state_table import ImpossibleInputError
+from broker.leg.effects import Close, DialForeign, Enter, LegEffect, Log, ToForeign, ToHere
+from broker.leg.leg import LONGEST, PATIENCE, SHORTEST, STABLE, Leg, LocalSession
+from broker.leg.leg_states import TRANSITIONS, Action, Input, State, transition
+from broker.leg.packets import PacketCutter
+from broker.wire import (
+    Connack,
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Property,
+    Puback,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    encode_packet,
+)
+from tests.kit.state_tables import check_table
+from tests.unit.leg_harness import Joined, settings
+
+# ---------------------------------------------------------------- states
+
+
+def test_the_table_is_whole() -> None:
+    check_table(TRANSITIONS, Action, [State.WAITING], State.STOPPED)
+
+
+@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("given_", list(Input))
+def test_every_pair_is_in_the_table_or_impossible(state: State, given_: Input) -> None:
+    if (state, given_) in TRANSITIONS:
+        assert transition(state, given_) == TRANSITIONS[state, given_]
+    else:
+        with pytest.raises(ImpossibleInputError):
+            transition(state, given_)
+
+
+# ---------------------------------------------------------------- packets, byte by byte
+
+CONNECT_THERE = (
+    b"\x10\x1e\x00\x04MQTT\x05\x02\x00\x0a\x08\x11\x00\x01\x51\x80\x21\x03\xe8\x00\x09mqttree-n"
+)
+CONNECT_HERE = b"\x10\x17\x00\x04MQTT\x05\x02\x00\x00\x05\x11\xff\xff\xff\xff\x00\x05leg:n"
+SUBSCRIBE = b"\x82\x07\xff\xff\x00\x00\x01#\x1e"
+"""QoS 2, No Local, Retain As Published, Retain Handling 1."""
+
+
+def new(**more: object) -> Leg:
+    """A leg that is about to dial."""
+    return Leg(settings(**more), random.Random(1), 0.0)
+
+
+def walk(leg: Leg) -> list[LegEffect]:
+    """Bring a leg up; returns all effects but lines for the log."""
+    leg.tick(0.0)
+    leg.dialled(None, 0.1)
+    leg.foreign_received(encode_packet(Connack(False, 0), leg.version), 0.2)
+    leg.here_received(encode_packet(Connack(False, 0), leg.version), 0.2)
+    leg.foreign_received(encode_packet(Pingresp(), leg.version), 0.3)
+    return [effect for effect in leg.take_effects() if not isinstance(effect, Log)]
+
+
+def test_a_leg_comes_up_in_these_packets() -> None:
+    leg = new()
+    assert walk(leg) == [
+        DialForeign(),
+        ToForeign(CONNECT_THERE),
+        Enter(),
+        ToHere(CONNECT_HERE),
+        ToForeign(SUBSCRIBE),
+        ToForeign(b"\xc0\x00"),
+        ToHere(SUBSCRIBE),
+    ]
+    assert leg.state is State.UP
+
+
+def test_a_leg_of_mqtt_3_1_1_says_that_it_is_a_bridge() -> None:
+    leg = new(version=4, username="u", password=b"p")
+    effects = walk(leg)
+    assert effects[1] == ToForeign(
+        b"\x10\x1b\x00\x04MQTT\x84\xc2\x00\x0a\x00\x09mqttree-n\x00\x01u\x00\x01p"
+    )
+    assert effects[3] == ToHere(b"\x10\x11\x00\x04MQTT\x84\x02\x00\x00\x00\x05leg:n")
+    assert effects[4] == ToForeign(b"\x82\x06\xff\xff\x00\x01#\x02")
+
+
+def test_the_session_here_obeys_what_the_foreign_broker_says() -> None:
+    leg = new()
+    leg.tick(0.0)
+    leg.dialled(LocalSession(), 0.1)
+    said = {
+        Property.RECEIVE_MAXIMUM: 20,
+        Property.MAXIMUM_PACKET_SIZE: 2_000_000,
+        Property.TOPIC_ALIAS_MAXIMUM: 10,
+        Property.MAXIMUM_QOS: 1,
+        Property.RETAIN_AVAILABLE: 0,
+        Property.SERVER_KEEP_ALIVE: 4,
+    }
+    leg.foreign_received(encode_packet(Connack(True, 0, said), 5), 0.2)
+    assert leg.take_effects()[-1] == ToHere(
+        b"\x10\x22\x00\x04MQTT\x05\x00\x00\x00\x10\x11\xff\xff\xff\xff\x21\x00\x14"
+        b"\x27\x00\x1e\x84\x80\x22\x00\x0a\x00\x05leg:n"
+    )
+    leg.here_received(encode_packet(Connack(True, 0), 5), 0.2)
+    leg.foreign_received(encode_packet(Pingresp(), 5), 0.3)
+    assert leg.take_effects()[-1] == ToHere(b"\x82\x07\xff\xff\x00\x00\x01#\x15")
+    leg.tick(2.2)
+    assert leg.take_effects() == [ToForeign(encode_packet(Pingreq(), 5))]
+    leg.tick(6.3)
+    assert leg.state is State.WAITING
+
+
+def test_packets_that_come_early_wait_for_this_broker() -> None:
+    """Also if the last one of them is cut."""
+    leg = new()
+    leg.tick(0.0)
+    leg.dialled(None, 0.1)
+    data = b"".join(
+        encode_packet(packet, 5)
+        for packet in (
+            Connack(False, 0),
+            Publish("a", b"1"),
+            Publish("b", b"2", 1, packet_id=1),
+            Pingresp(),
+            Publish("c", b"3"),
+        )
+    )
+    leg.foreign_received(data[:-3], 0.2)
+    assert not leg.reads
+    leg.foreign_received(data[-3:], 0.2)
+    leg.take_effects()
+    leg.here_received(encode_packet(Connack(False, 0), 5), 0.3)
+    crossed = b"".join(e.data for e in leg.take_effects() if isinstance(e, ToHere))
+    assert crossed == (
+        encode_packet(Publish("a", b"1"), 5)
+        + encode_packet(Publish("b", b"2", 1, packet_id=1), 5)
+        + SUBSCRIBE
+        + encode_packet(Publish("c", b"3"), 5)
+    )
+    assert leg.reads
+
+
+def test_acknowledgements_cross_as_they_are() -> None:
+    leg = new()
+    walk(leg)
+    for packet in (Puback(1), Puback(2, 0x10), Pubrec(3), Pubrel(4)):
+        data = encode_packet(packet, 5)
+        leg.here_received(data, 1.0)
+        assert leg.take_effects() == [ToForeign(data)]
+        leg.foreign_received(data, 1.0)
+        assert leg.take_effects() == [ToHere(data)]
+
+
+def test_topics_and_response_topics_get_their_other_names() -> None:
+    leg = Leg(settings("# both 2 here/ there/"), random.Random(1), 0.0)
+    walk(leg)
+    properties = {Property.RESPONSE_TOPIC: "there/reply", Property.CORRELATION_DATA: b"7"}
+    leg.foreign_received(
+        encode_packet(Publish("there/a", b"1", 2, True, packet_id=9), 5)
+        + encode_packet(Publish("there/ask", b"?", properties=properties), 5)
+        + encode_packet(Publish("elsewhere", b"3", 1, True, packet_id=8), 5)
+        + encode_packet(Puback(5), 5),
+        1.0,
+    )
+    here = properties | {Property.RESPONSE_TOPIC: "here/reply"}
+    assert leg.take_effects() == [
+        ToHere(
+            encode_packet(Publish("here/a", b"1", 2, True, packet_id=9), 5)
+            + encode_packet(Publish("here/ask", b"?", properties=here), 5)
+            + encode_packet(Publish("$leg/dropped", b"3", 1, packet_id=8), 5)
+            + encode_packet(Puback(5), 5)
+        )
+    ]
+    leg.here_received(encode_packet(Publish("here/ask", b"?", properties=here), 5), 1.0)
+    there = encode_packet(Publish("there/ask", b"?", properties=properties), 5)
+    assert leg.take_effects() == [ToForeign(there)]
+
+
+@given(st.lists(st.integers(1, 60)))
+def test_packets_are_found_wherever_they_are_cut(sizes: list[int]) -> None:
+    packets = [
+        encode_packet(packet, 5)
+        for packet in (
+            Publish("a", b"1"),
+            Puback(1),
+            Pingresp(),
+            Publish("b", b"2" * 200, 2, packet_id=7),
+            Suback(3, [0]),
+            Disconnect(),
+            Pubrel(2),
+        )
+    ]
+    data, cutter, got = b"".join(packets), PacketCutter(), b""
+    for size in [*sizes, len(data)]:
+        for found in cutter.take(data[:size]):
+            assert found[0] >> 4 in range(3, 8) or found in packets
+            got += found
+        data = data[size:]
+    assert got == b"".join(packets)
+
+
+# ---------------------------------------------------------------- refusals and pauses
+
+
+def test_a_refusal_of_mqtt_5_is_followed_by_3_1_1() -> None:
+    for answer in (b"\x20\x02\x00\x01", b"\x20\x03\x00\x84\x00"):
+        leg = new()
+        leg.tick(0.0)
+        leg.dialled(None, 0.1)
+        leg.foreign_received(answer, 0.2)
+        assert (leg.state, leg.version) == (State.WAITING, 4)
+        assert [type(e) for e in leg.take_effects()][-2:] == [Close, Log]
+    leg = new(version=5)
+    leg.tick(0.0)
+    leg.dialled(None, 0.1)
+    leg.foreign_received(b"\x20\x02\x00\x01", 0.2)
+    assert leg.version == 5
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x20\x03\x00\x87\x00",
+        b"\x20\x02\x00\x05",
+        b"\x20\x01\x00",
+        b"\xff\xff\xff\xff\xff",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"\xd0\x00",
+        b"\x10\x0c\x00\x04MQTT\x05\x02\x00\x00\x00\x00",
+    ],
+)
+def test_any_other_answer_is_one_line_and_a_pause(data: bytes) -> None:
+    leg = new()
+    leg.tick(0.0)
+    leg.dialled(None, 0.1)
+    leg.take_effects()
+    leg.foreign_received(data, 0.2)
+    if leg.state is State.CONNECTING:  # more of a packet may come
+        leg.tick(PATIENCE + 0.1)
+    close, line = leg.take_effects()
+    assert close == Close()
+    assert isinstance(line, Log)
+    assert "foreign:1883" in line.text
+    assert leg.state is State.WAITING
+    assert leg.counters.failures == 1
+
+
+def test_a_refused_filter_is_named_and_the_rest_works() -> None:
+    leg = new()
+    walk(leg)
+    leg.foreign_received(encode_packet(Suback(0xFFFF, [0x87]), 5), 1.0)
+    (line,) = leg.take_effects()
+    assert isinstance(line, Log)
+    assert "#" in line.text
+    assert leg.counters.refused_filters == ["#"]
+    assert leg.state is State.UP
+
+
+def test_pauses_grow_with_jitter_and_begin_anew_after_a_while() -> None:
+    leg, now, pauses = new(), 0.0, []
+    for _ in range(200):
+        leg.tick(now)
+        leg.lost("no route", now)
+        due = leg.next_deadline()
+        assert due is not None
+        pauses.append(due - now)
+        now = due
+    assert min(pauses) >= SHORTEST
+    assert LONGEST / 2 < max(pauses) < LONGEST + 0.001
+    assert len(set(pauses)) > 100
+    leg.tick(now)
+    leg.dialled(None, now)
+    leg.foreign_received(encode_packet(Connack(False, 0), 5), now)
+    leg.here_received(encode_packet(Connack(False, 0), 5), now)
+    leg.lost("reset", now + STABLE)
+    due = leg.next_deadline()
+    assert due is not None
+    assert due - now - STABLE <= 3 * SHORTEST
+
+
+def test_a_stopped_leg_dials_no_more() -> None:
+    leg = new()
+    walk(leg)
+    leg.stop(1.0)
+    assert leg.take_effects() == [ToForeign(encode_packet(Disconnect(), 5)), Close()]
+    assert leg.next_deadline() is None
+    leg.lost("closed", 1.0)
+    leg.tick(100.0)
+    assert leg.take_effects() == []
+
+
+# ---------------------------------------------------------------- between two nodes
+
+
+def clients(joined: Joined, version: int = 5) -> tuple[FakeClient, FakeClient]:
+    """One at each node, subscribed to everything."""
+    pair = joined.here.connect("h", version), joined.there.connect("t", version)
+    for client in pair:
+        client.subscribe("#", qos=2)
+    return pair
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_message_crosses_once_and_does_not_come_back(version: int, qos: int) -> None:
+    joined = Joined(version=version)
+    assert joined.up
+    here, there = clients(joined)
+    for sender, receiver, topic in ((here, there, "h/1"), (there, here, "t/1")):
+        packet_id = 1 if qos else None
+        joined.send(sender, Publish(topic, b"x", qos, retain=True, packet_id=packet_id))
+        if qos == 2:
+            joined.send(sender, Pubrel(1))
+        got = [p for p in receiver.take() if isinstance(p, Publish)]
+        assert [(p.topic, p.payload, p.qos) for p in got] == [(topic, b"x", qos)]
+        assert len([p for p in sender.take() if isinstance(p, Publish)]) == 1
+    for world in (joined.here, joined.there):
+        late = world.connect("late")
+        late.subscribe("#")
+        assert {p.topic for p in late.take_publishes() if p.retain} == {"h/1", "t/1"}
+
+
+def test_retained_messages_cross_when_a_leg_is_new_and_not_again() -> None:
+    there = World()
+    there.connect("t").publish("old/there", b"1", retain=True)
+    joined = Joined(foreign=there)
+    late = joined.here.connect("late")
+    late.subscribe("#")
+    assert late.take_publishes() == [Publish("old/there", b"1", retain=True)]
+    joined.cut()
+    joined.advance(2 * LONGEST)
+    assert joined.up
+    assert late.take_publishes() == []
+
+
+def test_mqtt_5_properties_cross() -> None:
+    joined = Joined()
+    here, there = clients(joined)
+    properties = {Property.USER_PROPERTY: [("a", "b")], Property.CONTENT_TYPE: "t"}
+    joined.send(here, Publish("p", b"x", properties=properties))
+    assert there.take_publishes() == [Publish("p", b"x", properties=properties)]
+
+
+def test_messages_wait_on_both_sides_while_a_leg_is_away() -> None:
+    joined = Joined()
+    here, there = clients(joined)
+    joined.reachable = False
+    joined.cut()
+    joined.send(here, Publish("h", b"1", 1, packet_id=1))
+    joined.send(there, Publish("t", b"2", 2, packet_id=1), Pubrel(1))
+    for client in (here, there):
+        client.take()
+    joined.reachable = True
+    joined.advance(2 * LONGEST)
+    assert [p.payload for p in here.take() if isinstance(p, Publish)] == [b"2"]
+    assert [p.payload for p in there.take() if isinstance(p, Publish)] == [b"1"]
+
+
+def test_a_foreign_broker_that_forgot_the_session_loses_nothing_of_ours() -> None:
+    """And its new messages are not taken for repetitions, whatever their identifiers are."""
+    joined = Joined()
+    here, there = clients(joined)
+    joined.edit = lambda effect: None if isinstance(effect, ToForeign) else effect
+    joined.send(there, Publish("t", b"first", 2, packet_id=1), Pubrel(1))  # PUBREC is lost
+    joined.send(here, Publish("h", b"ours", 2, packet_id=1))
+    joined.edit = lambda effect: effect
+    joined.cut()
+    joined.there.node.end_session(joined.there.session("mqttree-n"), None)
+    here.take()
+    there.take()
+    joined.advance(2 * LONGEST)
+    assert joined.up
+    assert joined.leg.counters.sessions_lost == 1
+    assert [p.payload for p in there.take() if isinstance(p, Publish)] == [b"ours"]
+    joined.send(there, Publish("t", b"second", 2, packet_id=2), Pubrel(2))
+    assert [p.payload for p in here.take() if isinstance(p, Publish)] == [b"second"]
+
+
+def test_a_leg_without_its_session_here_begins_anew_on_both_sides() -> None:
+    joined = Joined()
+    here, there = clients(joined)
+    joined.send(here, Publish("h", b"1", 2, packet_id=1), Pubrel(1))
+    joined.cut()
+    joined.here.node.end_session(joined.here.session("leg:n"), None)
+    here.take()
+    there.take()
+    joined.advance(2 * LONGEST)
+    assert joined.up
+    joined.send(here, Publish("h", b"2", 2, packet_id=1), Pubrel(1))
+    assert [p.payload for p in there.take() if isinstance(p, Publish)] == [b"2"]
+
+
+def test_a_rule_that_is_gone_lets_nothing_out_any_more() -> None:
+    joined = Joined("a/# both 2", "b/# both 2")
+    here, there = clients(joined)
+    joined.leg.stop(joined.here.now)
+    joined.run()
+    joined.settings = settings("a/# both 2")
+    joined.leg = Leg(joined.settings, random.Random(1), joined.here.now)
+    joined.run()
+    assert joined.up
+    for topic in ("a/1", "b/1"):
+        joined.send(here, Publish(topic, b"x"))
+    assert [p.topic for p in there.take() if isinstance(p, Publish)] == ["a/1"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["here", "there", "cut", "wait"]), st.integers(0, 2)),
+        max_size=25,
+    ),
+    st.sampled_from([4, 5]),
+    st.sampled_from([1, 2]),
+)
+def test_at_qos_2_each_message_crosses_once_however_often_a_leg_is_cut(
+    steps: list[tuple[str, int]], version: int, qos: int
+) -> None:
+    """Of what is on its way when it is cut, the part behind the given number of effects is lost. At
+    QoS 1 a message may come more than once, and none is missing."""
+    joined = Joined(version=version)
+    here, there = clients(joined)
+    sent = {"here": [], "there": []}  # type: dict[str, list[bytes]]
+    got = {"here": [], "there": []}  # type: dict[str, list[bytes]]
+    pair = {"here": here, "there": there}
+
+    def look() -> None:
+        for side, client in pair.items():
+            for packet in client.take():
+                if isinstance(packet, Publish):
+                    got[side].append(packet.payload)
+                    if packet.qos == 1:
+                        client.send(Puback(packet.packet_id or 0))
+                    elif packet.qos == 2:
+                        client.send(Pubrec(packet.packet_id or 0))
+                elif isinstance(packet, Pubrec):
+                    client.send(Pubrel(packet.packet_id))
+                elif isinstance(packet, Pubrel):
+                    client.send(
+                        encode_packet(Pubrel(packet.packet_id), 5).replace(b"\x62", b"\x70")
+                    )
+            joined.run()
+
+    for number, (what, count) in enumerate(steps):
+        if what in pair:
+            payload = b"%d" % number
+            sent[what].append(payload)
+            joined.send(pair[what], Publish("t", payload, qos, packet_id=number + 1))
+            look()
+        elif what == "wait":
+            joined.advance(2 * LONGEST)
+        elif "there" in joined.ends:
+            left = [count]
+
+            def lose(effect: LegEffect, left: list[int] = left) -> LegEffect | None:
+                if isinstance(effect, ToForeign):
+                    left[0] -= 1
+                    return effect if left[0] >= 0 else None
+                return effect
+
+            joined.edit = lose
+            payload = b"%d" % number
+            sent["here"].append(payload)
+            joined.send(here, Publish("t", payload, qos, packet_id=number + 1))
+            look()
+            joined.edit = lambda effect: effect
+            if "there" in joined.ends:
+                joined.cut()
+    for _ in range(4):
+        joined.advance(2 * LONGEST)
+        look()
+    assert joined.up
+    everything = Counter(sent["here"] + sent["there"])
+    for side in pair:
+        if qos == 2:
+            assert Counter(got[side]) == everything
+        else:
+            assert Counter(got[side]).keys() == everything.keys()
