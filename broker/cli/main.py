@@ -60,13 +60,13 @@ def _main(words: list[str]) -> int:
         from broker.cli import live
 
         return live.main(words[1:])
-    if words and words[0] == "federate":
+    if words and words[0] == "federate" and _asks_for_protocol(words):
         from broker.cli import federate
 
         return federate.main(words[1:])
     if (
         words
-        and words[0] not in ("run", "status", "drain", "passwd")
+        and words[0] not in ("run", "federate", "status", "drain", "passwd")
         and not words[0].startswith("-")
     ):
         command = _command(words[0])
@@ -85,6 +85,10 @@ def _main(words: list[str]) -> int:
     try:
         if arguments.command == "run":
             return _run(arguments)
+        if arguments.command == "federate":
+            from broker.cli import gateway
+
+            return gateway.federate(arguments)
         if arguments.command == "passwd":
             from broker.cli import passwd
 
@@ -93,6 +97,11 @@ def _main(words: list[str]) -> int:
     except ConfigError as error:
         complain(str(error))
         return 2
+
+
+def _asks_for_protocol(words: list[str]) -> bool:
+    """Return whether `federate` is to be a federator of another protocol than ours."""
+    return any(word.partition("=")[0] == "--protocol" for word in words)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -215,6 +224,13 @@ def _parser() -> Parser:
         "that, in the `federation:` section of the configuration file.",
     )
     _add_run(run)
+    federate = commands.add_parser(
+        "federate",
+        help="make a foreign broker part of a federation",
+        allow_abbrev=False,
+    )
+    _add_federate(federate)
+    _add_run(federate)
     status = commands.add_parser(
         "status", help="show the federation as a broker sees it", allow_abbrev=False
     )
@@ -231,9 +247,6 @@ def _parser() -> Parser:
     _add_passwd(users)
     commands.add_parser(
         "live", help="run several brokers on this machine and draw their tree", add_help=False
-    )
-    commands.add_parser(
-        "federate", help="make a foreign broker part of a federation", add_help=False
     )
     commands.add_parser(
         "bench", help="scenarios, comparison, reports (mqttree bench --help)", add_help=False
@@ -311,6 +324,39 @@ def _add_run(run: Parser) -> None:
     )
     # The broker ends when its standard input ends.
     run.add_argument("--die-with-parent", action="store_true", help=argparse.SUPPRESS)
+
+
+def _add_federate(federate: Parser) -> None:
+    federate.add_argument(
+        "--broker",
+        metavar="mqtt[s]://[USER@]HOST[:PORT]",
+        required=True,
+        help="the foreign broker",
+    )
+    federate.add_argument(
+        "--topic",
+        metavar="RULE",
+        action="append",
+        help="FILTER [in|out|both] [QOS] [LOCAL REMOTE], as in Mosquitto's file (# both 2); may be "
+        "repeated",
+    )
+    federate.add_argument("--password-file", metavar="FILE", help="file with the password there")
+    federate.add_argument("--cafile", metavar="FILE", help="authority of its certificate")
+    federate.add_argument("--cert", metavar="FILE", help="certificate to show there")
+    federate.add_argument("--key", metavar="FILE", help="key of that certificate")
+    federate.add_argument(
+        "--mqtt", metavar="5|3.1.1|auto", default="auto", help="version of MQTT there (auto)"
+    )
+    federate.add_argument(
+        "--protocol",
+        metavar="spohn",
+        help="be a federator of this protocol instead (mqttree federate --protocol spohn --help)",
+    )
+    federate.add_argument(
+        "--no-data-dir",
+        action="store_true",
+        help="keep nothing on the disk: at QoS 2 a message may come twice after a restart",
+    )
 
 
 def _add_status(status: Parser) -> None:

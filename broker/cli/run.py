@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.base import log_format
@@ -27,6 +27,7 @@ from broker.io import admin_http as admin_server
 if TYPE_CHECKING:
     from broker.compat.assembly import Assembly
     from broker.io.broker_service import BrokerService
+    from broker.io.leg_driver import LegDriver
 
 SHUTDOWN_TIMEOUT = 10.0
 """s for a shutdown; docker stop and systemd kill after ten or more."""
@@ -34,8 +35,11 @@ SHUTDOWN_TIMEOUT = 10.0
 log = logging.getLogger("mqttree")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run a broker until a signal ends it. Raises ConfigError for options that cannot be used."""
+def run(
+    arguments: argparse.Namespace, make_leg: Callable[[BrokerService], LegDriver] | None = None
+) -> int:
+    """Run a broker until a signal ends it. `arguments`: of the command line; `make_leg`: returns
+    its leg, None: it has none. Raises ConfigError for options that cannot be used."""
     settings = read_settings(vars(arguments), os.environ)
     log_format.set_up(settings.log_level, settings.log_format)
     from broker.compat.assembly import Assembly
@@ -44,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     assembly = Assembly(settings, DEFAULTS)
     try:
         with _admin_socket(settings) as listener:
-            return _run_loop(_Run(assembly, listener, arguments.die_with_parent))
+            return _run_loop(_Run(assembly, listener, arguments.die_with_parent, make_leg))
     finally:
         assembly.close()
 
@@ -60,8 +64,13 @@ class _Run:
     """One broker in one event loop."""
 
     def __init__(
-        self, assembly: Assembly, listener: socket.socket | None, die_with_parent: bool
+        self,
+        assembly: Assembly,
+        listener: socket.socket | None,
+        die_with_parent: bool,
+        make_leg: Callable[[BrokerService], LegDriver] | None,
     ) -> None:
+        self.make_leg = make_leg
         self.assembly = assembly
         self.settings = assembly.settings
         self.listener = listener
@@ -93,7 +102,12 @@ class _Run:
         driver.collect_at = 0.0
         self.report.announce(where)
         self.report.warn()
+        leg = self.make_leg(broker) if self.make_leg is not None else None
+        if leg is not None:
+            leg.start()
         await self.stopping.wait()
+        if leg is not None:
+            leg.stop()
         log.info("stopping")
         await admin.close()
         try:

@@ -1,0 +1,274 @@
+"""The driver of a leg: the connection to the foreign broker, and one to this broker that has no
+socket. It decides nothing; the leg does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import ssl
+from typing import cast
+
+from broker.base.log_format import log_line
+from broker.core.connection import Connection
+from broker.io.driver import Driver
+from broker.io.tls import describe_error
+from broker.leg.effects import Close, DialForeign, Enter, LegEffect, Log, ToForeign, ToHere
+from broker.leg.leg import PATIENCE, Leg, LegSettings, LocalSession
+
+HIGH_WATER = 256 * 1024
+"""bytes that may wait for the foreign broker before this one sends no more."""
+
+
+class LegDriver:
+    """Runs one leg beside the node of a `Driver`, in its event loop."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        settings: LegSettings,
+        host: str,
+        port: int,
+        context: ssl.SSLContext | None,
+    ) -> None:
+        """`driver`: of this broker's node; `settings`: of the leg; `host`, `port`: where the
+        foreign broker listens; `context`: of TLS, None: without."""
+        self.driver = driver
+        self.settings = settings
+        self.leg = Leg(settings, random.Random(), driver.time())
+        self._where = (host, port)
+        self._context = context
+        self._foreign: ForeignProtocol | None = None
+        self._here: HereTransport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._dialling: asyncio.Task[None] | None = None
+        self._reads = True
+
+    def start(self) -> None:
+        """Begin to dial."""
+        self._tick()
+
+    def stop(self) -> None:
+        """End the leg: say goodbye to the foreign broker; both sessions stay."""
+        self.leg.stop(self.driver.time())
+        self.act()
+        if self._dialling is not None:
+            self._dialling.cancel()
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.leg.tick(self.driver.time())
+        self.act()
+
+    # ---------------------------------------------------------------- effects
+
+    def act(self) -> None:
+        """Carry out what the leg asks for, and arm the timer."""
+        while effects := self.leg.take_effects():
+            for effect in effects:
+                self._do(effect)
+        if self._reads != self.leg.reads:
+            self._reads = self.leg.reads
+            self.pace()
+        if self._timer is not None:
+            self._timer.cancel()
+        due = self.leg.next_deadline()
+        if due is not None:
+            wait = max(0.0, due - self.driver.time())
+            self._timer = self.driver.loop.call_later(wait + 0.0005, self._tick)
+
+    def _do(self, effect: LegEffect) -> None:
+        match effect:
+            case ToForeign(data):
+                if self._foreign is not None:
+                    self._foreign.transport.write(data)
+            case ToHere(data):
+                if self._here is not None:
+                    self._here.conn.receive(data, self.driver.time())
+                    self.driver.wake(self._here.conn)
+            case DialForeign():
+                self._dialling = self.driver.loop.create_task(self._dial())
+            case Enter():
+                self._here = HereTransport(self)
+            case Close():
+                self._close()
+            case Log(level, text):
+                log_line(level, text)
+
+    def _close(self) -> None:
+        foreign, self._foreign = self._foreign, None
+        here, self._here = self._here, None
+        if foreign is not None:
+            foreign.transport.close()
+        if here is not None:
+            here.leave()
+
+    async def _dial(self) -> None:
+        host, port = self._where
+        loop = self.driver.loop
+        name = None if self._context is None else host
+        dialling = loop.create_connection(
+            lambda: ForeignProtocol(self), host, port, ssl=self._context, server_hostname=name
+        )
+        try:
+            await asyncio.wait_for(dialling, PATIENCE / 2)
+        except (OSError, TimeoutError, ValueError, OverflowError) as error:
+            if self._foreign is None:
+                self.lost(describe_error(error) or "timed out")
+
+    # ---------------------------------------------------------------- what happens
+
+    def dialled(self, protocol: ForeignProtocol) -> None:
+        """Take the connection to the foreign broker, which stands."""
+        self._foreign = protocol
+        session = self.driver.node.sessions.get(self.settings.session)
+        known = (
+            None
+            if session is None
+            else LocalSession(tuple(session.subscriptions), tuple(session.incoming))
+        )
+        self.leg.dialled(known, self.driver.time())
+        self.act()
+
+    def lost(self, why: str) -> None:
+        """Note that one of the connections has ended, or could not be opened."""
+        self.leg.lost(why, self.driver.time())
+        self.act()
+
+    def foreign_received(self, data: bytes) -> None:
+        """Take bytes of the foreign broker."""
+        self.leg.foreign_received(data, self.driver.time())
+        self.act()
+
+    def foreign_lost(self, protocol: ForeignProtocol, why: str) -> None:
+        """Note that a connection to the foreign broker has ended, for the reason `why`."""
+        if protocol is self._foreign:
+            self._foreign = None
+            self.lost(why)
+
+    def foreign_full(self, full: bool) -> None:
+        """Have this broker send no more, or go on."""
+        if self._here is not None:
+            if full:
+                self._here.conn.pause()
+            else:
+                self._here.conn.writable(self.driver.time())
+                self.driver.wake()
+
+    def here_received(self, data: bytes) -> None:
+        """Take bytes of this broker."""
+        self.leg.here_received(data, self.driver.time())
+        self.act()
+
+    def here_lost(self, transport: HereTransport, why: str) -> None:
+        """Note that this broker has closed its connection, for the reason `why`."""
+        if transport is self._here:
+            self._here = None
+            self.lost(why)
+
+    def pace(self) -> None:
+        """Read the foreign broker, unless the leg or this broker does not want more now."""
+        if self._foreign is not None:
+            held = self._here is not None and self._here.held
+            with contextlib.suppress(RuntimeError):
+                if held or not self._reads:
+                    self._foreign.transport.pause_reading()
+                else:
+                    self._foreign.transport.resume_reading()
+
+
+class ForeignProtocol(asyncio.Protocol):
+    """The connection to the foreign broker."""
+
+    def __init__(self, leg: LegDriver) -> None:
+        self._leg = leg
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Tell the leg that it stands."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(HIGH_WATER)
+        self._leg.dialled(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Give the leg the bytes."""
+        self._leg.foreign_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the leg that it has ended."""
+        self._leg.foreign_lost(self, "it closes" if exc is None else describe_error(exc))
+
+    def pause_writing(self) -> None:
+        """Have this broker send no more."""
+        self._leg.foreign_full(True)
+
+    def resume_writing(self) -> None:
+        """Have it go on."""
+        self._leg.foreign_full(False)
+
+
+class HereTransport:
+    """The transport of the leg's connection to this broker. What the node writes reaches the leg in
+    the next turn, as the node is in the middle of something."""
+
+    def __init__(self, leg: LegDriver) -> None:
+        self._leg = leg
+        self._written: list[bytes] = []
+        self._over = False
+        self.held = False
+        driver = leg.driver
+        name = leg.settings.name
+        self.conn: Connection = driver.node.connection_made(
+            "in", f"leg {name}", f"leg:{name}", self, driver.time()
+        )
+
+    def leave(self) -> None:
+        """End the connection from the leg's side: the session stays."""
+        self._over = True
+        driver = self._leg.driver
+        driver.node.connection_lost(self.conn, "the leg is down", driver.time())
+        driver.wake()
+
+    def _hand_over(self) -> None:
+        if not self._over and self._written:
+            data = b"".join(self._written)
+            self._written.clear()
+            self._leg.here_received(data)
+
+    def _end(self) -> None:
+        self._hand_over()
+        if not self._over:
+            self.leave()
+            self._leg.here_lost(self, "this broker closes its session")
+
+    def write(self, data: bytes) -> None:
+        """Pass bytes on to the leg, in the next turn."""
+        if not self._written:
+            self._leg.driver.loop.call_soon(self._hand_over)
+        self._written.append(data)
+
+    def close(self) -> None:
+        """Close once all is passed on."""
+        self._leg.driver.loop.call_soon(self._end)
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._leg.driver.loop.call_soon(self._end)
+
+    def pause_reading(self) -> None:
+        """Read the foreign broker no further."""
+        self.held = True
+        self._leg.pace()
+
+    def resume_reading(self) -> None:
+        """Read it again."""
+        self.held = False
+        self._leg.pace()
+
+    def unread(self) -> bool:
+        """Nothing waits here."""
+        return False
+
+    def unsent(self) -> int:
+        """Return the bytes that are not passed on yet."""
+        return sum(map(len, self._written))
