@@ -83,12 +83,8 @@ def _main(words: list[str]) -> int:
     from broker.config.yaml_file import ConfigError
 
     try:
-        if arguments.command == "run":
+        if arguments.command in ("run", "federate"):
             return _run(arguments)
-        if arguments.command == "federate":
-            from broker.cli import gateway
-
-            return gateway.federate(arguments)
         if arguments.command == "passwd":
             from broker.cli import passwd
 
@@ -111,6 +107,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
     gc.disable()
     try:
+        if arguments.command == "federate":
+            from broker.cli import gateway
+
+            return gateway.federate(arguments)
         from broker.cli.run import run
 
         return run(arguments)

@@ -125,7 +125,9 @@ class LegDriver:
         known = (
             None
             if session is None
-            else LocalSession(tuple(session.subscriptions), tuple(session.incoming))
+            else LocalSession(
+                {f: each.qos for f, each in session.subscriptions.items()}, tuple(session.incoming)
+            )
         )
         self.leg.dialled(known, self.driver.time())
         self.act()

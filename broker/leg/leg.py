@@ -10,7 +10,7 @@ QoS 2 messages it has received and not seen released, as others will have their 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from broker.leg.effects import Close, DialForeign, Enter, LegEffect, Log, ToForeign, ToHere
@@ -43,8 +43,14 @@ STABLE = 60.0
 """s that a leg has been up after which the next dial comes as soon as the first one did."""
 PATIENCE = 10.0
 """s until a connection stands and both brokers have accepted."""
-SUBSCRIBE_ID = 0xFFFF
-"""Packet identifier of SUBSCRIBE and UNSUBSCRIBE: brokers count those of PUBLISH from 1 up."""
+SUBSCRIBE_ID, UNSUBSCRIBE_ID = 0xFFFF, 0xFFFE
+"""Packet identifiers: brokers count those of PUBLISH from 1 up."""
+NOTE = "$leg/subscribed/"
+"""Ahead of filters to which the session here subscribes for a note only, as nobody publishes there:
+behind it are QoS and filter of a subscription at the foreign broker. So the leg knows after a
+restart which ones it has there."""
+CROSSES = (State.SUBSCRIBING, State.UP)
+"""States in which messages cross."""
 UNSUPPORTED = (0x01, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
 """Codes of a CONNACK by which a broker refuses the version of MQTT."""
 
@@ -89,8 +95,8 @@ class LegSettings:
 class LocalSession:
     """What the session here has, when a connection to the foreign broker stands."""
 
-    filters: Collection[str] = ()
-    """The filters to which it has subscribed."""
+    filters: Mapping[str, int] = field(default_factory=dict)
+    """The filters to which it has subscribed, with their QoS."""
     incoming: Collection[int] = ()
     """Identifiers of QoS 2 messages that it has received and not seen released."""
 
@@ -128,11 +134,16 @@ class Leg:
         self._keep_alive = float(settings.keep_alive)
         self._known: LocalSession | None = None
         self._forget = False  # the session here is not to be used again
+        self._cleaned = False  # the old session at a foreign broker of 3.1.1 is ended
         self._capabilities: Properties = {}  # of the foreign broker
         self._present = False  # the foreign broker knew the session
         self._early: list[bytes] = []  # of the foreign broker, before this one has accepted
         self._swallowed: set[int] = set()  # PUBCOMP of this broker with these is not passed on
-        self._retained_pending = False
+        self._asked: list[
+            tuple[str, int]
+        ] = []  # of the foreign broker, then of this one, without an answer
+        self._granted: dict[str, int] = {}  # what it has granted: filters with their QoS
+        self._behind_retained = False  # what is retained there has come
         self._there = PacketCutter()
         self._here = PacketCutter()
 
@@ -203,12 +214,12 @@ class Leg:
         """Take bytes of this broker, whole packets or parts of them, at `now` (s)."""
         try:
             for packets in self._here.take(data):
-                if self.state is State.UP and packets[0] >> 4 in CROSSING:
+                if self.state in CROSSES and packets[0] >> 4 in CROSSING:
                     if self._swallowed:
                         packets = self._without_swallowed(packets)
                     if packets:
                         self._there_send(outwards(packets, self.version, self.settings.rules))
-                elif self.state in (State.ENTERING, State.UP):
+                elif self.state in (State.ENTERING, *CROSSES):
                     self._own_packet(packets, now)
         except WireError as error:
             self.lost(error.message, now)
@@ -221,7 +232,13 @@ class Leg:
         match action:
             case Action.DIAL:
                 self._due = now + PATIENCE
+                self._cleaned = False
                 self._effects.append(DialForeign())
+            case Action.DIAL_AGAIN:
+                self._due = now + PATIENCE
+                self._cleaned = True
+                self._there_send(encode_packet(Disconnect(), self.version))
+                self._effects += (Close(), DialForeign())
             case Action.GREET:
                 self._due = now + PATIENCE
                 self._there.clear()
@@ -231,12 +248,14 @@ class Leg:
                 self._swallowed.clear()
                 self._effects.append(Enter())
                 self._here_send(self._connect(self.settings.session, foreign=False))
+            case Action.SUBSCRIBE:
+                self._enter(now)
             case Action.CARRY:
                 self._carry(now)
             case Action.BACK_OFF:
                 self._back_off(now)
             case Action.LEAVE:
-                if before in (State.ENTERING, State.UP):
+                if before in (State.ENTERING, *CROSSES):
                     self._there_send(encode_packet(Disconnect(), self.version))
                 self._effects.append(Close())
 
@@ -263,7 +282,7 @@ class Leg:
             Connect(
                 "MQTT",
                 self.version,
-                self._known is None,
+                self._clean_start(foreign),
                 settings.keep_alive if foreign else 0,
                 client_id,
                 settings.username if foreign else None,
@@ -275,18 +294,19 @@ class Leg:
             self.version,
         )
 
-    def _carry(self, now: float) -> None:
-        self._up_since = now
+    def _clean_start(self, foreign: bool) -> bool:
+        """Return whether CONNECT ends an old session. In MQTT 3.1.1 this also makes the new one end
+        with its connection."""
+        if self._known is not None:
+            return False
+        return self.version == 5 or (foreign and not self._cleaned)
+
+    def _enter(self, now: float) -> None:
+        """Note that both brokers have let the leg in: messages cross, and it subscribes."""
         self._forget = False
-        self.counters.connects += 1
         self.counters.refused_filters.clear()
-        self._due = now + self._keep_alive / 2 if self._keep_alive else now + 1e9
+        self._due = now + PATIENCE
         settings, known = self.settings, self._known
-        self._log(
-            "info",
-            f"leg {settings.name} to {settings.address} is up (MQTT "
-            f"{'5' if self.version == 5 else '3.1.1'})",
-        )
         if known is not None and not self._present:
             self.counters.sessions_lost += 1
             self._log(
@@ -298,35 +318,72 @@ class Leg:
             for packet_id in known.incoming:
                 self._here_send(PUBREL_HEAD + PACKET_IDS[packet_id])
         wanted = {topic_filter for topic_filter, _ in settings.rules.outgoing}
-        old = [] if known is None else [f for f in known.filters if f not in wanted]
+        old = [f for f in self._known_here() if f not in wanted and not f.startswith(NOTE)]
         if old:
-            self._here_send(encode_packet(Unsubscribe(SUBSCRIBE_ID, old), self.version))
-        self._subscribe_there(now)
+            self._here_send(encode_packet(Unsubscribe(UNSUBSCRIBE_ID, old), self.version))
+        self._subscribe_there()
         early, self._early = self._early, []
         for packets in early:
             self._foreign_packets(packets, now)
 
-    def _subscribe_there(self, now: float) -> None:
+    def _known_here(self) -> Mapping[str, int]:
+        return {} if self._known is None else self._known.filters
+
+    def _known_there(self) -> dict[str, int]:
+        """Return what the leg has subscribed to at the foreign broker: filters with their QoS."""
+        if not self._present:
+            return {}
+        notes = (f[len(NOTE) :] for f in self._known_here() if f.startswith(NOTE))
+        return {note[2:]: int(note[0]) for note in notes}
+
+    def _subscribe_there(self) -> None:
         """Subscribe at the foreign broker; what is retained there comes ahead of the answer to
-        PINGREQ, behind which this broker is subscribed to."""
-        filters = self.settings.rules.incoming
-        again = self.version != 5 and self._known is not None and self._present
-        if filters and not again:
-            self._there_send(self._subscribe(filters))
-        self._retained_pending = True
+        PINGREQ, behind which this broker is subscribed to. MQTT 3.1.1 would bring all that is
+        retained once more for a filter that is not new."""
+        known, wanted = self._known_there(), dict(self.settings.rules.incoming)
+        old = [topic_filter for topic_filter in known if topic_filter not in wanted]
+        if old:
+            self._there_send(encode_packet(Unsubscribe(UNSUBSCRIBE_ID, old), self.version))
+        self._granted = {}
+        self._asked = []
+        for topic_filter, qos in wanted.items():
+            if self.version != 5 and known.get(topic_filter) == qos:
+                self._granted[topic_filter] = qos
+            else:
+                self._asked.append((topic_filter, qos))
+        if self._asked:
+            self._there_send(self._subscribe(self._asked))
+        self._behind_retained = False
         self._there_send(encode_packet(Pingreq(), self.version))
 
-    def _subscribe_here(self) -> None:
-        self._retained_pending = False
-        filters = self.settings.rules.outgoing
-        known = () if self._known is None else self._known.filters
-        if self.version != 5 and all(topic_filter in known for topic_filter, _ in filters):
-            return  # MQTT 3.1.1 would bring all that is retained once more
+    def _subscribe_here(self, now: float) -> None:
+        """Subscribe at this broker, once the foreign one has answered SUBSCRIBE and PINGREQ."""
+        if self._asked or not self._behind_retained:
+            return
+        known = self._known_here()
+        notes = {f"{NOTE}{qos}/{f}": 0 for f, qos in self._granted.items()}
+        old = [f for f in known if f.startswith(NOTE) and f not in notes]
+        if old:
+            self._here_send(encode_packet(Unsubscribe(UNSUBSCRIBE_ID, old), self.version))
         most = self._capabilities.get(Property.MAXIMUM_QOS, 2)
-        if filters:
-            self._here_send(self._subscribe([(f, min(qos, most)) for f, qos in filters]))
+        wanted = {f: min(qos, most) for f, qos in self.settings.rules.outgoing} | notes
+        self._asked = [(f, q) for f, q in wanted.items() if self.version == 5 or known.get(f) != q]
+        if self._asked:
+            self._here_send(self._subscribe(self._asked))
+        else:
+            self._on(Input.SUBSCRIBED, now)
 
-    def _subscribe(self, filters: list[tuple[str, int]]) -> bytes:
+    def _carry(self, now: float) -> None:
+        self._up_since = now
+        self.counters.connects += 1
+        self._due = now + self._keep_alive / 2 if self._keep_alive else now + 1e9
+        self._log(
+            "info",
+            f"leg {self.settings.name} to {self.settings.address} is up (MQTT "
+            f"{'5' if self.version == 5 else '3.1.1'})",
+        )
+
+    def _subscribe(self, filters: Iterable[tuple[str, int]]) -> bytes:
         """Return a SUBSCRIBE: No Local, Retain As Published, what is retained for a new
         subscription only."""
         five = self.version == 5
@@ -356,9 +413,9 @@ class Leg:
         match self.state:
             case State.ENTERING:
                 self._early.append(packets)
-            case State.UP if packets[0] >> 4 in CROSSING:
+            case State.SUBSCRIBING | State.UP if packets[0] >> 4 in CROSSING:
                 self._here_send(inwards(packets, self.version, self.settings.rules))
-            case State.CONNECTING | State.UP:
+            case State.CONNECTING | State.SUBSCRIBING | State.UP:
                 self._foreign_packet(packets, now)
 
     def _foreign_packet(self, data: bytes, now: float) -> None:
@@ -369,15 +426,16 @@ class Leg:
             packet = decode_packet(data[0], data[body:], self.version)
         if isinstance(packet, Connack) and self.state is State.CONNECTING:
             self._foreign_connack(packet, now)
-        elif self.state is not State.UP:
+        elif self.state not in CROSSES:
             self.lost(f"{type(packet).__name__.upper()} instead of CONNACK", now)
         elif isinstance(packet, Suback):
-            self._note_refused(packet, self.settings.rules.incoming, "the foreign broker")
+            self._foreign_suback(packet, now)
         elif isinstance(packet, Disconnect):
             self.lost(f"it disconnects (reason {packet.reason:#04x})", now)
         elif data[0] >> 4 == PacketType.PINGRESP:
-            if self._retained_pending:
-                self._subscribe_here()
+            if self.state is State.SUBSCRIBING:
+                self._behind_retained = True
+                self._subscribe_here(now)
         elif data[0] >> 4 != PacketType.UNSUBACK:
             self.lost(f"{type(packet).__name__.upper()} is not for a client", now)
 
@@ -394,7 +452,16 @@ class Leg:
         self._keep_alive = float(
             self._capabilities.get(Property.SERVER_KEEP_ALIVE, self.settings.keep_alive)
         )
-        self._on(Input.ACCEPTED, now)
+        cleaning = self._clean_start(foreign=True) and self.version != 5
+        self._on(Input.CLEANED if cleaning else Input.ACCEPTED, now)
+
+    def _foreign_suback(self, packet: Suback, now: float) -> None:
+        for (topic_filter, qos), code in zip(self._asked, packet.codes, strict=False):
+            if code < 0x80:
+                self._granted[topic_filter] = qos
+        self._note_refused(packet, "the foreign broker")
+        if self.state is State.SUBSCRIBING:
+            self._subscribe_here(now)
 
     def _own_packet(self, data: bytes, now: float) -> None:
         body = read_length(data, 1)[1]
@@ -409,11 +476,14 @@ class Leg:
             else:
                 self._on(Input.ENTERED, now)
         elif isinstance(packet, Suback):
-            self._note_refused(packet, self.settings.rules.outgoing, "this broker")
+            self._note_refused(packet, "this broker")
+            if self.state is State.SUBSCRIBING:
+                self._on(Input.SUBSCRIBED, now)
         elif isinstance(packet, Disconnect):
             self.lost(f"this broker disconnects it (reason {packet.reason:#04x})", now)
 
-    def _note_refused(self, packet: Suback, asked: list[tuple[str, int]], who: str) -> None:
+    def _note_refused(self, packet: Suback, who: str) -> None:
+        asked, self._asked = self._asked, []
         for (topic_filter, _), code in zip(asked, packet.codes, strict=False):
             if code >= 0x80:
                 self.counters.refused_filters.append(topic_filter)

@@ -1,11 +1,16 @@
 """The states of a leg. Pure.
 
-WAITING -DUE-> DIALLING -DIALLED-> CONNECTING -ACCEPTED-> ENTERING -ENTERED-> UP
-   ^                                                                          |
-   +------------------- LOST, at any of these: by either side ----------------+
+WAITING -DUE-> DIALLING -DIALLED-> CONNECTING -ACCEPTED-> ENTERING
+   ^               ^                   |                     | ENTERED
+   |               +------CLEANED------+                     v
+   |                                      UP <-SUBSCRIBED- SUBSCRIBING
+   |                                                            |
+   +-------- LOST, at any of these: by either side -------------+
 
 The foreign broker lets the leg in first (ACCEPTED), as what its CONNACK says counts for the session
-here; then this broker does (ENTERED).
+here; then this broker does (ENTERED). In MQTT 3.1.1 a session that is begun anew ends with its
+connection. So a leg that needs a new one connects once to end the old one (CLEANED), and once more
+to stay.
 """
 
 from __future__ import annotations
@@ -26,8 +31,10 @@ class State(TableEnum):
     """The foreign broker has the leg's CONNECT."""
     ENTERING = "entering"
     """It has accepted; this broker has the leg's CONNECT."""
+    SUBSCRIBING = "subscribing"
+    """Both have accepted, and messages cross; a SUBSCRIBE is not answered."""
     UP = "up"
-    """Messages cross."""
+    """Messages cross, of all filters that neither broker refuses."""
     STOPPED = "stopped"
     """It was ended, and does not dial any more."""
 
@@ -41,8 +48,12 @@ class Input(TableEnum):
     """The connection stands."""
     ACCEPTED = "accepted"
     """CONNACK of the foreign broker, without a failure."""
+    CLEANED = "cleaned"
+    """The same, to a CONNECT that has only ended the session there."""
     ENTERED = "entered"
-    """The same of this broker."""
+    """CONNACK of this broker, without a failure."""
+    SUBSCRIBED = "subscribed"
+    """Both have answered SUBSCRIBE."""
     LOST = "lost"
     """The dial failed, a broker refused or closed, or one was silent for too long."""
     STOP = "stop"
@@ -56,18 +67,22 @@ class Action(TableEnum):
     DIAL = "have the driver open a connection"
     GREET = "send CONNECT to the foreign broker"
     ENTER = "send CONNECT to this broker"
-    CARRY = "subscribe, and pass messages on"
+    DIAL_AGAIN = "close the connection, and have the driver open another one"
+    SUBSCRIBE = "subscribe at both, and pass messages on"
+    CARRY = "say that it is up, and send PINGREQ from now on"
     BACK_OFF = "close both sides, and choose when to dial again"
     LEAVE = "say goodbye to both sides, and close them"
 
 
-_ALIVE: Final = (State.DIALLING, State.CONNECTING, State.ENTERING, State.UP)
+_ALIVE: Final = (State.DIALLING, State.CONNECTING, State.ENTERING, State.SUBSCRIBING, State.UP)
 
 TRANSITIONS: Final[Table[State, Input, Action]] = {
     (State.WAITING, Input.DUE): (Action.DIAL, State.DIALLING),
     (State.DIALLING, Input.DIALLED): (Action.GREET, State.CONNECTING),
     (State.CONNECTING, Input.ACCEPTED): (Action.ENTER, State.ENTERING),
-    (State.ENTERING, Input.ENTERED): (Action.CARRY, State.UP),
+    (State.CONNECTING, Input.CLEANED): (Action.DIAL_AGAIN, State.DIALLING),
+    (State.ENTERING, Input.ENTERED): (Action.SUBSCRIBE, State.SUBSCRIBING),
+    (State.SUBSCRIBING, Input.SUBSCRIBED): (Action.CARRY, State.UP),
     **{(state, Input.LOST): (Action.BACK_OFF, State.WAITING) for state in _ALIVE},
     # Both sides are closed, and each of them says so once more.
     (State.WAITING, Input.LOST): (Action.NOTHING, State.WAITING),

@@ -45,7 +45,9 @@ class Joined:
         found = self.here.node.sessions.get(self.settings.session)
         if found is None:
             return None
-        return LocalSession(tuple(found.subscriptions), tuple(found.incoming))
+        return LocalSession(
+            {f: each.qos for f, each in found.subscriptions.items()}, tuple(found.incoming)
+        )
 
     def run(self) -> None:
         """Do what is due, until nothing moves."""

@@ -56,6 +56,8 @@ CONNECT_THERE = (
 CONNECT_HERE = b"\x10\x17\x00\x04MQTT\x05\x02\x00\x00\x05\x11\xff\xff\xff\xff\x00\x05leg:n"
 SUBSCRIBE = b"\x82\x07\xff\xff\x00\x00\x01#\x1e"
 """QoS 2, No Local, Retain As Published, Retain Handling 1."""
+SUBSCRIBE_HERE = b"\x82\x1d\xff\xff\x00\x00\x01#\x1e\x00\x13$leg/subscribed/2/#\x1c"
+"""The same, and a note of what the foreign broker has granted."""
 
 
 def new(**more: object) -> Leg:
@@ -63,13 +65,24 @@ def new(**more: object) -> Leg:
     return Leg(settings(**more), random.Random(1), 0.0)
 
 
+def answer_subscribe(leg: Leg) -> None:
+    """Grant what the leg asks both brokers for."""
+    leg.foreign_received(encode_packet(Suback(0xFFFF, [2]), leg.version), 0.3)
+    leg.foreign_received(encode_packet(Pingresp(), leg.version), 0.3)
+    leg.here_received(encode_packet(Suback(0xFFFF, [2, 0]), leg.version), 0.3)
+
+
 def walk(leg: Leg) -> list[LegEffect]:
     """Bring a leg up; returns all effects but lines for the log."""
     leg.tick(0.0)
     leg.dialled(None, 0.1)
     leg.foreign_received(encode_packet(Connack(False, 0), leg.version), 0.2)
+    if leg.version == 4:
+        # The first connection has only ended the old session.
+        leg.dialled(None, 0.2)
+        leg.foreign_received(encode_packet(Connack(False, 0), 4), 0.2)
     leg.here_received(encode_packet(Connack(False, 0), leg.version), 0.2)
-    leg.foreign_received(encode_packet(Pingresp(), leg.version), 0.3)
+    answer_subscribe(leg)
     return [effect for effect in leg.take_effects() if not isinstance(effect, Log)]
 
 
@@ -82,19 +95,28 @@ def test_a_leg_comes_up_in_these_packets() -> None:
         ToHere(CONNECT_HERE),
         ToForeign(SUBSCRIBE),
         ToForeign(b"\xc0\x00"),
-        ToHere(SUBSCRIBE),
+        ToHere(SUBSCRIBE_HERE),
     ]
     assert leg.state is State.UP
 
 
 def test_a_leg_of_mqtt_3_1_1_says_that_it_is_a_bridge() -> None:
     leg = new(version=4, username="u", password=b"p")
+    connect = b"\x10\x1b\x00\x04MQTT\x84%c\x00\x0a\x00\x09mqttree-n\x00\x01u\x00\x01p"
     effects = walk(leg)
-    assert effects[1] == ToForeign(
-        b"\x10\x1b\x00\x04MQTT\x84\xc2\x00\x0a\x00\x09mqttree-n\x00\x01u\x00\x01p"
-    )
-    assert effects[3] == ToHere(b"\x10\x11\x00\x04MQTT\x84\x02\x00\x00\x00\x05leg:n")
-    assert effects[4] == ToForeign(b"\x82\x06\xff\xff\x00\x01#\x02")
+    assert effects == [
+        DialForeign(),
+        ToForeign(connect % 0xC2),
+        ToForeign(b"\xe0\x00"),
+        Close(),
+        DialForeign(),
+        ToForeign(connect % 0xC0),
+        Enter(),
+        ToHere(b"\x10\x11\x00\x04MQTT\x84\x00\x00\x00\x00\x05leg:n"),
+        ToForeign(b"\x82\x06\xff\xff\x00\x01#\x02"),
+        ToForeign(b"\xc0\x00"),
+        ToHere(b"\x82\x1c\xff\xff\x00\x01#\x02\x00\x13$leg/subscribed/2/#\x00"),
+    ]
 
 
 def test_the_session_here_obeys_what_the_foreign_broker_says() -> None:
@@ -115,9 +137,14 @@ def test_the_session_here_obeys_what_the_foreign_broker_says() -> None:
         b"\x27\x00\x1e\x84\x80\x22\x00\x0a\x00\x05leg:n"
     )
     leg.here_received(encode_packet(Connack(True, 0), 5), 0.2)
+    leg.foreign_received(encode_packet(Suback(0xFFFF, [1]), 5), 0.3)
     leg.foreign_received(encode_packet(Pingresp(), 5), 0.3)
-    assert leg.take_effects()[-1] == ToHere(b"\x82\x07\xff\xff\x00\x00\x01#\x15")
-    leg.tick(2.2)
+    sent = leg.take_effects()[-1]
+    assert isinstance(sent, ToHere)
+    assert sent.data[4:9] == b"\x00\x00\x01#\x15"
+    leg.here_received(encode_packet(Suback(0xFFFF, [1, 0]), 5), 0.3)
+    leg.take_effects()
+    leg.tick(2.3)
     assert leg.take_effects() == [ToForeign(encode_packet(Pingreq(), 5))]
     leg.tick(6.3)
     assert leg.state is State.WAITING
@@ -134,6 +161,7 @@ def test_packets_that_come_early_wait_for_this_broker() -> None:
             Connack(False, 0),
             Publish("a", b"1"),
             Publish("b", b"2", 1, packet_id=1),
+            Suback(0xFFFF, [2]),
             Pingresp(),
             Publish("c", b"3"),
         )
@@ -147,7 +175,7 @@ def test_packets_that_come_early_wait_for_this_broker() -> None:
     assert crossed == (
         encode_packet(Publish("a", b"1"), 5)
         + encode_packet(Publish("b", b"2", 1, packet_id=1), 5)
-        + SUBSCRIBE
+        + SUBSCRIBE_HERE
         + encode_packet(Publish("c", b"3"), 5)
     )
     assert leg.reads
@@ -260,13 +288,40 @@ def test_any_other_answer_is_one_line_and_a_pause(data: bytes) -> None:
 
 def test_a_refused_filter_is_named_and_the_rest_works() -> None:
     leg = new()
-    walk(leg)
-    leg.foreign_received(encode_packet(Suback(0xFFFF, [0x87]), 5), 1.0)
+    leg.tick(0.0)
+    leg.dialled(None, 0.1)
+    leg.foreign_received(encode_packet(Connack(False, 0), 5), 0.2)
+    leg.here_received(encode_packet(Connack(False, 0), 5), 0.2)
+    leg.take_effects()
+    leg.foreign_received(encode_packet(Suback(0xFFFF, [0x87]), 5), 0.3)
     (line,) = leg.take_effects()
     assert isinstance(line, Log)
-    assert "#" in line.text
+    assert "refuses the filter '#'" in line.text
+    leg.foreign_received(encode_packet(Pingresp(), 5), 0.3)
+    assert leg.take_effects() == [ToHere(SUBSCRIBE)]
+    leg.here_received(encode_packet(Suback(0xFFFF, [2]), 5), 0.3)
     assert leg.counters.refused_filters == ["#"]
     assert leg.state is State.UP
+
+
+def test_a_leg_is_up_when_both_brokers_have_answered_subscribe() -> None:
+    leg = new()
+    leg.tick(0.0)
+    leg.dialled(None, 0.1)
+    leg.foreign_received(encode_packet(Connack(False, 0), 5), 0.2)
+    leg.here_received(encode_packet(Connack(False, 0), 5), 0.2)
+    assert leg.state is State.SUBSCRIBING
+    assert not [effect for effect in leg.take_effects() if isinstance(effect, Log)]
+    answer_subscribe(leg)
+    (line,) = [effect for effect in leg.take_effects() if isinstance(effect, Log)]
+    assert "is up (MQTT 5)" in line.text
+    leg = new()
+    leg.tick(0.0)
+    leg.dialled(None, 0.1)
+    leg.foreign_received(encode_packet(Connack(False, 0), 5), 0.2)
+    leg.here_received(encode_packet(Connack(False, 0), 5), 0.2)
+    leg.tick(0.3 + PATIENCE)
+    assert leg.state is State.WAITING
 
 
 def test_pauses_grow_with_jitter_and_begin_anew_after_a_while() -> None:
@@ -285,6 +340,9 @@ def test_pauses_grow_with_jitter_and_begin_anew_after_a_while() -> None:
     leg.dialled(None, now)
     leg.foreign_received(encode_packet(Connack(False, 0), 5), now)
     leg.here_received(encode_packet(Connack(False, 0), 5), now)
+    leg.foreign_received(encode_packet(Suback(0xFFFF, [2]), 5), now)
+    leg.foreign_received(encode_packet(Pingresp(), 5), now)
+    leg.here_received(encode_packet(Suback(0xFFFF, [2, 0]), 5), now)
     leg.lost("reset", now + STABLE)
     due = leg.next_deadline()
     assert due is not None
@@ -415,6 +473,20 @@ def test_a_rule_that_is_gone_lets_nothing_out_any_more() -> None:
     for topic in ("a/1", "b/1"):
         joined.send(here, Publish(topic, b"x"))
     assert [p.topic for p in there.take() if isinstance(p, Publish)] == ["a/1"]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_rule_that_is_gone_is_unsubscribed_from_there(version: int) -> None:
+    joined = Joined("a/# both 2", "b/# in 1", version=version)
+    for lines, filters in ((("a/# both 1",), {"a/#": 1}), (("c out 0",), {})):
+        joined.leg.stop(joined.here.now)
+        joined.run()
+        joined.settings = settings(*lines, version=version)
+        joined.leg = Leg(joined.settings, random.Random(1), joined.here.now)
+        joined.run()
+        assert joined.up
+        kept = joined.there.node.sessions[joined.settings.client_id].subscriptions
+        assert {f: each.qos for f, each in kept.items()} == filters
 
 
 @given(
