@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 from broker.config.broker_url import BrokerUrl, read_url
 from broker.config.options import read_settings
+from broker.config.secret_file import read_secret
 from broker.config.yaml_file import ConfigError
 from broker.io.broker_service import BrokerService
 from broker.io.leg_driver import LegDriver
+from broker.io.tls import client_context, describe_error
 from broker.leg.leg import LegSettings
 from broker.leg.rules import RuleError, Rules, parse_rule
 from broker.wire.constants import MAX_PACKET_SIZE
@@ -55,29 +57,31 @@ def read_foreign(arguments: argparse.Namespace) -> ForeignBroker:
         raise ConfigError(f"--topic: {error}") from None
     if arguments.mqtt not in VERSIONS:
         raise ConfigError(f"--mqtt: '{arguments.mqtt}' is none of {', '.join(VERSIONS)}")
-    password = None
-    if arguments.password_file is not None:
-        try:
-            password = Path(arguments.password_file).read_bytes().rstrip(b"\r\n")
-        except OSError as error:
-            raise ConfigError(f"--password-file: {error.strerror}") from None
+    try:
+        file = arguments.password_file
+        password = None if file is None else read_secret(Path(file), 1, "a password")
+    except ValueError as error:
+        raise ConfigError(f"--password-file: {error}") from None
     context = _context(arguments) if url.tls else None
     return ForeignBroker(url, password, context, rules, VERSIONS[arguments.mqtt])
 
 
 def _context(arguments: argparse.Namespace) -> ssl.SSLContext:
+    flag, file = "--cafile", arguments.cafile
     try:
-        context = ssl.create_default_context(cafile=arguments.cafile)
+        context = client_context(None if file is None else Path(file))
         if arguments.cert is not None:
-            context.load_cert_chain(arguments.cert, arguments.key)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"TLS of --broker: {error}") from None
+            flag, file = "--cert", arguments.cert
+            context.load_cert_chain(file, arguments.key)
+    except OSError as error:
+        raise ConfigError(f"{flag}: cannot use {file}: {describe_error(error)}") from None
     return context
 
 
 def leg_of(service: BrokerService, foreign: ForeignBroker) -> LegDriver:
     """Return the leg of a broker that runs, not started."""
-    config, url = service.node.config, foreign.url
+    node, url = service.node, foreign.url
+    config = node.config
     name = config.id.hex()
     settings = LegSettings(
         name,
