@@ -11,12 +11,14 @@ A topology file is YAML:
     default: {delay_ms: 10, delay_sd_ms: 2.5, rate_mbit: 10}       # any two; "off": not connected
     links:
       - {between: [b0, b1], delay_ms: 3}                            # the rest as in default
+    routed: true                    # hosts without a link reach each other by the shortest path
     tree: [[b1, b0], [b2, b0]]      # child and parent of bridges made by hand (left out: a star
                                     # around the first broker)
 """
 
 from __future__ import annotations
 
+import heapq
 import random
 import re
 from collections.abc import Iterable
@@ -29,7 +31,7 @@ from broker.config.yaml_file import ConfigError, ConfigFile, KeyPath
 MAX_BROKERS = 50
 """More processes than that on one machine measure the machine only."""
 FOLDER = Path(__file__).parent / "topologies"
-KEYS = ("brokers", "sites", "network", "default", "links", "tree", "title")
+KEYS = ("brokers", "sites", "network", "default", "links", "routed", "tree", "title")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,14}")
 
 
@@ -87,6 +89,10 @@ class Topology:
     default: Wire | None = Wire()
     links: dict[frozenset[str], Wire] = field(default_factory=dict)
     tree: tuple[tuple[str, str], ...] = ()
+    routed: bool = False
+    """Whether hosts without a link reach each other by the shortest path, as in an IP network. Each
+    two of them then have a wire of their own, as late as the links of that path together: what is
+    done to a link concerns only what goes between its two ends."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -98,9 +104,46 @@ class Topology:
         hosts = self.hosts
         return ((one, other) for number, one in enumerate(hosts) for other in hosts[number + 1 :])
 
-    def wire(self, one: str, other: str) -> Wire | None:
-        """The link between two hosts; None where there is none."""
+    def link(self, one: str, other: str) -> Wire | None:
+        """Return the link between two hosts; None where there is none."""
         return self.links.get(frozenset((one, other)), self.default)
+
+    def wire(self, one: str, other: str) -> Wire | None:
+        """Return what is between two hosts: their link, or where the network is routed the shortest
+        path; None where there is nothing."""
+        link = self.link(one, other)
+        if link is not None or not self.routed:
+            return link
+        delay = self._path_delay(one, other)
+        return None if delay is None else Wire(delay_ms=round(delay, 6))
+
+    def neighbours(self, host: str) -> tuple[str, ...]:
+        """Return the hosts that have a link with this one, in the order of their addresses."""
+        return tuple(
+            each for each in self.hosts if each != host and self.link(host, each) is not None
+        )
+
+    def _path_delay(self, one: str, other: str) -> float | None:
+        """Return the delay of the shortest path over links (ms); None where there is no path."""
+        waiting, seen = [(0.0, one)], set()
+        while waiting:
+            delay, host = heapq.heappop(waiting)
+            if host == other:
+                return delay
+            if host in seen:
+                continue
+            seen.add(host)
+            for each in self.neighbours(host):
+                link = self.link(host, each)
+                assert link is not None
+                heapq.heappush(waiting, (delay + link.delay_ms, each))
+        return None
+
+    def with_sites(self, sites: dict[str, str], wire: Wire) -> Topology:
+        """Return the same with further hosts of clients: `sites` says of each which host it has a
+        link with, which is like `wire`."""
+        links = {frozenset(pair): wire for pair in sites.items()}
+        return replace(self, sites=(*self.sites, *sites), links={**self.links, **links})
 
     def bridges(self) -> tuple[tuple[str, str], ...]:
         """(child, parent) of bridges made by hand."""
@@ -111,7 +154,7 @@ class Topology:
         source = random.Random(seed)
         links = {}
         for one, other in self.pairs():
-            wire = self.wire(one, other)
+            wire = self.link(one, other)
             if wire is not None:
                 links[frozenset((one, other))] = wire.drawn(source)
         return replace(self, links=links, default=None)
@@ -138,7 +181,7 @@ class Topology:
         """Return the topology as JSON can have it, for `run.json`."""
         links = []
         for one, other in self.pairs():
-            wire = self.wire(one, other)
+            wire = self.link(one, other)
             if wire is not None:
                 links.append({"a": one, "b": other, **asdict(wire)})
         return {
@@ -146,6 +189,7 @@ class Topology:
             "brokers": list(self.brokers),
             "sites": list(self.sites),
             "network": self.network,
+            **({"routed": True} if self.routed else {}),
             "links": links,
             "tree": [list(pair) for pair in self.bridges()],
         }
@@ -181,6 +225,9 @@ def parse(file: ConfigFile, at: KeyPath, name: str) -> Topology:
     network = section.get("network", True)
     if not isinstance(network, bool):
         file.fail((*at, "network"), "must be true or false")
+    routed = section.get("routed", False)
+    if not isinstance(routed, bool):
+        file.fail((*at, "routed"), "must be true or false")
     default: Wire | None = Wire()
     if section.get("default") in ("off", False):  # YAML 1.1 reads off as false
         default = None
@@ -203,7 +250,7 @@ def parse(file: ConfigFile, at: KeyPath, name: str) -> Topology:
     )
     if tree and not is_tree(brokers, tree):
         file.fail((*at, "tree"), "is no tree over all brokers")
-    return Topology(name, brokers, sites, network, default, links, tree)
+    return Topology(name, brokers, sites, network, default, links, tree, routed)
 
 
 def shown(value: Any) -> str:

@@ -43,6 +43,18 @@ def test_a_topology_has_links_a_tree_and_sites() -> None:
     assert read("brokers: 3").bridges() == (("b1", "b0"), ("b2", "b0"))
 
 
+def test_hosts_of_a_routed_network_reach_each_other_by_the_shortest_path() -> None:
+    grid = topology.load("grid9").drawn(1)
+    assert len(grid.as_dict()["links"]) == 12 and grid.as_dict()["routed"] is True
+    assert grid.neighbours("b4") == ("b1", "b3", "b5", "b7")
+    assert grid.link("b6", "b2") is None and grid.wire("b6", "b2") == Wire(delay_ms=20)
+    assert grid.wire("b6", "b7") == grid.link("b6", "b7") == Wire(delay_ms=5)
+    with_client = grid.with_sites({"at-b6": "b6"}, Wire(delay_ms=2))
+    assert with_client.hosts[-1] == "at-b6" and with_client.neighbours("at-b6") == ("b6",)
+    assert with_client.wire("at-b6", "b2") == Wire(delay_ms=22)
+    assert topology.load("regions").wire("california", "germany") is None, "not routed"
+
+
 def test_a_topology_can_be_given_another_size() -> None:
     assert read("brokers: 5\nlinks: [{between: [b0, b4], loss: 0.1}]").sized(2).brokers == (
         "b0",
