@@ -18,8 +18,9 @@ from typing import Any, Protocol
 
 import psutil
 
+from bench.lab.federator_traffic import COUNTED, FederatorTraffic
 from bench.lab.pipe import Pipe
-from bench.lab.tap import Seen, Tap
+from bench.lab.tap import DATA, Seen, Tap
 from bench.lab.topology import Topology
 from bench.load.histogram import Histogram
 
@@ -79,10 +80,13 @@ class Meter:
         self.now = 0
         self.control: dict[tuple[str, str], int] = {}
         self.data: dict[tuple[str, str], int] = {}
+        self.federators = FederatorTraffic()
 
     def seen(self, source: str, target: str, what: Seen) -> None:
         """Book one MQTT packet, `what`, that passed from the broker `source` to `target`."""
-        data = what.kind == "publish"
+        data = what.kind in DATA
+        if what.kind in COUNTED:
+            self.federators.seen(self.now, source, target, what)
         book = self.data if data else self.control
         book[source, target] = book.get((source, target), 0) + what.size
         if self.recorder is None:
@@ -328,6 +332,7 @@ class Network:
             late = {f"p{point:g}": self.late.percentile(point) for point in (50, 99)}
             answer = {
                 "links": self.meter.totals(self.pipes),
+                "federators": self.meter.federators.as_dict(),
                 "moved": self.late.total,
                 "late_ms": late | {"max": self.late.maximum / 1e6},
                 "unroutable": self._unroutable,

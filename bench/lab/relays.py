@@ -322,6 +322,7 @@ class Relays:
             late = {f"p{point:g}": self.late.percentile(point) for point in (50, 99)}
             return {
                 "links": self.meter.totals(self.pipes),
+                "federators": self.meter.federators.as_dict(),
                 "moved": self.late.total,
                 "late_ms": late | {"max": self.late.maximum / 1e6},
                 "unroutable": 0,

@@ -3,7 +3,8 @@ Pure.
 
 The same measure for every kind of broker: a PUBLISH of an application is data, everything else is
 signalling, also a PUBLISH whose topic begins with $. The packets in a batch of mqttree's links
-(docs/reference/link-protocol.md) count one by one.
+(docs/reference/link-protocol.md) count one by one. What federators publish at each other's brokers
+is told apart by its topic: announcements are signalling, routed publications are data.
 """
 
 from __future__ import annotations
@@ -36,11 +37,21 @@ KINDS = {
     14: "other",
     15: "other",
 }
+FEDERATORS = b"federator/"
+ANNOUNCED = {b"core_ann": "core_ann", b"memb_ann": "memb_ann", b"beacon": "beacon"}
+"""Second level of the topics of federators' signalling -> how it is called in traces."""
+ROUTED = "routing"
+"""How a publication on its way between federators is called."""
+DATA = frozenset(("publish", ROUTED))
+"""Kinds of packets that are data; all others are signalling."""
+_ROUTING_HEAD = 20
+"""bytes before the payload in a routed publication: origin, number, sender, length of the payload
+(`federator.codec`)."""
 
 
 class Seen(NamedTuple):
     """One MQTT packet on a link. size: all its bytes; publisher and sequence: of a generator's
-    message, else -1."""
+    message, or which core announces or is answered, and its number; else -1."""
 
     kind: str
     size: int
@@ -134,7 +145,8 @@ class Stream:
         if kind != 3:
             return Seen(KINDS.get(kind, "other"), size)
         length = int.from_bytes(buffer[body : body + 2], "big")
-        if length and buffer[body + 2 : body + 3] == b"$":
+        name = bytes(buffer[body + 2 : body + 2 + length])
+        if name[:1] == b"$":
             return Seen("other", size)
         at = body + 2 + length + (2 if buffer[pos] & 6 else 0)
         if version == 5:
@@ -146,10 +158,27 @@ class Stream:
                 if byte < 0x80 or shift > 21:
                     break
             at += width
+        kind_of_data = "publish"
+        if name.startswith(FEDERATORS):
+            word = name.split(b"/", 2)[1]
+            if (announced := ANNOUNCED.get(word)) is not None:
+                return _announcement(announced, size, bytes(buffer[at : min(at + 8, end)]))
+            if word == b"routing":
+                kind_of_data, at = ROUTED, at + _ROUTING_HEAD
         if at + 8 > end:
-            return Seen("publish", size)
+            return Seen(kind_of_data, size)
         number = int.from_bytes(buffer[at : at + 8], "big")
-        return Seen("publish", size, number >> 48, number & 0xFFFF_FFFF_FFFF)
+        return Seen(kind_of_data, size, number >> 48, number & 0xFFFF_FFFF_FFFF)
+
+
+def _announcement(kind: str, size: int, payload: bytes) -> Seen:
+    """Return what a federator announces: the core and its number are the first two numbers of the
+    payload."""
+    if len(payload) < 8:
+        return Seen(kind, size)
+    return Seen(
+        kind, size, int.from_bytes(payload[:4], "little"), int.from_bytes(payload[4:], "little")
+    )
 
 
 class Flow:

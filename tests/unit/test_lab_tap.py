@@ -9,10 +9,15 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from bench.lab.federator_traffic import FederatorTraffic
+from bench.lab.network import Meter
 from bench.lab.tap import MAX_HELD, Seen, Stream, Talk, Tap
 from bench.load import packets
 from broker.cluster.link.codec import origin_key
 from broker.cluster.link.message_batch import encode_batch
+from federator.codec import encode
+from federator.messages import CoreAnnouncement, Data, Membership, PublicationId
+from federator.settings import Codec
 
 HOSTS = (b"\x0a\x4d\x00\x01", b"\x0a\x4d\x00\x02")
 PORTS = (40_000, 1883)
@@ -104,6 +109,60 @@ def test_the_answering_side_knows_the_version() -> None:
     )
     source, target, seen = listener.seen[-1]
     assert (source, target, seen.kind, seen.publisher, seen.sequence) == ("b", "a", "publish", 1, 7)
+
+
+def test_what_federators_publish_is_told_apart_by_its_topic() -> None:
+    listener = Listener()
+    listener.open()
+    announced = encode(CoreAnnouncement(2, 7, 3, 4), Codec.BINCODE)
+    answered = encode(Membership(2, 7, 4), Codec.BINCODE)
+    routed = encode(Data(PublicationId(6, 300), 7, numbered(1, 9)), Codec.BINCODE)
+    said = {
+        "federator/core_ann/a/b": announced,
+        "federator/memb_ann/a/b": answered,
+        "federator/beacon/a/b": b"",
+        "federator/routing/a/b": routed,
+        "federator/core_ann/short": b"x",
+        "federated/a/b": numbered(1, 9),
+    }
+    stream = b"".join(packets.publish(topic, load, 2, 5)[0] for topic, load in said.items())
+    listener.tap.packet("a", "b", segment(1000, packets.connect("x", 5) + stream))
+    assert [(each.kind, each.publisher, each.sequence) for _, _, each in listener.seen[1:]] == [
+        ("core_ann", 2, 7),
+        ("memb_ann", 2, 7),
+        ("beacon", -1, -1),
+        ("routing", 1, 9),
+        ("core_ann", -1, -1),
+        ("publish", 1, 9),
+    ]
+
+
+def test_rounds_of_announcements_and_ways_of_publications_are_counted() -> None:
+    traffic = FederatorTraffic()
+    at = 0
+    for number, memberships in enumerate((7, 7, 6, 1)):
+        for kind, packets_of_round in (("core_ann", 16), ("memb_ann", memberships)):
+            for way in range(packets_of_round):
+                at += 1
+                traffic.seen(at, f"b{way}", "b", Seen(kind, 60, 2, number))
+    for sequence, ways in enumerate((10, 10, 12)):
+        for _ in range(ways):
+            traffic.seen(at, "a", "b", Seen("routing", 130, 0, sequence))
+    found = traffic.as_dict()
+    assert found["rounds"] == {"core_ann": {"16": 3}, "memb_ann": {"7": 2, "6": 1}}, (
+        "the last round may not be over"
+    )
+    assert found["publications"] == {"10": 2, "12": 1}
+    assert found["packets"] == {"core_ann": 64, "memb_ann": 21, "routing": 32}
+    assert found["bytes"]["routing"] == 32 * 130
+    assert (found["core_ns"], found["mesh_ns"]) == (1, 16 + 7)
+
+
+def test_meters_know_data_of_federators_from_their_signalling() -> None:
+    meter = Meter(None)
+    for kind, size in (("core_ann", 60), ("memb_ann", 50), ("routing", 130), ("publish", 70)):
+        meter.seen("a", "b", Seen(kind, size, 1, 1))
+    assert (meter.control["a", "b"], meter.data["a", "b"]) == (110, 200)
 
 
 def test_only_the_head_of_a_large_payload_is_kept() -> None:
