@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,12 +21,14 @@ ROUTINGS = ("flood", "interest", "topic")
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of broker under test. many: several of them act as one. routing: of mqttree."""
+    """A kind of broker under test. many: several of them act as one. routing: of mqttree.
+    companion: what runs beside each broker, as a process of its own ("": nothing)."""
 
     name: str
     program: str
     many: bool
     routing: str | None = None
+    companion: str = ""
 
     def missing(self) -> str:
         """Return why it cannot be started here, in one line; empty when it can."""
@@ -41,6 +43,7 @@ KINDS: dict[str, Kind] = {
         *(Kind(f"mqttree-{routing}", "mqttree", True, routing) for routing in ROUTINGS),
         Kind("mosquitto", "mosquitto", False),
         Kind("mosquitto-bridges", "mosquitto", True),
+        Kind("mosquitto-federators", "mosquitto", True, companion="federator"),
         Kind("amqtt", "amqtt", False),
     )
 }
@@ -146,15 +149,14 @@ def command(kind: Kind, place: Place, cluster: str) -> list[str]:
     return [shutil.which(kind.program, path=search_path()) or kind.program, "-c", str(config)]
 
 
-class BrokerProcess(Program):
-    """One broker: the same place and command through all of its starts."""
+class HostProcess(Program):
+    """A process on a host of a lab: the same place and command through all of its starts."""
 
-    def __init__(self, kind: Kind, place: Place, cluster: str) -> None:
-        """Make the folder and the configuration: of which `kind` it is, at which `place`, in the
-        cluster of the name `cluster`. Nothing is started yet."""
-        self.kind, self.place = kind, place
-        place.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        super().__init__(place.name, command(kind, place, cluster), place.folder / "log")
+    def __init__(self, name: str, place: Place, command: Sequence[str], log: str) -> None:
+        """`name` is for people, `place` where it runs, `command` the program and its arguments,
+        `log` the file for its output, in the folder of the place. Nothing is started yet."""
+        super().__init__(name, command, place.folder / log)
+        self.place = place
         self.starts = 0
         self.ticks: int | None = None
 
@@ -179,14 +181,25 @@ class BrokerProcess(Program):
         )
 
 
-def end_all(brokers: list[BrokerProcess]) -> None:
+class BrokerProcess(HostProcess):
+    """One broker."""
+
+    def __init__(self, kind: Kind, place: Place, cluster: str) -> None:
+        """Make the folder and the configuration: of which `kind` it is, at which `place`, in the
+        cluster of the name `cluster`. Nothing is started yet."""
+        self.kind = kind
+        place.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        super().__init__(place.name, place, command(kind, place, cluster), "log")
+
+
+def end_all(processes: Sequence[HostProcess]) -> None:
     """Kill all of them and wait; measured brokers have nothing to save."""
-    for broker in brokers:
-        broker.signal(signal.SIGKILL)
-    for broker in brokers:
-        if broker.process is not None:
+    for each in processes:
+        each.signal(signal.SIGKILL)
+    for each in processes:
+        if each.process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                broker.process.wait(END_SECONDS)
+                each.process.wait(END_SECONDS)
 
 
 def port_open(place: Place) -> bool:

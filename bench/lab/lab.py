@@ -14,8 +14,15 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bench.lab import network, relays
-from bench.lab.brokers import BrokerProcess, Kind, Place, end_all, wait_listening
+from bench.lab import federators, network, relays
+from bench.lab.brokers import (
+    BrokerProcess,
+    HostProcess,
+    Kind,
+    Place,
+    end_all,
+    wait_listening,
+)
 from bench.lab.cpulimit import CpuLimit
 from bench.lab.namespaces import Namespace, unsupported
 from bench.lab.owner import PREFIX, Reaper, owner, remove
@@ -65,6 +72,7 @@ class Lab:
         way: str = "auto",
         seed: int = 1,
         recorder: Callable[[], network.Recorder] | None = None,
+        plan: federators.Plan | None = None,
     ) -> None:
         """Nothing is brought up yet. Raises LabError when `way` asks for namespaces and there are
         none here.
@@ -76,7 +84,8 @@ class Lab:
         `way` is "namespaces" (which needs root), "relays", or "auto": the first of them that works.
         A topology without a network is on the loopback. `seed` is of what the network draws.
 
-        `recorder` makes what takes the trace; it is called in the network's process.
+        `recorder` makes what takes the trace; it is called in the network's process. `plan` is how
+        federators work, where the kind has them (None: the defaults).
         """
         self.topology, self.kind, self.seed = topology, kind, seed
         self.on = (
@@ -86,6 +95,9 @@ class Lab:
         if way == "namespaces" and self.why:
             raise LabError(f"no lab of namespaces here: {self.why}")
         self.brokers: dict[str, BrokerProcess] = {}
+        self.companions: dict[str, HostProcess] = {}
+        """What runs beside each broker, by its host; empty for a kind without companions."""
+        self._plan = plan or federators.Plan()
         self.cluster = f"lab-{owner()}-{next(_number)}"
         self._recorder = recorder
         self._stack = ExitStack()
@@ -115,7 +127,11 @@ class Lab:
                 self._make_relays()
             else:
                 self._make_loopback()
-            self._stack.callback(lambda: end_all(list(self.brokers.values())))
+            self._stack.callback(
+                lambda: end_all([*self.companions.values(), *self.brokers.values()])
+            )
+            if self.kind.companion:
+                self._add_companions()
             self._stack.callback(self._lift_limits)
         except OSError as error:
             self._stack.close()
@@ -129,8 +145,8 @@ class Lab:
         self._stack.close()
 
     def start(self) -> None:
-        """Start all brokers and wait until they listen. Raises LabError with one line about the
-        first that does not."""
+        """Start all brokers and wait until they listen, then their companions, and wait until these
+        are connected. Raises LabError with one line about the first that does not."""
         if missing := self.kind.missing():
             raise LabError(missing)
         try:
@@ -139,6 +155,14 @@ class Lab:
         except OSError as error:
             raise LabError(f"a broker cannot be started: {error}") from error
         if wrong := wait_listening(list(self.brokers.values()), READY_SECONDS):
+            raise LabError(wrong)
+        beside = list(self.companions.values())
+        try:
+            for each in beside:
+                each.start()
+        except OSError as error:
+            raise LabError(f"a {self.kind.companion} cannot be started: {error}") from error
+        if wrong := federators.wait_connected(beside, READY_SECONDS):
             raise LabError(wrong)
 
     def inside(self, host: str) -> AbstractContextManager[None]:
@@ -160,6 +184,18 @@ class Lab:
 
     def _add(self, host: str, place: Place) -> None:
         self.brokers[host] = BrokerProcess(self.kind, place, self.cluster)
+
+    def _add_companions(self) -> None:
+        numbers = {host: number for number, host in enumerate(self.topology.brokers)}
+        for host in self.on:
+            neighbours = {
+                other: (numbers[other], self.address(host, other))
+                for other in self.topology.neighbours(host)
+                if other in self.on
+            }
+            self.companions[host] = federators.federator(
+                self.brokers[host].place, numbers[host], neighbours, self._plan
+            )
 
     def _make_loopback(self) -> None:
         ports = free_ports(2 * len(self.on))
@@ -230,9 +266,8 @@ class Lab:
         self._serve(relays.run, (self.topology, targets, routes))
 
     def _bridges(self) -> tuple[tuple[str, str], ...]:
-        return (
-            self.topology.bridges() if self.kind.many and self.kind.program == "mosquitto" else ()
-        )
+        by_hand = self.kind.many and self.kind.program == "mosquitto" and not self.kind.companion
+        return self.topology.bridges() if by_hand else ()
 
     def _serve(self, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         self._orders, theirs = _fork.Pipe()

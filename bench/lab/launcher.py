@@ -23,6 +23,11 @@ def mqttree(*flags: str) -> list[str]:
     return [sys.executable, "-m", "broker.cli", "run", *flags]
 
 
+def federate(*flags: str) -> list[str]:
+    """The command of a federator of Spohn's protocol with these flags."""
+    return [sys.executable, "-m", "broker.cli", "federate", "--protocol", "spohn", *flags]
+
+
 def search_path() -> str:
     """Look beside the interpreter first, then where the system keeps its daemons."""
     beside = str(Path(sys.executable).parent)

@@ -7,6 +7,7 @@ when everything has arrived.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,38 @@ class Published:
     """First deliveries of its messages, over all receivers."""
 
 
+MOST_SUBSCRIBERS = 100
+"""Subscribers beyond which none has figures of its own."""
+
+
+@dataclass(slots=True)
+class Delays:
+    """Delays in ns, as sums."""
+
+    count: int = 0
+    total: int = 0
+    squares: int = 0
+
+    def add(self, delay: int) -> None:
+        """Take one of `delay` ns."""
+        self.count += 1
+        self.total += delay
+        self.squares += delay * delay
+
+    @property
+    def mean_ms(self) -> float | None:
+        """ms; None without any."""
+        return self.total / self.count / 1e6 if self.count else None
+
+    @property
+    def deviation_ms(self) -> float | None:
+        """Their standard deviation in ms; None for fewer than two."""
+        if self.count < 2:
+            return None
+        spread = self.squares - self.total * self.total / self.count
+        return math.sqrt(max(0.0, spread) / (self.count - 1)) / 1e6
+
+
 @dataclass(slots=True)
 class Receiver:
     """A subscriber, or all members of a shared subscription: how often each message has come, by
@@ -47,6 +80,7 @@ class Receiver:
     gaps: list[tuple[int, int]] = field(default_factory=list)
     """(lost, back) in ns; back 0: not yet."""
     shared: bool = False
+    delays: Delays = field(default_factory=Delays)
 
 
 @dataclass(slots=True)
@@ -142,6 +176,7 @@ class Book:
         delay = at - published.times[sequence]
         flow.delay.add(delay)
         flow.delay_sum += delay
+        receiver.delays.add(delay)
         return True
 
     def missing(self, flow: str) -> tuple[int, int, int]:
@@ -165,15 +200,49 @@ class Book:
                         expected += 1
                     elif published.qos and not published.accepted[sequence]:
                         continue
-                    elif not receiver.since or any(
-                        lost_at - UNSURE_NS <= sent <= (back or sent) + UNSURE_NS
-                        for lost_at, back in receiver.gaps
-                    ):
+                    elif _unsure(receiver, sent):
                         unsure += 1
                     else:
                         expected += 1
                         lost += 1
         return expected, lost, unsure
+
+    def outage_s(self, receiver: Receiver) -> float:
+        """Return the longest time in which nothing of one publisher that should have reached the
+        receiver did, from the first message that it lacks to the next one that came (s; 0: it lacks
+        none).
+
+        Where none came any more it ends with the last message that was published.
+        """
+        longest = 0
+        for number, counts in receiver.counts.items():
+            published = self.publishers[number]
+            since = -1
+            for sequence, sent in enumerate(published.times):
+                if sequence < len(counts) and counts[sequence]:
+                    longest, since = max(longest, sent - since if since >= 0 else 0), -1
+                elif not _unsure(receiver, sent) and not (
+                    published.qos and not published.accepted[sequence]
+                ):
+                    since = sent if since < 0 else since
+            if since >= 0:
+                longest = max(longest, published.times[-1] - since)
+        return longest / 1e9
+
+    def subscribers(self) -> dict[str, dict[str, Any]]:
+        """Figures of each subscriber by its name, or the filter that several share, for run.json;
+        empty where there are too many."""
+        if len(self.receivers) > MOST_SUBSCRIBERS:
+            return {}
+        return {
+            name: {
+                "delivered": receiver.delays.count,
+                "delay_mean_ms": receiver.delays.mean_ms,
+                "delay_sd_ms": receiver.delays.deviation_ms,
+                "outage_s": self.outage_s(receiver),
+            }
+            for name, receiver in self.receivers.items()
+        }
 
     def summary(self, seconds: float) -> dict[str, dict[str, Any]]:
         """Figures of each flow, for run.json; `seconds`: that publishing took."""
@@ -207,3 +276,10 @@ class Book:
                 "lag_p99_ms": flow.lag.percentile(99) if flow.lag.total else None,
             }
         return result
+
+
+def _unsure(receiver: Receiver, sent: int) -> bool:
+    """Whether a message that was sent at `sent` (ns) need not have reached the receiver."""
+    return not receiver.since or any(
+        lost_at - UNSURE_NS <= sent <= (back or sent) + UNSURE_NS for lost_at, back in receiver.gaps
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import select
 import socket
 import time
@@ -91,6 +92,8 @@ class Client:
         self.outbox = bytearray()
         self._writing = False
         self._pinged = 0.0
+        self.left = False
+        """Whether it has gone, and does not come back."""
 
     def open(self) -> None:
         """Begin to connect, from the client's own host."""
@@ -230,6 +233,12 @@ class Client:
         self.sock = None
         self.crowd.went(self, was, reason)
 
+    def leave(self) -> None:
+        """Go for good."""
+        self.left = True
+        self.send(packets.DISCONNECT_BYTES)
+        self.lost("left")
+
     def ping(self, now: float) -> None:
         """Stay alive where nothing else is sent."""
         if self.state == "there" and now - self._pinged > KEEP_ALIVE / 2:
@@ -251,6 +260,8 @@ class Subscriber(Client):
         # Which of the receiver's gaps is this one's and has not ended; others may share the
         # receiver.
         self._gap = -1
+        self.first_beacon = 0
+        """ns; when it first said that it is there."""
 
     def welcome(self, now: int) -> None:
         """Subscribe."""
@@ -268,6 +279,18 @@ class Subscriber(Client):
             now, self.spec.name, self.spec.broker, self.spec.topics[0], self.flow.qos
         )
         super().come(now)
+        if self.spec.beacon:
+            self._beacon(self.sock)
+
+    def _beacon(self, sock: Any) -> None:
+        """Say that it is there, and again at each interval, while the connection lasts. The beacons
+        are of QoS 0, as each one makes up for the one before."""
+        if self.sock is None or self.sock is not sock:
+            return
+        self.first_beacon = self.first_beacon or time.monotonic_ns()
+        self.send(packets.publish(self.spec.beacon, b"", 0, self.flow.version)[0])
+        again = time.monotonic() + self.flow.beacon_interval
+        self.crowd.timer(again, self._beacon, sock)
 
     def lost(self, reason: str) -> None:
         """Note since when messages cannot arrive."""
@@ -351,6 +374,8 @@ class Publisher(Client):
         self._topic = spec.topics[0]
         self.flight: dict[int, int] = {}  # packet identifier -> sequence number
         self._identifier = 0
+        # Not the run's seed, but drawn by it.
+        self._random = random.Random(f"{spec.number}/{spec.topics[0]}")
         self.floor = 0  # what is taken for arrived, as nothing has moved
         self.moved = (0, 0.0)
 
@@ -390,6 +415,11 @@ class Publisher(Client):
             )
         self.send(packet)
         return True
+
+    def pause(self) -> float:
+        """Return s from one message to the next."""
+        flow = self.flow
+        return (1 + flow.spread * (2 * self._random.random() - 1)) / flow.rate
 
     def room(self) -> int:
         """How many messages the window allows (as fast as possible, `rate` 0)."""

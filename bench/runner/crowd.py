@@ -31,6 +31,8 @@ CONNECT_PAUSE = 0.25
 """s between two attempts to connect."""
 AT_ONCE = 100
 """Connections that are being opened at a time."""
+JOIN_PAUSE = 0.3
+"""s between two subscribers that join a mesh of federators: who is first is its core."""
 SWEEP = 0.02
 """s between two looks at publishers whose windows nothing has opened."""
 _PR_SET_TIMERSLACK = 29
@@ -100,6 +102,8 @@ class Crowd(Surroundings):
 
     def went(self, client: Client, was: str, reason: str) -> None:
         """A client's connection was lost, or could not be made."""
+        if client.left:
+            return
         if was == "there":
             self.interruptions += 1
             self.note(f"{client.spec.name} at {client.spec.broker}: {reason}")
@@ -182,6 +186,19 @@ class Crowd(Surroundings):
             self.step(0.05)
         return ""
 
+    def join(self) -> str:
+        """Connect the subscribers, one after the other where federators form a mesh of them; return
+        what went wrong, in one line, or nothing."""
+        if not any(client.spec.beacon for client in self.subscribers):
+            return self.connect(self.subscribers, 30)
+        for client in self.subscribers:
+            if wrong := self.connect([client], 30):
+                return wrong
+            end = time.monotonic() + JOIN_PAUSE
+            while time.monotonic() < end:
+                self.step(0.05)
+        return ""
+
     def publish(self, start: float) -> float:
         """Publish everything, from `start` (s, monotonic), while orders say nothing else; return
         when that was over."""
@@ -198,6 +215,10 @@ class Crowd(Surroundings):
                 fast.append(publisher)
         if not self.publishers:
             end = start + self.cell.main.duration()
+        leaving = {fault.client: fault.at for fault in self.cell.faults if fault.client}
+        for client in self.subscribers:
+            if client.spec.name in leaving:
+                self.timer(start + leaving[client.spec.name], Client.leave, client)
         swept = 0.0
         while not self.orders.poll(0):
             now = time.monotonic()
@@ -206,7 +227,7 @@ class Crowd(Surroundings):
                 publisher = self.publishers[number]
                 if not publisher.one(int(when * 1e9)):
                     self.skipped += 1
-                following = when + 1 / publisher.flow.rate
+                following = when + publisher.pause()
                 # A message that is not wanted would be waited for, and lengthen the load.
                 if publisher.flow.wanted(turn + 1, following - start):
                     heapq.heappush(due, (following, number, turn + 1))
@@ -320,13 +341,14 @@ def run(
 
 
 def _carry_out(crowd: Crowd, orders: Connection) -> None:
-    wrong = crowd.connect(crowd.subscribers, 30) or crowd.connect(crowd.publishers, 30)
+    wrong = crowd.join() or crowd.connect(crowd.publishers, 30)
     opened = {} if wrong else _connections(crowd, orders)
     settled = time.monotonic() + crowd.cell.main.settle
     while not wrong and time.monotonic() < settled:
         crowd.step(0.05)
     crowd.trace.rotate()  # what is loaded at the first time only would hold up messages later
-    orders.send({"event": "ready", "failure": wrong})
+    interested = max((client.first_beacon for client in crowd.subscribers), default=0)
+    orders.send({"event": "ready", "failure": wrong, "interested": interested})
     while not orders.poll(0):
         crowd.step(0.05)
     start = orders.recv()
@@ -342,6 +364,7 @@ def _carry_out(crowd: Crowd, orders: Connection) -> None:
         {
             "event": "done",
             "flows": crowd.book.summary(seconds),
+            "subscribers": crowd.book.subscribers(),
             "seconds": seconds,
             "over": over,
             "interruptions": crowd.interruptions,

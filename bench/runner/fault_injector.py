@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection
 from dataclasses import replace
 
+from bench.lab.brokers import HostProcess
 from bench.lab.lab import Lab, LabError
 from bench.runner.observer import Observer
 from bench.scenarios.scenario import ON_BROKERS, SELECTORS, Fault
@@ -39,7 +40,7 @@ class FaultInjector:
         self._last = ""
         self._numbers = itertools.count(1)
         self._cpu = cpu
-        self._stopped: dict[str, int] = {}  # which fault has stopped a broker, by its number
+        self._stopped: dict[str, int] = {}  # which fault has stopped a process, by its number
         # Directions that nothing passes in, by the number of the fault.
         self._shut: dict[int, set[tuple[str, str]]] = {}
         self.injected: list[tuple[int, str, str]] = []
@@ -108,9 +109,15 @@ class FaultInjector:
         target, detail = fault.broker, ""
         number = number or next(self._numbers)
         if fault.do in ON_BROKERS:
-            if undoing and self._stopped.get(fault.broker) != number:
+            processes = self._processes(fault)
+            if undoing and self._stopped.get(processes[0].name) != number:
                 return  # it was undone before, and who is stopped now was stopped by another
-            self._on_broker(fault, number)
+            target = processes[0].name
+            detail = " ".join(each.name for each in processes[1:])
+            for process in processes:
+                self._on_process(fault, process, number)
+        elif fault.do == "leave":  # which the clients do by themselves
+            target = fault.client
         else:
             pairs = self._pairs(fault)
             if not pairs:
@@ -134,29 +141,48 @@ class FaultInjector:
         if fault.do not in ("slow", "lossy"):
             self._observer.injected(at)
 
-    def _on_broker(self, fault: Fault, number: int) -> None:
-        broker = self._lab.brokers.get(fault.broker)
-        if broker is None:
-            raise LabError(f"{fault.do}: there is no broker at {fault.broker}")
-        stands = "does not run" if not broker.running else "is stopped" if broker.paused else "runs"
+    def _processes(self, fault: Fault) -> list[HostProcess]:
+        """Return the processes on a host that a fault is about, the broker first. Raises LabError
+        where one of them does not exist."""
+        wanted = [fault.process or "broker"]
+        if fault.process == "both":
+            wanted = ["broker", self._lab.kind.companion]
+        found: list[HostProcess | None] = [
+            self._lab.brokers.get(fault.broker)
+            if each == "broker"
+            else self._lab.companions.get(fault.broker)
+            for each in wanted
+        ]
+        there = [each for each in found if each is not None]
+        if len(there) < len(wanted):
+            raise LabError(f"{fault.do}: there is no {wanted[len(there)]} at {fault.broker}")
+        return there
+
+    def _on_process(self, fault: Fault, process: HostProcess, number: int) -> None:
+        """Do what `fault` says to one `process`; `number` is the fault's. Raises LabError where it
+        comes to nothing."""
+        stands = (
+            "does not run" if not process.running else "is stopped" if process.paused else "runs"
+        )
         if stands not in POSSIBLE[fault.do]:
-            raise LabError(f"{fault.do}: {fault.broker} {stands}")
+            raise LabError(f"{fault.do}: {process.name} {stands}")
+        limited = self._cpu and process is self._lab.brokers.get(fault.broker)
         if fault.do in UNDONE:
-            self._stopped[fault.broker] = number
-            if self._cpu:  # who gives it a share of a core would wake it again
+            self._stopped[process.name] = number
+            if limited:  # who gives it a share of a core would wake it again
                 self._lab.limit_cpu(fault.broker, 0)
         else:
-            self._stopped.pop(fault.broker, None)
+            self._stopped.pop(process.name, None)
         if fault.do == "kill":
-            self._observer.allowed_dead.add(fault.broker)
-            broker.kill()
+            self._observer.allowed_dead.add(process.name)
+            process.kill()
         elif fault.do == "pause":
-            broker.pause()
+            process.pause()
         elif fault.do == "resume":
-            broker.resume()
+            process.resume()
         else:
-            broker.start()
-        if self._cpu and fault.do not in UNDONE:
+            process.start()
+        if limited and fault.do not in UNDONE:
             self._lab.limit_cpu(fault.broker, self._cpu)
 
     def _pairs(self, fault: Fault) -> list[tuple[str, str]]:

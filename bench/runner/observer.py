@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import psutil
 
 from bench.lab.agreement import View, one_tree
-from bench.lab.brokers import BrokerProcess
+from bench.lab.brokers import BrokerProcess, HostProcess
 from bench.lab.lab import Lab
 from bench.trace import Writer
 
@@ -86,11 +86,13 @@ class Observer:
         self.cut: set[frozenset[str]] = set()
         """Pairs between which the run lets nothing pass,"""
         self.allowed_dead: set[str] = set()
-        """and brokers that it has killed."""
+        """and processes that it has killed, by their names."""
         self.use: dict[str, Use] = {}
         """What each broker has used since this was emptied,"""
         self.rss: dict[str, int] = {}
         """and the most memory that it had."""
+        self.beside: dict[str, Use] = {}
+        """What the companion of each broker has used since this was emptied, by its name."""
         self._taken: dict[str, int] = {}
         self._since = 0  # views older than this (ns) say nothing
         self._agreed = False
@@ -257,32 +259,39 @@ class Observer:
         """Note what every broker has used so far, and who has died uninvited."""
         at = time.monotonic_ns()
         for name, broker in self.lab.brokers.items():
-            process = broker.process
-            if process is None:
-                continue
-            known = self._processes.get(name)
-            if known is None or known[0] != broker.starts:
-                try:
-                    known = self._processes[name] = (broker.starts, psutil.Process(process.pid))
-                except psutil.Error:
-                    continue
-            try:
-                with known[1].oneshot():
-                    times, rss, threads = (
-                        known[1].cpu_times(),
-                        known[1].memory_info().rss,
-                        known[1].num_threads(),
-                    )
-            except psutil.Error:
-                continue
-            self.use.setdefault(name, Use()).add(at, times.user + times.system, rss, known[0])
-            self.rss[name] = max(rss, self.rss.get(name, 0))
-            self.trace.resources(at, name, "broker", times.user + times.system, rss, threads)
-        for name, broker in self.lab.brokers.items():
+            self._sample_one(at, name, "broker", broker, self.use)
+        for companion in self.lab.companions.values():
+            self._sample_one(at, companion.name, self.lab.kind.companion, companion, self.beside)
+        for each in (*self.lab.brokers.values(), *self.lab.companions.values()):
             if (
-                not broker.running
-                and name not in self._known_dead
-                and name not in self.allowed_dead
+                not each.running
+                and each.name not in self._known_dead
+                and each.name not in self.allowed_dead
             ):
-                self._known_dead.add(name)
-                self.failures.append(broker.ended())
+                self._known_dead.add(each.name)
+                self.failures.append(each.ended())
+
+    def _sample_one(
+        self, at: int, name: str, role: str, host_process: HostProcess, use: dict[str, Use]
+    ) -> None:
+        """Note at `at` (ns) in `use` what a process has used so far: `name` and `role` are those in
+        the trace, `host_process` is the process."""
+        process = host_process.process
+        if process is None:
+            return
+        known = self._processes.get(name)
+        try:
+            if known is None or known[0] != host_process.starts:
+                known = self._processes[name] = (host_process.starts, psutil.Process(process.pid))
+            with known[1].oneshot():
+                times, rss, threads = (
+                    known[1].cpu_times(),
+                    known[1].memory_info().rss,
+                    known[1].num_threads(),
+                )
+        except psutil.Error:
+            return
+        use.setdefault(name, Use()).add(at, times.user + times.system, rss, known[0])
+        if role == "broker":
+            self.rss[name] = max(rss, self.rss.get(name, 0))
+        self.trace.resources(at, name, role, times.user + times.system, rss, threads)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.lab.brokers import KINDS
+from bench.lab.federators import Plan
 from bench.lab.lab import Lab, LabError
 from bench.lab.network import lacking
 from bench.load import packets
@@ -176,8 +177,18 @@ class Run:
         self.record["topology"] = topology.as_dict()
         self.record["on"] = list(on)
         self.stage("lab")
+        flow = self.flow
+        plan = Plan(
+            flow.redundancy, flow.nonmember, flow.core_interval, flow.beacon_interval, flow.qos
+        )
         with Lab(
-            topology, self.kind, on=on, way=self._way, seed=self.record["seed"], recorder=recorder
+            topology,
+            self.kind,
+            on=on,
+            way=self._way,
+            seed=self.record["seed"],
+            recorder=recorder,
+            plan=plan,
         ) as lab:
             self.record["lab"] = lab.way
             if lab.why and self._way == "auto":
@@ -226,9 +237,12 @@ class Run:
         injector = FaultInjector(lab, observer, trace, record["seed"], self.flow.cpu)
         faults = injector.resolve(cell.faults)
         spared = sorted({fault.broker for fault in faults if fault.do in ("kill", "pause")})
-        if len(spared) == len(lab.brokers):
+        if len(spared) == len(lab.brokers) or self.flow.publish_at or self.flow.subscribe_at:
             spared = []
         specs = clients(cell, list(lab.brokers), spared, record["seed"])
+        names = {spec.name for spec in specs}
+        if unknown := [each.client for each in faults if each.client and each.client not in names]:
+            raise RunError(f"leave: there is no client {unknown[0]}")
         record["placement"] = (
             {spec.name: spec.broker for spec in specs} if len(specs) <= 500 else {}
         )
@@ -277,8 +291,11 @@ class Run:
             raise RunError(ready["failure"])
         record["measure_from_ns"] = time.monotonic_ns()
         observer.use.clear()
+        observer.beside.clear()
         observer.sample()
         before = lab.totals()  # the trace has both as well
+        if self.flow.federated and before is not None:
+            self._formed(before["federators"]["mesh_ns"], ready["interested"])
         start = time.monotonic() + 0.05
         self.stage("load")
         generator.say(start)
@@ -289,6 +306,8 @@ class Run:
             over = time.monotonic()
             observer.sample()
             after, used = lab.totals(), mean_use(observer.use.values())
+            if lab.companions:
+                summary["companion_cpu"] = mean_use(observer.beside.values())["broker_cpu"]
             record["measure_to_ns"] = time.monotonic_ns()
             self.stage("drain")
             done = await generator.hear("done", 120 + 3 * cell.drain)
@@ -300,22 +319,35 @@ class Run:
                     task.cancel()
         if faults and observer.asks and not await observer.agreed(AGREE_SECONDS):
             record["failures"].append(f"no tree {AGREE_SECONDS:g} s after the last fault")
-        summary |= {key: done[key] for key in ("flows", "interruptions", "skipped")}
+        summary |= {key: done[key] for key in ("flows", "subscribers", "interruptions", "skipped")}
         seconds = over - start
         summary["seconds"] = seconds
         summary |= used
+        if lab.companions and (whole := lab.totals()) is not None:
+            summary["federators"] = whole["federators"]  # with what came behind the last message
         summary["generator_cpu"] = done["generator_cpu"]
         if done["opened"]:
             self._opened(done["opened"], rss)
         if before is not None and after is not None:
-            summary["links"] = _difference(before, after)
-            summary["boot"] = _sums(before)
-            summary["network"] = {
-                key: after[key]
-                for key in ("late_ms", "moved", "unroutable", "refused", "tap_broken")
-            }
-            if said := lacking(after):
-                summary["lacking"] = said
+            self._carried(before, after)
+
+    def _formed(self, mesh_ns: int | None, interested_ns: int) -> None:
+        """Note how long federators took for their mesh: until the last way of a membership was
+        taken first (`mesh_ns`; None: there is none), from the last subscriber's first beacon
+        (`interested_ns`). One that was complete before took no time."""
+        if mesh_ns is not None:
+            self.record["summary"]["convergence_s"] = max(0, mesh_ns - interested_ns) / 1e9
+
+    def _carried(self, before: dict[str, Any], after: dict[str, Any]) -> None:
+        """Note what links carried, and how late the network was."""
+        summary = self.record["summary"]
+        summary["links"] = _difference(before, after)
+        summary["boot"] = _sums(before)
+        summary["network"] = {
+            key: after[key] for key in ("late_ms", "moved", "unroutable", "refused", "tap_broken")
+        }
+        if said := lacking(after):
+            summary["lacking"] = said
 
     def _opened(self, opened: dict[str, Any], rss: dict[str, dict[str, int]]) -> None:
         summary = self.record["summary"]

@@ -26,6 +26,7 @@ from bench.scenarios.scenario import DEEDS, LONGEST, ON_BROKERS, SELECTORS, Faul
 
 HELP = f"""\
   kill|restart|pause|resume BROKER       BROKER: a name, {", ".join(SELECTORS)}
+  kill|restart BROKER federator|both     what runs beside it
   cut|half-open|heal A B  (or all)       half-open: what A sends does not reach B
   slow|lossy A B KEY=VALUE...  (or all)  {", ".join(WIRE_FIELDS)}
   partition A,B C,D,E                    and heal all
@@ -53,15 +54,15 @@ def parse(line: str, place: Topology) -> Fault | str:
     deed, rest = words[0], words[1:]
     if deed in ("tree", "links", "help", "quit"):
         return deed
-    if deed not in DEEDS:
-        raise ValueError(
-            f"unknown word {deed!r}: one of {', '.join(DEEDS)}, tree, links, sleep, help, quit"
-        )
+    if deed not in DEEDS or deed == "leave":  # the clients are not ours
+        deeds = ", ".join(each for each in DEEDS if each != "leave")
+        raise ValueError(f"unknown word {deed!r}: one of {deeds}, tree, links, sleep, help, quit")
     if deed in ON_BROKERS:
         known = (*place.brokers, *SELECTORS)
+        process = rest.pop() if deed in ("kill", "restart") and len(rest) == 2 else ""
         if len(rest) != 1 or rest[0] not in known:
             raise ValueError(f"{deed} takes one of {', '.join(known)}")
-        return Fault(0.0, deed, broker=rest[0])
+        return Fault(0.0, deed, broker=rest[0], process=process)
     if deed == "partition":
         groups = tuple(tuple(group.split(",")) for group in rest)
         if len(groups) < 2:

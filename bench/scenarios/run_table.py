@@ -44,6 +44,12 @@ def _of_flow(flow: str, name: str) -> Callable[[Record], float | None]:
     return _summary("flows", flow, name)
 
 
+def _longest_outage(record: Record) -> float | None:
+    """The longest one of any subscriber, in s."""
+    found = [each.get("outage_s") for each in record["summary"].get("subscribers", {}).values()]
+    return max((each for each in found if each is not None), default=None)
+
+
 COLUMNS: dict[str, tuple[str, Callable[[Record], float | None], str]] = {
     "delay_mean_ms": ("delay ms", _flow("delay_mean_ms"), ".2f"),
     "delay_p50_ms": ("p50 ms", _flow("delay_p50_ms"), ".2f"),
@@ -66,6 +72,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Record], float | None], str]] = {
     "generator_cpu": ("generator CPU", _summary("generator_cpu"), ".2f"),
     "convergence_s": ("convergence s", _summary("convergence_s"), ".3f"),
     "repair_s": ("repair s", _summary("repair_s"), ".3f"),
+    "outage_s": ("outage s", _longest_outage, ".2f"),
     "connections": ("connections", _summary("connections"), ",.0f"),
     "connections_per_s": ("connections/s", _summary("connections_per_s"), ",.0f"),
     "bytes_per_connection": ("B/connection", _summary("bytes_per_connection"), ",.0f"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ KEYS = (
     "parameters",
     "flows",
     "factors",
+    "setups",
     "repetitions",
     "faults",
     "phases",
@@ -42,7 +43,7 @@ KEYS = (
 SHORTENED = ("parameters", "flows", "factors", "repetitions", "faults", "phases")
 """Keys that `short` may change; of factors those that it names, of parameters and flows the keys
 that it names."""
-PAPERS = ("MQTT-ST", "Overlays", "Hetero", "EMQ", "")
+PAPERS = ("MQTT-ST", "Overlays", "Hetero", "EMQ", "Federator", "")
 LOCALITIES = ("even", "0", "50", "100")
 CHOICES = ("random", "turn", "all")
 DEEDS = (
@@ -56,6 +57,7 @@ DEEDS = (
     "lossy",
     "partition",
     "heal",
+    "leave",
 )
 ON_BROKERS = frozenset(("kill", "restart", "pause", "resume"))
 SELECTORS = ("root", "leaf", "random", "same")
@@ -75,6 +77,9 @@ class Parameters:
     broker: a kind (`bench.lab.brokers.KINDS`).
     brokers: how many (0: as in the topology).
     at: the host of the only broker ("": all; the first for kinds that know no others).
+    publish_at, subscribe_at: hosts at which publishers and subscribers sit, in turn, joined by +;
+        locality then says nothing of them, and brokers that will fail get clients, too.
+    client_delay: ms between such a client's host, which is then its own, and that named.
     locality: where clients sit - even: in turn over all hosts; 100: all on one; 0: publishers on
         one, subscribers on another; 50: each anywhere (with sites: half of each at the first two
         sites).
@@ -82,6 +87,7 @@ class Parameters:
     choice: of topics - random, turn (by number), all (publishers in turn, subscribers everything).
     payload: bytes.
     qos, version: of clients.
+    spread: the time between two messages differs from 1/rate by such a share at most, uniformly.
     rate: messages a second of each publisher; 0: as fast as `window` messages that are not
         acknowledged (QoS 0: not delivered) allow.
     messages: of each publisher; 0: as many as fit into `seconds`.
@@ -93,12 +99,17 @@ class Parameters:
     settle: s between the last subscription and the first message.
     drain: s without progress until what is missing is given up.
     every: one message in so many is traced.
+    redundancy, nonmember, core_interval, beacon_interval: of federators
+        (`bench.lab.federators.Plan`).
     """
 
     broker: str = "mqttree-flood"
     brokers: int = 0
     at: str = ""
     locality: str = "even"
+    publish_at: str = ""
+    subscribe_at: str = ""
+    client_delay: float = 0.0
     publishers: int = 10
     subscribers: int = 10
     topics: int = 1
@@ -107,6 +118,7 @@ class Parameters:
     qos: int = 0
     version: int = 4
     rate: float = 1.0
+    spread: float = 0.0
     window: int = 1
     messages: int = 0
     seconds: float = 5.0
@@ -118,6 +130,15 @@ class Parameters:
     settle: float = 1.0
     drain: float = 2.0
     every: int = 1
+    redundancy: int = 2
+    nonmember: str = "lowest"
+    core_interval: float = 10.0
+    beacon_interval: float = 5.0
+
+    @property
+    def federated(self) -> bool:
+        """Whether federators pass publications on, so that clients have to speak as they want."""
+        return KINDS[self.broker].companion == "federator"
 
     def wrong(self) -> str:
         """Return what is wrong in one line; empty when nothing is."""
@@ -138,6 +159,11 @@ class Parameters:
             "settle": (0, 600),
             "drain": (0, 600),
             "every": (1, 1e6),
+            "client_delay": (0, 60_000),
+            "spread": (0, 1),
+            "redundancy": (1, 256),
+            "core_interval": (0.1, LONGEST),
+            "beacon_interval": (0.1, LONGEST),
         }
         for name, (least, most) in bounds.items():
             if not least <= getattr(self, name) <= most:
@@ -157,6 +183,8 @@ class Parameters:
             return "messages without rate need seconds"
         if self.share and self.version != 5:
             return "share needs version 5"
+        if self.federated and (self.choice == "all" or self.share):
+            return "federators know neither wildcards nor shared subscriptions"
         return ""
 
     def duration(self) -> float:
@@ -186,6 +214,10 @@ class Fault:
     groups: tuple[tuple[str, ...], ...] = ()
     duration: float = 0.0
     wire: dict[str, Any] = field(default_factory=dict)
+    process: str = ""
+    """Which process of the broker's host: "" or "broker", what runs beside it, or "both"."""
+    client: str = ""
+    """Who leaves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +358,10 @@ def _read(file: ConfigFile, name: str) -> Scenario:
         str(flow): _parameters(file, ("flows", str(flow)), changes, base)
         for flow, changes in _mapping(file, ("flows",), data.get("flows", {})).items()
     } or {"": base}
+    setups = {
+        str(name): _mapping(file, ("setups", str(name)), changes)
+        for name, changes in _mapping(file, ("setups",), data.get("setups", {})).items()
+    }
     factors = _factors(file, data.get("factors", {}))
     repetitions = data.get("repetitions", 1)
     if (
@@ -356,7 +392,7 @@ def _read(file: ConfigFile, name: str) -> Scenario:
             for entry in skip
         ):
             continue
-        cells.append(_cell(file, name, combination, flows, place, faults, phases))
+        cells.append(_cell(file, name, combination, flows, place, faults, phases, setups))
     _check_cells(file, cells, repetitions)
     show = tuple(str(word) for word in _list(file, ("show",), data.get("show", [])))
     if unknown := [word for word in show if word not in run_table.COLUMNS]:
@@ -491,12 +527,15 @@ def _factors(file: ConfigFile, given: Any) -> dict[str, list[Any]]:
         listed = _list(file, at, values)
         if not listed:
             file.fail(at, "is empty")
-        # Not of the load: which faults, and the default link.
-        if name in ("fault", "delay_ms", "loss", "rate_mbit"):
+        # Not of the load alone: which faults, several parameters together, and the default link.
+        if name in ("fault", "setup", "delay_ms", "loss", "rate_mbit"):
             if wrong := [
-                value for value in listed if name == "fault" and not isinstance(value, str)
+                value
+                for value in listed
+                if name in ("fault", "setup") and not isinstance(value, str)
             ]:
-                file.fail(at, f"must be names of plans, not {kind_of(wrong[0])}")
+                what = "plans" if name == "fault" else "setups"
+                file.fail(at, f"must be names of {what}, not {kind_of(wrong[0])}")
         else:
             listed = [_value(file, at, str(name), value) for value in listed]
         if any(isinstance(value, int) and abs(value) > MAX_NUMBER for value in listed):
@@ -528,8 +567,10 @@ def _cell(
     place: Topology,
     faults: Any,
     phases: tuple[tuple[float, str], ...],
+    setups: Mapping[str, dict[str, Any]],
 ) -> Cell:
-    changes = {key: value for key, value in combination.items() if key in PARAMETERS}
+    changes = _setup(file, combination, setups)
+    changes |= {key: value for key, value in combination.items() if key in PARAMETERS}
     own = {flow: replace(parameters, **changes) for flow, parameters in flows.items()}
     for parameters in own.values():
         if wrong := parameters.wrong():
@@ -549,10 +590,8 @@ def _cell(
             place = replace(place, default=wire_from(links, place.default or Wire()))
         except ValueError as error:
             file.fail(("factors",), str(error))
-    if first.at and first.at not in place.hosts:
-        file.fail(
-            ("parameters", "at"), f"unknown host {first.at!r}: one of {', '.join(place.hosts)}"
-        )
+    _check_hosts(file, own.values(), place)
+    place = with_clients(place, own.values())
     if isinstance(faults, dict):  # named plans, chosen by the factor
         plan = combination.get("fault")
         if plan is None:
@@ -565,11 +604,64 @@ def _cell(
     else:
         listed = _list(file, ("faults",), faults)
     deeds = {str(entry.get("do")) for entry in listed if isinstance(entry, dict)}
-    if deeds - ON_BROKERS and not place.network:
+    if deeds - ON_BROKERS - {"leave"} and not place.network:
         file.fail(("faults",), "without a network (topology) no link can be cut or slowed")
-    return Cell(
-        name, combination, own, place, tuple(_fault(file, entry, place) for entry in listed), phases
-    )
+    planned = tuple(_fault(file, entry, place) for entry in listed)
+    beside = KINDS[first.broker].companion
+    processes = ("", "broker", beside, "both") if beside else ("", "broker")
+    if missing := [each.process for each in planned if each.process not in processes]:
+        file.fail(("faults",), f"{first.broker} has no process {missing[0]!r}")
+    return Cell(name, combination, own, place, planned, phases)
+
+
+def _setup(
+    file: ConfigFile, combination: Mapping[str, Any], setups: Mapping[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the parameters that a combination's setup stands for."""
+    if "setup" not in combination:
+        return {}
+    name = combination["setup"]
+    if name not in setups:
+        file.fail(
+            ("factors", "setup"),
+            f"unknown setup {name!r}: one of {', '.join(setups) or 'none, as there are no setups'}",
+        )
+    at = ("setups", name)
+    return {key: _value(file, (*at, key), key, value) for key, value in setups[name].items()}
+
+
+def _check_hosts(file: ConfigFile, flows: Iterable[Parameters], place: Topology) -> None:
+    """Fail for parameters that name a host which there is not."""
+    for flow in flows:
+        named = {
+            "at": [flow.at],
+            "publish_at": flow.publish_at.split("+"),
+            "subscribe_at": flow.subscribe_at.split("+"),
+            "nonmember": [] if flow.nonmember in ("lowest", "all") else [flow.nonmember],
+        }
+        for key, hosts in named.items():
+            if unknown := [host for host in hosts if host and host not in place.hosts]:
+                file.fail(
+                    ("parameters", key),
+                    f"unknown host {unknown[0]!r}: one of {', '.join(place.hosts)}",
+                )
+
+
+def with_clients(place: Topology, flows: Iterable[Parameters]) -> Topology:
+    """Return a topology with a host for the clients of each host named by a flow that has a delay
+    between both."""
+    for flow in flows:
+        if flow.client_delay:
+            named = dict.fromkeys((*flow.publish_at.split("+"), *flow.subscribe_at.split("+")))
+            sites = {client_site(host): host for host in named if host}
+            new = {site: host for site, host in sites.items() if site not in place.hosts}
+            place = place.with_sites(new, Wire(delay_ms=flow.client_delay))
+    return place
+
+
+def client_site(host: str) -> str:
+    """Return what the host is called on which clients of `host` sit that are not on itself."""
+    return f"at-{host}"
 
 
 def _phase(file: ConfigFile, entry: Any) -> tuple[float, str]:
@@ -594,6 +686,9 @@ def _fault(file: ConfigFile, entry: Any, place: Topology) -> Fault:
         file.fail(at, f"do must be one of {', '.join(DEEDS)}, not {shown(deed)}")
     if deed in ON_BROKERS:
         name = values.pop("broker", "")
+        process = values.pop("process", "")
+        if process and (deed not in ("kill", "restart") or not isinstance(process, str)):
+            file.fail(at, "process is for kill and restart: broker, federator or both")
         if name not in (*SELECTORS, *place.brokers):
             file.fail(
                 at,
@@ -602,7 +697,12 @@ def _fault(file: ConfigFile, entry: Any, place: Topology) -> Fault:
             )
         if values:
             file.fail(at, f"{deed} takes no {next(iter(values))}")
-        return Fault(when, deed, broker=name, duration=duration)
+        return Fault(when, deed, broker=name, duration=duration, process=process)
+    if deed == "leave":
+        client = values.pop("client", "")
+        if values or duration or not client or not isinstance(client, str):
+            file.fail(at, "leave takes client, a subscriber's name, as s-sub-0")
+        return Fault(when, deed, client=client)
     if deed == "partition":
         given = values.pop("groups", None)
         if (

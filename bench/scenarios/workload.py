@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.lab.topology import Topology
-from bench.scenarios.scenario import Cell, Parameters
+from bench.scenarios.scenario import Cell, Parameters, client_site
+from federator.topics import Kind
 
 PREFIX = "topic-tree"
 
@@ -18,7 +19,8 @@ class ClientSpec:
     run, -1: a subscriber.
 
     topics: what a publisher publishes, in turn, or a subscriber's one filter. start: s after the
-    beginning at which its first message is due.
+    beginning at which its first message is due. beacon: the topic to which a subscriber says
+    regularly that it is there ("": nowhere).
     """
 
     name: str
@@ -28,6 +30,7 @@ class ClientSpec:
     topics: tuple[str, ...]
     number: int = -1
     start: float = 0.0
+    beacon: str = ""
 
 
 def nearest(topology: Topology, host: str, brokers: Sequence[str]) -> str:
@@ -44,6 +47,24 @@ def _hosts(
     flow: Parameters, hosts: Sequence[str], sites: bool, source: random.Random
 ) -> tuple[list[str], list[str]]:
     """The hosts of publishers and of subscribers."""
+    drawn = _drawn_hosts(flow, hosts, sites, source)
+    return (
+        _named_hosts(flow, flow.publish_at, flow.publishers) or drawn[0],
+        _named_hosts(flow, flow.subscribe_at, flow.subscribers) or drawn[1],
+    )
+
+
+def _named_hosts(flow: Parameters, named: str, count: int) -> list[str]:
+    """Return the hosts of so many clients that sit, in turn, where a parameter says; [] where it
+    says nothing."""
+    hosts = [client_site(host) if flow.client_delay else host for host in named.split("+") if host]
+    return [hosts[number % len(hosts)] for number in range(count)] if hosts else []
+
+
+def _drawn_hosts(
+    flow: Parameters, hosts: Sequence[str], sites: bool, source: random.Random
+) -> tuple[list[str], list[str]]:
+    """The hosts of publishers and of subscribers by their locality."""
     publishers, subscribers = flow.publishers, flow.subscribers
     if flow.locality == "even" or len(hosts) == 1:
         return [hosts[n % len(hosts)] for n in range(publishers)], [
@@ -75,6 +96,7 @@ def clients(
         usable = [broker for broker in brokers if broker not in spared]
         where, whither = _hosts(flow, hosts, bool(topology.sites), source)
         stem = f"{PREFIX}/{flow_name}" if flow_name else PREFIX
+        stem = Kind.FEDERATED.topic(stem) if flow.federated else stem
         names = [
             f"{stem}/{source.randrange(1 << 32):08x}/{number:03d}" for number in range(flow.topics)
         ]
@@ -106,8 +128,20 @@ def clients(
             if flow.share:
                 chosen = f"$share/{flow_name or 'group'}/{chosen}"
             name = f"{flow_name or 's'}-sub-{number}"
+            beacon = (
+                Kind.BEACON.topic(chosen.removeprefix(Kind.FEDERATED.value))
+                if flow.federated
+                else ""
+            )
             result.append(
-                ClientSpec(name, flow_name, host, nearest(topology, host, usable), (chosen,))
+                ClientSpec(
+                    name,
+                    flow_name,
+                    host,
+                    nearest(topology, host, usable),
+                    (chosen,),
+                    beacon=beacon,
+                )
             )
     return result + publishers
 

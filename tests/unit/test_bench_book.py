@@ -46,6 +46,23 @@ def test_an_accepted_message_that_did_not_come_is_lost() -> None:
     assert kept.outstanding == 4 and figures["published_per_s"] == 2.0
 
 
+def test_subscribers_have_delays_and_the_longest_outage_of_their_own() -> None:
+    kept, (one, other) = book()
+    for sent in range(10):
+        kept.publish(0, sent * S, sent * S)
+        if sent != 3:
+            kept.accept(0, sent)
+    for sequence, delay in ((0, 10), (1, 20), (6, 30), (8, 40)):
+        kept.deliver(kept.receiver(one), 0, sequence, sequence * S + delay * 1_000_000)
+    found = kept.subscribers()
+    assert found[one.name]["delivered"] == 4 and found[one.name]["delay_mean_ms"] == 25
+    assert round(found[one.name]["delay_sd_ms"], 3) == 12.91
+    assert found[one.name]["outage_s"] == 4, "2, 4 and 5 are lost, 3 was never accepted"
+    assert found[other.name]["outage_s"] == 9 and found[other.name]["delay_mean_ms"] is None
+    kept.receiver(other).gaps.append((0, 9 * S))
+    assert kept.subscribers()[other.name]["outage_s"] == 0, "it was not there"
+
+
 def test_lateness_of_the_generator_is_no_delay() -> None:
     kept, (one, _) = book()
     kept.publish(0, 1_000_000, 4_000_000)

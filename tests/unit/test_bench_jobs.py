@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="traces need pyarrow (the extra bench)")
 
 from bench import cli
-from bench.lab.brokers import BrokerProcess
+from bench.lab.brokers import KINDS, BrokerProcess
 from bench.lab.cpulimit import quota
 from bench.lab.lab import Lab, LabError, resolved
 from bench.lab.network import Network, obey
@@ -432,9 +432,10 @@ def test_small_shares_of_a_core_become_valid_quotas() -> None:
 
 
 class Process:
-    """A broker that gets faults."""
+    """A broker, or what runs beside one, that gets faults."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.running, self.paused = True, False
 
     def kill(self) -> None:
@@ -456,9 +457,14 @@ class Injected:
     def __init__(self, cpu: float = 0.0) -> None:
         self.said: list[str] = []
         self.limits: list[tuple[str, float, bool]] = []
-        self.brokers = {"a": Process(), "b": Process()}
+        self.brokers = {"a": Process("a"), "b": Process("b")}
+        self.federators = {"a": Process("federator of a")}
         lab: Any = SimpleNamespace(
-            topology=Topology("two", ("a", "b")), brokers=self.brokers, limit_cpu=self.limit
+            topology=Topology("two", ("a", "b")),
+            brokers=self.brokers,
+            companions=self.federators,
+            kind=KINDS["mosquitto-federators"],
+            limit_cpu=self.limit,
         )
         observer: Any = SimpleNamespace(
             root=lambda: "a", injected=lambda _: None, allowed_dead=set()
@@ -473,8 +479,8 @@ class Injected:
             (name, share, self.brokers[name].running and not self.brokers[name].paused)
         )
 
-    def inject(self, deed: str, number: int = 0, undoing: bool = False) -> None:
-        self.injector.inject(Fault(0.0, deed, broker="a"), number, undoing)
+    def inject(self, deed: str, number: int = 0, undoing: bool = False, process: str = "") -> None:
+        self.injector.inject(Fault(0.0, deed, broker="a", process=process), number, undoing)
 
 
 def test_an_order_that_changes_nothing_is_refused() -> None:
@@ -514,6 +520,23 @@ def test_a_restarted_broker_gets_its_share_of_a_core_again() -> None:
     for deed in ("kill", "restart", "pause", "resume"):
         injected.inject(deed)
     assert injected.limits == [("a", 0, True), ("a", 0.1, True)] * 2, "lifted before, given after"
+
+
+def test_one_process_of_a_host_is_hit_alone() -> None:
+    injected = Injected()
+    broker, federator = injected.brokers["a"], injected.federators["a"]
+    injected.inject("kill", 1, process="federator")
+    assert broker.running and not federator.running
+    with pytest.raises(LabError, match=r"^kill: federator of a does not run$"):
+        injected.inject("kill", process="federator")
+    injected.inject("restart", 1, undoing=True, process="federator")
+    injected.inject("kill", 2, process="both")
+    assert not broker.running and not federator.running
+    injected.inject("restart", 2, undoing=True, process="both")
+    assert broker.running and federator.running
+    assert injected.said == ["kill federator of a", "restart federator of a", "kill a", "restart a"]
+    with pytest.raises(LabError, match=r"^kill: there is no federator at b$"):
+        injected.injector.inject(Fault(0.0, "kill", broker="b", process="federator"))
 
 
 def test_random_faults_take_another_broker_each_time() -> None:

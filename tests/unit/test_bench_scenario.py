@@ -45,6 +45,7 @@ def test_every_experiment_is_there() -> None:
         and papers["Overlays"] == 5
         and papers["Hetero"] == 1
         and papers["EMQ"] == 4
+        and papers["Federator"] == 2
     )
 
 
@@ -114,6 +115,30 @@ def test_faults_are_planned_for_each_cell() -> None:
         (
             f"topology: mesh5\nfactors: {{fault: [{'x' * 300}]}}\nfaults: {{{'x' * 300}: []}}",
             "s.yaml:2: factors: a run's ",
+        ),
+        (
+            "topology: mesh5\nfactors: {setup: [one]}",
+            "s.yaml:2: factors.setup: unknown setup 'one': one of none, as there are no setups",
+        ),
+        (
+            "topology: mesh5\nsetups: {one: {moon: 1}}\nfactors: {setup: [one]}",
+            "s.yaml:2: setups.one.moon: unknown parameter; known are ",
+        ),
+        (
+            "topology: mesh5\nparameters: {subscribe_at: b0+moon}",
+            "s.yaml:2: parameters.subscribe_at: unknown host 'moon': one of b0, ",
+        ),
+        (
+            "topology: mesh5\nfaults: [{at: 1, do: kill, broker: b0, process: federator}]",
+            "s.yaml:2: faults: mqttree-flood has no process 'federator'",
+        ),
+        (
+            "topology: mesh5\nfaults: [{at: 1, do: leave}]",
+            "s.yaml:2: faults: leave takes client, a subscriber's name",
+        ),
+        (
+            "topology: mesh5\nparameters: {broker: mosquitto-federators, choice: all}",
+            "s.yaml:2: parameters: federators know neither wildcards nor shared subscriptions",
         ),
         (
             "topology: mesh5\nfactors: {fault: [{a: 1}]}\nfaults: {a: []}",
@@ -425,6 +450,71 @@ def cell(text: str) -> Cell:
 
 def hosts(specs: list[ClientSpec], publishing: bool) -> Counter[str]:
     return Counter(spec.host for spec in specs if (spec.number >= 0) is publishing)
+
+
+def test_clients_sit_where_they_are_told_to() -> None:
+    text = (
+        "topology: grid9\n"
+        "parameters: {broker: mosquitto, at: b2, publishers: 1, subscribers: 3, publish_at: b6, "
+        "subscribe_at: b2+b7}"
+    )
+    specs = clients(cell(text), ("b2",), (), 1)
+    assert [(spec.host, spec.broker) for spec in specs] == [
+        ("b2", "b2"),
+        ("b7", "b2"),
+        ("b2", "b2"),
+        ("b6", "b2"),
+    ]
+    apart = cell(f"{text[:-1]}, client_delay: 5}}")
+    specs = clients(apart, ("b2", "b6", "b7"), (), 1)
+    assert [(spec.host, spec.broker) for spec in specs[1:]] == [
+        ("at-b7", "b7"),
+        ("at-b2", "b2"),
+        ("at-b6", "b6"),
+    ]
+    wire = apart.topology.wire("at-b6", "b2")
+    assert wire is not None and wire.delay_ms == 25 and len(apart.topology.sites) == 3
+
+
+def test_clients_of_federators_speak_as_these_want() -> None:
+    text = (
+        "topology: grid9\nparameters: {broker: mosquitto-federators, publishers: 1, subscribers: 1}"
+    )
+    subscriber, publisher = clients(cell(text), ("b0",), (), 1)
+    (topic,) = publisher.topics
+    assert topic.startswith("federated/topic-tree/") and subscriber.topics == (topic,)
+    assert subscriber.beacon == f"federator/beacon/{topic.removeprefix('federated/')}"
+    plain = clients(cell(text.replace("-federators", "-bridges")), ("b0",), (), 1)
+    assert plain[1].topics[0].startswith("topic-tree/") and not plain[0].beacon
+
+
+def test_a_setup_stands_for_several_parameters() -> None:
+    loaded = read("""
+        topology: mesh5
+        parameters: {rate: 2}
+        setups: {one: {broker: mosquitto, at: b1}, all: {broker: mosquitto-bridges}}
+        factors: {setup: [one, all], qos: [1]}
+    """)
+    assert [
+        (each.name, each.main.broker, each.main.at, each.main.rate) for each in loaded.cells
+    ] == [
+        ("qos=1,setup=one", "mosquitto", "b1", 2),
+        ("qos=1,setup=all", "mosquitto-bridges", "", 2),
+    ]
+
+
+def test_faults_may_hit_one_process_of_a_host() -> None:
+    text = """
+        topology: grid9
+        parameters: {broker: mosquitto-federators}
+        faults:
+        - {at: 1, do: kill, broker: b4, process: federator, for: 2}
+        - {at: 2, do: kill, broker: b6, process: both}
+        - {at: 3, do: leave, client: s-sub-0}
+    """
+    one, both, leaving = cell(text).faults
+    assert (one.broker, one.process, one.duration) == ("b4", "federator", 2)
+    assert (both.process, leaving.client) == ("both", "s-sub-0")
 
 
 @pytest.mark.parametrize("seed", range(5))
