@@ -184,11 +184,13 @@ def answer(channel: Channel, kind: int) -> bytes:
     """Wait for the one packet that the broker sends, of this `kind`, and return its body. Raises
     LoadError for another one, and when none comes."""
     data = b""
+    readable = select.poll()  # select.select takes no file above 1,023
+    readable.register(channel.fileno(), select.POLLIN)
     while True:
         head = packets.header(data, 0, len(data)) if data else None
         if head is not None and len(data) >= head[1]:
             break
-        if not select.select([channel.fileno()], [], [], _TIMEOUT)[0]:
+        if not readable.poll(_TIMEOUT * 1000):
             raise LoadError(f"no answer of packet type {kind} within {_TIMEOUT:g} s")
         data += channel.receive()
     if data[0] >> 4 != kind or len(data) != head[1]:

@@ -4,8 +4,10 @@ is the limit."""
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import os
 import re
+import resource
 import select
 import socket
 from typing import Any
@@ -15,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.load import LoadError, Tally, packets, scan
-from bench.load.channel import Channel, WebSocketChannel, frame, unframed
+from bench.load.channel import Channel, WebSocketChannel, answer, frame, unframed
 from bench.load.cpu import CpuMeter, cores, on_cores, share_out
 from bench.load.limit import limit_of_pace, limit_of_rate
 from bench.load.mix_peers import MixPublisher, MixSubscriber, PacedSubscriber
@@ -494,3 +496,18 @@ def test_the_limit_of_a_pace_is_named(
 
 def test_acknowledgements_have_these_first_bytes() -> None:
     assert packets.PUBACK_HEAD + packets.PUBREC_HEAD == b"\x40\x02\x50\x02"
+
+
+def test_a_generator_with_more_than_a_thousand_files_hears_answers() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    ours, theirs = socket.socketpair()
+    high = socket.socket(fileno=fcntl.fcntl(ours.fileno(), fcntl.F_DUPFD, 1024))
+    try:
+        with select.epoll() as epoll:
+            theirs.sendall(b"\x20\x02\x00\x00")
+            assert answer(Channel(high, epoll), packets.CONNACK) == b"\x00\x00"
+    finally:
+        for each in (ours, theirs, high):
+            each.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
