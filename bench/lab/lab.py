@@ -31,6 +31,8 @@ from bench.lab.topology import Topology, Wire, wire_from
 from bench.lab.trace_process import TraceProcess
 
 READY_SECONDS = 30.0
+BESIDE_SECONDS = 90.0
+"""s until the processes beside brokers are connected: each is a Python that starts, all at once."""
 ORDER_SECONDS = 10.0
 ADMIN_PORT = 8080
 WAYS = ("auto", "namespaces", "relays")
@@ -162,7 +164,7 @@ class Lab:
                 each.start()
         except OSError as error:
             raise LabError(f"a {self.kind.companion} cannot be started: {error}") from error
-        if wrong := federators.wait_connected(beside, READY_SECONDS):
+        if wrong := federators.wait_connected(beside, BESIDE_SECONDS):
             raise LabError(wrong)
 
     def inside(self, host: str) -> AbstractContextManager[None]:

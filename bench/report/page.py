@@ -13,6 +13,7 @@ from bench.report import figures, papers
 from bench.report import repeated as again
 from bench.report.data import Case, Results, Row
 from bench.report.plot import short
+from bench.scenarios import federator_tables
 
 STYLE = """
 body{font:14px/1.45 system-ui,sans-serif;max-width:1320px;margin:1.5em auto;padding:0 1em;
@@ -75,6 +76,7 @@ def page(
         f"<body><h1>{escape(title)}</h1>",
         _machine(results),
         _papers(results),
+        _federators(results),
         _repeated(results, repeated) if repeated is not None else "",
     ]
     for scenario in results.scenarios():
@@ -175,6 +177,27 @@ def _mean(value: float | None, half: float | None) -> str:
 
 def _date(moment: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(moment))
+
+
+def _federators(results: Results) -> str:
+    """Return the tables of Spohn's paper beside ours."""
+    parts = []
+    for table in federator_tables.tables(results.about):
+        head = "".join(f"<th>{escape(word)}</th>" for word in table.headings)
+        lines = "".join(
+            "<tr>"
+            + "".join(
+                f"<td{' class=n' if place else ''}>{escape(word)}</td>"
+                for place, word in enumerate(line)
+            )
+            + "</tr>"
+            for line in table.lines
+        )
+        remarks = "".join(f"<li>{escape(remark)}</li>" for remark in table.remarks)
+        parts.append(
+            f"<h2>{escape(table.title)}</h2><table><tr>{head}</tr>{lines}</table><ul>{remarks}</ul>"
+        )
+    return "".join(parts)
 
 
 def _repeated(results: Results, repeated: Results) -> str:

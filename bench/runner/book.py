@@ -186,25 +186,30 @@ class Book:
         Expected is what was accepted (QoS 0: published) while the subscriber was there, and
         whatever did arrive.
         """
+        found = [self._missing(receiver, flow) for receiver in self.receivers.values()]
+        expected, lost, unsure = (sum(each[place] for each in found) for place in range(3))
+        return expected, lost, unsure
+
+    def _missing(self, receiver: Receiver, flow: str | None = None) -> tuple[int, int, int]:
+        """`missing` of one receiver; None: of all flows."""
         expected = lost = unsure = 0
-        for receiver in self.receivers.values():
-            for number, counts in receiver.counts.items():
-                published = self.publishers[number]
-                if published.spec.flow != flow:
+        for number, counts in receiver.counts.items():
+            published = self.publishers[number]
+            if flow is not None and published.spec.flow != flow:
+                continue
+            if len(counts) == len(published.times) and 0 not in counts:
+                expected += len(counts)
+                continue
+            for sequence, sent in enumerate(published.times):
+                if sequence < len(counts) and counts[sequence]:
+                    expected += 1
+                elif published.qos and not published.accepted[sequence]:
                     continue
-                if len(counts) == len(published.times) and 0 not in counts:
-                    expected += len(counts)
-                    continue
-                for sequence, sent in enumerate(published.times):
-                    if sequence < len(counts) and counts[sequence]:
-                        expected += 1
-                    elif published.qos and not published.accepted[sequence]:
-                        continue
-                    elif _unsure(receiver, sent):
-                        unsure += 1
-                    else:
-                        expected += 1
-                        lost += 1
+                elif _unsure(receiver, sent):
+                    unsure += 1
+                else:
+                    expected += 1
+                    lost += 1
         return expected, lost, unsure
 
     def outage_s(self, receiver: Receiver) -> float:
@@ -237,6 +242,7 @@ class Book:
         return {
             name: {
                 "delivered": receiver.delays.count,
+                "lost": self._missing(receiver)[1],
                 "delay_mean_ms": receiver.delays.mean_ms,
                 "delay_sd_ms": receiver.delays.deviation_ms,
                 "outage_s": self.outage_s(receiver),

@@ -18,7 +18,7 @@ from bench.lab.brokers import KINDS
 from bench.lab.lab import resolved
 from bench.lab.namespaces import unsupported
 from bench.runner import one_run, run_folder
-from bench.scenarios import run_table, scenario
+from bench.scenarios import federator_tables, run_table, scenario
 from bench.scenarios.scenario import PARAMETERS, Cell, Scenario
 
 OVERHEAD = 7.0
@@ -350,6 +350,9 @@ def report(jobs: list[Job]) -> None:
         print(run_table.text(f"{each}: {own[0].scenario.title}", headings, lines))
         for table in run_table.phases(records) + run_table.ratios(records):
             print(table)
+        for found in federator_tables.tables(records):
+            print(run_table.text(found.title, found.headings, found.lines))
+            print("", *(f"* {remark}" for remark in found.remarks), sep="\n")
         said += run_table.failures(records) + run_table.remarks(records, own[0].scenario.show)
     out = jobs[0].folder.parents[2]
     undone = [
