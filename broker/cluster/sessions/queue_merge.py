@@ -244,6 +244,10 @@ class QueueMerge:
             numbers.add((key, number))
             if content in contents:
                 both[contents[content]] += (key, number) not in numbered
+        for known, content in self._history.contents_of(session).items():
+            if known not in numbers and content in contents and had(old.seen, *known):
+                numbers.add(known)
+                both[contents[content]] += known not in numbered
         theirs = {
             key: subtract([(1, window.top)], window.gaps)
             for key, window in old.seen.items()
@@ -260,11 +264,14 @@ class QueueMerge:
                 continue
             for number, message in enumerate(entry.messages(), entry.sequence):
                 topic = message.topic
-                if topic in topics and was_delivered(
-                    session, here, entry.key, number, topic, logged=True
+                known = (entry.key, number)
+                if (
+                    topic in topics
+                    and known not in numbers
+                    and was_delivered(session, here, *known, topic, logged=True)
                 ):
-                    numbers.add((entry.key, number))
-                    both[topic, message.payload] += (entry.key, number) not in numbered
+                    numbers.add(known)
+                    both[topic, message.payload] += known not in numbered
         return numbers, both
 
     def _put(self, session: Session, items: deque[Item]) -> None:
@@ -292,6 +299,13 @@ class QueueMerge:
             recorder.record_all()
         if session.conn is not None:
             session.pump()
+
+
+def had(seen: Vector, key: bytes, number: int) -> bool:
+    """Whether a session that was offered the numbers `seen` may have had the one with `number` of
+    the origin `key`."""
+    window = seen.get(key)
+    return window is not None and not window.missing(number)
 
 
 def in_both(waiting: list[tuple[Item, Known | None]], both: Counter[Content]) -> set[int]:

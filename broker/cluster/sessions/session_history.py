@@ -85,6 +85,7 @@ class SessionHistory:
     of their subscriptions."""
 
     __slots__ = (
+        "_contents",
         "_delivered_ranges",
         "_elsewhere",
         "_limits",
@@ -118,6 +119,9 @@ class SessionHistory:
         self._merged: dict[Session, list[MergedHistory]] = {}
         # Numbers that sessions got from logs and older sessions, for as long.
         self._offered: dict[Session, dict[bytes, set[int]]] = {}
+        # Hashes of topic and payload of those that came from logs: another broker's log may have
+        # had them, and not the one here.
+        self._contents: dict[Session, dict[tuple[bytes, int], int]] = {}
         # What sessions had at the brokers from which they came, for as long.
         self._elsewhere: dict[Session, dict[bytes, Ranges]] = {}
         self._synced: deque[SyncedMessage] = deque(maxlen=node.limits.max_synced_retained)
@@ -191,9 +195,16 @@ class SessionHistory:
             and not older(session, key, number)
             and self.lacks(session, key, number, message.topic)
         ):
+            content = hash((message.topic, message.payload))
+            self._contents.setdefault(session, {})[key, number] = content
             delivery = Delivery(session, wanted)
             retain = message.retain and delivery.retain_as_published
             session.deliver(message, min(message.qos, delivery.qos), retain, delivery.ids, None)
+
+    def contents_of(self, session: Session) -> dict[tuple[bytes, int], int]:
+        """Return a hash of topic and payload of each message that a session got from logs, by its
+        origin and number."""
+        return self._contents.get(session, {})
 
     # ---------------------------------------------------------------- at other brokers
 
@@ -336,6 +347,7 @@ class SessionHistory:
         self._merged.pop(session, None)
         self._elsewhere.pop(session, None)
         self._offered.pop(session, None)
+        self._contents.pop(session, None)
 
 
 def number_synced(state: SessionState, synced: list[SyncedMessage]) -> None:
