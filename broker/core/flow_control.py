@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from broker.core.session import Session
 
 
+LOOKS = 5
+"""at a subscriber without progress, at most, by a broker that is late for each of them."""
+
+
 class RemotePublishers(Protocol):
     """Publishers at other brokers, whose messages come on links."""
 
@@ -101,16 +105,30 @@ class FlowControl:
         when = slow.waiting_since + self._broker.limits.hold_time
         self._timers[slow] = self._broker.schedule(when, lambda now: self._check(slow, now))
 
-    def _check(self, slow: Connection, now: float, *, again: bool = False) -> None:
-        broker = self._broker
+    def _check(self, slow: Connection, now: float) -> None:
+        """Judge a connection that publishers wait for, unless it has made progress at `now` (s)."""
         if slow.waiting_since + self._broker.limits.hold_time > now:
             self._watch(slow)
-        elif not again:
-            # We may have been stopped: what it has sent meanwhile is read before the next look.
-            look = now + self._broker.limits.hold_look
-            self._timers[slow] = broker.schedule(
-                look, lambda now: self._check(slow, now, again=True)
-            )
+        else:
+            self._look_again(slow, now, 1)
+
+    def _look_again(self, slow: Connection, now: float, number: int) -> None:
+        """Look at a connection without progress a moment after `now` (s): this broker may have been
+        stopped, and what the peer has sent meanwhile is read before that. `number`: of the
+        look."""
+        due = now + self._broker.limits.hold_look
+        self._timers[slow] = self._broker.schedule(
+            due, lambda at: self._looked(slow, at, due, number)
+        )
+
+    def _looked(self, slow: Connection, now: float, due: float, number: int) -> None:
+        """Judge a connection at `now` (s), at a look (`number`) that was `due` (s): it has made no
+        progress, or this broker has been stopped once more and looks again."""
+        broker = self._broker
+        if slow.waiting_since + broker.limits.hold_time > now:
+            self._watch(slow)
+        elif number < LOOKS and now > due + broker.limits.hold_look:
+            self._look_again(slow, now, number + 1)
         else:
             slow.stalled = True
             if isinstance(slow.owner, Client):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from node_harness import FakeClient, World, connect_packet
 
 from broker.base.limits import DEFAULTS, Limits
+from broker.core.flow_control import LOOKS
 from broker.wire import Property, Puback, Pubcomp, Publish, Pubrec, Pubrel
 
 ALL = pytest.mark.parametrize("version", [3, 4, 5])
@@ -284,6 +285,33 @@ def test_a_broker_that_was_stopped_reads_before_it_judges(stopped: float) -> Non
     assert not client.conn.stalled
     world.advance(DEFAULTS.hold_time + DEFAULTS.hold_look)
     assert client.conn.stalled
+
+
+@pytest.mark.parametrize("stops", [1, 3])
+def test_a_broker_that_was_stopped_again_looks_again(stops: int) -> None:
+    """Each time before it has read what the client sent meanwhile: a loop may call timers first."""
+    world = World(limits=Limits(hold_queued=10))
+    client, _ = overrun(world)
+    for _ in range(1 + stops):
+        world.now += 0.6
+        world.node.tick(world.now)
+        assert not client.conn.stalled
+    for packet in client.take():
+        if isinstance(packet, Publish):
+            client.send(Puback(packet.packet_id))
+    world.advance(DEFAULTS.hold_look + 0.01)
+    assert not client.conn.stalled
+
+
+def test_a_broker_that_is_late_each_time_judges_at_last() -> None:
+    world = World(limits=Limits(hold_queued=10))
+    client, publisher = overrun(world)
+    for _ in range(1 + LOOKS):
+        assert not client.conn.stalled
+        world.now += 0.6
+        world.node.tick(world.now)
+    assert client.conn.stalled
+    assert publisher.transport.reading
 
 
 def test_the_number_of_sessions_is_bounded() -> None:
