@@ -345,6 +345,11 @@ def _add_federate(federate: Parser) -> None:
     federate.add_argument("--cert", metavar="FILE", help="certificate to show there")
     federate.add_argument("--key", metavar="FILE", help="key of that certificate")
     federate.add_argument(
+        "--as-user",
+        metavar="USER",
+        help="user of this broker whose rules count for what crosses (everything is allowed)",
+    )
+    federate.add_argument(
         "--mqtt", metavar="5|3.1.1|auto", default="auto", help="version of MQTT there (auto)"
     )
     federate.add_argument(

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.base import log_format
@@ -19,15 +19,23 @@ from broker.base.limits import DEFAULTS
 from broker.base.machine import raise_file_limit
 from broker.base.version import VERSION
 from broker.cli.command_line import DEFAULT_ADMIN
-from broker.cluster.drain import Drain, check_elsewhere, read_drain
-from broker.config.options import RunSettings, read_access, read_settings, split_bind
+from broker.cluster.drain import Drain, check_elsewhere, counted, read_drain
+from broker.config.options import (
+    RunSettings,
+    read_access,
+    read_legs,
+    read_settings,
+    split_bind,
+)
 from broker.config.yaml_file import ConfigError, ConfigFile
+from broker.core.session_owner import LEG_LISTENER
 from broker.io import admin_http as admin_server
 
 if TYPE_CHECKING:
     from broker.compat.assembly import Assembly
+    from broker.config.leg_options import LegModel
     from broker.io.broker_service import BrokerService
-    from broker.io.leg_driver import LegDriver
+    from broker.io.legs import Legs
 
 SHUTDOWN_TIMEOUT = 10.0
 """s for a shutdown; docker stop and systemd kill after ten or more."""
@@ -35,11 +43,10 @@ SHUTDOWN_TIMEOUT = 10.0
 log = logging.getLogger("mqttree")
 
 
-def run(
-    arguments: argparse.Namespace, make_leg: Callable[[BrokerService], LegDriver] | None = None
-) -> int:
-    """Run a broker until a signal ends it. `arguments`: of the command line; `make_leg`: returns
-    its leg, None: it has none. Raises ConfigError for options that cannot be used."""
+def run(arguments: argparse.Namespace, legs: Mapping[str, LegModel] | None = None) -> int:
+    """Run a broker until a signal ends it. `arguments`: of the command line; `legs`: of the command
+    line, beside those of the configuration file. Raises ConfigError for options that cannot be
+    used."""
     settings = read_settings(vars(arguments), os.environ)
     log_format.set_up(settings.log_level, settings.log_format)
     from broker.compat.assembly import Assembly
@@ -48,7 +55,7 @@ def run(
     assembly = Assembly(settings, DEFAULTS)
     try:
         with _admin_socket(settings) as listener:
-            return _run_loop(_Run(assembly, listener, arguments.die_with_parent, make_leg))
+            return _run_loop(_Run(assembly, listener, arguments.die_with_parent, legs or {}))
     finally:
         assembly.close()
 
@@ -68,9 +75,12 @@ class _Run:
         assembly: Assembly,
         listener: socket.socket | None,
         die_with_parent: bool,
-        make_leg: Callable[[BrokerService], LegDriver] | None,
+        legs: Mapping[str, LegModel],
     ) -> None:
-        self.make_leg = make_leg
+        """`assembly`: makes the broker; `listener`: of the admin port; `die_with_parent`: whether
+        it ends with its standard input; `legs`: of the command line."""
+        self._legs_given = legs
+        self._legs: Legs | None = None
         self.assembly = assembly
         self.settings = assembly.settings
         self.listener = listener
@@ -90,7 +100,14 @@ class _Run:
         self.report = StartReport(self.assembly, broker)
         hosts, wait_for = self.settings.admin_hosts, self.settings.wait_for
         admin = admin_server.Admin(
-            broker.node, VERSION, broker.listener_connections, self._drain, hosts, wait_for
+            broker.node,
+            VERSION,
+            broker.listener_connections,
+            self._drain,
+            hosts,
+            wait_for,
+            legs=self._leg_reports,
+            reload=self._reload,
         )
         where = "off"
         if self.listener is not None:
@@ -102,12 +119,10 @@ class _Run:
         driver.collect_at = 0.0
         self.report.announce(where)
         self.report.warn()
-        leg = self.make_leg(broker) if self.make_leg is not None else None
-        if leg is not None:
-            leg.start()
+        self._put_legs_in_force(self.settings.legs)
         await self.stopping.wait()
-        if leg is not None:
-            leg.stop()
+        if self._legs is not None:
+            self._legs.stop()
         log.info("stopping")
         await admin.close()
         try:
@@ -118,6 +133,25 @@ class _Run:
         except Exception as error:
             log.warning("while stopping: %s", " ".join(str(error).split()) or type(error).__name__)
         return 0
+
+    def _put_legs_in_force(self, legs: Mapping[str, LegModel]) -> list[str]:
+        """Have the `legs` of the file, and those of the command line; return a summary. Raises
+        ConfigError, then all stays as it was."""
+        assert self.broker is not None
+        wanted = {**legs, **self._legs_given}
+        if self._legs is None:
+            node = self.broker.node
+            sessions = node.sessions
+            if not wanted and not any(s.listener == LEG_LISTENER for s in sessions.values()):
+                return []
+            from broker.io.legs import Legs
+
+            self._legs = Legs(self.broker.driver)
+        self._legs.put_in_force(wanted)
+        return [counted(len(wanted), "leg")]
+
+    def _leg_reports(self) -> list[dict[str, Any]]:
+        return [] if self._legs is None else self._legs.reports()
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Stop at the first signal, end at the second; with `die_with_parent` stop also when the
@@ -180,8 +214,10 @@ class _Run:
                     if file is None
                     else read_access(ConfigFile.read(file.path))
                 )
+                legs = {} if file is None else read_legs(ConfigFile.read(file.path))
                 self.assembly.check_listeners(access, file)
                 found = await broker.reload(access)
+                found += self._put_legs_in_force(legs)
             # Any error in the files is one line.
             except Exception as error:
                 log.error(

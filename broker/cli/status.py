@@ -104,6 +104,8 @@ def render(state: dict[str, Any]) -> str:
             f"  {_title(member.get('name'), ' '.join(member.get('addresses', [])))}"
             for member in unlinked
         ]
+    if legs := state.get("legs"):
+        lines += ["", "legs:", *(_leg(leg) for leg in legs)]
     counters = state.get("counters", {})
     shown = ("published", "delivered", "forwarded", "received_link", "duplicates", "replayed")
     lines += ["", "  ".join(f"{name} {counters[name]}" for name in shown if name in counters)]
@@ -154,6 +156,21 @@ def _link(link: dict[str, Any], lead: str, *, direct: bool) -> str:
     if direct and link.get("carries"):
         about.append("carries messages")
     return f"{lead}{_title(link.get('name'), link.get('address'))}  {', '.join(about)}"
+
+
+def _leg(leg: dict[str, Any]) -> str:
+    """Return one leg as a line: its state, and what crossed it."""
+    about = [f"{leg.get('state')} (MQTT {leg.get('mqtt')})"]
+    about += [f"in {leg.get('messages_in')}", f"out {leg.get('messages_out')}"]
+    drops = {reason: number for reason, number in (leg.get("dropped") or {}).items() if number}
+    about += [f"{reason.replace('_', ' ')} {number}" for reason, number in drops.items()]
+    if leg.get("sessions_lost"):
+        about.append(f"sessions lost {leg['sessions_lost']}")
+    if filters := leg.get("refused_filters"):
+        about.append(f"refused filters {' '.join(filters)}")
+    if leg.get("last_error"):
+        about.append(f"last error: {leg['last_error']}")
+    return f"  {_title(leg.get('name'), leg.get('broker'))}  {', '.join(about)}"
 
 
 def waits_for(drain: dict[str, Any]) -> str:

@@ -59,9 +59,9 @@ def read_config(
     file = file or ConfigFile("", {}, {})
     names = [field.name for field in fields(BrokerConfig)]
     data: dict[str, Any] = copy.deepcopy(
-        file.section((), [*names, "max_qos", "federation", "access", "durability", "mqtt"])
+        file.section((), [*names, "max_qos", "federation", "access", "durability", "mqtt", "legs"])
     )
-    for ours in ("federation", "access", "durability"):
+    for ours in ("federation", "access", "durability", "legs"):
         data.pop(ours, None)
     if data.pop("mqtt", None) is not None:
         data["mqtt"] = read_section(file)

@@ -8,7 +8,8 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.base.address import DEFAULT_PORT, Address, is_loopback, is_wildcard, parse_address
 from broker.base.link_keys import cluster_key
@@ -20,6 +21,9 @@ from broker.config.yaml_file import ConfigError, ConfigFile, kind_of
 from discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
 from discovery.drivers.multicast import GROUP, PORT, interfaces_for
 from discovery.seeds import parse_seeds, split_seeds
+
+if TYPE_CHECKING:
+    from broker.config.leg_options import LegModel
 
 MIN_SECRET = 16
 """bytes; an attacker who has recorded one handshake can guess a shorter cluster secret, however
@@ -144,6 +148,8 @@ class RunSettings(ClusterModel):
     """The names of the options that were given, in whatever way."""
     asked: bool = False
     access: AccessSettings = AccessSettings()
+    legs: Mapping[str, LegModel] = MappingProxyType({})
+    """Sessions at foreign brokers, by name."""
 
     def federation(
         self, bind: Address, *, id: bytes, boot: int, capability: float, own_host: Callable[[], str]
@@ -228,7 +234,7 @@ def read_settings(
     file = ConfigFile.read(config) if isinstance(config, str) else config
     inner = [name for name, option in OPTIONS.items() if not option.top]
     section = file.section(("federation",), inner) if file is not None else {}
-    settings = RunSettings(file=file, access=read_access(file))
+    settings = RunSettings(file=file, access=read_access(file), legs=read_legs(file))
     places: dict[str, str] = {}
     for name, option in OPTIONS.items():
         variable = f"MQTTREE_{name.upper()}"
@@ -260,6 +266,15 @@ def read_settings(
         )
     settings.given = frozenset(places)
     return settings
+
+
+def read_legs(file: ConfigFile | None) -> Mapping[str, LegModel]:
+    """Return the legs of a file, by name. Raises ConfigError with one line."""
+    if file is None or file.data.get("legs") is None:
+        return {}
+    from broker.config import leg_options
+
+    return leg_options.read_legs(file)
 
 
 def read_keywords(keywords: Mapping[str, Any]) -> RunSettings:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from broker.core.client import Client
+from broker.core.session_owner import LEG_LISTENER
 
 if TYPE_CHECKING:
     from broker.auth.authorization import Access, Permissions
@@ -86,9 +87,9 @@ class AccessControl:
         `username`: None for a client that gave none; `client_id`: as it is known here; `listener`:
         the name of the one where it came in.
         """
-        if self.access is None:
+        if self.access is None or (listener == LEG_LISTENER and username is None):
             return None
-        certified = listener in self._config.identity_listeners
+        certified = listener == LEG_LISTENER or listener in self._config.identity_listeners
         return self.access.permissions(
             username, client_id, listener, verified=self._hooks.verified, certified=certified
         )

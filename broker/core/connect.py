@@ -17,8 +17,8 @@ from broker.core.effects import Authenticate
 from broker.core.reason_string import well_formed
 from broker.core.session import QueueMemory
 from broker.core.session_opening import OpeningHost, open_session
+from broker.core.session_owner import LEG_LISTENER, abandoned, belongs, owner_of
 from broker.core.session_owner import Host as Verifier
-from broker.core.session_owner import abandoned, belongs, owner_of
 from broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
 from broker.wire.decode import decode_connect, decode_packet
 from broker.wire.encode import encode_packet, return_code
@@ -235,6 +235,8 @@ class ConnectHandshake:
             pass
         elif method is not None:
             self._authenticate(connect, method, now)
+        elif self.conn.listener == LEG_LISTENER:
+            self._accept(connect, now)
         else:
             self._admit(connect, now)
 

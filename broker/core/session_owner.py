@@ -75,14 +75,21 @@ def digest(owner: str | None) -> bytes:
     return ANONYMOUS if owner is None else blake2b(owner.encode(), digest_size=8).digest()
 
 
+LEG_LISTENER = LEG_OWNER = "$leg"
+"""The listener by which this process alone connects, for its sessions at other brokers, and who
+those of them belong to that have no user. Nobody can log in under such a name."""
+
+
 def owner_of(node: Host, username: str | None, listener: str, *, proven: bool) -> str | None:
     """Return the user that a client is, None: its name has not been checked.
 
     `node`: knows whether names are checked; `username`: as it says; `listener`: where it came in;
     `proven`: it has proven the name by enhanced authentication.
     """
+    if listener == LEG_LISTENER and username is None:
+        return LEG_OWNER
     verified = proven or node.hooks.verified
-    certified = listener in node.config.identity_listeners
+    certified = listener == LEG_LISTENER or listener in node.config.identity_listeners
     if node.access is not None:
         return node.access.known_as(username, verified=verified, certified=certified)
     return username if verified or certified else None
@@ -103,8 +110,8 @@ def abandoned(node: Host, session: Session) -> bool:
 
 def _comes(node: Host, owner: str | None) -> bool:
     access = node.access
-    if node.hooks.authenticate or (access is None and node.methods):
-        return True  # plugins decide
+    if owner == LEG_OWNER or node.hooks.authenticate or (access is None and node.methods):
+        return True  # it does, or plugins decide
     if owner is None:
         return access.anonymous_somewhere if access is not None else node.config.allow_anonymous
     return bool(node.config.identity_listeners) or (

@@ -1,5 +1,5 @@
 """The admin port, HTTP for operators and their programs: /healthz, /readyz, /metrics,
-/api/federation, /api/drain.
+/api/federation, /api/legs, /api/drain, /api/reload.
 
 A small server of its own: no bodies, every size, time and number bounded (RFC 9112). Any host that
 can connect may GET. POST changes something, so it is allowed from the broker's own machine only,
@@ -46,6 +46,16 @@ _REASONS = {
     503: "Service Unavailable",
     505: "HTTP Version Not Supported",
 }
+PATHS = """\
+/healthz
+/readyz
+/metrics
+/api/federation
+/api/legs
+/api/drain (POST)
+/api/reload (POST)
+"""
+
 Answer = tuple[int, str, str]
 """Status, content type, text."""
 
@@ -81,16 +91,22 @@ class Admin:
         drain: Callable[[Mapping[str, str]], dict[str, Any]] | None = None,
         hosts: Iterable[str] = (),
         wait_for: int = 1,
+        *,
+        legs: Callable[[], list[dict[str, Any]]] = list,
+        reload: Callable[[], None] | None = None,
     ) -> None:
         """`node`: the broker. `version`: of the program. `listeners`: returns the number of
         connections of each listener. `drain`: drains the broker by the parameters of a request and
         returns the progress, or raises ValueError with one line. `hosts`: names under which the
         port answers, beside addresses and names without a dot. `wait_for`: how many brokers, this
-        one included, must have been seen before `/readyz` says yes."""
+        one included, must have been seen before `/readyz` says yes. `legs`: returns the state of
+        each leg. `reload`: begins to read the files again, as SIGHUP does."""
         self.node = node
         self.counters, self._log_limit = node.counters, node.log_limit
         self.readiness = Readiness(node, wait_for)
         self._drain = drain
+        self._legs = legs
+        self._reload = reload
         self._listeners = listeners or dict
         self.version = version
         self.hosts = frozenset(host.lower() for host in hosts)
@@ -116,7 +132,8 @@ class Admin:
         """Return the answer to a GET of `path`."""
         match path:
             case "/healthz":
-                return 200, "text/plain", "ok\n"
+                lines = [f"leg {leg['name']}: {leg['state']}\n" for leg in self._legs()]
+                return 200, "text/plain", "".join(["ok\n", *lines])
             case "/readyz":
                 reasons = self.readiness.reasons()
                 return 503 if reasons else 200, "text/plain", ("; ".join(reasons) or "ready") + "\n"
@@ -125,22 +142,27 @@ class Admin:
                     200,
                     "text/plain; version=0.0.4",
                     metrics(
-                        self.node, self.version, self._listeners(), self.loop.time() - self._started
+                        self.node,
+                        self.version,
+                        self._listeners(),
+                        self.loop.time() - self._started,
+                        self._legs(),
                     ),
                 )
             case "/api/federation":
                 return 200, "application/json", json.dumps(self.state()) + "\n"
+            case "/api/legs":
+                return 200, "application/json", json.dumps(self._legs()) + "\n"
             case "/":
-                return (
-                    200,
-                    "text/plain",
-                    "/healthz\n/readyz\n/metrics\n/api/federation\n/api/drain (POST)\n",
-                )
+                return 200, "text/plain", PATHS
             case _:
                 return 404, "text/plain", "not found\n"
 
     def post(self, path: str, query: str) -> Answer:
         """Return the answer to a POST to `path` with `query`, after carrying it out."""
+        if path == "/api/reload" and self._reload is not None:
+            self._reload()
+            return 202, "text/plain", "the log says what was reloaded\n"
         if path != "/api/drain" or self._drain is None:
             return 404, "text/plain", "not found\n"
         try:
@@ -179,6 +201,7 @@ class Admin:
             "subscriptions": node.subscriptions,
             "retained": len(node.retained),
             "members": sorted(members, key=lambda member: str(member["id"])),
+            "legs": self._legs(),
         }
 
     def make_room(self) -> None:

@@ -7,14 +7,18 @@ import asyncio
 import contextlib
 import random
 import ssl
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
 from broker.base.log_format import log_line
+from broker.config.broker_url import BrokerUrl
 from broker.core.connection import Connection
+from broker.core.session_owner import LEG_LISTENER
 from broker.io.driver import Driver
 from broker.io.tls import describe_error
 from broker.leg.effects import Close, DialForeign, Enter, LegEffect, Log, ToForeign, ToHere
 from broker.leg.leg import PATIENCE, Leg, LegSettings, LocalSession
+from broker.leg.leg_states import State
 
 HIGH_WATER = 256 * 1024
 """bytes that may wait for the foreign broker before this one sends no more."""
@@ -27,17 +31,19 @@ class LegDriver:
         self,
         driver: Driver,
         settings: LegSettings,
-        host: str,
-        port: int,
+        url: BrokerUrl,
         context: ssl.SSLContext | None,
+        password: Callable[[], bytes | None],
     ) -> None:
-        """`driver`: of this broker's node; `settings`: of the leg; `host`, `port`: where the
-        foreign broker listens; `context`: of TLS, None: without."""
+        """`driver`: of this broker's node; `settings`: of the leg; `url`: of the foreign broker;
+        `context`: of TLS, None: without; `password`: returns that of the user there, or raises
+        ValueError with one line; it is called for each connection."""
         self.driver = driver
         self.settings = settings
         self.leg = Leg(settings, random.Random(), driver.time())
-        self._where = (host, port)
+        self._url = url
         self._context = context
+        self._password = password
         self._foreign: ForeignProtocol | None = None
         self._here: HereTransport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -54,6 +60,25 @@ class LegDriver:
         self.act()
         if self._dialling is not None:
             self._dialling.cancel()
+
+    def report(self) -> dict[str, Any]:
+        """Return the leg's state, for people and programs."""
+        leg = self.leg
+        counters = leg.counters
+        return {
+            "name": self.settings.name,
+            "broker": str(self._url),
+            "state": leg.state.value,
+            "mqtt": "5" if leg.version == 5 else "3.1.1",
+            "messages_in": leg.messages_in,
+            "messages_out": leg.messages_out,
+            "dropped": leg.drops(),
+            "connects": counters.connects,
+            "failures": counters.failures,
+            "sessions_lost": counters.sessions_lost,
+            "refused_filters": list(counters.refused_filters),
+            "last_error": "" if leg.state is State.UP else leg.last_error,
+        }
 
     def _tick(self) -> None:
         self._timer = None
@@ -104,13 +129,14 @@ class LegDriver:
             here.leave()
 
     async def _dial(self) -> None:
-        host, port = self._where
+        host, port = self._url.host, self._url.port
         loop = self.driver.loop
         name = None if self._context is None else host
-        dialling = loop.create_connection(
-            lambda: ForeignProtocol(self), host, port, ssl=self._context, server_hostname=name
-        )
         try:
+            self.leg.password = self._password()
+            dialling = loop.create_connection(
+                lambda: ForeignProtocol(self), host, port, ssl=self._context, server_hostname=name
+            )
             await asyncio.wait_for(dialling, PATIENCE / 2)
         except (OSError, TimeoutError, ValueError, OverflowError) as error:
             if self._foreign is None:
@@ -221,7 +247,7 @@ class HereTransport:
         driver = leg.driver
         name = leg.settings.name
         self.conn: Connection = driver.node.connection_made(
-            "in", f"leg {name}", f"leg:{name}", self, driver.time()
+            "in", f"leg {name}", LEG_LISTENER, self, driver.time()
         )
 
     def leave(self) -> None:

@@ -192,11 +192,23 @@ GAUGE_HELP = {
     "path_cost_seconds": "Cost of the path to the root.",
     "link_rtt_seconds": "Round-trip time of each link.",
     "link_forwarding": "1 if messages take the link as part of the tree, else 0.",
+    "leg_up": "1 if messages cross the leg to a foreign broker, else 0.",
 }
 """Gauge, as it is named behind mqttree_ -> help."""
+
+LEG_HELP = {
+    "messages_in": "PUBLISH packets that came from the foreign broker, repeated ones included.",
+    "messages_out": "PUBLISH packets that went to the foreign broker, repeated ones included.",
+    "connects": "Times that the leg came up.",
+    "failures": "Times that the leg was lost or did not come up.",
+    "sessions_lost": "Times that the foreign broker had lost the session of the leg.",
+}
+"""Counter of a leg, as it is named behind mqttree_leg_ -> help."""
 
 REASON_HELP = {
     "closed": "Client connections that this broker closed, by reason.",
     "dropped": "Messages that were not delivered, by reason.",
+    "leg_dropped": "Messages that did not get across a leg, by reason: one of both brokers refused "
+    "them, or no rule has a name for them.",
 }
-"""Counters with a reason as their label: sums of counters above."""
+"""Counters with a reason as their label: sums of counters above, and those of legs."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker import CORE
-from broker.io.metric_help import COUNTER_HELP, GAUGE_HELP, REASON_HELP
+from broker.io.metric_help import COUNTER_HELP, GAUGE_HELP, LEG_HELP, REASON_HELP
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -42,13 +42,14 @@ def metrics(
     version: str = "",
     listeners: Mapping[str, int] | None = None,
     uptime: float | None = None,
+    legs: Iterable[Mapping[str, Any]] = (),
 ) -> str:
     """Return all metrics of `node`, with names that begin with mqttree_. Labels have few values:
-    this broker's listeners and links, and the reasons named above; never a client's id, user or
-    topic.
+    this broker's listeners, links and legs, and the reasons named above; never a client's id, user
+    or topic.
 
     `version`: of the program. `listeners`: number of connections of each. `uptime`: s, None if
-    unknown.
+    unknown. `legs`: the state of each.
     """
     cluster, memory, retained, turns = node.cluster, node.memory, node.retained, node.turns
     tree, config, membership = cluster.tree, node.config, cluster.membership
@@ -103,7 +104,23 @@ def metrics(
     counters |= {f"discovery_{name}": value for name, value in membership.counters.items()}
     for name, value in counters.items():
         _metric(lines, f"mqttree_{name}_total", "counter", COUNTER_HELP.get(name, name), value)
+    _leg_metrics(lines, [({"leg": leg["name"], "broker": leg["broker"]}, leg) for leg in legs])
     return "\n".join(lines) + "\n"
+
+
+def _leg_metrics(lines: list[str], legs: list[tuple[dict[str, str], Mapping[str, Any]]]) -> None:
+    """Append the metrics of legs, each with its labels."""
+    up = [(labels, 1 if leg["state"] == "up" else 0) for labels, leg in legs]
+    _metric(lines, "mqttree_leg_up", "gauge", GAUGE_HELP["leg_up"], up)
+    for name, text in LEG_HELP.items():
+        samples = [(labels, leg[name]) for labels, leg in legs]
+        _metric(lines, f"mqttree_leg_{name}_total", "counter", text, samples)
+    drops = [
+        (labels | {"reason": reason}, count)
+        for labels, leg in legs
+        for reason, count in leg["dropped"].items()
+    ]
+    _metric(lines, "mqttree_leg_dropped_total", "counter", REASON_HELP["leg_dropped"], drops)
 
 
 def _peer(peer: object) -> dict[str, str]:

@@ -45,6 +45,8 @@ PATIENCE = 10.0
 """s until a connection stands and both brokers have accepted."""
 SUBSCRIBE_ID, UNSUBSCRIBE_ID = 0xFFFF, 0xFFFE
 """Packet identifiers: brokers count those of PUBLISH from 1 up."""
+SESSION = "leg:"
+"""Ahead of a leg's name: the client id of its session here."""
 NOTE = "$leg/subscribed/"
 """Ahead of filters to which the session here subscribes for a note only, as nobody publishes there:
 behind it are QoS and filter of a subscription at the foreign broker. So the leg knows after a
@@ -66,7 +68,9 @@ class LegSettings:
     rules: Rules
     """Which topics cross."""
     username: str | None = None
-    password: bytes | None = None
+    """The user at the foreign broker."""
+    as_user: str | None = None
+    """The user here, whose rules count; None: it may do everything."""
     version: int = 0
     """Of MQTT: 5, 4 (3.1.1), or 0: 5 if the foreign broker knows it."""
     keep_alive: int = 10
@@ -88,7 +92,7 @@ class LegSettings:
     @property
     def session(self) -> str:
         """The client id of the session here."""
-        return f"leg:{self.name}"
+        return f"{SESSION}{self.name}"
 
 
 @dataclass(slots=True)
@@ -125,6 +129,10 @@ class Leg:
         self.counters = LegCounters()
         self.version = settings.version or 5
         """The version of MQTT in which it speaks to both, 5 or 4 (3.1.1)."""
+        self.password: bytes | None = None
+        """Of the user at the foreign broker, for the next connection."""
+        self.last_error = ""
+        """Why it was not up last."""
         self._rng = rng
         self._effects: list[LegEffect] = []
         self._due = now  # to dial, to give up, or to ping
@@ -163,6 +171,25 @@ class Leg:
         """Whether more of the foreign broker is to be read."""
         return not self._early
 
+    @property
+    def messages_in(self) -> int:
+        """PUBLISH packets that came from the foreign broker."""
+        return self._there.messages
+
+    @property
+    def messages_out(self) -> int:
+        """PUBLISH packets that went there."""
+        return self._here.messages
+
+    def drops(self) -> dict[str, int]:
+        """Return how many messages did not get across, by reason: the foreign broker has refused
+        them, this one has, or a rule has no name for them."""
+        return {
+            "refused_there": self._there.refused,
+            "refused_here": self._here.refused,
+            "unnamed": self.settings.rules.unnamed,
+        }
+
     # ---------------------------------------------------------------- inputs
 
     def tick(self, now: float) -> None:
@@ -194,6 +221,7 @@ class Leg:
         self.counters.failures += 1
         where = f"leg {self.settings.name} to {self.settings.address}"
         self._on(Input.LOST, now)
+        self.last_error = why
         pause = self._due - now
         self._log("warning", f"{where}: {why}; it is dialled again in {pause:.0f} s")
 
@@ -285,8 +313,8 @@ class Leg:
                 self._clean_start(foreign),
                 settings.keep_alive if foreign else 0,
                 client_id,
-                settings.username if foreign else None,
-                settings.password if foreign else None,
+                settings.username if foreign else settings.as_user,
+                self.password if foreign else None,
                 None,
                 (properties or None) if five else None,
                 bridge=not five,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from broker.leg.rules import Rules
-from broker.wire.constants import MAX_PACKET_SIZE, ReasonCode
+from broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
 from broker.wire.decode import decode_publish
 from broker.wire.encode import encode_publish
 from broker.wire.errors import ProtocolViolation
@@ -15,15 +15,22 @@ from broker.wire.varint import encode_varint, read_length
 
 CROSSING = range(3, 8)
 """Packet types that cross: PUBLISH and its acknowledgements."""
+REFUSING = (PacketType.PUBACK, PacketType.PUBREC)
+"""Packet types that refuse a message, or accept it."""
 
 
 class PacketCutter:
-    """Cuts what comes from one side into packets."""
+    """Cuts what comes from one side into packets, and counts them."""
 
-    __slots__ = ("_rest",)
+    __slots__ = ("_rest", "messages", "refused")
 
     def __init__(self) -> None:
         self._rest = b""
+        self.messages = 0
+        """PUBLISH packets that came, repeated ones included."""
+        self.refused = 0
+        """PUBLISH packets that this side has refused (PUBACK or PUBREC with a Reason Code of 128 or
+        more, MQTT 5)."""
 
     def clear(self) -> None:
         """Forget a packet of which only a part has come."""
@@ -50,7 +57,12 @@ class PacketCutter:
                 raise ProtocolViolation("packet too large", ReasonCode.PACKET_TOO_LARGE)
             if end > size:
                 break
-            if data[position] >> 4 not in CROSSING:
+            kind = data[position] >> 4
+            if kind == PacketType.PUBLISH:
+                self.messages += 1
+            elif kind in REFUSING and length > 2 and data[body + 2] >= ReasonCode.UNSPECIFIED_ERROR:
+                self.refused += 1
+            elif kind not in CROSSING:
                 if begin < position:
                     yield data[begin:position]
                 yield data[position:end]

@@ -160,13 +160,15 @@ def parse_rule(line: str) -> Rule:
 class Rules:
     """All rules of one leg."""
 
-    __slots__ = ("_local", "_remote", "_rules", "mapped")
+    __slots__ = ("_local", "_remote", "_rules", "mapped", "unnamed")
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         """`rules`: in the order in which they count."""
         self._rules = tuple(rules)
         self.mapped = any(rule.local_prefix != rule.remote_prefix for rule in rules)
         """Whether any topic has another name on the other side."""
+        self.unnamed = 0
+        """Messages that have no name on the other side, and do not cross."""
         self._local: dict[str, str | None] = {}
         self._remote: dict[str, str | None] = {}
 
@@ -187,12 +189,17 @@ class Rules:
     def to_local(self, topic: str) -> str | None:
         """Return the name here of a topic that the foreign broker sent; None: none, as no rule lets
         it in, or as the name would be invalid."""
-        return _kept(self._local, topic, self._to_local)
+        return self._counted(_kept(self._local, topic, self._to_local))
 
     def to_remote(self, topic: str) -> str | None:
         """Return the name at the foreign broker of a topic of this federation; None: none, as no
         rule lets it out, or as the name would be invalid."""
-        return _kept(self._remote, topic, self._to_remote)
+        return self._counted(_kept(self._remote, topic, self._to_remote))
+
+    def _counted(self, topic: str | None) -> str | None:
+        if topic is None:
+            self.unnamed += 1
+        return topic
 
     def _to_local(self, topic: str) -> str | None:
         found = _first(rule.to_local(topic) for rule in self._rules if rule.inwards)

@@ -101,7 +101,8 @@ def test_a_leg_comes_up_in_these_packets() -> None:
 
 
 def test_a_leg_of_mqtt_3_1_1_says_that_it_is_a_bridge() -> None:
-    leg = new(version=4, username="u", password=b"p")
+    leg = new(version=4, username="u")
+    leg.password = b"p"
     connect = b"\x10\x1b\x00\x04MQTT\x84%c\x00\x0a\x00\x09mqttree-n\x00\x01u\x00\x01p"
     effects = walk(leg)
     assert effects == [

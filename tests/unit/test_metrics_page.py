@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from broker.io import prometheus
-from broker.io.metric_help import COUNTER_HELP, GAUGE_HELP, REASON_HELP
+from broker.io.metric_help import COUNTER_HELP, GAUGE_HELP, LEG_HELP, REASON_HELP
 from tests.unit.link_harness import lone
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md"
@@ -17,6 +17,10 @@ LABELS = {
     "listener_connections": ("listener",),
     "link_rtt_seconds": ("peer", "address"),
     "link_forwarding": ("peer", "address"),
+    "leg_up": ("leg", "broker"),
+    **{f"leg_{name}_total": ("leg", "broker") for name in LEG_HELP},
+    **{f"{name}_total": ("reason",) for name in REASON_HELP},
+    "leg_dropped_total": ("leg", "broker", "reason"),
 }
 START, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 
@@ -33,9 +37,14 @@ def tables() -> str:
         return f"mqttree_{name}{{{labels}}}" if labels else f"mqttree_{name}"
 
     gauges = {labelled(name): text for name, text in GAUGE_HELP.items()}
-    sums = {f"mqttree_{name}_total{{reason}}": text for name, text in REASON_HELP.items()}
+    sums = {labelled(f"{name}_total"): text for name, text in REASON_HELP.items()}
+    legs = {labelled(f"leg_{name}_total"): text for name, text in LEG_HELP.items()}
     counters = {f"mqttree_{name}_total": text for name, text in COUNTER_HELP.items()}
-    lines = [*table("Gauges", gauges), *table("Counters with a reason", sums)]
+    lines = [
+        *table("Gauges", gauges),
+        *table("Counters with a reason", sums),
+        *table("Counters of legs", legs),
+    ]
     return "\n".join([START, "", *lines, *table("Counters", counters), END])
 
 
@@ -51,10 +60,13 @@ def test_every_counter_has_a_help_line_and_no_other() -> None:
 
 def test_every_metric_of_a_broker_is_on_the_page() -> None:
     node = lone(routing="topic").node
-    text = prometheus.metrics(node, "1", {"default": 1}, 1.0)
+    leg = dict.fromkeys(LEG_HELP, 1) | {"name": "l", "broker": "b", "state": "up"}
+    leg["dropped"] = {"unnamed": 1}
+    text = prometheus.metrics(node, "1", {"default": 1}, 1.0, [leg])
     told = dict(re.findall(r"^# HELP mqttree_(\w+) (.*)$", text, re.M))
     known = GAUGE_HELP | {f"{name}_total": text for name, text in COUNTER_HELP.items()}
     known |= {f"{name}_total": text for name, text in REASON_HELP.items()}
+    known |= {f"leg_{name}_total": text for name, text in LEG_HELP.items()}
     assert told.items() <= known.items()
     assert known.keys() - told.keys() == {"journal_ok", "journal_pending_bytes"}
     labels = {name: tuple(re.findall(r'(\w+)="', inner)) for name, inner in SAMPLE.findall(text)}
@@ -67,7 +79,7 @@ SAMPLE = re.compile(r"^mqttree_(\w+)\{(.*)\} ", re.M)
 
 
 def test_help_is_one_sentence() -> None:
-    for name, text in {**GAUGE_HELP, **COUNTER_HELP, **REASON_HELP}.items():
+    for name, text in {**GAUGE_HELP, **COUNTER_HELP, **REASON_HELP, **LEG_HELP}.items():
         assert text[0].isupper() or text[0].isdigit(), name
         assert text.endswith("."), name
 

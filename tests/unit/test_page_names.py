@@ -16,7 +16,7 @@ from broker.cluster.state_view import federation_state
 from broker.config import listener_options, mqtt_options
 from broker.config.options import ACCESS, OPTIONS, TlsSettings
 from broker.io import prometheus
-from broker.io.metric_help import COUNTER_HELP, GAUGE_HELP
+from broker.io.metric_help import COUNTER_HELP, GAUGE_HELP, LEG_HELP, REASON_HELP
 from tests.unit.link_harness import lone
 from tests.unit.test_architecture import ROOT, files, read
 
@@ -59,7 +59,8 @@ def test_environment_variables_on_pages_exist(page: str) -> None:
 @pytest.mark.parametrize("page", GUIDES)
 def test_metrics_on_pages_exist(page: str) -> None:
     known = {f"mqttree_{name}" for name in GAUGE_HELP}
-    known |= {f"mqttree_{name}_total" for name in (*COUNTER_HELP, "closed", "dropped")}
+    known |= {f"mqttree_{name}_total" for name in (*COUNTER_HELP, *REASON_HELP)}
+    known |= {f"mqttree_leg_{name}_total" for name in LEG_HELP}
     named = set(re.findall(r"(?<![\w.])mqttree_[a-z_]+", read(page)))
     assert named - known - {"mqttree_"} == set()
 
@@ -69,6 +70,7 @@ def test_paths_of_the_admin_port_on_pages_exist(page: str) -> None:
     node = lone(routing="topic").node
     assert prometheus.metrics(node)
     known = {"/healthz", "/readyz", "/metrics", "/api/federation", "/api/drain"}
+    known |= {"/api/legs", "/api/reload"}
     text = read("broker/io/admin_http.py")
     assert all(f'"{path}"' in text or f"{path}\\n" in text for path in known)
     named = re.findall(r"`(?:GET |POST )?(/[a-z/]+)`", read(page))
@@ -83,7 +85,8 @@ def known_words() -> set[str]:
     words |= {field.name for kind in (BrokerConfig, ListenerConfig) for field in fields(kind)}
     words |= set(TlsSettings.FIELDS) | set(COUNTER_HELP) | set(GAUGE_HELP)
     words |= set(state) | set(state.get("source_trees", {})) | {"max_qos"}
-    for name in ("broker/io/admin_http.py", "broker/cluster/state_view.py"):
+    legs = ("broker/io/leg_driver.py", "broker/leg/leg.py")
+    for name in ("broker/io/admin_http.py", "broker/cluster/state_view.py", *legs):
         words |= set(re.findall(r'"([a-z]+_[a-z_]+)":', read(name)))
     return words | {column.name for column in schema.SCHEMA}
 
