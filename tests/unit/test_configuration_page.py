@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from broker.config import listener_options, mqtt_options
+from broker.config.leg_options import LEG_OPTIONS
 from broker.config.node_config import NodeConfig
 from broker.config.options import (
     ACCESS,
@@ -69,3 +70,10 @@ def test_the_page_has_the_keys_of_the_other_sections() -> None:
         listener_options.OPTIONS
     )
     assert all(f"`{name}`" in PAGE for name in TlsSettings.FIELDS)
+
+
+def test_the_page_has_every_key_of_a_leg_and_no_other() -> None:
+    keys = set(
+        re.findall(r"`([a-z-]+)`", "".join(re.findall(r"(?m)^\| (`.*?) \|", section("`legs:`"))))
+    )
+    assert keys == {name.replace("_", "-") for name in LEG_OPTIONS}

@@ -1,0 +1,97 @@
+"""Options of legs: what a file and flags say, and one line for what cannot be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.config.leg_options import LegModel, flag_error, read_leg, read_legs
+from broker.config.options import read_settings
+from broker.config.yaml_file import ConfigError, ConfigFile
+
+
+def legs(text: str) -> dict[str, LegModel]:
+    return read_legs(ConfigFile.parse("f.yaml", text))
+
+
+def test_a_section_has_all_options() -> None:
+    found = legs(
+        """
+legs:
+  plant:
+    broker: mqtts://anna@plant.example
+    topic:
+      - a/# in 1
+      - b both 2 x/ y/
+    mqtt: 3.1.1
+    cafile: ca.pem
+    cert: c.pem
+    key: k.pem
+    as-user: plant
+  other:
+    broker: 192.0.2.1:1884
+    mqtt: 5
+"""
+    )
+    plant, other = found["plant"], found["other"]
+    assert (plant.url.host, plant.url.port, plant.url.tls) == ("plant.example", 8883, True)
+    assert (plant.url.user, plant.as_user, plant.version) == ("anna", "plant", 4)
+    assert (plant.cafile, plant.cert, plant.key) == (Path("ca.pem"), Path("c.pem"), Path("k.pem"))
+    assert plant.rules.incoming == [("a/#", 1), ("y/b", 2)]
+    assert (other.url.port, other.version, other.topics) == (1884, 5, ("# both 2",))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("legs: [a]", "f.yaml:1: legs: expected names of legs, not a list"),
+        ("legs: {x: 1}", "f.yaml:1: legs.x: expected keys and values, not the number 1"),
+        ("legs: {x: {}}", "f.yaml:1: legs.x.broker: is missing"),
+        ("legs: {1: {broker: h}}", "a leg's name is a text of 1-64 characters"),
+        ("legs: {x: {brocker: h}}", "unknown key"),
+        ("legs: {x: {broker: 'http://h'}}", "legs.x.broker: must be mqtt[s]://[USER@]HOST[:PORT]"),
+        ("legs: {x: {broker: 'mqtt://u:p@h'}}", "everybody sees command lines"),
+        ("legs: {x: {broker: h, topic: 'a sideways'}}", "legs.x.topic: 'sideways' is none of in"),
+        ("legs: {x: {broker: h, topic: [1]}}", "expected lines of text, not the number 1"),
+        ("legs: {x: {broker: h, topic: []}}", "has no rule: nothing would cross"),
+        ("legs: {x: {broker: h, topic: '$SYS/# out'}}", "begins with $: nobody may publish it"),
+        ("legs: {x: {broker: h, topic: '$share/g/a in'}}", "cannot come in: a shared"),
+        ("legs: {x: {broker: h, mqtt: 4}}", "legs.x.mqtt: must be one of auto, 5, 3.1.1, not '4'"),
+        ("legs: {x: {broker: h, key: k}}", "legs.x.key: is of no use without cert"),
+        ("legs: {x: {broker: h, password-file: p}}", "is of no use without a user"),
+        ("legs: {x: {broker: 'mqtt://u@h', password-file: /nix}}", "password-file: cannot read"),
+        ("legs: {x: {broker: h, as-user: 1}}", "expected a text, not the number 1"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(text: str, why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        legs(text)
+    assert why in str(caught.value)
+    assert str(caught.value).startswith("f.yaml:1: legs")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_flag_is_named_as_it_is_written() -> None:
+    with pytest.raises(ConfigError, match="--password-file: is of no use"):
+        read_leg({"broker": "h", "password_file": "p"}, flag_error)
+
+
+def test_a_password_is_read_each_time(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("one\n")
+    file.chmod(0o600)
+    leg = read_leg({"broker": "mqtt://u@h", "password_file": str(file)}, flag_error)
+    assert leg.password() == b"one"
+    file.write_text("two\n")
+    assert leg.password() == b"two"
+    file.chmod(0o644)
+    with pytest.raises(ValueError, match="that others may read"):
+        leg.password()
+
+
+def test_the_settings_of_a_broker_have_its_legs() -> None:
+    file = ConfigFile.parse("f.yaml", "legs: {x: {broker: h}}")
+    settings = read_settings({"config": file}, {})
+    assert settings.legs == {"x": read_leg({"broker": "h"}, flag_error)}
+    assert not read_settings({}, {}).legs
