@@ -199,7 +199,8 @@ class Limits(Record, kw_only=True):
 
     hold_look: float = 0.02
     """s after which a subscriber without progress is looked at once more: this broker may have been
-    stopped, or without a processor, and what the subscriber sent meanwhile is read by then."""
+    stopped, or without a processor, and what the subscriber sent meanwhile is read by then. A
+    broker that is as late as that for this look, too, looks again, five times at most."""
 
     hold_queued: int = 5_000
     """messages queued for a *connected* session at which its QoS 1 and 2 publishers are held back
