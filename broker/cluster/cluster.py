@@ -87,10 +87,9 @@ from discovery.membership import Membership
 from stp.tree import Tree
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.outgoing_batch import OutgoingBatch
     from broker.cluster.delivery.ports import AbsentMembers
     from broker.core.message import Message
-    from broker.core.ports import Claimant, Draining, Journal
+    from broker.core.ports import Claimant, Draining, Journal, PacketForwarder
     from broker.core.publish_run import PublishRun
     from broker.core.route import Route
     from broker.core.session import Session, SharedGroup, SharedOutgoing
@@ -522,7 +521,7 @@ class Cluster:
         """Offer the methods that core asks for (`broker.core.ports.Cluster`), bound once to the
         modules that do the work."""
         self.forward: Callable[[Message, Connection | None], None] = self.forwarder.forward
-        self.outgoing: Callable[[bytes, int, Connection], OutgoingBatch] = self.forwarder.outgoing
+        self.packet_forwarder: PacketForwarder = self.forwarder
         self.forward_batch: Callable[[PublishRun, Connection | None], None] = (
             self.forwarder.forward_batch
         )

@@ -47,7 +47,7 @@ class AccessControl:
     def put_in_force(self, access: Access | None) -> None:
         """Put users and rules in force, for all from their next packet on; of some thousand clients
         a few ms later, as they take turns. No client is disconnected."""
-        self.access = access
+        self.access = self._dispatcher.access = access
         self._dispatcher.forget_routes()
         self._turns.go(
             self._apply(list(self._sessions.values())), lambda: self.access is not access

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from broker.auth.enhanced_auth import Authentication
 from broker.base.timers import Scheduler
 from broker.core.capabilities import UNLIMITED, ReceiveWindow
-from broker.core.connection import Connection
+from broker.core.connection import Connection, Owner
 from broker.core.effects import Event
 from broker.core.reason_string import explain
 from broker.core.session import Session
@@ -136,7 +136,7 @@ class ClientHost(Scheduler, Protocol):
         """A client's connection ended. Harmless when repeated."""
 
 
-class Client:
+class Client(Owner):
     """The owner of a connection once its CONNECT was accepted; see `connect` for everything
     before."""
 
@@ -153,6 +153,7 @@ class Client:
         "fast_qos",
         "keep_alive",
         "node",
+        "packet_forwarder",
         "routes",
         "session",
         "timer",
@@ -171,6 +172,7 @@ class Client:
         self.connect = connect
         # The broker's: every message needs it.
         self.dirty = node.dirty
+        self.packet_forwarder = node.cluster.packet_forwarder
         self.version = connect.version
         # The fanout's own, or with rules in force those that the client may publish to.
         self.routes: dict[bytes, Route] = {}

@@ -85,8 +85,10 @@ class ClientPackets(Client):
         routes = self.routes
         five = self.version == 5
         fast = node.fast
-        # What goes to other brokers, made for the first PUBLISH if there are any.
+        # What goes to other brokers, made for the first PUBLISH if there are any; not for one at
+        # QoS 0 that is the whole chunk (`single`), as a client sends it that sends now and then.
         batch: OutgoingBatch | None = None
+        single = False
         federated = node.federated
         measure = size > conn.max_packet_size  # else no packet in here can be too large
         # The sessions that get the run data[begin:position] as it is.
@@ -115,7 +117,9 @@ class ClientPackets(Client):
                         break
                 first = data[position]
                 if batch is None and federated and first & 0xF0 == PUBLISH:
-                    batch = node.cluster.outgoing(data, self.version, conn)
+                    single = first == PUBLISH and fast and not position and end == size
+                    if not single:
+                        batch = self.packet_forwarder.outgoing(data, self.version, conn)
                 if first == PUBLISH and fast and length > 3:
                     start = body + 2 + (data[body] << 8 | data[body + 1])
                     route = None
@@ -148,6 +152,8 @@ class ClientPackets(Client):
                                 chunk = data[begin:position]
                                 delivered += deliver_run(self.dirty, raw, chunk, published - before)
                                 raw = None
+                            if single:
+                                batch = self.packet_forwarder.outgoing(data, self.version, conn)
                             after = end if alone else run_end(data, position, start, end)
                             self._publish_run(
                                 route, data, position, start, end, after, section, batch
@@ -169,6 +175,8 @@ class ClientPackets(Client):
                         published += count
                         if batch is not None:
                             batch.add(route, position, after, count, 0)
+                        elif single:
+                            self.packet_forwarder.forward_packet(route, data, self.version, conn)
                         position = after
                         continue
                 if raw is not None:

@@ -12,7 +12,7 @@ from broker.core.bridge import BridgeHost, BridgePackets
 from broker.core.client import Client, MemoryRoom
 from broker.core.client_packets import ClientPackets
 from broker.core.connack import accepting, keep_alive, refusing
-from broker.core.connection import Connection
+from broker.core.connection import Connection, Owner
 from broker.core.effects import Authenticate
 from broker.core.reason_string import well_formed
 from broker.core.session import QueueMemory
@@ -99,7 +99,7 @@ class Host(BridgeHost, OpeningHost, Verifier, Protocol):
         """A client is refused for which a session was already found."""
 
 
-class ConnectHandshake:
+class ConnectHandshake(Owner):
     """Owns a connection until its CONNECT was accepted; then a `Client` or a `Link` does."""
 
     __slots__ = (

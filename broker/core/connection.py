@@ -85,20 +85,39 @@ class Nowhere:
         return 0
 
 
-class Owner(Protocol):
-    """The owner of a connection: a client or a link."""
+class Owner:
+    """The owner of a connection: a client or a link. A class, not a Protocol: compiled code finds
+    the methods of a Protocol by their names, at each call."""
+
+    __slots__ = ()
 
     def packets(self, data: bytes, now: float) -> int:
-        """Handle the whole packets at the start of `data`; returns how many bytes were used up."""
+        """Handle the whole packets at the start of `data`; returns how many bytes were used up.
+
+        Raises NotImplementedError: this class handles nothing.
+        """
+        raise NotImplementedError
 
     def lost(self, reason: str, now: float) -> None:
-        """Note that the connection is gone; called once."""
+        """Note that the connection is gone; called once.
+
+        Raises NotImplementedError: this class handles nothing.
+        """
+        raise NotImplementedError
 
     def control_first(self) -> bytes:
-        """Return bytes that overtake queued data (links: BPDUs), or b""."""
+        """Return bytes that overtake queued data (links: BPDUs), or b"".
+
+        Raises NotImplementedError: this class handles nothing.
+        """
+        raise NotImplementedError
 
     def drained(self, now: float) -> None:
-        """Note that the peer has caught up with everything that waited for it."""
+        """Note that the peer has caught up with everything that waited for it.
+
+        Raises NotImplementedError: this class handles nothing.
+        """
+        raise NotImplementedError
 
 
 Arrival = tuple[bytes, bytes, float]

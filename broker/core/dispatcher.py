@@ -55,10 +55,6 @@ class Host(Scheduler, Protocol):
         """The time of this turn (s, monotonic)."""
 
     @property
-    def access(self) -> Access | None:
-        """Users and rules in force; None: plugins alone decide."""
-
-    @property
     def counters(self) -> Counters:
         """The counters of this broker, as `/metrics` shows them."""
 
@@ -102,6 +98,11 @@ class Dispatcher:
         self.shared: SubscriptionTrie[SharedGroup] = SubscriptionTrie()
         self.members = 0  # of all of them
         self.memory = 0  # bytes that all filters take, of shared subscriptions, too
+        self.access: Access | None = None
+        """Users and rules in force, as `AccessControl` says; None: plugins alone decide."""
+        self._turns = node.turns
+        self._longest = node.limits.route_cache_topic
+        self._levels = node.limits.max_topic_levels
         self.cache = RouteCache(node.limits)
         self.routes: dict[bytes, Route] = self.cache.routes
         self._ages = False  # `_age` is going to be called
@@ -230,6 +231,16 @@ class Dispatcher:
         """Forget all kept routes: the next message of each topic finds its route anew."""
         self.cache.clear()
 
+    def ready(self, topic: bytes) -> bool:
+        """Return whether the route of a `topic` can be looked up in this turn, and is kept then."""
+        size = len(topic)
+        return (
+            size <= self._longest
+            # Each slash takes a byte.
+            and (size < self._levels or topic.count(b"/") < self._levels)
+            and not self._turns.full()
+        )
+
     def route(self, topic: bytes, *, keep: bool = True) -> Route:
         """Return the route of a topic name: a kept one, or one found now and then kept (`keep`).
 
@@ -247,7 +258,7 @@ class Dispatcher:
             return route
         own = name[:1] == "$"
         key = self._key(name, own)
-        if not keep or own or len(topic) > self.node.limits.route_cache_topic:
+        if not keep or own or len(topic) > self._longest:
             # Not kept: whether a client may publish to a topic is not asked once it is in `routes`
             # (MQTT-4.7.2-1).
             return self._found(key, {}, forward=not own)
@@ -261,7 +272,7 @@ class Dispatcher:
         """Return what decides about the route of a topic: the subscriptions that match, in order,
         and whoever else gets it. `own`: the topic begins with `$`, and goes nowhere else."""
         node = self.node
-        cluster, turns = node.cluster, node.turns
+        cluster, turns = node.cluster, self._turns
         trie, groups = self.trie, NO_GROUPS
         steps = trie.steps
         found = trie.match(name)
@@ -275,7 +286,7 @@ class Dispatcher:
                 found = [one for one in found if not one.session.ended]
                 break
         permitted: frozenset[Session] | None = None
-        if node.access is not None:
+        if self.access is not None:
             members = {member.session for group in groups for member in group.members.values()}
             permitted = frozenset(receivers(name, members)) if members else NO_SESSIONS
             may = receivers(name, {one.session: None for one in found})

@@ -233,15 +233,54 @@ class Barrier(Protocol):
         """The filters are subscribed to now, or never."""
 
 
-class OutgoingBatch(Protocol):
-    """Collects PUBLISH packets of one chunk that go to other brokers."""
+class OutgoingBatch:
+    """Collects PUBLISH packets of one chunk that go to other brokers.
 
-    def add(self, route: Route, begin: int, end: int, count: int, qos: int, /) -> None:
+    A class, not a Protocol, as is `PacketForwarder`: compiled code finds the methods of a Protocol
+    by their names, at each call.
+    """
+
+    __slots__ = ()
+
+    def add(self, route: Route, begin: int, end: int, count: int, qos: int) -> None:
         """Add `count` packets, which are of this `qos` and take this `route`, from `begin` to `end`
-        in the chunk. They are of one size, or fit into one batch."""
+        in the chunk. They are of one size, or fit into one batch.
+
+        Raises NotImplementedError: this class sends nothing.
+        """
+        raise NotImplementedError
 
     def flush(self) -> None:
-        """Send what has been added: what is published next gets the numbers behind it."""
+        """Send what has been added: what is published next gets the numbers behind it.
+
+        Raises NotImplementedError: this class sends nothing.
+        """
+        raise NotImplementedError
+
+
+class PacketForwarder:
+    """Numbers the packets that clients publish here, logs them at QoS 1 and 2, and sends them to
+    other brokers."""
+
+    __slots__ = ()
+
+    def outgoing(self, data: bytes, version: int, source: Connection) -> OutgoingBatch:
+        """Return what takes the packets of a chunk (`data`, of MQTT `version`) that came on the
+        connection `source`.
+
+        Raises NotImplementedError: this class sends nothing.
+        """
+        raise NotImplementedError
+
+    def forward_packet(self, route: Route, packet: bytes, version: int, source: Connection) -> None:
+        """Take a QoS 0 PUBLISH that came alone: the same as `outgoing`, with fewer steps.
+
+        `route`: the packet's, without members of groups elsewhere; `packet`: the whole of it, of
+        MQTT `version`; `source`: the connection on which it came.
+
+        Raises NotImplementedError: this class sends nothing.
+        """
+        raise NotImplementedError
 
 
 class Cluster(Protocol):
@@ -254,9 +293,9 @@ class Cluster(Protocol):
         `source`: its publisher, which may have to wait; None for a will and for the broker's
         own."""
 
-    def outgoing(self, data: bytes, version: int, source: Connection, /) -> OutgoingBatch:
-        """Return what numbers packets of a chunk (`data`, of MQTT `version`) that came on the
-        connection `source`, logs them at QoS 1 and 2, and sends them to others."""
+    @property
+    def packet_forwarder(self) -> PacketForwarder:
+        """Takes the packets that clients publish here as they came."""
 
     def forward_batch(self, batch: PublishRun, source: Connection | None, /) -> None:
         """Number the messages of a run (`batch`) at QoS 1 or 2 that was published here, log them,

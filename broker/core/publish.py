@@ -118,17 +118,12 @@ def first_route(client: Client, topic: bytes) -> Route | None:
     """Return the route of a topic that is not among the client's `routes`, for a PUBLISH on the
     fast path; None: it is to be handled by `publish`, which refuses or closes, or makes the client
     rest as this turn has done enough."""
-    node = client.node
-    limits = node.limits
-    if (
-        topic[:1] in {b"", b"$"}  # without a topic there is an alias
-        or len(topic) > limits.route_cache_topic
-        or topic.count(b"/") >= limits.max_topic_levels
-        or node.turns.work >= limits.turn_work
-    ):
+    dispatcher = client.node.dispatcher
+    # Without a topic there is an alias; one that begins with "$" is the broker's own.
+    if not topic or topic[0] == 0x24 or not dispatcher.ready(topic):
         return None
     try:
-        route = node.dispatcher.route(topic)
+        route = dispatcher.route(topic)
     except WireError:
         return None
     permissions = client.session.permissions

@@ -22,12 +22,13 @@ import socket
 import termios
 from array import array
 from collections.abc import Callable
-from os import readv
-from typing import TYPE_CHECKING, Final, Protocol
+from os import readv, write
+from typing import TYPE_CHECKING, Final
 
 from broker.io.loop_turns import LoopTurns
 
 if TYPE_CHECKING:
+    from broker.core.connection import Connection
     from broker.core.effects import Dial
 
 READ_SIZE = 256 * 1024
@@ -69,35 +70,6 @@ OPEN: Final = 1
 CLOSING: Final = 2
 LINGERING: Final = 3
 GONE: Final = 4
-
-
-class Connection(Protocol):
-    """What a stream asks of the node's connection to its peer."""
-
-    @property
-    def closing(self) -> bool:
-        """Whether it is closed once the last bytes have gone out."""
-
-    @property
-    def linger(self) -> bool:
-        """Whether the peer has to hear why it is closed, though it may be sending."""
-
-    @property
-    def link(self) -> object | None:
-        """Not None if the peer is another broker."""
-
-    @property
-    def paused(self) -> bool:
-        """Whether the node keeps what goes out until it is `writable`."""
-
-    def receive(self, data: bytes, now: float, /) -> None:
-        """Take bytes (`data`) that came at `now` (s), cut anywhere."""
-
-    def pause(self) -> None:
-        """Note that the stream holds enough."""
-
-    def writable(self, now: float, /) -> None:
-        """Note that the stream takes bytes again, at `now` (s)."""
 
 
 class EpollTransport:
@@ -416,7 +388,7 @@ class EpollStream:
             self._out_size += len(data)
         else:
             try:
-                sent = os.write(self.number, data)
+                sent = write(self.number, data)
             except (BlockingIOError, InterruptedError):
                 sent = 0
             except OSError as error:

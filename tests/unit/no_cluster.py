@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import count
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from broker.core.message import Message
+from broker.core.ports import PacketForwarder
 from broker.core.route import Route
 
 if TYPE_CHECKING:
@@ -35,14 +36,12 @@ class NoCluster:
     barrier = NoBarrier()
     shares = guards = yields = False
     memory = log_size = 0
+    packet_forwarder = PacketForwarder()
 
     def __init__(self) -> None:
         self._stamps = count(1)
 
     def forward(self, message: Message, source: object, /) -> None: ...
-
-    def outgoing(self, data: bytes, version: int, source: object, /) -> NoReturn:
-        raise AssertionError("a broker that is alone passes nothing on")
 
     def forward_batch(self, batch: object, source: object, /) -> None: ...
 

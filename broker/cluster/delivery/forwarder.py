@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.base.sequence_set import LAST, MAX_SKIPS, find, intersect, subtract
 from broker.cluster.delivery.local_window import LocalWindow
-from broker.cluster.delivery.outgoing_batch import OutgoingBatch
+from broker.cluster.delivery.outgoing_batch import OutgoingBatch, Sender
 from broker.cluster.delivery.paced_release import deliver_run
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import (
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from broker.core.connection import Connection
     from broker.core.publish_run import PublishRun
     from broker.core.receiver_assignment import ReceiverAssignment
+    from broker.core.route import Route
 
 FORGET_ORIGIN: Final = 3600.0
 """s; an origin that published nothing for so long is forgotten: no log has its messages."""
@@ -70,7 +71,7 @@ ILLEGAL: Final = frozenset(
 """First bytes of a PUBLISH that MQTT forbids."""
 
 
-class Forwarder:
+class Forwarder(Sender):
     """Forwards messages that are published here or arrive over links, and keeps the list of live
     links."""
 
@@ -91,6 +92,9 @@ class Forwarder:
         above delivery; `origins`, `log`, `gap_recovery`: the modules that it uses."""
         self.node = node
         self._limits = node.limits
+        # What each message needs.
+        self._counters = node.counters
+        self._dirty = node.dirty
         self._origins = origins
         self.key = origins.key
         self.own = origins.own
@@ -104,6 +108,7 @@ class Forwarder:
         self._links_by_id = links
         self._strategy = strategy
         self._next_hops = strategy.next_hops
+        self._links_of = strategy.links_of
         self._onward = strategy.onward
         self._everywhere = strategy.everywhere
         self._assigned = strategy.assigned
@@ -172,8 +177,19 @@ class Forwarder:
     def outgoing(self, data: bytes, version: int, source: Connection) -> OutgoingBatch:
         """Return what collects the packets of a chunk (`data`, of MQTT `version`) that came on the
         connection `source`."""
-        strategy = self._strategy
-        return OutgoingBatch(self, strategy.links_of, strategy.generation, data, version, source)
+        return OutgoingBatch(self, self._links_of, self._strategy.generation, data, version, source)
+
+    def forward_packet(self, route: Route, packet: bytes, version: int, source: Connection) -> None:
+        """Number a QoS 0 packet that was published here, and send it over the links of its `route`
+        as a batch of one, if it has any.
+
+        `packet`: the whole of it, of MQTT `version`; `source`: the connection on which it came.
+        """
+        links = self._links_of(route)
+        if links:
+            self.own_runs += 1
+            data = encode_batch(self.key, self.own_runs, packet, 1, 5 if version == 5 else 4, 0)
+            self.send(data, 1, links, None)
 
     def forward_packets(
         self,
@@ -224,16 +240,16 @@ class Forwarder:
     def send(self, data: bytes, count: int, links: list[Link], source: Link | None) -> None:
         """Send `count` messages (`data`) over `links`, but not over the `source`, from which they
         came."""
-        node = self.node
         for link in links:
             if link is not source:
                 conn = link.conn
                 outbox = conn.outbox
                 if not outbox:
-                    node.dirty.append(conn)
+                    self._dirty.append(conn)
                 outbox.append(data)
-                node.counters.forwarded += count
-                node.counters.link_bytes_data += len(data)
+                counters = self._counters
+                counters.forwarded += count
+                counters.link_bytes_data += len(data)
 
     # ---------------------------------------------------------------- received
 

@@ -41,11 +41,16 @@ class IncomingBatches:
     """Takes the batches of all links."""
 
     __slots__ = (
+        "_counters",
+        "_dirty",
+        "_dispatcher",
         "_forwarder",
         "_gap_recovery",
+        "_hooks",
         "_node",
         "_onward",
         "_passes_on",
+        "_turns",
     )
 
     def __init__(
@@ -58,6 +63,9 @@ class IncomingBatches:
         """`node`: this broker; `forwarder`: numbers, logs and sends; `strategy`: which links a
         message takes; `gap_recovery`: what must wait for messages before it."""
         self._node = node
+        # What each message needs.
+        self._counters, self._dirty, self._turns = node.counters, node.dirty, node.turns
+        self._dispatcher, self._hooks = node.dispatcher, node.hooks
         self._forwarder = forwarder
         self._gap_recovery = gap_recovery
         self._onward = strategy.links_onward
@@ -76,7 +84,7 @@ class IncomingBatches:
             raise MalformedPacket("PUBLISH on a link with a sequence number out of range")
         pieces = self._pieces(batch)
         # Of very small messages, one read may bring more than a turn should take.
-        self._node.turns.work += len(pieces)
+        self._turns.work += len(pieces)
         if batch.qos:
             self._take(link, batch, data, pieces, now)
         elif count == 1:
@@ -90,7 +98,7 @@ class IncomingBatches:
         Raises:
             MalformedPacket, ProtocolViolation: a packet that no broker puts into a batch.
         """
-        routes = self._node.dispatcher.routes
+        routes = self._dispatcher.routes
         data, qos, left = batch.packets, batch.qos, batch.count
         expected = PUBLISH | qos << 1
         five = batch.version == 5
@@ -143,7 +151,7 @@ class IncomingBatches:
     def _route(self, topic: bytes) -> Route:
         if topic[:1] == b"$":
             raise MalformedPacket("batch on a link with a topic that stays at its broker")
-        return self._node.dispatcher.route(topic)
+        return self._dispatcher.route(topic)
 
     def _pass_on(self, link: Link, batch: MessageBatch, data: bytes, pieces: list[Piece]) -> None:
         """Send the packets over other links: as they came, if all take the same ones."""
@@ -198,8 +206,7 @@ class IncomingBatches:
     ) -> None:
         """Take a batch of one message, as a publisher that sends now and then causes it: the same
         as `_take_unlogged`, with fewer steps."""
-        node, key = self._node, batch.key
-        counters, hooks = node.counters, node.hooks
+        key, counters = batch.key, self._counters
         if not self._forwarder.accept(key, batch.sequence, 1, now, False):
             counters.duplicates += 1
             return
@@ -208,20 +215,20 @@ class IncomingBatches:
         if self._passes_on(key, link):
             self._forwarder.send(data, 1, self._onward(route, key, link), link)
         targets = route.raw5 if batch.version == 5 else route.raw4
-        if targets is None or hooks.topics or batch.age:
+        if targets is None or self._hooks.topics or batch.age:
             self._deliver_single(link, batch, piece, now)
             return
         counters.delivered += len(targets)
         for session in targets:
             outbox = session.outbox
             if not outbox:
-                node.dirty.append(session)
+                self._dirty.append(session)
             outbox.append(batch.packets)
 
     def _take_unlogged(
         self, link: Link, batch: MessageBatch, data: bytes, pieces: list[Piece], now: float
     ) -> None:
-        forwarder, counters = self._forwarder, self._node.counters
+        forwarder, counters = self._forwarder, self._counters
         last = batch.sequence + batch.count - 1
         top = forwarder.runs.get(batch.key, 0)
         if batch.sequence <= top < last:
@@ -240,8 +247,8 @@ class IncomingBatches:
     ) -> None:
         """Deliver QoS 0 packets here: those that follow each other and that the same sessions get
         as they are, as one piece."""
-        node, data, five = self._node, batch.packets, batch.version == 5
-        shown = node.hooks.topics or batch.age
+        data, five = batch.packets, batch.version == 5
+        shown = self._hooks.topics or batch.age
         targets: tuple[Session, ...] | None = None
         begin = messages = delivered = 0
         for piece in pieces:
@@ -250,15 +257,15 @@ class IncomingBatches:
             if raw is not targets:
                 if targets:
                     chunk = data[begin:position]
-                    delivered += deliver_run(node.dirty, targets, chunk, messages)
+                    delivered += deliver_run(self._dirty, targets, chunk, messages)
                 targets, begin, messages = raw, position, 0
             if raw is None:
                 self._deliver_single(link, batch, piece, now)
             messages += count
         if targets:
             chunk = data[begin:] if begin else data
-            delivered += deliver_run(node.dirty, targets, chunk, messages)
-        node.counters.delivered += delivered
+            delivered += deliver_run(self._dirty, targets, chunk, messages)
+        self._counters.delivered += delivered
 
     def _deliver_single(self, link: Link, batch: MessageBatch, piece: Piece, now: float) -> None:
         """Deliver packets to receivers that need more than their bytes."""
@@ -288,7 +295,7 @@ class IncomingBatches:
     def _take(
         self, link: Link, batch: MessageBatch, data: bytes, pieces: list[Piece], now: float
     ) -> None:
-        forwarder, counters = self._forwarder, self._node.counters
+        forwarder, counters = self._forwarder, self._counters
         key, sequence, count = batch.key, batch.sequence, batch.count
         new = forwarder.accept(key, sequence, count, now)
         if not new:

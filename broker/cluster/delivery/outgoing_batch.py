@@ -4,9 +4,10 @@ follow each other and take the same links go as one batch."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from broker.cluster.link.message_batch import LARGEST, MOST
+from broker.core import ports
 
 if TYPE_CHECKING:
     from broker.cluster.link.link import Link
@@ -17,8 +18,10 @@ NO_LINKS: Final[list[Link]] = []
 """Never changed."""
 
 
-class Sender(Protocol):
+class Sender(ports.PacketForwarder):
     """Numbers messages, keeps them for other brokers and sends them."""
+
+    __slots__ = ()
 
     def forward_packets(
         self,
@@ -30,10 +33,14 @@ class Sender(Protocol):
         source: Connection,
     ) -> None:
         """Do so with `packets`: `count` PUBLISH packets of MQTT `version`, all of this `qos`, which
-        go over `links`; `source`: the connection on which they came."""
+        go over `links`; `source`: the connection on which they came.
+
+        Raises NotImplementedError: this class sends nothing.
+        """
+        raise NotImplementedError
 
 
-class OutgoingBatch:
+class OutgoingBatch(ports.OutgoingBatch):
     """Collects packets of one chunk, and sends them at the latest when it is told to (`flush`)."""
 
     __slots__ = (

@@ -27,7 +27,7 @@ from broker.cluster.link.publish_reader import BatchReceiver, PublishReader, Rec
 from broker.cluster.link.version_vector import Vector
 from broker.cluster.ports import Reporting
 from broker.config.node_config import NodeConfig
-from broker.core.connection import Arrival, Connection
+from broker.core.connection import Arrival, Connection, Owner
 from broker.core.local_broker import LocalBroker
 from broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
 from broker.wire.decode import decode_packet
@@ -206,7 +206,7 @@ class LinkHost(Reporting, Protocol):
         """
 
 
-class Link:
+class Link(Owner):
     """One link. It parses and encodes; the cluster decides what follows."""
 
     __slots__ = (
@@ -453,8 +453,7 @@ class Link:
         size = len(data)
         conn = self.conn
         owner = conn.owner
-        node = self.cluster.node
-        read_publish = self._reader.read
+        reader = self._reader
         try:
             while position + 2 <= size:
                 length = data[position + 1]
@@ -474,7 +473,7 @@ class Link:
                     break
                 first = data[position]
                 if first & 0xF0 == PUBLISH and self.up:
-                    position = read_publish(data, position, body, end, now)
+                    position = reader.read(data, position, body, end, now)
                 else:
                     self._packet(first, data[body:end], now)
                     position = end
@@ -485,6 +484,7 @@ class Link:
                     return size
                 if conn.state.over:
                     break
+                node = self.cluster.node
                 turns = node.turns
                 if turns.work >= node.limits.turn_work:
                     turns.rest(conn)

@@ -68,6 +68,8 @@ _VERSIONS: Final = {version: bytes((version,)) for version in (4, 5, 5 | _AGED)}
 _LAYOUT: Final = struct.Struct(f">{len(_MARKED)}s16s8sBH")
 """Of what is behind topic and packet identifier of a batch: the length of the properties with the
 beginning of the origin property, origin, sequence number, version, number of packets."""
+_LAYOUT_SIZE: Final = len(_MARKED) + 16 + 8 + _HEAD
+_unpack: Final = _LAYOUT.unpack_from
 
 
 def encode_batch(
@@ -136,8 +138,8 @@ class MessageBatch:
         self.qos = qos
         self.age = age
 
-    @classmethod
-    def read(cls, data: bytes) -> MessageBatch:
+    @staticmethod
+    def read(data: bytes) -> MessageBatch:
         """Return what is in a batch.
 
         Raises:
@@ -146,10 +148,10 @@ class MessageBatch:
         length, body = read_length(data, 1)
         if body < 0 or body + length != len(data):
             raise MalformedPacket("batch on a link is truncated")
-        return cls.read_body(data, body)
+        return MessageBatch.read_body(data, body)
 
-    @classmethod
-    def read_body(cls, data: bytes, body: int) -> MessageBatch:
+    @staticmethod
+    def read_body(data: bytes, body: int) -> MessageBatch:
         """Return what is in a batch (`data`) that is as long as it says; `body`: where it begins
         behind its length.
 
@@ -165,7 +167,7 @@ class MessageBatch:
         number: bytes
         version: int
         count: int
-        mark, key, number, version, count = _LAYOUT.unpack_from(data, payload - _LAYOUT.size)
+        mark, key, number, version, count = _unpack(data, payload - _LAYOUT_SIZE)
         if mark != _MARKED:
             raise MalformedPacket("batch on a link without its origin")
         age = 0
@@ -175,7 +177,8 @@ class MessageBatch:
         if not 4 <= version <= 5 or not 1 <= count <= MOST:
             raise MalformedPacket("batch on a link with an unknown version, or too many messages")
         qos = first >> 1 & 3
-        return cls(key, decode_sequence(number), data[payload:], count, version, qos, age)
+        sequence = decode_sequence(number)
+        return MessageBatch(key, sequence, data[payload:], count, version, qos, age)
 
     def encode(self) -> bytes:
         """Return its bytes on a link."""

@@ -3,7 +3,7 @@ that take messages."""
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from broker.base.counters import Counters
 from broker.cluster.link.codec import (
@@ -27,6 +27,8 @@ from broker.wire.publish_header import (
     RETAIN,
 )
 from broker.wire.varint import read_length
+
+BATCH_SIZE: Final = len(BATCH)
 
 L = TypeVar("L")
 L_contra = TypeVar("L_contra", contravariant=True)
@@ -103,7 +105,7 @@ class PublishReader(Generic[L]):
     each message costs 1 to 2 % of a hop.
     """
 
-    __slots__ = ("_batches", "_counters", "_key", "_link", "_receiver", "_restorer", "_sequence")
+    __slots__ = ("_counters", "_key", "_link", "_receiver", "_restorer", "_sequence", "_take_batch")
 
     def __init__(
         self,
@@ -116,7 +118,7 @@ class PublishReader(Generic[L]):
         """`link`: where they come from; `receiver`, `batches`, `restorer`: take what is read;
         `counters`: of the broker."""
         self._link = link
-        self._batches = batches
+        self._take_batch = batches.received
         self._receiver = receiver
         self._restorer = restorer
         self._counters = counters
@@ -132,8 +134,8 @@ class PublishReader(Generic[L]):
         Raises:
             MalformedPacket, ProtocolViolation: no broker sends such a PUBLISH.
         """
-        if data.startswith(BATCH, body):
-            self._batches.received(self._link, data[position:end], body - position, now)
+        if data[body : body + BATCH_SIZE] == BATCH:
+            self._take_batch(self._link, data[position:end], body - position, now)
             self._key = b""
             return end
         first = data[position]

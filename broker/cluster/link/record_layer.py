@@ -34,8 +34,20 @@ class RecordError(ValueError):
     way."""
 
 
-class Protected(Owner, Protocol):
+class Protected(Protocol):
     """What records protect: a link."""
+
+    def packets(self, data: bytes, now: float) -> int:
+        """Handle the whole packets at the start of `data`; returns how many bytes were used up."""
+
+    def lost(self, reason: str, now: float) -> None:
+        """Note that the connection is gone; called once."""
+
+    def control_first(self) -> bytes:
+        """Return bytes that overtake queued data (BPDUs), or b""."""
+
+    def drained(self, now: float) -> None:
+        """Note that the peer has caught up with everything that waited for it."""
 
     @property
     def conn(self) -> Connection:
@@ -87,7 +99,7 @@ class Cipher:
             raise RecordError("a record that the other broker did not send so") from None
 
 
-class RecordLayer:
+class RecordLayer(Owner):
     """Stands between a link and its connection on both sides: the `Transport` that the link's bytes
     go to, and the `Owner` of the connection, which gives the link what is in the records."""
 

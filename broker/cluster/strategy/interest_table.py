@@ -107,6 +107,7 @@ class InterestTable:
         "_node",
         "_planned",
         "_taken",
+        "_turns",
         "_unhandled",
         "_working",
         "generation",
@@ -122,6 +123,7 @@ class InterestTable:
         again; `lost`: decides about the filters of a broker that the tree has lost."""
         self._node = node
         self._limits = node.limits
+        self._turns = node.turns
         self._directory = directory
         self._host = host
         self._lost = lost
@@ -448,7 +450,7 @@ class InterestTable:
             return ()
         before = filters.steps
         found = filters.match(topic)
-        self._node.turns.work += filters.steps - before
+        self._turns.work += filters.steps - before
         return tuple(found if len(found) < 2 else dict.fromkeys(found))
 
     def wanted_by(self, broker_id: bytes) -> Callable[[bytes], bool]:
