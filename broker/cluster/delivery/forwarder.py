@@ -284,7 +284,7 @@ class Forwarder(Sender):
         keep the order.
         """
         if not late:
-            return self._accept_run(key, first, count)
+            return self.accept_unlogged(key, first, count)
         window = self.vector.get(key)
         if window is None:
             window = self._meet(key, OriginWindow(first - 1, now), now)
@@ -296,7 +296,9 @@ class Forwarder(Sender):
             self.node.journal.origin_seen(key)
         return window.accept(first, count, skipped=window.feed is not None)
 
-    def _accept_run(self, key: bytes, first: int, count: int) -> int:
+    def accept_unlogged(self, key: bytes, first: int, count: int) -> int:
+        """Accept `count` numbers of the origin `key` at QoS 0, from `first` on, if all are behind
+        those that came before. Returns `count` or 0."""
         runs = self.runs
         top = runs.get(key)
         if top is None:

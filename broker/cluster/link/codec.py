@@ -15,6 +15,7 @@ link. `read_link_packets` takes what is in the replay log or in another broker's
 
 from __future__ import annotations
 
+import struct
 from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Iterator
@@ -52,6 +53,7 @@ MARK: Final = ORIGIN + b"\x00\x18"
 """What an origin property without a receiver assignment begins with."""
 SIZE: Final = len(MARK) + 24
 """bytes of such a property."""
+_split_number: Final = struct.Struct(">HI").unpack
 STAMP_MARK: Final = b"\x26\x00\x01h\x00\x14"
 STAMP_SIZE: Final = len(STAMP_MARK) + 20
 RUNS: Final = frozenset((PUBLISH | QOS_1, PUBLISH | QOS_2))
@@ -217,7 +219,10 @@ def decode_sequence(text: bytes) -> int:
         raise MalformedPacket("sequence is not base64") from None
     if len(raw) != 6:
         raise MalformedPacket("sequence has the wrong length")
-    return int.from_bytes(raw, "big")
+    high: int
+    low: int
+    high, low = _split_number(raw)
+    return high << 32 | low
 
 
 def decode_stamp(properties: bytes) -> Stamp | None:

@@ -72,6 +72,41 @@ _LAYOUT_SIZE: Final = len(_MARKED) + 16 + 8 + _HEAD
 _unpack: Final = _LAYOUT.unpack_from
 
 
+_SINGLE: Final = TOPIC_FIELD + _MARKED
+"""What is behind the length of a batch at QoS 0."""
+_SINGLE_KEY: Final = len(_SINGLE)
+_SINGLE_NUMBER: Final = _SINGLE_KEY + 16
+_SINGLE_VERSION: Final = _SINGLE_NUMBER + 8
+SINGLE: Final = _SINGLE_VERSION + _HEAD
+"""bytes between the length of a batch at QoS 0 and its packets, if it has no age."""
+
+Single = tuple[bytes, int, int]
+"""Of a batch of one QoS 0 message: its origin, its number, and the version of its packet."""
+
+
+def read_single(data: bytes, body: int) -> Single | None:
+    """Return what a batch at QoS 0 of one message says, whose packet is from `body` + SINGLE on;
+    None: it is another one, which `MessageBatch` reads, or refuses.
+
+    `data`: the batch, at QoS 0; `body`: where it begins behind its length.
+
+    Raises:
+        MalformedPacket: its number is not base64.
+    """
+    version_at = body + _SINGLE_VERSION
+    if (
+        len(data) < body + SINGLE
+        or data[version_at + 1]
+        or data[version_at + 2] != 1
+        or not 4 <= data[version_at] <= 5
+        or data[body : body + _SINGLE_KEY] != _SINGLE
+    ):
+        return None
+    number = data[body + _SINGLE_NUMBER : version_at]
+    key = data[body + _SINGLE_KEY : body + _SINGLE_NUMBER]
+    return key, decode_sequence(number), data[version_at]
+
+
 def encode_batch(
     key: bytes,
     sequence: int,
