@@ -350,6 +350,12 @@ def _add_federate(federate: Parser) -> None:
         help="user of this broker whose rules count for what crosses (everything is allowed)",
     )
     federate.add_argument(
+        "--state-topic",
+        metavar="TOPIC",
+        help='where both brokers have a retained "1" while the leg is up, and "0" else; off: '
+        "nowhere (mqttree/leg/NAME/state)",
+    )
+    federate.add_argument(
         "--mqtt", metavar="5|3.1.1|auto", default="auto", help="version of MQTT there (auto)"
     )
     federate.add_argument(

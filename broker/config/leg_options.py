@@ -12,6 +12,7 @@ from broker.config.secret_file import read_secret
 from broker.config.yaml_file import ConfigError, ConfigFile, kind_of
 from broker.leg.rules import RuleError, Rules, parse_rule
 from broker.wire.strings import shorten
+from routing.topic_filter import valid_topic_name
 
 __all__ = ["LEG_OPTIONS", "LegModel", "read_leg", "read_legs"]
 
@@ -29,6 +30,7 @@ LEG_OPTIONS = (
     "cert",
     "key",
     "as_user",
+    "state_topic",
 )
 """Keys of a section, and flags."""
 
@@ -53,6 +55,8 @@ class LegModel:
     as_user: str | None = None
     """The user of this broker whose rules count for what the leg publishes and receives here;
     None: it may do everything."""
+    state_topic: str | None = None
+    """Where its state is published; None: at `mqttree/leg/NAME/state`; "": nowhere."""
 
     def password(self) -> bytes | None:
         """Return the password, None without a file of one. It is read each time, as it may be a
@@ -123,6 +127,7 @@ def read_leg(values: Mapping[str, object], fail: Fail) -> LegModel:
         cert,
         key,
         _text(values, "as_user", fail),
+        _state_topic(values, fail),
     )
 
 
@@ -139,6 +144,15 @@ def _topics(value: object, fail: Fail) -> tuple[str, ...]:
     if not lines:
         fail("topic", "has no rule: nothing would cross")
     return tuple(lines)
+
+
+def _state_topic(values: Mapping[str, object], fail: Fail) -> str | None:
+    topic = _text(values, "state_topic", fail)
+    if topic in (None, "off"):
+        return None if topic is None else ""
+    if not valid_topic_name(topic) or topic.startswith("$"):
+        fail("state_topic", f"{shorten(topic)} is no topic to which a leg may publish")
+    return topic
 
 
 def _text(values: Mapping[str, object], option: str, fail: Fail) -> str | None:

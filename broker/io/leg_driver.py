@@ -18,7 +18,6 @@ from broker.io.driver import Driver
 from broker.io.tls import describe_error
 from broker.leg.effects import Close, DialForeign, Enter, LegEffect, Log, ToForeign, ToHere
 from broker.leg.leg import PATIENCE, Leg, LegSettings, LocalSession
-from broker.leg.leg_states import State
 
 HIGH_WATER = 256 * 1024
 """bytes that may wait for the foreign broker before this one sends no more."""
@@ -76,8 +75,9 @@ class LegDriver:
             "connects": counters.connects,
             "failures": counters.failures,
             "sessions_lost": counters.sessions_lost,
+            "rings": leg.rings,
             "refused_filters": list(counters.refused_filters),
-            "last_error": "" if leg.state is State.UP else leg.last_error,
+            "last_error": leg.last_error,
         }
 
     def _tick(self) -> None:

@@ -16,6 +16,7 @@ from broker.io.leg_driver import LegDriver
 from broker.io.tls import client_context, describe_error
 from broker.leg.leg import SESSION, LegSettings
 from broker.wire.constants import MAX_PACKET_SIZE
+from routing.topic_filter import valid_topic_name
 
 __all__ = ["Legs"]
 
@@ -87,6 +88,7 @@ def is_of_leg(session: Session) -> bool:
 def leg_settings(name: str, model: LegModel, config: NodeConfig) -> LegSettings:
     """Return how a leg connects. `name`: of the leg; `model`: its options; `config`: of this
     broker."""
+    state = f"mqttree/leg/{name}/state" if model.state_topic is None else model.state_topic
     return LegSettings(
         name,
         str(model.url).partition("://")[2],
@@ -94,6 +96,8 @@ def leg_settings(name: str, model: LegModel, config: NodeConfig) -> LegSettings:
         model.url.user,
         model.as_user,
         model.version,
+        probes=True,
+        state_topic=state if valid_topic_name(state) else "",
         topic_alias_maximum=config.topic_alias_maximum,
         maximum_packet_size=min(config.max_packet_size, MAX_PACKET_SIZE),
     )

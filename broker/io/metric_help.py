@@ -202,6 +202,7 @@ LEG_HELP = {
     "connects": "Times that the leg came up.",
     "failures": "Times that the leg was lost or did not come up.",
     "sessions_lost": "Times that the foreign broker had lost the session of the leg.",
+    "rings": "Times that a message of the leg came back to this federation by another way.",
 }
 """Counter of a leg, as it is named behind mqttree_leg_ -> help."""
 
@@ -209,6 +210,6 @@ REASON_HELP = {
     "closed": "Client connections that this broker closed, by reason.",
     "dropped": "Messages that were not delivered, by reason.",
     "leg_dropped": "Messages that did not get across a leg, by reason: one of both brokers refused "
-    "them, or no rule has a name for them.",
+    "them, no rule has a name for them, they were an echo, or went round in a ring.",
 }
 """Counters with a reason as their label: sums of counters above, and those of legs."""

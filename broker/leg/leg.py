@@ -13,9 +13,10 @@ import random
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from broker.leg.crossing import Crossing
 from broker.leg.effects import Close, DialForeign, Enter, LegEffect, Log, ToForeign, ToHere
 from broker.leg.leg_states import Action, Input, State, transition
-from broker.leg.packets import CROSSING, PacketCutter, inwards, outwards
+from broker.leg.packets import CROSSING, PacketCutter
 from broker.leg.rules import Rules
 from broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
 from broker.wire.decode import decode_packet
@@ -26,10 +27,12 @@ from broker.wire.packets import (
     Connect,
     Disconnect,
     Pingreq,
+    Publish,
     Suback,
     Subscribe,
     SubscriptionRequest,
     Unsubscribe,
+    Will,
 )
 from broker.wire.properties import Properties, Property
 from broker.wire.publish_header import PACKET_IDS, PUBCOMP, PUBREL_HEAD
@@ -57,6 +60,30 @@ UNSUPPORTED = (0x01, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
 """Codes of a CONNACK by which a broker refuses the version of MQTT."""
 
 
+CLOSINGS = 2
+"""Connections that a foreign broker closes without an answer before the bit of a bridge is left
+out."""
+OLD_CODES = (
+    "accepted",
+    "unacceptable protocol version",
+    "identifier rejected",
+    "server unavailable",
+    "bad user name or password",
+    "not authorized",
+)
+"""Codes of CONNACK in MQTT 3.1.1."""
+
+
+def describe(code: int) -> str:
+    """Return the name of a code of CONNACK or DISCONNECT."""
+    if code < len(OLD_CODES):
+        return OLD_CODES[code]
+    try:
+        return ReasonCode(code).name.lower().replace("_", " ")
+    except ValueError:
+        return "unknown reason"
+
+
 @dataclass(frozen=True, slots=True)
 class LegSettings:
     """How a leg connects."""
@@ -75,6 +102,10 @@ class LegSettings:
     """Of MQTT: 5, 4 (3.1.1), or 0: 5 if the foreign broker knows it."""
     keep_alive: int = 10
     """s."""
+    probes: bool = False
+    """Whether it looks for rings."""
+    state_topic: str = ""
+    """Where both brokers have a retained "1" while it is up, and "0" else; "": nowhere."""
     expiry: int = 86_400
     """s that the foreign session is kept while the leg is away."""
     receive_maximum: int = 1000
@@ -154,6 +185,11 @@ class Leg:
         self._behind_retained = False  # what is retained there has come
         self._there = PacketCutter()
         self._here = PacketCutter()
+        self._crossing = Crossing(settings.name, settings.rules, rng)
+        self._rings = 0  # those that were logged
+        self._plain = False  # the foreign broker does not take the bridge's bit of MQTT 3.1.1
+        self._closings = 0  # connections that it closed in answer to that bit
+        self._will = bool(settings.state_topic)  # it takes a retained will
 
     # ---------------------------------------------------------------- outputs
 
@@ -183,12 +219,20 @@ class Leg:
 
     def drops(self) -> dict[str, int]:
         """Return how many messages did not get across, by reason: the foreign broker has refused
-        them, this one has, or a rule has no name for them."""
+        them, this one has, no rule has a name for them, they were the foreign broker's echo, or
+        went round in a ring."""
         return {
             "refused_there": self._there.refused,
             "refused_here": self._here.refused,
             "unnamed": self.settings.rules.unnamed,
+            "echoes": self._crossing.echoes,
+            "muted": self._crossing.muted,
         }
+
+    @property
+    def rings(self) -> int:
+        """How often a probe has come back to this federation by another way."""
+        return self._crossing.rings
 
     # ---------------------------------------------------------------- inputs
 
@@ -205,6 +249,7 @@ class Leg:
         else:
             self._there_send(encode_packet(Pingreq(), self.version))
             self._due = now + self._keep_alive / 2
+            self._look_for_rings(now)
 
     def dialled(self, session: LocalSession | None, now: float) -> None:
         """Note that the connection to the foreign broker stands. `session`: the one here, None if
@@ -220,10 +265,17 @@ class Leg:
             return
         self.counters.failures += 1
         where = f"leg {self.settings.name} to {self.settings.address}"
+        if self.state is State.CONNECTING and self.version == 4 and not self._plain:
+            self._closings += 1
+            if self._closings >= CLOSINGS:
+                self._plain = True
+                why += "; MQTT 3.1.1 is tried without the bit of a bridge"
         self._on(Input.LOST, now)
+        # The same again and again is one line.
+        level = "debug" if why == self.last_error else "warning"
         self.last_error = why
         pause = self._due - now
-        self._log("warning", f"{where}: {why}; it is dialled again in {pause:.0f} s")
+        self._log(level, f"{where}: {why}; it is dialled again in {pause:.0f} s")
 
     def stop(self, now: float) -> None:
         """End the leg; its sessions stay. `now`: s."""
@@ -246,7 +298,9 @@ class Leg:
                     if self._swallowed:
                         packets = self._without_swallowed(packets)
                     if packets:
-                        self._there_send(outwards(packets, self.version, self.settings.rules))
+                        self._there_send(self._crossing.outwards(packets, now))
+                        if self._crossing.rings != self._rings:
+                            self._note_ring()
                 elif self.state in (State.ENTERING, *CROSSES):
                     self._own_packet(packets, now)
         except WireError as error:
@@ -270,6 +324,7 @@ class Leg:
             case Action.GREET:
                 self._due = now + PATIENCE
                 self._there.clear()
+                self._crossing.begin(self.version, self._plain, now)
                 self._there_send(self._connect(self.settings.client_id, foreign=True))
             case Action.ENTER:
                 self._here.clear()
@@ -283,6 +338,8 @@ class Leg:
             case Action.BACK_OFF:
                 self._back_off(now)
             case Action.LEAVE:
+                if before is State.UP:
+                    self._publish_state(b"0", now)
                 if before in (State.ENTERING, *CROSSES):
                     self._there_send(encode_packet(Disconnect(), self.version))
                 self._effects.append(Close())
@@ -315,11 +372,38 @@ class Leg:
                 client_id,
                 settings.username if foreign else settings.as_user,
                 self.password if foreign else None,
-                None,
+                self._last_will(foreign),
                 (properties or None) if five else None,
-                bridge=not five,
+                bridge=not five and not (foreign and self._plain),
             ),
             self.version,
+        )
+
+    def _last_will(self, foreign: bool) -> Will | None:
+        """Return what a broker is to publish when the leg is lost. Rules of a user might refuse it
+        here, and the leg with it."""
+        if not self._will or (not foreign and self.settings.as_user is not None):
+            return None
+        return Will(self.settings.state_topic, b"0", retain=True)
+
+    def _publish_state(self, payload: bytes, now: float) -> None:
+        if self._will:
+            topic = self.settings.state_topic
+            self._there_send(self._crossing.own(topic, payload, now, retain=True))
+            if self.settings.as_user is None:
+                self._here_send(encode_packet(Publish(topic, payload, 0, True), self.version))
+
+    def _look_for_rings(self, now: float) -> None:
+        if self.settings.probes and (probe := self._crossing.probe(now)):
+            self._there_send(probe)
+
+    def _note_ring(self) -> None:
+        self._rings = self._crossing.rings
+        self._log(
+            "warning",
+            f"leg {self.settings.name}: what it sends to {self.settings.address} comes back to "
+            "this federation by another way: that broker has a second leg or a bridge, or is one "
+            "of this federation. Topics in which a message goes round are muted",
         )
 
     def _clean_start(self, foreign: bool) -> bool:
@@ -410,6 +494,10 @@ class Leg:
             f"leg {self.settings.name} to {self.settings.address} is up (MQTT "
             f"{'5' if self.version == 5 else '3.1.1'})",
         )
+        self.last_error = ""
+        self._closings = 0
+        self._publish_state(b"1", now)
+        self._look_for_rings(now)
 
     def _subscribe(self, filters: Iterable[tuple[str, int]]) -> bytes:
         """Return a SUBSCRIBE: No Local, Retain As Published, what is retained for a new
@@ -442,7 +530,7 @@ class Leg:
             case State.ENTERING:
                 self._early.append(packets)
             case State.SUBSCRIBING | State.UP if packets[0] >> 4 in CROSSING:
-                self._here_send(inwards(packets, self.version, self.settings.rules))
+                self._here_send(self._crossing.inwards(packets, now))
             case State.CONNECTING | State.SUBSCRIBING | State.UP:
                 self._foreign_packet(packets, now)
 
@@ -459,7 +547,11 @@ class Leg:
         elif isinstance(packet, Suback):
             self._foreign_suback(packet, now)
         elif isinstance(packet, Disconnect):
-            self.lost(f"it disconnects (reason {packet.reason:#04x})", now)
+            why = f"it disconnects: {describe(packet.reason)} (reason {packet.reason:#04x})"
+            if packet.reason == ReasonCode.SESSION_TAKEN_OVER:
+                why += f". Another client is {shorten(self.settings.client_id)}: no two gateways "
+                why += "at one broker may have one name"
+            self.lost(why, now)
         elif data[0] >> 4 == PacketType.PINGRESP:
             if self.state is State.SUBSCRIBING:
                 self._behind_retained = True
@@ -469,11 +561,7 @@ class Leg:
 
     def _foreign_connack(self, packet: Connack, now: float) -> None:
         if packet.code:
-            if packet.code in UNSUPPORTED and not self.settings.version:
-                self.version = 4 if self.version == 5 else 5
-            properties = packet.properties or {}
-            why = shorten(properties.get(Property.REASON_STRING, ""))
-            self.lost(f"it refuses (code {packet.code:#04x}{', ' + why if why else ''})", now)
+            self._refused(packet, now)
             return
         self._present = packet.session_present
         self._capabilities = packet.properties or {}
@@ -490,6 +578,19 @@ class Leg:
         self._note_refused(packet, "the foreign broker")
         if self.state is State.SUBSCRIBING:
             self._subscribe_here(now)
+
+    def _refused(self, packet: Connack, now: float) -> None:
+        """Note that the foreign broker does not let the leg in, and choose how to come again."""
+        code = packet.code
+        if code in UNSUPPORTED and self.version == 4 and not self._plain:
+            self._plain = True
+        elif code in UNSUPPORTED and not self.settings.version:
+            self.version, self._plain = (4 if self.version == 5 else 5), False
+        elif code == ReasonCode.RETAIN_NOT_SUPPORTED:
+            self._will = False
+        said = (packet.properties or {}).get(Property.REASON_STRING, "")
+        why = f", {shorten(said)}" if said else ""
+        self.lost(f"it refuses: {describe(code)} (code {code:#04x}{why})", now)
 
     def _own_packet(self, data: bytes, now: float) -> None:
         body = read_length(data, 1)[1]

@@ -10,11 +10,14 @@ from broker.wire.decode import decode_publish
 from broker.wire.encode import encode_publish
 from broker.wire.errors import ProtocolViolation
 from broker.wire.properties import Property
-from broker.wire.publish_header import RETAIN
+from broker.wire.publish_header import QOS_BITS, RETAIN
 from broker.wire.varint import encode_varint, read_length
 
 CROSSING = range(3, 8)
 """Packet types that cross: PUBLISH and its acknowledgements."""
+DROPPED = "$leg/dropped"
+"""The topic of a message that crosses under no name: as it begins with `$`, a broker acknowledges
+it, and nobody gets it."""
 REFUSING = (PacketType.PUBACK, PacketType.PUBREC)
 """Packet types that refuse a message, or accept it."""
 
@@ -99,11 +102,6 @@ def renamed(
     return b"".join(parts)
 
 
-DROPPED = "$leg/dropped"
-"""The topic of a message that crosses under no name: as it begins with `$`, a broker acknowledges
-it, and nobody gets it."""
-
-
 def _renamed(
     first: int,
     body: bytes,
@@ -122,12 +120,68 @@ def _renamed(
         topic = (other or DROPPED).encode()
         first &= 0xFF if other else 0xFF ^ RETAIN
         rest = body[2 + (body[0] << 8 | body[1]) :]
-        length = encode_varint(2 + len(topic) + len(rest))
-        return b"%c%b%b%b%b" % (first, length, len(topic).to_bytes(2, "big"), topic, rest)
+        return _under(first, topic, rest)
     if packet.topic:
         other = name(packet.topic)
         packet.topic, packet.retain = other or DROPPED, packet.retain and other is not None
     return encode_publish(packet, version)
+
+
+def messages(packets: bytes, version: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield topic and payload of each PUBLISH. `packets`: whole ones of types that cross;
+    `version`: of MQTT (4 or 5)."""
+    position = 0
+    while position < len(packets):
+        length, body = read_length(packets, position + 1)
+        if packets[position] >> 4 == PacketType.PUBLISH:
+            yield _topic_and_payload(packets, position, body, body + length, version)
+        position = body + length
+
+
+def without(
+    packets: bytes, version: int, stops: Callable[[bytes, bytes], bool]
+) -> tuple[bytes, int]:
+    """Return packets in which some PUBLISH have the topic `DROPPED`, so that they are acknowledged
+    and nobody gets them, and how many these are.
+
+    `packets`: whole ones of types that cross; `version`: of MQTT (4 or 5); `stops`: says of a topic
+    and a payload whether they are some of them. Messages without a topic (with an alias) are not.
+    """
+    parts = []
+    dropped = position = 0
+    while position < len(packets):
+        length, body = read_length(packets, position + 1)
+        end = body + length
+        part = packets[position:end]
+        if packets[position] >> 4 == PacketType.PUBLISH:
+            topic, payload = _topic_and_payload(packets, position, body, end, version)
+            if topic and stops(topic, payload):
+                dropped += 1
+                first = packets[position] & (0xFF ^ RETAIN)
+                part = _under(first, DROPPED.encode(), packets[body + 2 + len(topic) : end])
+        parts.append(part)
+        position = end
+    return b"".join(parts), dropped
+
+
+def _topic_and_payload(
+    packets: bytes, position: int, body: int, end: int, version: int
+) -> tuple[bytes, bytes]:
+    begin = body + 2 + (packets[body] << 8 | packets[body + 1])
+    topic = packets[body + 2 : begin]
+    if packets[position] & QOS_BITS:
+        begin += 2
+    if version == 5:
+        length, begin = read_length(packets, begin)
+        begin += length
+    return topic, packets[begin:end]
+
+
+def _under(first: int, topic: bytes, rest: bytes) -> bytes:
+    """Return a PUBLISH under another topic. `first`: its first byte; `rest`: what stands behind the
+    topic."""
+    length = encode_varint(2 + len(topic) + len(rest))
+    return b"%c%b%b%b%b" % (first, length, len(topic).to_bytes(2, "big"), topic, rest)
 
 
 def inwards(packets: bytes, version: int, rules: Rules) -> bytes:

@@ -202,3 +202,37 @@ def test_legs_of_a_file_are_reloaded_and_shown(tmp_path: Path) -> None:
         up(broker, "one")
         assert legs(broker)["one"]["connects"] == 1
         assert broker.view()["sessions"] == 2
+
+
+def test_a_ring_of_two_gateways_is_found_and_comes_to_rest(tmp_path: Path) -> None:
+    with (
+        Cluster(tmp_path / "ours") as cluster,
+        MosquittoBroker(tmp_path, "theirs") as foreign,
+        clients() as make,
+    ):
+        gateways = []
+        for name in ("g", "h"):
+            seeds = [flag for each in gateways for flag in ("--seed", each.address)]
+            gateway = Gateway(
+                cluster.folder, name, ["--discovery", "static", *seeds], cluster=cluster.cluster
+            )
+            gateway.foreign = url(foreign.port)
+            cluster.brokers.append(gateway)
+            gateways.append(gateway)
+            gateway.start().up()
+            up(gateway, name)
+        until(lambda: any(legs(g)[g.name]["rings"] for g in gateways), "a probe that comes back")
+        here, there = make(gateways[0].port), make(foreign.port)
+        here.subscribe("t")
+        there.publish("t", b"round", 1)
+        until(lambda: any(legs(g)[g.name]["dropped"]["muted"] for g in gateways), "a muted topic")
+        assert any(g.lines("comes back to this federation by another way") for g in gateways)
+        there.publish("u", b"x", 1)
+        crossed = [-1, 0]
+
+        def rests() -> bool:
+            crossed.append(sum(legs(g)[g.name]["messages_in"] for g in gateways))
+            return crossed[-1] == crossed[-2] == crossed[-3]
+
+        until(rests, "rest")
+        assert len(here.payloads()) < 100

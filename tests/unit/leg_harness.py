@@ -23,15 +23,22 @@ def settings(*lines: str, **more: Any) -> LegSettings:
 class Joined:
     """Both nodes, and the leg, which acts as its driver lets it."""
 
-    def __init__(self, *lines: str, foreign: World | None = None, **more: Any) -> None:
-        """`lines`: rules; `foreign`: the foreign broker; `more`: of the leg's settings."""
+    def __init__(
+        self,
+        *lines: str,
+        foreign: World | None = None,
+        edit: Callable[[LegEffect], LegEffect | None] = lambda effect: effect,
+        **more: Any,
+    ) -> None:
+        """`lines`: rules; `foreign`: the foreign broker; `edit`: see there; `more`: of the leg's
+        settings."""
         self.here, self.there = World(), foreign or World()
         self.settings = settings(*lines, **more)
         self.leg = Leg(self.settings, random.Random(1), self.here.now)
         self.ends: dict[str, FakeClient] = {}
         self.log: list[str] = []
         self.reachable = True
-        self.edit: Callable[[LegEffect], LegEffect | None] = lambda effect: effect
+        self.edit = edit
         """Sees each effect; None: it is lost."""
         self.run()
 

@@ -490,6 +490,119 @@ def test_a_rule_that_is_gone_is_unsubscribed_from_there(version: int) -> None:
         assert {f: each.qos for f, each in kept.items()} == filters
 
 
+# ---------------------------------------------------------------- echoes, rings, its state
+
+
+def without_bit(effect: LegEffect) -> LegEffect | None:
+    """Bend a CONNECT of a bridge, so that the foreign broker closes without an answer."""
+    if isinstance(effect, ToForeign) and effect.data[2:].startswith(b"\x00\x04MQTT\x84"):
+        return ToForeign(b"\xff\xff\xff\xff\xff")
+    return effect
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_an_echo_is_dropped_where_there_is_no_no_local(qos: int) -> None:
+    joined = Joined(version=4, edit=without_bit)
+    joined.advance(4 * LONGEST)
+    assert joined.up
+    assert any("without the bit of a bridge" in line for line in joined.log)
+    here, there = clients(joined)
+    for payload in (b"1", b"2", b"2"):
+        joined.send(here, Publish("t", payload, qos, packet_id=7))
+        if qos == 2:
+            joined.send(here, Pubrel(7))
+        settle(joined, there)
+    settle(joined, here)
+    joined.send(there, Publish("t", b"1", qos, packet_id=8))
+    settle(joined, there)
+    got = [p.payload for p in settle(joined, here)]
+    assert joined.leg.drops()["echoes"] == 3
+    assert got == [b"1"]
+
+
+def settle(joined: Joined, client: FakeClient) -> list[Publish]:
+    """Have a client acknowledge all that it gets; returns that."""
+    got = []
+    while packets := client.take():
+        for packet in packets:
+            if isinstance(packet, Publish):
+                got.append(packet)
+                if packet.qos == 1:
+                    client.send(Puback(packet.packet_id or 0))
+                elif packet.qos == 2:
+                    client.send(Pubrec(packet.packet_id or 0))
+            elif isinstance(packet, Pubrel):
+                client.send(encode_packet(Pubrel(packet.packet_id), 5).replace(b"\x62", b"\x70"))
+        joined.run()
+    return got
+
+
+def test_a_ring_is_found_and_what_goes_round_is_muted() -> None:
+    joined = Joined(foreign=(foreign := World()), probes=True)
+    here, there = clients(joined)
+    joined.cut()
+    joined.advance(2 * LONGEST)
+    (probe,) = [p for p in there.take() if isinstance(p, Publish)]
+    assert probe.topic.startswith("mqttree/probe/leg/n/")
+    assert joined.leg.rings == 0
+    joined.send(here, Publish(probe.topic, b""))
+    assert joined.leg.rings == 1
+    assert "comes back to this federation by another way" in joined.log[-1]
+    assert not [p for p in there.take() if isinstance(p, Publish)], "the probe does not go round"
+    here.take()
+    for number in range(40):
+        joined.send(there, Publish("t", b"round"))
+        joined.send(there, Publish("other", b"%d" % number))
+    assert len([p for p in here.take() if isinstance(p, Publish) and p.payload == b"round"]) == 15
+    assert joined.leg.drops()["muted"] == 25
+    joined.advance(31.0)
+    joined.send(there, Publish("t", b"round"))
+    assert [p.payload for p in here.take() if isinstance(p, Publish)] == [b"round"]
+    assert foreign.node.counters.protocol_errors == 0
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_the_state_is_retained_at_both_brokers(version: int) -> None:
+    joined = Joined(version=version, state_topic="state")
+
+    def states() -> list[bytes]:
+        found = []
+        for number, world in enumerate((joined.here, joined.there)):
+            client = world.connect(f"look{number}")
+            client.subscribe("state")
+            found += [p.payload for p in client.take() if isinstance(p, Publish)]
+            client.vanish()
+        return found
+
+    assert states() == [b"1", b"1"]
+    joined.reachable = False
+    joined.cut()
+    assert states() == [b"0", b"0"]
+    joined.reachable = True
+    joined.advance(2 * LONGEST)
+    assert states() == [b"1", b"1"]
+    joined.leg.stop(joined.here.now)
+    joined.run()
+    assert states() == [b"0", b"0"]
+
+
+def test_the_same_failure_again_and_again_is_one_warning() -> None:
+    leg, levels = new(), []
+    for why in ("refused", "refused", "no route", "no route", "refused"):
+        leg.tick(leg.next_deadline() or 0.0)
+        leg.lost(why, leg.next_deadline() or 0.0)
+        levels += [effect.level for effect in leg.take_effects() if isinstance(effect, Log)]
+    assert levels == ["warning", "debug", "warning", "debug", "warning"]
+
+
+def test_a_second_gateway_of_the_same_name_is_said_so() -> None:
+    leg = new()
+    walk(leg)
+    leg.foreign_received(encode_packet(Disconnect(0x8E), 5), 1.0)
+    assert "session taken over" in leg.last_error
+    assert "no two gateways at one broker may have one name" in leg.last_error
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from(["here", "there", "cut", "wait"]), st.integers(0, 2)),
