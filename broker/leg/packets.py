@@ -10,7 +10,7 @@ from broker.wire.decode import decode_publish
 from broker.wire.encode import encode_publish
 from broker.wire.errors import ProtocolViolation
 from broker.wire.properties import Property
-from broker.wire.publish_header import QOS_BITS, RETAIN
+from broker.wire.publish_header import QOS_BITS, RETAIN, topic_end
 from broker.wire.varint import encode_varint, read_length
 
 CROSSING = range(3, 8)
@@ -119,7 +119,7 @@ def _renamed(
         other = name(packet.topic)
         topic = (other or DROPPED).encode()
         first &= 0xFF if other else 0xFF ^ RETAIN
-        rest = body[2 + (body[0] << 8 | body[1]) :]
+        rest = body[topic_end(body, 0) :]
         return _under(first, topic, rest)
     if packet.topic:
         other = name(packet.topic)
@@ -167,7 +167,7 @@ def without(
 def _topic_and_payload(
     packets: bytes, position: int, body: int, end: int, version: int
 ) -> tuple[bytes, bytes]:
-    begin = body + 2 + (packets[body] << 8 | packets[body + 1])
+    begin = topic_end(packets, body)
     topic = packets[body + 2 : begin]
     if packets[position] & QOS_BITS:
         begin += 2
