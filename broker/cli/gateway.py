@@ -1,21 +1,40 @@
-"""`mqttree federate`: a broker with a leg, by which clients of a foreign broker join it."""
+"""`mqttree federate`: a broker with legs, by which clients of foreign brokers join it."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping
 
-from broker.config.leg_options import LEG_OPTIONS, flag_error, read_leg
+from broker.cli.command_line import complain
+from broker.config.leg_options import LEG_OPTIONS, LegModel, flag_error, read_leg
+from broker.config.mosquitto_bridges import read_bridges
 from broker.config.options import read_settings
 
 
 def federate(arguments: argparse.Namespace) -> int:
-    """Run a broker with a leg until a signal ends it. Raises ConfigError for options that cannot be
+    """Run a broker with legs until a signal ends it. Raises ConfigError for options that cannot be
     used."""
-    leg = read_leg({name: getattr(arguments, name) for name in LEG_OPTIONS}, flag_error)
     settings = read_settings(vars(arguments), os.environ)
+    legs = read_gateway(arguments, settings.name or "")
+    first = next(iter(legs.values()))
     if settings.data_dir is None and not arguments.no_data_dir:
-        arguments.data_dir = f"./mqttree-{settings.name or leg.url.host}"
+        arguments.data_dir = f"./mqttree-{settings.name or first.url.host}"
     from broker.cli.run import run
 
-    return run(arguments, {settings.name or "": leg})
+    return run(arguments, legs)
+
+
+def read_gateway(arguments: argparse.Namespace, name: str) -> Mapping[str, LegModel]:
+    """Return the legs that the command line asks for, by name; `name`: of the one that its flags
+    describe. Prints what a file of Mosquitto has and legs have not. Raises ConfigError."""
+    given = {option: getattr(arguments, option) for option in LEG_OPTIONS}
+    if arguments.from_mosquitto is None:
+        return {name: read_leg(given, flag_error)}
+    for option, value in given.items():
+        if value is not None:
+            flag_error(option, "is of no use beside --from-mosquitto")
+    legs, notes = read_bridges(arguments.from_mosquitto)
+    for note in notes:
+        complain(note)
+    return legs

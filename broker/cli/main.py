@@ -328,10 +328,12 @@ def _add_run(run: Parser) -> None:
 
 def _add_federate(federate: Parser) -> None:
     federate.add_argument(
-        "--broker",
-        metavar="mqtt[s]://[USER@]HOST[:PORT]",
-        required=True,
-        help="the foreign broker",
+        "--broker", metavar="mqtt[s]://[USER@]HOST[:PORT]", help="the foreign broker"
+    )
+    federate.add_argument(
+        "--from-mosquitto",
+        metavar="FILE",
+        help="configuration file of a Mosquitto, whose bridges become legs (instead of --broker)",
     )
     federate.add_argument(
         "--topic",

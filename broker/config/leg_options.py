@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -57,11 +57,14 @@ class LegModel:
     None: it may do everything."""
     state_topic: str | None = None
     """Where its state is published; None: at `mqttree/leg/NAME/state`; "": nowhere."""
+    secret: bytes | None = field(default=None, repr=False)
+    """The password, if it is in no file of its own."""
 
     def password(self) -> bytes | None:
-        """Return the password, None without a file of one. It is read each time, as it may be a
-        token that others renew. Raises ValueError with one line."""
-        return None if self.password_file is None else read_secret(self.password_file, 1, WHAT)
+        """Return the password, None without one. Its file is read each time, as it may be a token
+        that others renew. Raises ValueError with one line."""
+        file = self.password_file
+        return self.secret if file is None else read_secret(file, 1, WHAT)
 
     @property
     def rules(self) -> Rules:
