@@ -36,6 +36,8 @@ def extensions() -> list[Extension]:
     for extension in found:
         # Headers of a group in a package are in the package's folder.
         extension.include_dirs.append("build/mypyc/broker")
+        # Calls within the library, and those of Python's functions, go there directly.
+        extension.extra_compile_args += ["-fvisibility=hidden", "-fno-plt"]
     return found
 
 
