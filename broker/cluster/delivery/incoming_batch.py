@@ -78,7 +78,12 @@ class IncomingBatches:
         Raises:
             MalformedPacket, ProtocolViolation: no broker sends such a batch.
         """
-        if data[0] == PUBLISH and self._take_single(link, data, body):
+        # The low byte of how many messages there are is ahead of them.
+        if (
+            data[0] == PUBLISH
+            and data[body + SINGLE - 1 : body + SINGLE] == b"\x01"
+            and self._take_single(link, data, body)
+        ):
             return
         batch = MessageBatch.read_body(data, body)
         sequence, count = batch.sequence, batch.count
