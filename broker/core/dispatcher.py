@@ -14,7 +14,7 @@ from broker.base.timers import Scheduler
 from broker.core.effects import AuthorizeReceive
 from broker.core.message import Message
 from broker.core.output import deliver_run
-from broker.core.route import Delivery, Interned, Key, Route, encode_identifier
+from broker.core.route import NOTHING_BEYOND, Beyond, Route, deliveries_of
 from broker.core.route_cache import RouteCache
 from broker.core.session import Session, SharedGroup, SharedOutgoing, Subscription
 from broker.core.wildcard_forms import WildcardForms, filter_memory, form_of
@@ -257,18 +257,18 @@ class Dispatcher:
             self.node.turns.work += costs.ROUTE_WORK
             return route
         own = name[:1] == "$"
-        key = self._key(name, own)
+        found, beyond = self._receivers(name, own)
         if not keep or own or len(topic) > self._longest:
             # Not kept: whether a client may publish to a topic is not asked once it is in `routes`
             # (MQTT-4.7.2-1).
-            return self._found(key, {}, forward=not own)
-        route = cache.shared(key)
+            return Route(deliveries_of(found), beyond, not own, {})
+        route = cache.shared(found, beyond)
         if route is None:
-            route = self._found(key, cache.interned, forward=True)
-        cache.keep(topic, route, key)
+            route = Route(deliveries_of(found), beyond, True, cache.interned)
+        cache.keep(topic, route, found)
         return route
 
-    def _key(self, name: str, own: bool) -> Key:
+    def _receivers(self, name: str, own: bool) -> tuple[tuple[Subscription, ...], Beyond]:
         """Return what decides about the route of a topic: the subscriptions that match, in order,
         and whoever else gets it. `own`: the topic begins with `$`, and goes nowhere else."""
         node = self.node
@@ -291,29 +291,13 @@ class Dispatcher:
             permitted = frozenset(receivers(name, members)) if members else NO_SESSIONS
             may = receivers(name, {one.session: None for one in found})
             found = [one for one in found if one.session in may]
-        return (
-            tuple(found),
-            tuple(groups),
-            tuple(cluster.remote_members(name, groups)) if cluster.shares else (),
-            permitted,
-            () if own else cluster.brokers_wanting(name),
-        )
-
-    def _found(self, key: Key, interned: Interned, *, forward: bool) -> Route:
-        """Return a new route. `key`: what decides about it; `interned`, `forward`: as of
-        `Route`."""
-        subscriptions, groups, elsewhere, permitted, brokers = key
-        sessions: dict[Session, list[Subscription]] = {}
-        for subscription in subscriptions:
-            sessions.setdefault(subscription.session, []).append(subscription)
-        deliveries = [Delivery(session, found) for session, found in sessions.items()]
-        route = Route(deliveries, groups, forward, interned)
-        route.permitted = None if permitted is None else set(permitted)
-        route.elsewhere = elsewhere
-        if elsewhere:
-            route.raw4 = route.raw5 = None
-        route.brokers = brokers
-        return route
+        elsewhere = cluster.remote_members(name, groups) if cluster.shares else ()
+        brokers = () if own else cluster.brokers_wanting(name)
+        if groups or elsewhere or brokers or permitted is not None:
+            beyond = Beyond(tuple(groups), tuple(elsewhere), permitted, brokers)
+        else:
+            beyond = NOTHING_BEYOND
+        return tuple(found), beyond
 
     def show(self, route: Route, topic: bytes, client: Viewer) -> None:
         """Let a `client` that may publish to a `topic` find its `route` without being asked again,
@@ -460,10 +444,9 @@ class Dispatcher:
     ) -> None:
         member = group.pick(allowed)
         if member is not None:
-            ids = encode_identifier(member.identifier) if member.identifier else b""
             retain = message.retain and member.retain_as_published
             qos = min(message.qos, member.qos)
-            outgoing = SharedOutgoing(message, qos, retain, ids, group, allowed)
+            outgoing = SharedOutgoing(message, qos, retain, member.ids, group, allowed)
             kept = member.session.deliver_shared(outgoing, source)
             if message.sender is None and message.qos:
                 self.node.cluster.shared_delivered(member.session, outgoing, kept=kept)
@@ -555,7 +538,7 @@ class Dispatcher:
             deliveries = (
                 [] if known.only else [d for d in route.deliveries if d.session in known.allowed]
             )
-            narrowed = Route(deliveries, [], False, {})
+            narrowed = Route(deliveries, NOTHING_BEYOND, False, {})
             narrowed.permitted = route.permitted
             source = known.source
             if known.arrival is not None and source is not None and source.link is not None:

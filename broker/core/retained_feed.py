@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from broker.base.timers import Scheduler
 from broker.core.message import Message
-from broker.core.route import encode_identifier
 from broker.core.session import Session, Subscription
 from routing.topic_filter import split_shared
 
@@ -115,8 +114,8 @@ class RetainedFeeds:
             return 1
         permissions = session.permissions
         if permissions is None or permissions.may_receive(message.topic.decode()):
-            ids = encode_identifier(subscription.identifier) if subscription.identifier else b""
-            session.deliver(message, min(message.qos, subscription.qos), True, ids, None)
+            qos = min(message.qos, subscription.qos)
+            session.deliver(message, qos, True, subscription.ids, None)
         return 5
 
 

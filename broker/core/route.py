@@ -4,73 +4,110 @@ and kept until subscriptions change (see `route_cache`)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from broker.wire.varint import encode_varint
+from broker.core.session import Subscription
 
 if TYPE_CHECKING:
-    from broker.core.session import Session, SharedGroup, Subscription
+    from broker.core.session import Session, SharedGroup
     from routing.group_selection import Pool
 
 
 Interned = dict["tuple[Session, ...]", "tuple[Session, ...]"]
 """Receivers, each tuple of them once."""
 
-Key = tuple[
-    "tuple[Subscription, ...]",
-    "tuple[SharedGroup, ...]",
-    "Sequence[tuple[Pool, SharedGroup | None]]",
-    "frozenset[Session] | None",
-    tuple[bytes, ...],
-]
-"""What decides about a route: the subscriptions that match the topic, in a fixed order; groups of
-shared subscriptions with members here; those with members at other brokers, each with the one here;
-members of groups that may receive the topic, None: all; other brokers with a matching filter, with
-routing by interest or by topic."""
+Found = tuple[Subscription, ...]
+"""The subscriptions that match a topic, in a fixed order: with `Beyond`, what decides about its
+route."""
 
-NO_KEY: Final[Key] = ((), (), (), None, ())
 
+class Beyond(NamedTuple):
+    """Who gets a topic besides the sessions whose own subscriptions match it."""
+
+    shared: tuple[SharedGroup, ...]
+    """Groups of shared subscriptions with members here."""
+
+    elsewhere: tuple[tuple[Pool, SharedGroup | None], ...]
+    """Those with members at other brokers, each with the one here."""
+
+    permitted: frozenset[Session] | None
+    """Members of groups that may receive the topic; None: all."""
+
+    brokers: tuple[bytes, ...]
+    """The other brokers with a matching filter, with routing by interest or by topic."""
+
+
+NOTHING_BEYOND: Final = Beyond((), (), None, ())
+
+NO_ONE: Final[set[Session]] = set()
 NO_LINKS: Final[list[Any]] = []
 NO_WAYS: Final[dict[bytes, list[Any]]] = {}
-"""Of routes for which they have not been looked up yet; both are replaced then, and stay empty."""
+"""Who is permitted if nobody is; links of routes for which they have not been looked up yet. These
+are replaced, never added to."""
 
 
-class Delivery:
-    """How one session gets the messages of one topic: overlapping subscriptions merged
-    (MQTT-3.3.4-2, -3; one copy, highest QoS)."""
+class Delivery(Subscription):
+    """How one session gets the messages of one topic by several subscriptions, which overlap: these
+    are merged (MQTT-3.3.4-2, -3; one copy, highest QoS)."""
 
-    __slots__ = ("ids", "no_local", "own", "qos", "retain_as_published", "session")
+    __slots__ = ("_own",)
 
-    def __init__(self, session: Session, subscriptions: list[Subscription]) -> None:
-        self.session = session
-        self.qos = max(s.qos for s in subscriptions)
-        self.no_local = any(s.no_local for s in subscriptions)
-        # With No Local: what the session gets of its own messages (MQTT-3.8.3-3).
-        self.own: Delivery | None = None
-        if self.no_local:
+    def __init__(self, session: Session, subscriptions: Sequence[Subscription]) -> None:
+        """Merge the `subscriptions` of one `session`, at least one."""
+        no_local = any(s.no_local for s in subscriptions)
+        super().__init__(
+            session,
+            "",
+            max(s.qos for s in subscriptions),
+            no_local,
+            any(s.retain_as_published for s in subscriptions),
+        )
+        self.ids = b"".join(s.ids for s in subscriptions)
+        self._own: Subscription | None = None
+        if no_local:
             others = [s for s in subscriptions if not s.no_local]
-            self.own = Delivery(session, others) if others else None
-        self.retain_as_published = any(s.retain_as_published for s in subscriptions)
-        self.ids = b"".join(encode_identifier(s.identifier) for s in subscriptions if s.identifier)
+            self._own = Delivery(session, others) if others else None
 
     @property
-    def plain(self) -> bool:
-        """Whether this session takes QoS 0 packets as they came, byte for byte."""
-        return not (self.no_local or self.ids or self.session.limited)
+    def own(self) -> Subscription | None:
+        """With No Local: how the session gets its own messages (MQTT-3.8.3-3), None: not at all."""
+        return self._own
+
+
+def deliveries_of(found: Found) -> Found:
+    """Return how each session gets a topic that the subscriptions `found` match: `found` itself, as
+    long as no session has several of them."""
+    if len(found) < 2:
+        return found
+    sessions: dict[Session, list[Subscription]] = {}
+    for subscription in found:
+        sessions.setdefault(subscription.session, []).append(subscription)
+    if len(sessions) == len(found):
+        return found
+    return tuple(
+        [
+            several[0] if len(several) == 1 else Delivery(session, several)
+            for session, several in sessions.items()
+        ]
+    )
 
 
 class Route:
     """The sessions that get a topic, sorted by how, and where else it goes. All topics with the
-    same receivers share one; a topic has it until a subscription that matches it changes."""
+    same receivers share one; a topic has it until a subscription that matches it changes.
+
+    There may be very many that one topic has for itself. So it holds tuples, which take less than
+    lists, and the same one in several places where it can.
+    """
 
     __slots__ = (
-        "brokers",
+        "beyond",
         "deliveries",
         "elsewhere",
         "forward",
+        "found",
         "generation",
         "granted",
-        "key",
         "links",
         "onward",
         "permitted",
@@ -84,58 +121,62 @@ class Route:
     )
 
     def __init__(
-        self,
-        deliveries: Sequence[Delivery],
-        shared: Sequence[SharedGroup],
-        forward: bool,
-        interned: Interned,
+        self, deliveries: Sequence[Subscription], beyond: Beyond, forward: bool, interned: Interned
     ) -> None:
-        """`deliveries`: what each session gets; `shared`: groups that get it; `forward`: whether
+        """`deliveries`: what each session gets; `beyond`: who gets it besides; `forward`: whether
         other brokers may get it; `interned`: tuples of receivers, so that equal ones are one
         object."""
-        # Empty tuples: many routes have hardly any receivers, and lists of theirs would be many for
-        # the collector.
-        self.deliveries = deliveries or ()
-        self.shared = shared or ()
+        self.deliveries: Found = tuple(deliveries)
+        self.beyond = beyond
+        self.shared = beyond.shared
         # Groups that other brokers have members of, with ours.
-        self.elsewhere: Sequence[tuple[Pool, SharedGroup | None]] = ()
+        self.elsewhere = beyond.elsewhere
         # What all receivers were granted at least; without one, any packet may go as it is.
-        self.granted = min((d.qos for d in deliveries), default=2)
+        self.granted = min([delivery.qos for delivery in deliveries], default=2)
         self.forward = forward  # goes over links: every topic that does not begin with '$'
         # Members of `shared` that may receive the topic; None: all.
         self.permitted: set[Session] | None = None
-        # The other brokers with a matching filter, with routing by interest or by topic.
-        self.brokers: Sequence[bytes] = ()
+        if beyond.permitted is not None:
+            self.permitted = set(beyond.permitted) if beyond.permitted else NO_ONE
         self.generation = -1  # of `InterestTable`, for which `links` is right
-        # Those that lead to these brokers.
+        # Those that lead to the brokers that want the topic.
         self.links: list[Any] = NO_LINKS
         # The same for messages of other origins, with routing by topic.
         self.onward: dict[bytes, list[Any]] = NO_WAYS
-        # What it is found by among the routes that topics share; how many topics have it.
-        self.key = NO_KEY
+        # What it is found by among the routes that topics share, with `beyond`; how many topics
+        # have it.
+        self.found: Found = ()
         self.topics = 0
-        self.plain4: Sequence[Session] = ()
-        self.plain5: Sequence[Session] = ()
-        self.special: Sequence[Delivery] = ()
-        if deliveries:
-            plain = [delivery.session for delivery in deliveries if delivery.plain]
-            self.plain4 = [session for session in plain if session.version != 5] or ()
-            self.plain5 = [session for session in plain if session.version == 5] or ()
-            self.special = [delivery for delivery in deliveries if not delivery.plain] or ()
+        self.plain4 = _plain(deliveries, interned, five=False)
+        self.plain5 = _plain(deliveries, interned, five=True)
+        self.special: Found = tuple([delivery for delivery in deliveries if not delivery.plain])
         # The sessions that get QoS 0 packets of 3.x and 5 clients byte for byte, when none needs
         # them otherwise. One tuple for all topics with the same receivers, so that packets of
         # different topics can go out as one piece.
         self.raw4: tuple[Session, ...] | None = None
         self.raw5: tuple[Session, ...] | None = None
-        if not (self.special or self.shared):
+        if not (self.special or self.shared or self.elsewhere):
             if not self.plain5:
-                raw4 = tuple(self.plain4)
-                self.raw4 = interned.setdefault(raw4, raw4)
+                self.raw4 = self.plain4
             if not self.plain4:
-                raw5 = tuple(self.plain5)
-                self.raw5 = interned.setdefault(raw5, raw5)
+                self.raw5 = self.plain5
+
+    @property
+    def brokers(self) -> tuple[bytes, ...]:
+        """The other brokers with a matching filter, with routing by interest or by topic."""
+        return self.beyond.brokers
 
 
-def encode_identifier(identifier: int) -> bytes:
-    """Encode a Subscription Identifier property (MQTT-3.3.2.3.8)."""
-    return b"\x0b" + encode_varint(identifier)
+def _plain(
+    deliveries: Sequence[Subscription], interned: Interned, *, five: bool
+) -> tuple[Session, ...]:
+    """Return the sessions that take QoS 0 packets as they came, of MQTT 5 clients (`five`) or of
+    older ones. `deliveries`, `interned`: as of `Route`."""
+    found = tuple(
+        [
+            delivery.session
+            for delivery in deliveries
+            if delivery.plain and (delivery.session.version == 5) is five
+        ]
+    )
+    return interned.setdefault(found, found)

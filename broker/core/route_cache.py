@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.base import costs
-from broker.core.route import Interned, Key, Route
+from broker.core.route import Beyond, Found, Interned, Route
 from routing.subscription_trie import SubscriptionTrie
 from routing.topic_filter import is_wildcard
 
@@ -41,6 +41,7 @@ class RouteCache:
         "_limits",
         "_receivers",
         "_shared",
+        "_shared_count",
         "_stale",
         "_viewing",
         "interned",
@@ -56,7 +57,9 @@ class RouteCache:
         # Routes of before the filters in `_changed` were added or removed.
         self._doubtful: dict[bytes, Route] = {}
         self._changed: SubscriptionTrie[bool] = SubscriptionTrie()
-        self._shared: dict[Key, Route] = {}
+        # By who else gets them, then by subscriptions: a route holds both tuples anyway.
+        self._shared: dict[Beyond, dict[Found, Route]] = {}
+        self._shared_count = 0
         self._receivers = 0  # in all of these
         self._stale = False  # `interned` may hold sessions that have ended
         self.viewers: dict[bytes, set[Viewer]] = {}
@@ -72,7 +75,7 @@ class RouteCache:
         """Bytes that it takes, about."""
         return (
             len(self) * costs.TOPIC_MEMORY
-            + len(self._shared) * costs.ROUTE_MEMORY
+            + self._shared_count * costs.ROUTE_MEMORY
             + self._receivers * costs.RECEIVER_MEMORY
         )
 
@@ -97,29 +100,36 @@ class RouteCache:
         self.routes[topic] = route
         return route
 
-    def shared(self, key: Key) -> Route | None:
-        """Return the route that topics with this key share, if there is one."""
-        return self._shared.get(key)
+    def shared(self, found: Found, beyond: Beyond) -> Route | None:
+        """Return the route that topics share which these subscriptions match (`found`) and which
+        others get, too (`beyond`), if there is one."""
+        routes = self._shared.get(beyond)
+        return None if routes is None else routes.get(found)
 
-    def keep(self, topic: bytes, route: Route, key: Key) -> None:
-        """Keep the `route` of a `topic` for its next message, and for all topics with this `key`.
-        Too many topics, or too many receivers: those go that came first."""
+    def keep(self, topic: bytes, route: Route, found: Found) -> None:
+        """Keep the `route` of a `topic` for its next message, and for all topics with the same
+        receivers. `found`: the subscriptions that match it. Too many topics, or too many receivers:
+        those go that came first."""
         routes = self.routes
         if len(routes) + len(self._doubtful) >= self._limits.route_cache:
             self._evict()
         if not route.topics:
-            self._share(route, key)
+            self._share(route, found)
         route.topics += 1
         routes[topic] = route
 
-    def _share(self, route: Route, key: Key) -> None:
+    def _share(self, route: Route, found: Found) -> None:
         limits = self._limits
         while self._receivers > limits.route_cache_deliveries and len(self):
             self._evict()
         if len(self.interned) >= limits.interned_receivers:
             self.interned.clear()
-        route.key = key
-        self._shared[key] = route
+        route.found = found
+        routes = self._shared.get(route.beyond)
+        if routes is None:
+            routes = self._shared[route.beyond] = {}
+        routes[found] = route
+        self._shared_count += 1
         self._receivers += len(route.deliveries)
 
     def _evict(self, count: int = EVICTED) -> None:
@@ -174,8 +184,14 @@ class RouteCache:
 
     def _release(self, route: Route) -> None:
         route.topics -= 1
-        if not route.topics and self._shared.pop(route.key, None) is not None:
+        if route.topics:
+            return
+        routes = self._shared.get(route.beyond)
+        if routes is not None and routes.pop(route.found, None) is not None:
+            self._shared_count -= 1
             self._receivers -= len(route.deliveries)
+            if not routes:
+                del self._shared[route.beyond]
 
     def age(self) -> None:
         """Forget some routes that have been doubtful for long, to be called once a second: they may
@@ -193,6 +209,7 @@ class RouteCache:
         self._doubtful.clear()
         self._settled()
         self._shared.clear()
+        self._shared_count = 0
         self.interned.clear()
         self._stale = False
         self._receivers = 0

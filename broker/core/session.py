@@ -12,7 +12,7 @@ from broker.base.timers import Scheduler
 from broker.core.message import Message, size_of
 from broker.core.wildcard_forms import WildcardForms
 from broker.wire.constants import MAX_PACKET_SIZE
-from broker.wire.properties import split_expiry
+from broker.wire.properties import encode_identifier, split_expiry
 from broker.wire.publish_header import (
     PACKET_IDS,
     PUBACK_HEAD,
@@ -22,7 +22,7 @@ from broker.wire.publish_header import (
     packet_size,
     topic_end,
 )
-from broker.wire.varint import read_length
+from broker.wire.varint import decode_varint, read_length
 from routing.group_selection import group_id_of, group_key
 
 if TYPE_CHECKING:
@@ -41,11 +41,12 @@ NEVER: Final = float("inf")
 
 
 class Subscription:
-    """One filter of one session with its options (MQTT-3.8.3.1)."""
+    """One filter of one session with its options (MQTT-3.8.3.1): how the session gets messages that
+    match no other filter of it."""
 
     __slots__ = (
         "filter",
-        "identifier",
+        "ids",
         "no_local",
         "qos",
         "retain_as_published",
@@ -70,8 +71,24 @@ class Subscription:
         self.qos = qos
         self.no_local = no_local
         self.retain_as_published = retain_as_published
-        self.identifier = identifier
+        # What its messages say: its Subscription Identifier, encoded.
+        self.ids = encode_identifier(identifier) if identifier else b""
         self.start: SubscriptionStart | None = None  # None: all that comes is for it
+
+    @property
+    def identifier(self) -> int:
+        """Its Subscription Identifier, 0: none."""
+        return decode_varint(self.ids, 1)[0] if self.ids else 0
+
+    @property
+    def own(self) -> Subscription | None:
+        """With No Local: how the session gets its own messages (MQTT-3.8.3-3), None: not at all."""
+        return None
+
+    @property
+    def plain(self) -> bool:
+        """Whether this session takes QoS 0 packets as they came, byte for byte."""
+        return not (self.no_local or self.ids or self.session.limited)
 
     def gets(self, key: bytes, sequence: int) -> bool:
         """Whether the number `sequence` of the origin `key` is for it."""

@@ -217,6 +217,11 @@ def encode_properties(properties: Properties | None) -> bytes:
     return encode_varint(len(body)) + body
 
 
+def encode_identifier(identifier: int) -> bytes:
+    """Encode a Subscription Identifier property (MQTT-3.3.2.3.8)."""
+    return b"\x0b" + encode_varint(identifier)
+
+
 def _check_flag(ident: int, value: int) -> None:
     """Every Byte property of table 2-4 is 0 or 1, Maximum QoS included."""
     if value > 1:

@@ -18,7 +18,7 @@ from broker.cluster.link.version_vector import OriginWindow
 from broker.cluster.sessions.delivered_ranges import DeliveredRanges
 from broker.core.message import Message
 from broker.core.receiver_assignment import ReceiverAssignment
-from broker.core.route import Route
+from broker.core.route import NOTHING_BEYOND, Route
 from tests.kit.core import needs_python
 
 KEY = b"k" * 16
@@ -54,7 +54,7 @@ class Place:
         deliveries: Any = [
             SimpleNamespace(session=session, qos=2, plain=False) for session in sessions
         ]
-        route = Route(deliveries, [], True, {})
+        route = Route(deliveries, NOTHING_BEYOND, True, {})
         fanout = SimpleNamespace(route=lambda topic: route, publish_along=self.publish)
         self.node: Any = SimpleNamespace(
             now=1.0,

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from broker.core.dispatcher import convert_run
 from broker.core.message import Message, encode_halves, size_of
-from broker.core.route import encode_identifier
 from broker.wire import Decoder, Property, Publish, encode_packet, encode_properties
+from broker.wire.properties import encode_identifier
 from broker.wire.publish_header import topic_of
 
 P = Property

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from broker.base.sequence_set import Ranges, merge, roughly, subtract
 from broker.cluster.delivery.subscription_start import starts_of
 from broker.cluster.link.version_vector import OriginWindow, Vector
-from broker.core.route import Delivery, Route
+from broker.core.route import NOTHING_BEYOND, Delivery, Route
 
 if TYPE_CHECKING:
     from broker.cluster.delivery.origins import Origins
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from broker.core.local_broker import LocalBroker
     from broker.core.message import Message
     from broker.core.receiver_assignment import ReceiverAssignment
-    from broker.core.session import Session
+    from broker.core.session import Session, Subscription
 
 
 class DeliveredRanges:
@@ -211,7 +211,7 @@ class DeliveredRanges:
             elif message.retain and self._state(message):
                 # It was under way when the retained messages were sent.
                 session.deliver(message, min(message.qos, delivery.qos), True, delivery.ids, source)
-        few_route = Route(few, route.shared, route.forward, {})
+        few_route = Route(few, NOTHING_BEYOND, route.forward, {})
         dispatcher.publish_along(few_route, message, (), source)
 
     def _state(self, message: Message) -> bool:
@@ -229,10 +229,11 @@ class DeliveredRanges:
             return
         route = dispatcher.route(message.topic, keep=False)
         few = [delivery for delivery in route.deliveries if delivery.session not in had]
-        dispatcher.publish_along(Route(few, route.shared, route.forward, {}), message, (), None)
+        few_route = Route(few, NOTHING_BEYOND, route.forward, {})
+        dispatcher.publish_along(few_route, message, (), None)
 
 
-def since(delivery: Delivery, key: bytes, sequence: int, topic: bytes) -> Delivery | None:
+def since(delivery: Subscription, key: bytes, sequence: int, topic: bytes) -> Subscription | None:
     """Return the part of `delivery` that a session gets by the subscriptions that were made before
     the message was published; None: nothing. `key`, `sequence`, `topic`: of the message."""
     session = delivery.session
