@@ -357,9 +357,7 @@ def _add_federate(federate: Parser) -> None:
         help='where both brokers have a retained "1" while the leg is up, and "0" else; off: '
         "nowhere (mqttree/leg/NAME/state)",
     )
-    federate.add_argument(
-        "--mqtt", metavar="5|3.1.1|auto", default="auto", help="version of MQTT there (auto)"
-    )
+    federate.add_argument("--mqtt", metavar="5|3.1.1|auto", help="version of MQTT there (auto)")
     federate.add_argument(
         "--protocol",
         metavar="spohn",

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
+from broker.base.log_format import log_line
 from broker.config.leg_options import LegModel
 from broker.config.node_config import NodeConfig
 from broker.config.yaml_file import ConfigError
@@ -60,6 +61,13 @@ class Legs:
         for session in [each for each in node.sessions.values() if is_of_leg(each)]:
             if session.client_id not in kept:
                 node.end_session(session, None)
+        journal = node.journal
+        if changed and not journal.recording:
+            log_line(
+                "warning",
+                "legs without a data directory: after a restart a message at QoS 2 may come twice, "
+                "and messages that waited here for a foreign broker are lost",
+            )
         self._models = wanted
         self._legs |= changed
         for leg in changed.values():
