@@ -189,6 +189,7 @@ class Node:
         self.output: Output = Output(self, self.unheld)
         self.dirty: list[Connection | Session] = self.output.dirty
         self.flush = self.output.flush
+        self.end_frame = self.output.end_frame
         self.withholds = self.output.withholds
         self.publisher: Publisher = Publisher(self)
         self.publish = self.publisher.publish

@@ -413,6 +413,14 @@ class Limits(Record, kw_only=True):
     """s between two times that what was written is put on the disk, by a broker that does not wait
     for the disk before it acknowledges."""
 
+    journal_at_once_bytes: int = 64 * 1024
+    """bytes of a frame that the event loop writes itself, without `sync`; larger ones, and all
+    while data are put on the disk, are handed to a thread."""
+
+    journal_at_once_time: float = 0.002
+    """s; a write by the event loop that took longer says that the disk is busy: the thread writes
+    all frames for `journal_flush`."""
+
     journal_linger: float = 0.01
     """s; PUBACK and PUBCOMP of receivers, which nothing waits for, are written with the next frame,
     so much later at the latest. If the broker is killed before, it repeats these messages as if the

@@ -67,6 +67,10 @@ class Output:
             self._hand_over(source)
         if self._unheld:
             self._go_on()
+        self.end_frame()
+
+    def end_frame(self) -> None:
+        """End the journal's frame, which becomes an effect."""
         journal = self._broker.journal
         if journal.recording:
             journal.seal()

@@ -321,6 +321,7 @@ class BrokerService:
             if collecting:
                 gc.enable()
         disk.start(self._tell)
+        self.driver.frame_first = not disk.sync
         disk.tail.start(self._tell)
         counters = self.node.counters
         if loaded.files:
@@ -355,6 +356,8 @@ class BrokerService:
             self._loop.call_soon_threadsafe(self._told, effect, answer)
 
     def _told(self, effect: Effect, answer: object) -> None:
+        if self.disk is not None and isinstance(effect, AppendFrame | BeginSegment):
+            self.disk.told(effect)
         self.node.answer(effect, answer, self.driver.time())
         self.driver.wake()
 
@@ -549,6 +552,8 @@ class BrokerService:
         match effect:
             case Datagram():
                 self.discovery_driver.send(effect.data)
+            case AppendFrame() if self.disk is not None and self.disk.write_at_once(effect):
+                self.node.answer(effect, None, self.driver.time())
             case AppendFrame() | BeginSegment() | DiscardSegments():
                 if self.disk is not None:
                     self.disk.put(effect)

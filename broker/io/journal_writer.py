@@ -11,6 +11,10 @@ frames when the kernel has them, which survives the process, and another thread 
 disk once a second. Only the beginning of a segment waits for the disk in both modes: if after a
 power cut it were there and the end of the segment before it were not, recovery would read a journal
 with a gap.
+
+Without `sync` the event loop writes small frames itself (`write_at_once`) while the thread has
+nothing to do and nothing is being put on the disk: a copy into the kernel's memory takes a few us,
+and handing it to a thread and back many times as long.
 """
 
 from __future__ import annotations
@@ -111,6 +115,14 @@ class JournalWriter:
         # A file that the flusher could not put on the disk, and why.
         self._lost: tuple[Path, str] | None = None
         self._losing = threading.Lock()
+        # Whoever has it may write, and change what is said of the file.
+        self._writing = threading.Lock()
+        # The last effect that the event loop has had no answer to; it alone reads and sets it.
+        self._awaited: AppendFrame | BeginSegment | None = None
+        # The second thread puts something on the disk.
+        self._flushing = False
+        # The event loop writes nothing before (s): the kernel has let it wait.
+        self._at_once_after = 0.0
         # Segments before this one are deleted with the next flush.
         self._spent = 0
         try:
@@ -243,8 +255,50 @@ class JournalWriter:
         self._thread.start()
 
     def put(self, effect: AppendFrame | BeginSegment | DiscardSegments) -> None:
-        """Have an effect carried out, in the order of these calls."""
+        """Have an effect carried out by the thread, in the order of these calls."""
+        if not isinstance(effect, DiscardSegments):
+            self._awaited = effect
         self._work.put(effect)
+
+    def told(self, effect: AppendFrame | BeginSegment) -> None:
+        """Note that who calls `put` has the answer to an effect."""
+        if effect is self._awaited:
+            self._awaited = None
+
+    def write_at_once(self, frame: AppendFrame) -> bool:
+        """Write a small frame in the calling thread, which is the one that calls `put` and `told`.
+        Returns False if nothing has changed, and `put` is to take the frame: something is ahead of
+        it, or the disk is busy or cannot be written."""
+        data = frame.data
+        if (
+            self._awaited is not None
+            or self._flushing
+            or self.sync
+            or len(data) > self._limits.journal_at_once_bytes
+            or not self._writing.acquire(blocking=False)
+        ):
+            return False
+        try:
+            began = time.monotonic()
+            if self._error or self._file < 0 or began < self._at_once_after:
+                return False
+            # The thread writes the frame to the same place if this goes wrong, and says why.
+            if os.pwrite(self._file, data, self._at) < len(data):
+                return False
+            self._at += len(data)
+            self._last = frame
+            if not self._dirty:
+                # The thread is to have it put on the disk.
+                self._dirty = True
+                self._work.put(None)
+            ended = time.monotonic()
+            if ended - began > self._limits.journal_at_once_time:
+                self._at_once_after = ended + self._limits.journal_flush
+        except OSError:
+            return False
+        finally:
+            self._writing.release()
+        return True
 
     def close(self) -> None:
         """Write the remaining frames, put them on the disk, and end the thread. Blocks."""
@@ -270,25 +324,32 @@ class JournalWriter:
         while True:
             work = self._next()
             closing = self._closing
-            try:
-                self._carry_out(work)
-                # The next flush would not report it.
-                self._take_lost(tell=True)
-                if closing and (self._dirty or self._flusher is not None or self._spent):
-                    self._put_on_disk(None)
-                elif (
-                    self._dirty or self._spent
-                ) and time.monotonic() >= self._flushed + self._limits.journal_flush:
-                    self._flush_beside()
-            except Exception as error:
-                # Whatever the error is: without this thread no acknowledgement would go out.
-                self._failed(error)
-                told = [effect for effect in work if not isinstance(effect, DiscardSegments)]
-                for effect in told or ([] if self._last is None else [self._last]):
-                    self._tell(effect, self._error)
-            if closing and self._work.empty():
-                self._close_file()
-                return
+            with self._writing:
+                self._go_on(work, closing)
+                if closing and self._work.empty():
+                    self._close_file()
+                    return
+
+    def _go_on(
+        self, work: list[AppendFrame | BeginSegment | DiscardSegments], closing: bool
+    ) -> None:
+        """Do what has come (`work`), and what else is due; `closing`: put all on the disk."""
+        try:
+            self._carry_out(work)
+            # The next flush would not report it.
+            self._take_lost(tell=True)
+            if closing and (self._dirty or self._flusher is not None or self._spent):
+                self._put_on_disk(None)
+            elif (
+                self._dirty or self._spent
+            ) and time.monotonic() >= self._flushed + self._limits.journal_flush:
+                self._flush_beside()
+        except Exception as error:
+            # Whatever the error is: without this thread no acknowledgement would go out.
+            self._failed(error)
+            told = [effect for effect in work if not isinstance(effect, DiscardSegments)]
+            for effect in told or ([] if self._last is None else [self._last]):
+                self._tell(effect, self._error)
 
     def _carry_out(self, work: list[AppendFrame | BeginSegment | DiscardSegments]) -> None:
         frames: list[AppendFrame] = []
@@ -346,8 +407,10 @@ class JournalWriter:
                 name="flush",
                 daemon=True,
             )
+            self._flushing = True
             flusher.start()
         except (OSError, RuntimeError):
+            self._flushing = False
             if number >= 0:
                 os.close(number)
             self._put_on_disk(None)
@@ -368,6 +431,7 @@ class JournalWriter:
             self._work.put(None)
         finally:
             os.close(number)
+            self._flushing = False
 
     def _take_lost(self, *, tell: bool) -> None:
         """Handle an error of the second thread: frames that were written may be lost. `tell`:

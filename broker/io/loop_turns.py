@@ -52,6 +52,9 @@ class LoopTurns:
         self.stopped = False
         # When a stop of the process was last noticed (s).
         self._went_on = -WENT_ON
+        self.frame_first = False
+        """Whether a turn's frame of the journal is handed out ahead of its output: none of that has
+        to be held back if the frame is written at once."""
         self.collect_at = NEVER
         """When the garbage collector is due (s); never in a process that is not only a broker."""
         self.chores_at = 0.0
@@ -106,11 +109,17 @@ class LoopTurns:
         """Flush, hand out effects, arm the timer."""
         self.flushing = False
         node = self.node
+        if self.frame_first:
+            node.end_frame()
+            if node.effects:
+                self._on_effects()
         node.flush()
         if node.effects:
             self._on_effects()
             if node.dirty:
                 node.flush()
+                if node.effects:
+                    self.wake()
         self.turns.work = 0
         if self._deadline.at < self._timer_at and not self.stopped:
             self._arm()
