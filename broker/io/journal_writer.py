@@ -324,11 +324,19 @@ class JournalWriter:
         while True:
             work = self._next()
             closing = self._closing
+            if not (work or closing or self._lost or self._flush_due):
+                continue
             with self._writing:
                 self._go_on(work, closing)
                 if closing and self._work.empty():
                     self._close_file()
                     return
+
+    @property
+    def _flush_due(self) -> bool:
+        return (self._dirty or self._spent > 0) and (
+            time.monotonic() >= self._flushed + self._limits.journal_flush
+        )
 
     def _go_on(
         self, work: list[AppendFrame | BeginSegment | DiscardSegments], closing: bool
@@ -340,9 +348,7 @@ class JournalWriter:
             self._take_lost(tell=True)
             if closing and (self._dirty or self._flusher is not None or self._spent):
                 self._put_on_disk(None)
-            elif (
-                self._dirty or self._spent
-            ) and time.monotonic() >= self._flushed + self._limits.journal_flush:
+            elif self._flush_due:
                 self._flush_beside()
         except Exception as error:
             # Whatever the error is: without this thread no acknowledgement would go out.

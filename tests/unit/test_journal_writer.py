@@ -46,7 +46,14 @@ class Writer:
         self.disk.put(effect)
         done, error = self.said.get(timeout=PATIENCE)
         assert done is effect
+        self.disk.told(effect)
         return error
+
+    def at_once(self, number: int) -> bool:
+        """Have a frame written at once, when the thread is through with what it has told."""
+        with self.disk._writing:
+            pass
+        return self.disk.write_at_once(AppendFrame(frame(number), number))
 
 
 @pytest.mark.parametrize("sync", [False, True])
@@ -362,6 +369,149 @@ def test_a_segment_that_was_not_flushed_replaces_no_other(
         assert writer.said.get(timeout=PATIENCE) == (last, "Too many open files")
     writer.disk.close()
     assert len(list((tmp_path / "journal").iterdir())) == 2
+
+
+# ---------------------------------------------------------------- frames written at once
+
+
+def sessions_on_disk(folder: Path) -> list[int]:
+    """The sessions of a journal, in the order of their frames."""
+    return list(JournalWriter(folder, ID, sync=False, limits=DEFAULTS).load().image.sessions)
+
+
+def begun(folder: Path, *, sync: bool = False, limits: Limits = DEFAULTS) -> Writer:
+    """A disk that has begun a segment, and whose thread waits."""
+    writer = Writer(folder, sync=sync, limits=limits)
+    writer.do(BeginSegment(1))
+    return writer
+
+
+def flushes(monkeypatch: pytest.MonkeyPatch) -> queue.Queue[int]:
+    """What gets the size of a file each time that it has been put on the disk."""
+    found: queue.Queue[int] = queue.Queue()
+    sync = os.fdatasync
+
+    def seen(number: int) -> None:
+        sync(number)
+        found.put(os.fstat(number).st_size)
+
+    monkeypatch.setattr(os, "fdatasync", seen)
+    return found
+
+
+def test_a_small_frame_is_with_the_kernel_at_once(tmp_path: Path) -> None:
+    writer = begun(tmp_path, limits=Limits(journal_flush=1e9))
+    for number in (3, 1, 2):
+        assert writer.at_once(number)
+    assert sessions_on_disk(tmp_path) == [3, 1, 2]
+    assert writer.said.empty()
+    writer.disk.close()
+
+
+def test_what_was_written_at_once_is_put_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = begun(tmp_path, limits=Limits(journal_flush=0.001))
+    flushed = flushes(monkeypatch)
+    assert writer.at_once(1)
+    assert flushed.get(timeout=PATIENCE) == len(encode_header(ID, 1)) + len(frame(1))
+    writer.disk.close()
+
+
+def test_no_frame_overtakes_another_one(tmp_path: Path) -> None:
+    """Not even one that is written and whose answer has not been heard."""
+    writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush=1e9))
+    begin = BeginSegment(1)
+    writer.disk.put(begin)
+    assert not writer.at_once(1)
+    assert writer.said.get(timeout=PATIENCE) == (begin, None)
+    assert not writer.at_once(1)
+    writer.disk.told(begin)
+    writer.disk.close()
+    assert not sessions_on_disk(tmp_path)
+
+
+@pytest.mark.parametrize(("sync", "most"), [(True, 1000), (False, 10)])
+def test_frames_that_are_large_or_are_to_be_on_the_disk_are_left_to_the_thread(
+    tmp_path: Path, sync: bool, most: int
+) -> None:
+    writer = begun(tmp_path, sync=sync, limits=Limits(journal_at_once_bytes=most))
+    assert not writer.at_once(1)
+    assert writer.do(AppendFrame(frame(1), 1)) is None
+    writer.disk.close()
+    assert sessions_on_disk(tmp_path) == [1]
+
+
+def test_while_data_are_put_on_the_disk_nothing_is_written_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel may let a write wait for that."""
+    writer = begun(tmp_path, limits=Limits(journal_flush=0.001))
+    slow = Slow(monkeypatch)
+    assert writer.at_once(1)
+    assert slow.entered.wait(PATIENCE)
+    assert not writer.at_once(2)
+    assert writer.do(AppendFrame(frame(2), 2)) is None
+    slow.go.set()
+    writer.disk.close()
+    assert sessions_on_disk(tmp_path) == [1, 2]
+
+
+def test_after_a_slow_write_the_thread_writes(tmp_path: Path) -> None:
+    limits = Limits(journal_flush=1e9, journal_at_once_time=0.0)
+    writer = begun(tmp_path, limits=limits)
+    assert writer.at_once(1)
+    assert not writer.at_once(2)
+    assert writer.do(AppendFrame(frame(2), 2)) is None
+    writer.disk.close()
+    assert sessions_on_disk(tmp_path) == [1, 2]
+
+
+@pytest.mark.parametrize("written", [0, 10])
+def test_what_cannot_be_written_at_once_fails_in_the_thread(
+    tmp_path: Path, written: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = begun(tmp_path)
+    write = os.pwrite
+
+    def half(number: int, data: bytes, at: int) -> int:
+        if len(data) > written:
+            return write(number, data[:written], at) if written else broken()
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", half)
+        assert not writer.at_once(1)
+    assert writer.do(AppendFrame(frame(1), 1)) is None
+    assert sessions_on_disk(tmp_path) == [1]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", broken)
+        assert not writer.at_once(2)
+        assert writer.do(AppendFrame(frame(2), 2)) == "Too many open files"
+    assert not writer.at_once(3)
+    assert writer.do(BeginSegment(2, full_snapshot=True)) is None
+    assert writer.at_once(4)
+    writer.disk.close()
+
+
+def test_a_flush_that_fails_is_reported_for_a_frame_that_was_written_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = begun(tmp_path, limits=Limits(journal_flush=0.001))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", broken)
+        assert writer.at_once(1)
+        last, error = writer.said.get(timeout=PATIENCE)
+        assert (last.lsn, error) == (1, "Too many open files")
+    assert not writer.at_once(2)
+    writer.disk.close()
+
+
+def test_after_the_end_nothing_is_written_at_once(tmp_path: Path) -> None:
+    writer = begun(tmp_path)
+    writer.disk.close()
+    assert not writer.at_once(1)
+    assert not sessions_on_disk(tmp_path)
 
 
 # ---------------------------------------------------------------- reading
