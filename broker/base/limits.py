@@ -413,13 +413,15 @@ class Limits(Record, kw_only=True):
     """s between two times that what was written is put on the disk, by a broker that does not wait
     for the disk before it acknowledges."""
 
-    journal_at_once_bytes: int = 64 * 1024
+    journal_at_once_bytes: int = 256 * 1024
     """bytes of a frame that the event loop writes itself, without `sync`; larger ones, and all
     while data are put on the disk, are handed to a thread."""
 
     journal_at_once_time: float = 0.002
+    journal_at_once_pause: float = 50.0
     """s; a write by the event loop that took longer says that the disk is busy: the thread writes
-    all frames for `journal_flush`."""
+    all frames for so many times as long. The loop waits for a busy disk for 2 % of its time at
+    most."""
 
     journal_linger: float = 0.01
     """s; PUBACK and PUBCOMP of receivers, which nothing waits for, are written with the next frame,

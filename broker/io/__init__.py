@@ -14,7 +14,8 @@ knows it: the node asks for effects (`core.effects`) and is given bytes, answers
 * `websocket`, `proxy_protocol`, `tls`, `listener`, `listeners`: what comes before MQTT on a
   connection.
 * `discovery_driver`: announcements, names of seeds, dials.
-* `journal_writer`, `tail_writer`: one thread each writes the journal and the log tail.
+* `journal_writer`, `tail_writer`: one thread each writes the journal and the log tail; small frames
+  of the journal are written by the event loop.
 * `auth_service`: users and rules as files, passwords checked in threads.
 * `admin_http`, `http_request`, `readiness`, `prometheus`, `metric_help`: the admin port.
 """

@@ -292,8 +292,8 @@ class JournalWriter:
                 self._dirty = True
                 self._work.put(None)
             ended = time.monotonic()
-            if ended - began > self._limits.journal_at_once_time:
-                self._at_once_after = ended + self._limits.journal_flush
+            if (took := ended - began) > self._limits.journal_at_once_time:
+                self._at_once_after = ended + self._limits.journal_at_once_pause * took
         except OSError:
             return False
         finally:

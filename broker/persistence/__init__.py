@@ -5,7 +5,7 @@ What it may know: the cluster and all below it. Nothing below knows it: sessions
 (`core.session.SessionRecorder`), everything else a `Journal` (`core.ports`), and the cluster has
 the log tail by a port. It opens no file: it asks for that by effects (`AppendFrame`,
 `BeginSegment`, `DiscardSegments`, `Tail...`), and `io.journal_writer` and `io.tail_writer` carry
-them out, each in a thread.
+them out, each in a thread; small frames are written by the event loop, with `async`.
 
 Words. A change is a *record*; all records of one turn of the event loop are a *frame*, which counts
 whole or not at all; the number of a frame is its *LSN*; a file of frames is a *segment*. A frame is
@@ -21,7 +21,9 @@ The order of one turn.
    other brokers have been here), and makes all records one frame: LSN + 1, `AppendFrame`. A turn
    in which receivers have acknowledged and nothing else has no frame: these records wait for the
    next one, `Limits.journal_linger` at most.
-4. The thread writes all frames that have come while it wrote: groups commit by themselves.
+4. The thread writes all frames that have come while it wrote: groups commit by themselves. With
+   `async` and a disk that is not busy the event loop writes the frame itself, and takes step 3
+   ahead of step 2 (`Node.end_frame`): then nothing is held back.
 5. `Node.answer` tells `written` that the LSN is durable: the output that was held back for it goes
    out, in its order.
 

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +19,8 @@ from broker.io.driver import Driver
 from broker.io.stream_protocol import StreamProtocol
 from broker.node import Node
 from broker.wire import encode_packet
-from broker.wire.packets import Publish
+from broker.wire.packets import Puback, Publish, Pubrec
+from tests.unit.journal_harness import Durable
 from tests.unit.node_harness import connect_packet
 
 
@@ -288,3 +290,62 @@ def test_the_node_is_told_of_work_a_few_times_a_second() -> None:
     assert 45 <= len(told) <= 51
     assert all(seconds >= 0.0 for seconds in told)
     assert sum(told) > 0.0
+
+
+class Recorded:
+    """A broker with a journal whose frames are written at once, a durable subscriber, and a
+    publisher."""
+
+    def __init__(self, qos: int) -> None:
+        self.world, self.loop = Durable(), Loop()
+        self.receiver = self.world.connect("k", 4, clean=False)
+        self.receiver.subscribe("t", qos=qos)
+        self.publisher = self.world.connect("p", 4)
+        # What had gone out each time that effects were handed out.
+        self.out: list[int] = []
+        loop = cast(asyncio.AbstractEventLoop, self.loop)
+        self.driver = Driver(self.world.node, loop, self.write)
+        self.driver.frame_first = True
+        self.driver.time = lambda: self.world.now
+
+    def write(self) -> None:
+        clients = self.publisher, self.receiver
+        self.out.append(sum(len(client.transport.written) for client in clients))
+        for effect in self.world.node.take_effects():
+            self.world.files.carry_out(cast(Any, effect))
+            self.world.node.answer(effect, None, self.world.now)
+        self.world.files.untold.clear()
+
+    def publish(self, packet: Publish) -> None:
+        self.publisher.conn.receive(encode_packet(packet, 4), self.world.now)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_frame_that_is_written_at_once_comes_before_output_and_holds_none_back(qos: int) -> None:
+    scene = Recorded(qos)
+    scene.publish(Publish("t", b"x", qos, packet_id=1))
+    scene.driver.run()
+    assert scene.out == [0]
+    assert not len(scene.world.journal.frames.gate)
+    assert scene.publisher.take() == [Puback(1) if qos == 1 else Pubrec(1)]
+    assert scene.receiver.payloads() == [b"x"]
+    back = scene.world.again().connect("k", 4, clean=False)
+    assert back.payloads() == [b"x"]
+
+
+def test_a_frame_of_the_last_flush_of_a_turn_is_written_in_the_next_one() -> None:
+    scene = Recorded(1)
+    write = scene.write
+
+    def more() -> None:
+        write()
+        if len(scene.out) == 1:
+            scene.publish(Publish("t", b"y", 1, packet_id=2))
+
+    scene.driver._on_effects = more
+    scene.publish(Publish("t", b"x", 1, packet_id=1))
+    scene.driver.end_turn()
+    while scene.loop.ready:
+        scene.loop.turn()
+    assert scene.publisher.take() == [Puback(1), Puback(2)]
+    assert scene.receiver.payloads() == [b"x", b"y"]

@@ -458,7 +458,7 @@ def test_while_data_are_put_on_the_disk_nothing_is_written_at_once(
 
 
 def test_after_a_slow_write_the_thread_writes(tmp_path: Path) -> None:
-    limits = Limits(journal_flush=1e9, journal_at_once_time=0.0)
+    limits = Limits(journal_flush=1e9, journal_at_once_time=0.0, journal_at_once_pause=1e12)
     writer = begun(tmp_path, limits=limits)
     assert writer.at_once(1)
     assert not writer.at_once(2)
