@@ -44,6 +44,7 @@ KINDS: dict[str, Kind] = {
         Kind("mosquitto", "mosquitto", False),
         Kind("mosquitto-bridges", "mosquitto", True),
         Kind("mosquitto-federators", "mosquitto", True, companion="federator"),
+        Kind("mosquitto-gateways", "mosquitto", True, companion="gateway"),
         Kind("amqtt", "amqtt", False),
     )
 }

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bench.lab import federators, network, relays
+from bench.lab import federators, gateways, network, relays
 from bench.lab.brokers import (
     BrokerProcess,
     HostProcess,
@@ -151,6 +151,8 @@ class Lab:
         are connected. Raises LabError with one line about the first that does not."""
         if missing := self.kind.missing():
             raise LabError(missing)
+        if self.kind.companion == "gateway" and self.way != "namespaces":
+            raise LabError("gateways do not yet run in a lab that is not one of namespaces")
         try:
             for broker in self.brokers.values():
                 broker.start()
@@ -158,13 +160,21 @@ class Lab:
             raise LabError(f"a broker cannot be started: {error}") from error
         if wrong := wait_listening(list(self.brokers.values()), READY_SECONDS):
             raise LabError(wrong)
+        self._start_companions()
+
+    def _start_companions(self) -> None:
         beside = list(self.companions.values())
         try:
             for each in beside:
                 each.start()
         except OSError as error:
             raise LabError(f"a {self.kind.companion} cannot be started: {error}") from error
-        if wrong := federators.wait_connected(beside, BESIDE_SECONDS):
+        wait = (
+            gateways.wait_federated
+            if self.kind.companion == "gateway"
+            else federators.wait_connected
+        )
+        if wrong := wait(beside, BESIDE_SECONDS):
             raise LabError(wrong)
 
     def inside(self, host: str) -> AbstractContextManager[None]:
@@ -188,6 +198,11 @@ class Lab:
         self.brokers[host] = BrokerProcess(self.kind, place, self.cluster)
 
     def _add_companions(self) -> None:
+        if self.kind.companion == "gateway":
+            for host in self.on:
+                place = self.brokers[host].place
+                self.companions[host] = gateways.gateway(place, self.cluster, len(self.on))
+            return
         numbers = {host: number for number, host in enumerate(self.topology.brokers)}
         for host in self.on:
             neighbours = {

@@ -28,6 +28,11 @@ def federate(*flags: str) -> list[str]:
     return [sys.executable, "-m", "broker.cli", "federate", "--protocol", "spohn", *flags]
 
 
+def gateway(*flags: str) -> list[str]:
+    """The command of a gateway of a foreign broker with these flags."""
+    return [sys.executable, "-m", "broker.cli", "federate", *flags]
+
+
 def search_path() -> str:
     """Look beside the interpreter first, then where the system keeps its daemons."""
     beside = str(Path(sys.executable).parent)

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import psutil
 
 from bench.lab.federator_traffic import COUNTED, FederatorTraffic
+from bench.lab.gateways import PORT as GATEWAY_PORT
 from bench.lab.pipe import Pipe
 from bench.lab.tap import DATA, Seen, Tap
 from bench.lab.topology import Topology
@@ -209,7 +210,7 @@ class Network:
         }
         self._brokers = frozenset(topology.brokers if on is None else on)
         self.meter = Meter(recorder)
-        self._tap = Tap(self.meter.seen, frozenset((MQTT_PORT,)))
+        self._tap = Tap(self.meter.seen, frozenset((MQTT_PORT, GATEWAY_PORT)))
         self._queue: list[tuple[int, int, int, bytes, int]] = []
         # What is found in a device has come later than this (ns), or than what `_left` says,
         # where the device was not emptied.

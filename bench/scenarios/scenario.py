@@ -215,7 +215,8 @@ class Fault:
     duration: float = 0.0
     wire: dict[str, Any] = field(default_factory=dict)
     process: str = ""
-    """Which process of the broker's host: "" or "broker", what runs beside it, or "both"."""
+    """Which process of the broker's host: "" or "broker", "companion" for what runs beside it, or
+    by what that is, or "both"."""
     client: str = ""
     """Who leaves."""
 
@@ -608,7 +609,7 @@ def _cell(
         file.fail(("faults",), "without a network (topology) no link can be cut or slowed")
     planned = tuple(_fault(file, entry, place) for entry in listed)
     beside = KINDS[first.broker].companion
-    processes = ("", "broker", beside, "both") if beside else ("", "broker")
+    processes = ("", "broker", "companion", beside, "both") if beside else ("", "broker")
     if missing := [each.process for each in planned if each.process not in processes]:
         file.fail(("faults",), f"{first.broker} has no process {missing[0]!r}")
     return Cell(name, combination, own, place, planned, phases)
@@ -688,7 +689,7 @@ def _fault(file: ConfigFile, entry: Any, place: Topology) -> Fault:
         name = values.pop("broker", "")
         process = values.pop("process", "")
         if process and (deed not in ("kill", "restart") or not isinstance(process, str)):
-            file.fail(at, "process is for kill and restart: broker, federator or both")
+            file.fail(at, "process is for kill and restart: broker, companion or both")
         if name not in (*SELECTORS, *place.brokers):
             file.fail(
                 at,

@@ -510,11 +510,12 @@ def test_faults_may_hit_one_process_of_a_host() -> None:
         faults:
         - {at: 1, do: kill, broker: b4, process: federator, for: 2}
         - {at: 2, do: kill, broker: b6, process: both}
+        - {at: 2, do: kill, broker: b5, process: companion}
         - {at: 3, do: leave, client: s-sub-0}
     """
-    one, both, leaving = cell(text).faults
+    one, both, companion, leaving = cell(text).faults
     assert (one.broker, one.process, one.duration) == ("b4", "federator", 2)
-    assert (both.process, leaving.client) == ("both", "s-sub-0")
+    assert (both.process, companion.process, leaving.client) == ("both", "companion", "s-sub-0")
 
 
 @pytest.mark.parametrize("seed", range(5))
