@@ -330,9 +330,9 @@ class Limits(Record, kw_only=True):
     turn_long: float = 0.05
     """s; a turn of the event loop that took longer is counted [turns_long]: clients notice it."""
 
-    memory_step: int = 5_000
-    """sessions, and connections, that are counted in one turn of the count of memory: about a
-    millisecond."""
+    memory_step: int = 150
+    """sessions and connections that are counted in one turn of the loop, as the count of memory
+    goes on: about a tenth of a millisecond."""
 
     memory_heavy: int = 64 * 1024
     """bytes that wait for a session or connection from which on it may be ended when memory is

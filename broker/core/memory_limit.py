@@ -54,7 +54,14 @@ if TYPE_CHECKING:
 NEVER = 1 << 62
 
 IDLE_PERIOD = 1.0
-"""s between two turns of the count while the broker has little to do."""
+"""s between two rounds of the count while the broker has little to do."""
+
+PAUSE = 0.0001
+"""s between two pieces of a round; sockets are read in between."""
+
+PIECES = 64
+"""pieces of a round after which counting waits for as long as before a new round: very many clients
+must not have it take most of the time."""
 
 
 class Pressure(IntEnum):
@@ -135,6 +142,7 @@ class MemoryLimit:
         "_loud_next",
         "_node",
         "_pace",
+        "_pieces",
         "_round_at",
         "_said",
         "_sessions",
@@ -158,7 +166,7 @@ class MemoryLimit:
         self.brink = NEVER  # `appended` from which on `takes_queued` is to be asked
         self._base = 0  # bytes of all queues in the last round that is over,
         self._counted_at = 0  # and `appended` when that round began
-        self._round_at = 0  # the same of the round that is under way
+        self._round_at = 0  # the same of the round that is under way, or over
         self._sessions: Iterator[Session] = iter(())
         self._sessions_sum = 0
         self._left = 0  # bytes of what clients leave with their sessions besides, in the last round
@@ -171,8 +179,9 @@ class MemoryLimit:
         self._loud: dict[Connection, int] = {}
         self._loud_next: dict[Connection, int] = {}
         self._said = Pressure.NONE
-        self._worked = 0.0  # s since the last turn of the count
-        self._pace = 0.0  # s of work between two turns of the count; 0: there is none
+        self._worked = 0.0  # s since the last round began
+        self._pace = 0.0  # s of work from one round to the next; 0: there is none
+        self._pieces = 0  # of the round that is under way, 0: there is none
         if limits := [limit for limit in (self.limit, self.queued_limit) if limit]:
             # Shorter than a fast network takes to fill an eighth of the limit.
             self._pace = min(IDLE_PERIOD, max(0.02, min(limits) / 8e9))
@@ -232,35 +241,68 @@ class MemoryLimit:
         work: what takes memory takes time, and to count thousands of idle clients again and again
         would cost more than they do."""
         self._worked += seconds
-        if self._worked >= self._pace > 0.0:
-            self._count()
+        if self._worked >= self._pace > 0.0 and not self._pieces:
+            self._count(self._node.now)
 
     def _turn(self, now: float) -> None:
-        """Count on, and soon again if that was only a part."""
-        done = self._count()
-        self._node.schedule(now + (IDLE_PERIOD if done else self._pace), self._turn)
+        """Begin to count again, however little was done since the last round."""
+        if not self._pieces:
+            self._count(now)
+        self._node.schedule(now + IDLE_PERIOD, self._turn)
 
-    def _count(self) -> bool:
-        """Count on, decide, and drop what is too much. Returns whether all was counted."""
-        self._worked = 0.0
-        done = self._count_sessions() & self._count_connections()
+    def _count(self, now: float) -> None:
+        """Count some clients more, decide, and drop what is too much. A round is counted in pieces,
+        as messages wait while it goes on: the next piece comes in the next turn of the loop, after
+        many of them when as much is due as a new round would be. `now`: s."""
+        if not self._pieces:
+            self._begin()
+        self._pieces += 1
+        left = self._count_sessions(self._node.limits.memory_step)
+        left = self._count_connections(left)
+        if left > 0:
+            self._take()
         self._decide()
         if self.pressure == Pressure.OVER:
             self._shed()
             self._decide()
         self._set_brink()
-        return done
+        if self._pieces:
+            wait = PAUSE if self._pieces % PIECES else self._pace
+            self._node.schedule(now + wait, self._count)
+
+    def _begin(self) -> None:
+        """Begin a round."""
+        self._worked = 0.0
+        self._round_at = self.appended
+        self._sessions = iter(list(self._node.sessions.values()))
+        self._connections = iter(list(self._node.connections))
+        self._sessions_sum = self._left_sum = self._connections_sum = 0
+        self._heavy_next = {}
+        self._loud_next = {}
+
+    def _take(self) -> None:
+        """End a round: what it found is what there is."""
+        self._pieces = 0
+        self._base, self._counted_at = self._sessions_sum, self._round_at
+        self._left = self._left_sum
+        self._heavy = self._heavy_next
+        self._waiting = self._connections_sum
+        self._loud = self._loud_next
 
     def _set_brink(self) -> None:
         left = self.queued_limit - self.queued if self.queued_limit else NEVER
         self.brink = 0 if self.pressure >= Pressure.FULL else self.appended + max(0, left)
 
-    def _count_sessions(self) -> bool:
-        """Count the queues of some sessions more; at the end of a round its sum is taken. What is
-        queued meanwhile may count twice until the next one. Returns whether it was the end."""
-        work = 0
+    def _count_sessions(self, steps: int) -> int:
+        """Count the queues of some sessions more. What is queued meanwhile may count twice until
+        the next round. Returns how many of the `steps` are left."""
         known = self._node.sessions
-        for session in self._sessions:
+        heavy = self._node.limits.memory_heavy
+        while steps > 0:
+            session = next(self._sessions, None)
+            if session is None:
+                break
+            steps -= 1
             if known.get(session.client_id) is not session:
                 continue  # it has ended since the round began
             size = queue_memory(session)
@@ -268,24 +310,19 @@ class MemoryLimit:
             self._sessions_sum += size
             self._left_sum += left
             size += left + session.filters_memory
-            if size > self._node.limits.memory_heavy:
+            if size > heavy:
                 self._heavy_next[session] = size
-            work += 1 + len(session.inflight) // 5
-            if work > self._node.limits.memory_step:
-                return False
-        self._base, self._counted_at, self._round_at = (
-            self._sessions_sum,
-            self._round_at,
-            self.appended,
-        )
-        self._heavy, self._heavy_next = self._heavy_next, {}
-        self._sessions, self._sessions_sum = iter(list(known.values())), 0
-        self._left, self._left_sum = self._left_sum, 0
-        return True
+            steps -= len(session.inflight) // 5
+        return steps
 
-    def _count_connections(self) -> bool:
+    def _count_connections(self, steps: int) -> int:
         """Count what waits for some connections more, in the same way."""
-        for number, conn in enumerate(self._connections):
+        heavy = self._node.limits.memory_heavy
+        while steps > 0:
+            conn = next(self._connections, None)
+            if conn is None:
+                break
+            steps -= 1
             if conn.closed:
                 continue
             size = conn.backlog_bytes + conn.unread
@@ -295,14 +332,9 @@ class MemoryLimit:
                 size += left_memory(conn.owner.session)
             else:
                 self._connections_sum += size
-            if size > self._node.limits.memory_heavy:
+            if size > heavy:
                 self._loud_next[conn] = size
-            if number >= self._node.limits.memory_step:
-                return False
-        self._waiting = self._connections_sum
-        self._loud, self._loud_next = self._loud_next, {}
-        self._connections, self._connections_sum = iter(list(self._node.connections)), 0
-        return True
+        return steps
 
     # ---------------------------------------------------------------- deciding
 
@@ -346,8 +378,13 @@ class MemoryLimit:
                 node.log_limit.line("warning", "sessions ended for memory", "this broker", text)
                 node.counters.sessions_shed += 1
                 node.counters.dropped_memory += len(session.queue)
-                self._base -= queue_memory(session)
-                self._left -= left_memory(session)
+                queued, kept = queue_memory(session), left_memory(session)
+                self._base -= queued
+                self._left -= kept
+                if self._heavy_next.pop(session, None) is not None:
+                    # It was counted in the round that is under way, too.
+                    self._sessions_sum -= queued
+                    self._left_sum -= kept
                 node.end_session(session, None)
                 left -= size
         for conn, size in sorted(self._loud.items(), key=lambda item: -item[1])[
@@ -367,6 +404,8 @@ class MemoryLimit:
                 conn.abort("it takes the most memory, and memory is short")
                 # What is kept may go on with its session, which is away now.
                 self._waiting -= size - kept
+                if conn in self._loud_next:
+                    self._connections_sum -= self._loud_next.pop(conn) - kept
                 left -= size
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from operator import length_hint
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,13 @@ from broker.base.limits import DEFAULTS, Limits
 from broker.base.machine import default_memory_limit, files_for_clients
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.strategy.directory import INTEREST
-from broker.core.memory_limit import Pressure, queue_memory
+from broker.core.memory_limit import (
+    IDLE_PERIOD,
+    PAUSE,
+    Pressure,
+    client_memory,
+    queue_memory,
+)
 from broker.core.message import Message
 from broker.core.wildcard_forms import filter_memory
 from broker.wire.encode import encode_packet
@@ -151,6 +158,35 @@ def test_sessions_with_most_end_first() -> None:
         )
         == 1
     )
+
+
+def test_what_ends_in_a_round_is_not_counted_at_its_end() -> None:
+    """A session, and a connection, that were counted before."""
+    world = World(memory_limit=80 * MIB, max_queued_bytes=1 << 40, limits=Limits(memory_step=1))
+    away(world, "large", "large")
+    away(world, "small", "small")
+    fill(world, "large", 40)
+    fill(world, "small", 5, 100)
+    loud, quiet = world.connect("loud"), world.connect("quiet")
+    loud.send(b"\x30\xff\xff\xff\x7f" + b"x" * (6 * MIB))
+    world.advance(5.0)
+    node, memory = world.node, world.node.memory
+
+    def count_until(pieces: int) -> None:
+        while memory._pieces != pieces:
+            world.now = max(world.now, node.next_deadline() or 0.0)
+            node.tick(world.now)
+            world.settle()
+
+    count_until(5)
+    assert memory._sessions_sum > 3 * MIB
+    assert memory._connections_sum > 5 * MIB
+    memory.limit = 4 * MIB
+    count_until(0)
+    assert set(node.sessions) == {"small", "quiet"}
+    assert (loud.closed, quiet.closed) == (True, False)
+    assert memory.queued == sum(map(queue_memory, node.sessions.values()))
+    assert memory._waiting == quiet.conn.backlog_bytes + client_memory(quiet.owner)
 
 
 def test_a_packet_that_never_ends_is_closed_at_last() -> None:
@@ -385,6 +421,38 @@ def test_a_broker_that_has_little_to_do_counts_its_clients_once_a_second() -> No
         world.settle()
     assert len(deadlines) < 25
     assert node.memory._waiting > MIB
+
+
+def test_no_turn_counts_many_clients_and_the_limit_is_noticed_soon() -> None:
+    """Not later than in two rounds: one may be under way, and the growing client be behind it."""
+    step, clients = 10, 100
+    world = World(memory_limit=8 * MIB, limits=Limits(memory_step=step))
+    for number in range(clients):
+        world.connect(f"c{number}")
+    node, memory = world.node, world.node.memory
+    pieces = 2 * clients // step + 1
+    for number in range(20):
+        world.now += 0.77 * IDLE_PERIOD
+        node.tick(world.now)
+        world.settle()
+        # 9 MiB that nobody reads on, which no counter tells of.
+        client = world.peers[number]
+        client.conn.receive(b"\x30\xff\xff\xff\x7f" + b"x" * (9 * MIB), world.now)
+        began = world.now
+        while memory.pressure < Pressure.OVER and not client.closed:
+            left = length_hint(memory._sessions) + length_hint(memory._connections)
+            due = node.next_deadline()
+            assert due is not None
+            world.now = max(world.now, due)
+            node.tick(world.now)
+            counted_now = left - length_hint(memory._sessions) - length_hint(memory._connections)
+            assert counted_now <= step
+            world.settle()
+        assert world.now - began <= IDLE_PERIOD + 2 * pieces * PAUSE + 0.001
+        world.advance(IDLE_PERIOD)
+        assert client.closed
+        assert memory.pressure == Pressure.NONE
+    assert world.counters.memory_closed == 20
 
 
 def test_without_a_limit_work_is_not_counted() -> None:
