@@ -298,7 +298,7 @@ def _of_flows(flows: Sequence[Mapping[str, Any]], name: str) -> str:
 def _of_subscriber(records: Iterable[Record], name: str) -> str:
     """Return what a subscriber lost, and its longest outage in s, the mean over runs each."""
     found = [each["summary"].get("subscribers", {}).get(name) for each in records]
-    known = [each for each in found if each is not None]
+    known = [each for each in found if each is not None and "lost" in each]
     if not known:
         return UNKNOWN
     lost = statistics.fmean(each["lost"] for each in known)

@@ -97,6 +97,14 @@ def test_faults_are_told_for_each_subscriber() -> None:
     assert words[9:] == ["310, 33.0", "311, 33.0", "312, 33.0", "0.100"]
 
 
+def test_a_run_of_another_version_has_no_figure_where_it_lacks_one() -> None:
+    old = fault(300, 32.0)
+    del old["summary"]["subscribers"]["s-sub-0"]["lost"]
+    old["summary"]["subscribers"]["s-sub-1"] = None
+    (table,) = tables([old])
+    assert table.lines[0][9:12] == ["-", "-", "302, 32.0"]
+
+
 def test_the_page_has_the_tables() -> None:
     text = page.page(Results([], [], [], [], RUNS), "again")
     assert "<h2>Federator, table 2: delay of a publication at node 6, federated</h2>" in text
