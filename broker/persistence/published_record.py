@@ -15,7 +15,7 @@ import struct
 from array import array
 from collections.abc import Sequence
 
-from broker.persistence.records import MessageRecord
+from broker.persistence.records import PUBLISHED_KIND, MessageRecord
 from broker.wire.errors import MalformedPacket
 from broker.wire.publish_header import PUBLISH, QOS_1, QOS_2, topic_end
 from broker.wire.varint import read_length
@@ -37,7 +37,7 @@ def encode_published(
     has one of them in flight its place << 48 | session << 16 | packet identifier.
     """
     size = _HEAD.size + len(packets) + 8 * len(deliveries)
-    head = _WHOLE.pack(21, size, number, version, count, len(packets), len(deliveries))
+    head = _WHOLE.pack(PUBLISHED_KIND, size, number, version, count, len(packets), len(deliveries))
     return b"%b%b%b" % (head, packets, struct.pack(f">{len(deliveries)}Q", *deliveries))
 
 

@@ -16,7 +16,7 @@ import re
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 from zlib import crc32
 
 VERSION = 5
@@ -92,6 +92,29 @@ class Kind(IntEnum):
     """Messages as the PUBLISH packets that a client sent one behind the other, and the sessions
     that have them in flight (`published_record`)."""
 
+
+MESSAGE_KIND: Final = int(Kind.MESSAGE)
+RUN_KIND: Final = int(Kind.RUN)
+SESSION_KIND: Final = int(Kind.SESSION)
+END_KIND: Final = int(Kind.END)
+SUBSCRIBED_KIND: Final = int(Kind.SUBSCRIBED)
+UNSUBSCRIBED_KIND: Final = int(Kind.UNSUBSCRIBED)
+QUEUED_KIND: Final = int(Kind.QUEUED)
+SENT_KIND: Final = int(Kind.SENT)
+SENT_RUN_KIND: Final = int(Kind.SENT_RUN)
+DEQUEUED_KIND: Final = int(Kind.DEQUEUED)
+ACKNOWLEDGED_KIND: Final = int(Kind.ACKNOWLEDGED)
+INCOMING_KIND: Final = int(Kind.INCOMING)
+RETAINED_KIND: Final = int(Kind.RETAINED)
+LOGGED_KIND: Final = int(Kind.LOGGED)
+SEEN_KIND: Final = int(Kind.SEEN)
+SNAPSHOT_END_KIND: Final = int(Kind.SNAPSHOT_END)
+SHARED_KIND: Final = int(Kind.SHARED)
+START_VECTOR_KIND: Final = int(Kind.START_VECTOR)
+START_TIME_KIND: Final = int(Kind.START_TIME)
+DELIVERED_KIND: Final = int(Kind.DELIVERED)
+PUBLISHED_KIND: Final = int(Kind.PUBLISHED)
+"""The same as numbers: to write a member of an enumeration takes longer."""
 
 BULK = frozenset((Kind.MESSAGE, Kind.RUN, Kind.RETAINED, Kind.LOGGED))
 """Kinds that contain messages and nothing else. They may be moved ahead, as other records refer to
@@ -338,7 +361,9 @@ class RunRecord(NamedTuple):
             len(self.topic),
             len(self.properties),
         )
-        return b"".join((_RECORD.pack(2, size), head, self.topic, self.properties, self.data))
+        return b"".join(
+            (_RECORD.pack(RUN_KIND, size), head, self.topic, self.properties, self.data)
+        )
 
     @classmethod
     def decode(cls, body: bytes) -> RunRecord:
@@ -400,7 +425,7 @@ class SessionRecord(NamedTuple):
         whose = b"" if self.owner is None else len(self.owner).to_bytes(4, "big") + self.owner
         ages = _AGES.pack(*self.ages) if flags & AGED else b""
         body = b"".join((head, self.client_id, self.username, where, whose, ages, self.will))
-        return _RECORD.pack(3, len(body)) + body
+        return _RECORD.pack(SESSION_KIND, len(body)) + body
 
     @classmethod
     def decode(cls, body: bytes) -> SessionRecord:
@@ -449,7 +474,7 @@ class SubscribedRecord(NamedTuple):
     def encode(self) -> bytes:
         """Return SUBSCRIBED as bytes: the record's head and its body."""
         head = _SUBSCRIBED.pack(self.session, self.options, self.identifier)
-        return _RECORD.pack(5, len(head) + len(self.filter)) + head + self.filter
+        return _RECORD.pack(SUBSCRIBED_KIND, len(head) + len(self.filter)) + head + self.filter
 
     @classmethod
     def decode(cls, body: bytes) -> SubscribedRecord:
@@ -477,7 +502,7 @@ class OutgoingRecord(NamedTuple):
         head = _OUTGOING.pack(
             self.session, self.packet_id, self.number, flags, len(self.ids), len(self.shared)
         )
-        kind = Kind.SENT if self.packet_id else Kind.QUEUED
+        kind = SENT_KIND if self.packet_id else QUEUED_KIND
         return b"".join(
             (
                 _RECORD.pack(kind, len(head) + len(self.ids) + len(self.shared)),
@@ -530,7 +555,9 @@ class RetainedRecord(NamedTuple):
             len(self.topic),
             len(self.properties),
         )
-        return b"".join((_RECORD.pack(13, size), head, self.topic, self.properties, self.payload))
+        return b"".join(
+            (_RECORD.pack(RETAINED_KIND, size), head, self.topic, self.properties, self.payload)
+        )
 
     @classmethod
     def decode(cls, body: bytes) -> RetainedRecord:
@@ -573,7 +600,7 @@ class LoggedRecord(NamedTuple):
     def encode(self) -> bytes:
         """Return LOGGED as bytes: the record's head and its body."""
         head = _LOGGED.pack(self.key, self.sequence, self.messages, self.step, self.at)
-        return b"".join((_RECORD.pack(14, len(head) + len(self.data)), head, self.data))
+        return b"".join((_RECORD.pack(LOGGED_KIND, len(head) + len(self.data)), head, self.data))
 
     @classmethod
     def decode(cls, body: bytes) -> LoggedRecord:
@@ -584,12 +611,16 @@ class LoggedRecord(NamedTuple):
 
 def encode_end(session: int) -> bytes:
     """Return END as bytes: the session with this number is over."""
-    return _RECORD.pack(4, 4) + _NUMBER.pack(session)
+    return _RECORD.pack(END_KIND, 4) + _NUMBER.pack(session)
 
 
 def encode_unsubscribed(session: int, topic_filter: bytes) -> bytes:
     """Return UNSUBSCRIBED as bytes: a session's subscription to a filter has ended."""
-    return _RECORD.pack(6, 4 + len(topic_filter)) + _NUMBER.pack(session) + topic_filter
+    return (
+        _RECORD.pack(UNSUBSCRIBED_KIND, 4 + len(topic_filter))
+        + _NUMBER.pack(session)
+        + topic_filter
+    )
 
 
 def encode_message(
@@ -601,7 +632,9 @@ def encode_message(
     epoch, 0 for never; `topic`, `properties`, `payload`: encoded, without their lengths.
     """
     size = _MESSAGE.size + len(topic) + len(properties) + len(payload)
-    head = _WHOLE_MESSAGE.pack(1, size, number, flags, expires, len(topic), len(properties))
+    head = _WHOLE_MESSAGE.pack(
+        MESSAGE_KIND, size, number, flags, expires, len(topic), len(properties)
+    )
     return b"%b%b%b%b" % (head, topic, properties, payload)
 
 
@@ -610,7 +643,9 @@ def encode_sent_run(session: int, packet_id: int, count: int, number: int, qos: 
 
     `session`: its number; `qos`: 1 or 2.
     """
-    return _RECORD.pack(9, _SENT_RUN.size) + _SENT_RUN.pack(session, packet_id, count, number, qos)
+    return _RECORD.pack(SENT_RUN_KIND, _SENT_RUN.size) + _SENT_RUN.pack(
+        session, packet_id, count, number, qos
+    )
 
 
 def encode_dequeued(session: int, packet_id: int, count: int, number: int) -> bytes:
@@ -619,42 +654,44 @@ def encode_dequeued(session: int, packet_id: int, count: int, number: int) -> by
 
     `session`: its number. `packet_id`: of the first message.
     """
-    return _RECORD.pack(10, _DEQUEUED.size) + _DEQUEUED.pack(session, packet_id, count, number)
+    return _RECORD.pack(DEQUEUED_KIND, _DEQUEUED.size) + _DEQUEUED.pack(
+        session, packet_id, count, number
+    )
 
 
 def encode_acknowledged(session: int, packets: bytes) -> bytes:
     """Return ACKNOWLEDGED as bytes: acknowledgements of 4 bytes each, all of one kind."""
-    return _WHOLE_ACKNOWLEDGED.pack(11, 4 + len(packets), session) + packets
+    return _WHOLE_ACKNOWLEDGED.pack(ACKNOWLEDGED_KIND, 4 + len(packets), session) + packets
 
 
 def encode_incoming(session: int, packet_ids: bytes) -> bytes:
     """Return INCOMING as bytes: packet identifiers of 2 bytes each."""
-    return _RECORD.pack(12, 4 + len(packet_ids)) + _NUMBER.pack(session) + packet_ids
+    return _RECORD.pack(INCOMING_KIND, 4 + len(packet_ids)) + _NUMBER.pack(session) + packet_ids
 
 
 def encode_retained(body: bytes) -> bytes:
     """Return RETAINED as bytes, of a body that is encoded."""
-    return _RECORD.pack(13, len(body)) + body
+    return _RECORD.pack(RETAINED_KIND, len(body)) + body
 
 
 def encode_seen(vector: bytes) -> bytes:
     """Return SEEN as bytes. `vector`: as `codec` encodes it."""
-    return _RECORD.pack(15, len(vector)) + vector
+    return _RECORD.pack(SEEN_KIND, len(vector)) + vector
 
 
 def encode_shared(body: bytes) -> bytes:
     """Return SHARED as bytes; `shared_records` encodes its body."""
-    return _RECORD.pack(17, len(body)) + body
+    return _RECORD.pack(SHARED_KIND, len(body)) + body
 
 
 def encode_start_vector(session: int, vector: bytes) -> bytes:
     """Return START_VECTOR of a session. `vector`: as `codec` encodes it."""
-    return _RECORD.pack(18, 4 + len(vector)) + _NUMBER.pack(session) + vector
+    return _RECORD.pack(START_VECTOR_KIND, 4 + len(vector)) + _NUMBER.pack(session) + vector
 
 
 def encode_delivered(session: int, vector: bytes) -> bytes:
     """Return DELIVERED of a session. `vector`: as `codec` encodes it."""
-    return _RECORD.pack(20, 4 + len(vector)) + _NUMBER.pack(session) + vector
+    return _RECORD.pack(DELIVERED_KIND, 4 + len(vector)) + _NUMBER.pack(session) + vector
 
 
 class StartTimeRecord(NamedTuple):
@@ -669,7 +706,7 @@ class StartTimeRecord(NamedTuple):
     def encode(self) -> bytes:
         """Return START_TIME as bytes: the record's head and its body."""
         body = _START_TIME.pack(self.session, self.at, self.offset) + b"".join(self.origins)
-        return _RECORD.pack(19, len(body)) + body
+        return _RECORD.pack(START_TIME_KIND, len(body)) + body
 
     @classmethod
     def decode(cls, body: bytes) -> StartTimeRecord:
@@ -681,7 +718,7 @@ class StartTimeRecord(NamedTuple):
 
 def encode_snapshot_end(segment: int, size: int) -> bytes:
     """Return SNAPSHOT_END. `segment`: its number. `size`: bytes of the snapshot."""
-    return _RECORD.pack(16, _SNAPSHOT_END.size) + _SNAPSHOT_END.pack(segment, size)
+    return _RECORD.pack(SNAPSHOT_END_KIND, _SNAPSHOT_END.size) + _SNAPSHOT_END.pack(segment, size)
 
 
 def decode_number(body: bytes) -> tuple[int, bytes]:
