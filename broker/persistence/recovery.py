@@ -10,7 +10,7 @@ from broker.base.sequence_set import subtract
 from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.replay_log import LogEntry, restored_batch
 from broker.cluster.link.codec import read_link_packets, split_key
-from broker.cluster.link.message_batch import MessageBatch, is_batch
+from broker.cluster.link.message_batch import age_batch, is_batch
 from broker.cluster.link.version_vector import decode_vector
 from broker.cluster.sessions.message_vectors import ranges_of
 from broker.cluster.sessions.session_codec import (
@@ -142,9 +142,8 @@ class Recovery:
         key, sequence, data = record.key, record.sequence, record.data
         came = self._expires(record.at) or self.now
         if not record.step and is_batch(data):
-            batch = MessageBatch.read(data)
-            if batch.version == 5 and came < at:  # `at` leaves out when this broker was down
-                data = batch.aged(round((at - came) * 1000)).encode()
+            if came < at:  # `at` leaves out when this broker was down
+                data = age_batch(data, round((at - came) * 1000))
             return restored_batch(key, sequence, record.messages, data, at, whole=True)
         message = next(read_link_packets(data, came))[2]
         if record.step:

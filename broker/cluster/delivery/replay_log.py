@@ -22,7 +22,7 @@ from broker.cluster.link.codec import (
     read_link_messages,
     with_expiry,
 )
-from broker.cluster.link.message_batch import MessageBatch
+from broker.cluster.link.message_batch import MessageBatch, age_batch
 from broker.cluster.link.version_vector import OriginWindow, Vector
 from broker.cluster.strategy.routing_strategy import every_topic
 from broker.core.connection import Connection
@@ -209,8 +209,7 @@ class LogEntry:
         if later <= 0:
             return data
         if self._step < 0:
-            batch = MessageBatch.read(data)
-            return batch.aged(later).encode() if batch.version == 5 else data
+            return age_batch(data, later)
         if self.expires_at is None:
             return data
         return with_expiry(data, max(0, round(self.expires_at - now)))

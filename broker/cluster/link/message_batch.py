@@ -119,9 +119,10 @@ def encode_batch(
     """Return a batch.
 
     `key`, `sequence`: the origin, and the number of the first message; `packets`: `count` PUBLISH
-    packets of MQTT `version`, all of this `qos`; `age`: ms since their expiry intervals were right.
+    packets of MQTT `version`, all of this `qos`; `age`: ms since their expiry intervals were right,
+    0 for packets of 3.x, which have none.
     """
-    if age and version == 5:
+    if age:
         packets = age.to_bytes(_AGE, "big") + packets
         version |= _AGED
     first, topic = _BEGINS[qos]
@@ -145,6 +146,16 @@ def is_batch(data: bytes) -> bool:
     """Whether a PUBLISH of a link (`data`) is a batch."""
     body = read_length(data, 1)[1]
     return data.startswith(TOPIC_FIELD, body) and data[0] in _AHEAD
+
+
+def age_batch(data: bytes, more: int) -> bytes:
+    """Return a batch (`data`) as it is `more` ms later; as it is, if nothing in it expires.
+
+    Raises MalformedPacket: it is none.
+    """
+    batch = MessageBatch.read(data)
+    aged = batch.aged(more)
+    return data if aged is batch else aged.encode()
 
 
 class MessageBatch:
@@ -267,7 +278,10 @@ class MessageBatch:
             raise MalformedPacket("batch on a link with fewer messages than it says")
 
     def aged(self, more: int) -> MessageBatch:
-        """Return the batch as it is `more` ms later."""
+        """Return the batch as it is `more` ms later: this one, if nothing in it expires, as its
+        packets are of MQTT 3.x."""
+        if self.version != 5:
+            return self
         age = min(OLDEST, self.age + more)
         return MessageBatch(
             self.key, self.sequence, self.packets, self.count, self.version, self.qos, age
