@@ -282,10 +282,10 @@ def test_a_selective_neighbour_gets_the_messages_of_a_batch_that_it_wants() -> N
     walks, link = world.node.cluster.walks, neighbour.link()
     topics = [b"a", b"a/b", b"b", b"b", b"a", b"b", b"a/b", b"a"]
     entry = batch_entry(KEYS[0], 1, [(topic, payload(n)) for n, topic in enumerate(topics, 1)])
-    found = walks.wanted([entry], link, {KEYS[0]: OriginWindow(0, 0.0)}, 0.0)
+    found = walks.wanted([entry], link, {KEYS[0]: OriginWindow(0, 0.0)})
     assert [(part.sequence, part.count) for part in found] == [(1, 2), (5, 1), (7, 2)]
     assert [one[1] for one in told(found)] == [1, 2, 5, 7, 8]
-    found = walks.wanted([entry], link, {KEYS[0]: OriginWindow(1, 0.0)}, 0.0)
+    found = walks.wanted([entry], link, {KEYS[0]: OriginWindow(1, 0.0)})
     assert [one[1] for one in told(found)] == [2, 5, 7, 8]
 
 

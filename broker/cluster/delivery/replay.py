@@ -95,11 +95,9 @@ class LogWalks:
         bytes have to wait; `once`: what is logged meanwhile is left out."""
         return LogWalk(self, link, seen, take, then, may, once=once)
 
-    def wanted(
-        self, candidates: list[LogEntry], link: Link, seen: Vector, now: float
-    ) -> list[LogEntry]:
-        """Return what of the `candidates` is both lacked and wanted behind `link` at `now` (s);
-        `seen`: what has been there."""
+    def wanted(self, candidates: list[LogEntry], link: Link, seen: Vector) -> list[LogEntry]:
+        """Return what of the `candidates` is both lacked and wanted behind `link`; `seen`: what has
+        been there."""
         strategy, chosen = self.strategy, self.above.sharing.chosen_behind
         wanted, orphans = strategy.wanted_behind(link), strategy.wanted_behind(link, gone=True)
         gone = {key for key in {entry.key for entry in candidates} if self.orphans.gone(key)}
@@ -196,7 +194,7 @@ class LogWalk:
             if self._at < self._until:
                 self._scan()
             elif self._next < len(self._found):
-                entries, behind = self._lacking(now)
+                entries, behind = self._lacking()
                 whole = size + sum(entry.size for entry in entries)
                 wait = self._may(whole)
                 if not wait:
@@ -237,7 +235,7 @@ class LogWalk:
             self._found = in_order(self._found, self._mixed)
             self._mixed.clear()
 
-    def _lacking(self, now: float) -> tuple[list[LogEntry], int]:
+    def _lacking(self) -> tuple[list[LogEntry], int]:
         """Return what is taken next, and where in `_found` the entries behind that begin."""
         work, behind, most = 0, self._next, min(self._next + FEW, len(self._found))
         while behind < most and work < TAKEN * FEW:
@@ -246,4 +244,4 @@ class LogWalk:
             behind += 1
         self._turns.work += work
         candidates = self._found[self._next : behind]
-        return self._walks.wanted(candidates, self._link, self._seen, now), behind
+        return self._walks.wanted(candidates, self._link, self._seen), behind
