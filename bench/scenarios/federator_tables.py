@@ -80,9 +80,9 @@ ABOUT_FAULTS = [
     "Subscribers are at b4, the core, at b2, which has two ways to the core (by b1 and b5), "
     "and at b7; b6 publishes. What is killed at b6 (publisher) and b2 (subscriber) is back "
     "after 2 s, what is killed at b1 (parent) and b4 (core) stays away.",
-    "Lost is what the publisher's broker accepted at QoS 2 and a subscriber did not get that "
-    "was connected. An outage is the longest time of which a subscriber got nothing that was "
-    "published.",
+    "Lost is what the publisher's broker accepted at QoS 2 and a subscriber did not get that was "
+    "connected. The run ends when nothing has come for 20 s; what is late by more counts as lost. "
+    "An outage is the longest time of which a subscriber got nothing that was published.",
     "A federator that restarts numbers its publications from 0 again. The others take them "
     "for duplicates, until it has published as many as in its first life.",
     "Nobody notices that a core has died until it was silent for three intervals (30 s), and "
