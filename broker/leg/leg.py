@@ -60,9 +60,9 @@ UNSUPPORTED = (0x01, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
 """Codes of a CONNACK by which a broker refuses the version of MQTT."""
 
 
-CLOSINGS = 2
-"""Connections that a foreign broker closes without an answer before the bit of a bridge is left
-out."""
+UNANSWERED = 2
+"""CONNECT packets in a row to which a foreign broker gives no CONNACK before it is tried in another
+version of MQTT, or without the bit of a bridge."""
 OLD_CODES = (
     "accepted",
     "unacceptable protocol version",
@@ -188,7 +188,8 @@ class Leg:
         self._crossing = Crossing(settings.name, settings.rules, rng)
         self._rings = 0  # those that were logged
         self._plain = False  # the foreign broker does not take the bridge's bit of MQTT 3.1.1
-        self._closings = 0  # connections that it closed in answer to that bit
+        self._answered = False  # whether its CONNACK has come
+        self._unanswered = 0  # CONNECT packets in a row without one
         self._will = bool(settings.state_topic)  # it takes a retained will
 
     # ---------------------------------------------------------------- outputs
@@ -265,11 +266,11 @@ class Leg:
             return
         self.counters.failures += 1
         where = f"leg {self.settings.name} to {self.settings.address}"
-        if self.state is State.CONNECTING and self.version == 4 and not self._plain:
-            self._closings += 1
-            if self._closings >= CLOSINGS:
-                self._plain = True
-                why += "; MQTT 3.1.1 is tried without the bit of a bridge"
+        if self.state is State.CONNECTING and not self._answered:
+            self._unanswered += 1
+            if self._unanswered >= UNANSWERED:
+                self._speak_otherwise()
+                why += f"; {self._language()} is tried"
         self._on(Input.LOST, now)
         # The same again and again is one line.
         level = "debug" if why == self.last_error else "warning"
@@ -324,6 +325,7 @@ class Leg:
             case Action.GREET:
                 self._due = now + PATIENCE
                 self._there.clear()
+                self._answered = False
                 self._crossing.begin(self.version, self._plain, now)
                 self._there_send(self._connect(self.settings.client_id, foreign=True))
             case Action.ENTER:
@@ -491,11 +493,10 @@ class Leg:
         self._due = now + self._keep_alive / 2 if self._keep_alive else now + 1e9
         self._log(
             "info",
-            f"leg {self.settings.name} to {self.settings.address} is up (MQTT "
-            f"{'5' if self.version == 5 else '3.1.1'})",
+            f"leg {self.settings.name} to {self.settings.address} is up ({self._language()})",
         )
         self.last_error = ""
-        self._closings = 0
+        self._unanswered = 0
         self._publish_state(b"1", now)
         self._look_for_rings(now)
 
@@ -559,7 +560,25 @@ class Leg:
         elif data[0] >> 4 != PacketType.UNSUBACK:
             self.lost(f"{type(packet).__name__.upper()} is not for a client", now)
 
+    def _speak_otherwise(self) -> None:
+        """Choose how to connect next: MQTT 5, 3.1.1 as a bridge, 3.1.1, and from the start."""
+        self._unanswered = 0
+        if self.version == 5:
+            if not self.settings.version:
+                self.version = 4
+        elif not self._plain:
+            self._plain = True
+        else:
+            self.version, self._plain = self.settings.version or 5, False
+
+    def _language(self) -> str:
+        """Return how the leg connects, for people."""
+        if self.version == 5:
+            return "MQTT 5"
+        return "MQTT 3.1.1 without the bit of a bridge" if self._plain else "MQTT 3.1.1"
+
     def _foreign_connack(self, packet: Connack, now: float) -> None:
+        self._answered = True
         if packet.code:
             self._refused(packet, now)
             return
@@ -582,10 +601,8 @@ class Leg:
     def _refused(self, packet: Connack, now: float) -> None:
         """Note that the foreign broker does not let the leg in, and choose how to come again."""
         code = packet.code
-        if code in UNSUPPORTED and self.version == 4 and not self._plain:
-            self._plain = True
-        elif code in UNSUPPORTED and not self.settings.version:
-            self.version, self._plain = (4 if self.version == 5 else 5), False
+        if code in UNSUPPORTED:
+            self._speak_otherwise()
         elif code == ReasonCode.RETAIN_NOT_SUPPORTED:
             self._will = False
         said = (packet.properties or {}).get(Property.REASON_STRING, "")

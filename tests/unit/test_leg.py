@@ -259,6 +259,25 @@ def test_a_refusal_of_mqtt_5_is_followed_by_3_1_1() -> None:
     assert leg.version == 5
 
 
+@pytest.mark.parametrize("answer", [b"\x20\x02\x00\x01", None])
+def test_a_broker_that_understands_nothing_is_tried_in_each_way(answer: bytes | None) -> None:
+    """Whether it refuses the version, or closes twice."""
+    for version, ways in ((0, (5, 0x84, 4)), (5, (5,)), (4, (0x84, 4))):
+        leg, tried = new(version=version), []
+        for _ in range(1 if answer else 2):
+            for _ in range(2 * len(ways)):
+                due = leg.next_deadline() or 0.0
+                leg.tick(due)
+                leg.dialled(None, due)
+                tried += [e.data[8] for e in leg.take_effects() if isinstance(e, ToForeign)]
+                if answer is None:
+                    leg.lost("it closes", due)
+                else:
+                    leg.foreign_received(answer, due)
+        times = 1 if answer else 2
+        assert tried == [way for _ in range(2) for way in ways for _ in range(times)]
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -505,7 +524,7 @@ def test_an_echo_is_dropped_where_there_is_no_no_local(qos: int) -> None:
     joined = Joined(version=4, edit=without_bit)
     joined.advance(4 * LONGEST)
     assert joined.up
-    assert any("without the bit of a bridge" in line for line in joined.log)
+    assert any("without the bit of a bridge is tried" in line for line in joined.log)
     here, there = clients(joined)
     for payload in (b"1", b"2", b"2"):
         joined.send(here, Publish("t", payload, qos, packet_id=7))
