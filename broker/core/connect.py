@@ -517,7 +517,8 @@ class ConnectHandshake(Owner):
         conn.answered()
         if not conn.closed and not conn.closing and self.connect is not None:
             self._accept(self.connect, now, stamp)
-        conn.resume(now)
+        if not conn.waiting:  # for its session, now
+            conn.resume(now)
 
     def _accept(self, connect: Connect, now: float, stamp: int = 0, *, read: bool = False) -> None:
         """Let a client in. `stamp`: when its connection began, if it has waited for its session

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from broker.base.limits import Limits
 from broker.cluster.link.control_records import DIRECTORY
 from broker.cluster.strategy.directory import CLIENT, POST_INTERVAL
+from broker.cluster.strategy.subscription_barrier import ADMITS
 from broker.core.session_owner import ANONYMOUS, KEPT, Entry
-from broker.wire import Property, Subscribe, SubscriptionRequest
+from broker.wire import Pingreq, Property, Subscribe, SubscriptionRequest
 from routing.link_state import CHANGES
 from routing.listing import encode_changes
 from tests.unit.link_harness import Neighbour, bid, lone, ping
@@ -155,6 +156,24 @@ def test_a_client_is_found_before_its_announcement_is_handled() -> None:
     assert here.closed
     assert ("older-there", bid(101)) in world.node.cluster.session_merge._merges
     assert not world.node.cluster.directory._late
+
+
+def test_a_connection_that_waited_to_be_admitted_is_not_read_while_its_session_comes() -> None:
+    """Else it would count as one whose authentication does not end."""
+    world = lone(routing="topic", link_timeout=10_000.0)
+    world.node.cluster.barrier._admits_until = world.now + ADMITS
+    world.node.cluster.barrier._begins_until = world.now + ADMITS
+    one = Neighbour(world, 101)
+    one.child()
+    comes = world.open()
+    comes.send(connect_packet("c", clean=False, properties=KEPT_LONG))
+    assert "c" not in world.node.takeover._pending, "it is not admitted yet"
+    known(world, one, 2, **{(CLIENT + b"c").decode(): entry(NEW)})
+    world.advance(ADMITS)
+    assert "c" in world.node.takeover._pending
+    assert comes.conn.waiting
+    comes.send(Pingreq())
+    assert not comes.take() and not comes.closed
 
 
 def test_a_broker_that_is_lost_while_they_are_looked_at() -> None:
