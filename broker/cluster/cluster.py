@@ -190,6 +190,7 @@ class Cluster:
             node,
             clock=self.clock,
             forwarder=self.forwarder,
+            strategy=self.strategy,
             acks=self.acks,
             gap_recovery=self.gap_recovery,
             delivered_ranges=self.delivered_ranges,

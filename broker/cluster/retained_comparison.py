@@ -10,6 +10,7 @@ for clients not to notice.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from broker.base.hybrid_clock import END, HybridClock
@@ -139,11 +140,16 @@ class RetainedComparison:
         """Note at `now` (s) that a message was missing here: more may come."""
         self._restored = now
 
-    def pass_on(self, source: Link | None, data: bytes, now: float) -> None:
+    def pass_on(
+        self, source: Link | None, data: bytes, now: float, paths: Sequence[Link] = ()
+    ) -> None:
         """Pass on a message, as the bytes `data`, that was missing here: neighbours may lack it,
         too. A neighbour with a long queue, or one that is sending the same messages, is compared
         with later instead. `source`: the link that it came on, None: it was written here; `now`:
-        s."""
+        s; `paths`: the links that it would have taken from here as it was published."""
+        for link in paths:
+            if link is not source and link not in self._forwarder.live_links:
+                self._send(link, data)
         for link in self._forwarder.live_links:
             if link is source:
                 continue

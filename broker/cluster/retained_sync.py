@@ -8,6 +8,7 @@ What it missed comes with a comparison (`retained_comparison`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from broker.base import costs
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from broker.cluster.retained_comparison import RetainedComparison
     from broker.cluster.sessions.delivered_ranges import DeliveredRanges
     from broker.cluster.sessions.session_history import SessionHistory
+    from broker.cluster.strategy.routing_strategy import RoutingStrategy
     from broker.core.connection import Connection
 
 
@@ -47,14 +49,15 @@ class RetainedSync:
         *,
         clock: HybridClock,
         forwarder: Forwarder,
+        strategy: RoutingStrategy,
         acks: LinkAcks,
         gap_recovery: GapRecovery,
         delivered_ranges: DeliveredRanges,
         history: SessionHistory,
         comparison: RetainedComparison,
     ) -> None:
-        """`node`: this broker; `clock`: makes the stamps of writes;
-        `forwarder`: numbers and passes on messages; `acks`: says whether the log has room;
+        """`node`: this broker; `clock`: makes the stamps of writes; `forwarder`: numbers and passes
+        on messages; `strategy`: which links they take; `acks`: says whether the log has room;
         `gap_recovery`: holds messages back until older ones have come; `delivered_ranges`: delivers
         to sessions that lack a message; `history`: notes what sessions got; `comparison`: with
         neighbours, brings what is missing here."""
@@ -64,6 +67,7 @@ class RetainedSync:
         self._digests = self.store.digests
         self.clock = clock
         self._forwarder = forwarder
+        self._strategy = strategy
         self._acks = acks
         self._gap_recovery = gap_recovery
         self._delivered_ranges = delivered_ranges
@@ -213,8 +217,13 @@ class RetainedSync:
             not message.payload and message.stamp.expires_at_ms != message.stamp.time >> LOGICAL
         )
         fresh = True
+        paths: Sequence[Link] = ()
         if logged:
             new = forwarder.accept(key, sequence, 1, now)
+            if new:
+                # Brokers behind this one on the origin's tree take what comes from here for
+                # complete: they would count its number as not meant for them.
+                paths = self._strategy.everywhere(key)
             fresh = bool(new) or (window is not None and sequence <= window.begin)
             if new and not gone:
                 # If it still arrives over a link, it is not passed on: neighbours that lack it ask
@@ -234,7 +243,7 @@ class RetainedSync:
                     fresh = True
         elif not old and sequence and window is not None:
             fresh = sequence <= window.begin or window.missing(sequence)
-        self._comparison.pass_on(link, data, now)
+        self._comparison.pass_on(link, data, now, paths)
         if fresh and change is not Change.TAKEN and not gone:
             if self.node.sessions:
                 self._history.retained_synced(key, sequence, message)

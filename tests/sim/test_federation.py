@@ -564,6 +564,10 @@ ONCE_BAD = {
         "what a broker published since it lost its data waited again for what was lost "
         "whenever its way changed"
     ),
+    661009046: (
+        "a comparison brought a retained message to a broker that passed it on over the spanning "
+        "tree only, and said to one behind it on the origin's tree that nothing was missing"
+    ),
 }
 
 
