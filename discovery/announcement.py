@@ -23,6 +23,8 @@ MAX_DATAGRAM = 512
 MAX_CLUSTER = 64
 MAX_NAME = 64
 MAC_BYTES = 32
+MAX_WALL = 1 << 52
+"""ms since the epoch: what a float still tells apart to the millisecond, 140,000 years."""
 SOURCE_BYTES = 16
 """IPv6, or IPv4 written as IPv6 does it (RFC 4291 2.5.5.2)."""
 SIGNATURE_BYTES = SOURCE_BYTES + MAC_BYTES
@@ -166,6 +168,8 @@ def decode(
     name, offset = _read_text(data, offset, end, "broker name", MAX_NAME)
     if port == 0:
         raise AnnouncementError("garbage", "advertised port is 0")
+    if wall_ms > MAX_WALL:
+        raise AnnouncementError("garbage", f"time of day {wall_ms} ms is out of range")
     if is_wildcard(advertised):
         advertised = ""
     else:

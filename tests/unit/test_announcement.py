@@ -166,6 +166,7 @@ BELL = GOLDEN[:-3] + b"o\x07e"
         (GOLDEN[:-3] + b"o\xffe", None, None, "garbage", "UTF-8"),
         (GOLDEN.replace(b"\x07\x5b", b"\0\0"), None, None, "garbage", "port is 0"),
         (GOLDEN[:32] + b"\xff" + GOLDEN[33:], None, None, "garbage", "cut off"),
+        (GOLDEN[:22] + b"\xff" * 8 + GOLDEN[30:], None, None, "garbage", "out of range"),
     ],
 )
 def test_a_wrong_announcement_is_refused_with_its_reason(
