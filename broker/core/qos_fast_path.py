@@ -73,6 +73,10 @@ NO_IDENTIFIERS: Final = range(0)
 FEWEST: Final = 4
 """packets that are worth treating as one piece."""
 
+LOOKAHEAD: Final = 512
+"""acknowledgements that are looked at in one piece: each that is not as it should be has the others
+looked at again."""
+
 STRETCH: Final = 1024
 STRETCH_BYTES: Final = 65_536
 """Packets of different sizes, and their bytes, that `OutgoingBatch.add` gets in one piece, at most:
@@ -142,7 +146,7 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
 def _consecutive(first: int, data: bytes, position: int, size: int) -> range:
     """Return the identifiers of a run of acknowledgements when they count upwards, as they mostly
     do; else nothing."""
-    count = (size - position) // 4
+    count = min((size - position) // 4, LOOKAHEAD)
     if count < FEWEST or first not in ANSWERS:
         return NO_IDENTIFIERS
     for at, byte in ((position, first), (position + 1, 2)):
