@@ -9,6 +9,15 @@ from dataclasses import dataclass
 class DialForeign:
     """Open a connection to the foreign broker. Answer: `Leg.dialled`, or `Leg.lost`."""
 
+    place: int = 0
+    """Which of its addresses."""
+
+
+@dataclass(frozen=True, slots=True)
+class TryHome:
+    """Find out whether a connection to the first address can be opened, and close it. Answer:
+    `Leg.home_answers`, or none."""
+
 
 @dataclass(frozen=True, slots=True)
 class ToForeign:
@@ -43,4 +52,4 @@ class Log:
     text: str
 
 
-LegEffect = DialForeign | ToForeign | Enter | ToHere | Close | Log
+LegEffect = DialForeign | TryHome | ToForeign | Enter | ToHere | Close | Log

@@ -12,9 +12,20 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
+from broker.leg.addresses import Addresses
 from broker.leg.crossing import Crossing
-from broker.leg.effects import Close, DialForeign, Enter, LegEffect, Log, ToForeign, ToHere
+from broker.leg.effects import (
+    Close,
+    DialForeign,
+    Enter,
+    LegEffect,
+    Log,
+    ToForeign,
+    ToHere,
+    TryHome,
+)
 from broker.leg.leg_states import Action, Input, State, transition
 from broker.leg.packets import CROSSING, PacketCutter
 from broker.leg.rules import Rules
@@ -54,6 +65,17 @@ NOTE = "$leg/subscribed/"
 """Ahead of filters to which the session here subscribes for a note only, as nobody publishes there:
 behind it are QoS and filter of a subscription at the foreign broker. So the leg knows after a
 restart which ones it has there."""
+AT = "$leg/at/"
+"""Ahead of the foreign address that the leg was connected to last, such a note as well, if it has
+several."""
+TAKEN_OVER_PAUSE = 15.0
+"""s until the next dial at least, if another client has taken the foreign session over: two that
+take it from each other do so rarely."""
+OWN_PAUSE = 300.0
+"""s until the next dial at least, if the foreign broker is none: dialling there again would make a
+ring again."""
+QUEUE_LOOK = 1.0
+"""s between two looks of a lazy leg whether messages wait for it."""
 CROSSES = (State.SUBSCRIBING, State.UP)
 """States in which messages cross."""
 UNSUPPORTED = (0x01, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
@@ -82,6 +104,17 @@ def describe(code: int) -> str:
         return ReasonCode(code).name.lower().replace("_", " ")
     except ValueError:
         return "unknown reason"
+
+
+class Start(Enum):
+    """When a leg is connected, as `start_type` of Mosquitto's bridges."""
+
+    AUTOMATIC = "automatic"
+    """Always."""
+    LAZY = "lazy"
+    """While messages cross."""
+    ONCE = "once"
+    """Until it is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +147,29 @@ class LegSettings:
     """Topic aliases that this broker takes."""
     maximum_packet_size: int = MAX_PACKET_SIZE
     """bytes that this broker takes."""
+    more_addresses: tuple[str, ...] = ()
+    """Further ones, HOST:PORT each."""
+    round_robin: bool = False
+    """Whether all addresses are equal; else the first one is dialled first."""
+    start: Start = Start.AUTOMATIC
+    idle_timeout: float = 60.0
+    """s without messages after which a lazy leg disconnects."""
+    threshold: int = 1
+    """Messages that have to wait here for a lazy leg to connect."""
+    max_qos: int = 2
+    """The highest QoS of messages that cross."""
+    foreign_client_id: str = ""
+    """The client id at the foreign broker; "": one made of the name."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All addresses."""
+        return (self.address, *self.more_addresses)
 
     @property
     def client_id(self) -> str:
         """The client id at the foreign broker."""
-        return f"mqttree-{self.name}"
+        return self.foreign_client_id or f"mqttree-{self.name}"
 
     @property
     def session(self) -> str:
@@ -148,15 +199,20 @@ class LegCounters:
     """How often the foreign broker had forgotten the session."""
     refused_filters: list[str] = field(default_factory=list)
     """Filters that a broker has refused, of this connection."""
+    moves: int = 0
+    """How often it went on at another address."""
 
 
 class Leg:
     """One leg. The driver hands in what happens, with the time, and takes the effects."""
 
-    def __init__(self, settings: LegSettings, rng: random.Random, now: float) -> None:
-        """`settings`: how it connects; `rng`: draws pauses; `now`: s; it dials at once."""
+    def __init__(
+        self, settings: LegSettings, rng: random.Random, now: float, *, standby: bool = False
+    ) -> None:
+        """`settings`: how it connects; `rng`: draws pauses; `now`: s; it dials at once, unless
+        `standby`: then it waits for `take_turn`."""
         self.settings = settings
-        self.state = State.WAITING
+        self.state = State.STANDBY if standby else State.WAITING
         self.counters = LegCounters()
         self.version = settings.version or 5
         """The version of MQTT in which it speaks to both, 5 or 4 (3.1.1)."""
@@ -164,6 +220,11 @@ class Leg:
         """Of the user at the foreign broker, for the next connection."""
         self.last_error = ""
         """Why it was not up last."""
+        self.waiting = 0
+        """Messages that wait in the session here; the driver sets it ahead of `tick`."""
+        self.entered: LocalSession | None = None
+        """The session here once this broker has let the leg in; the driver sets it ahead of
+        `here_received` while the leg is entering."""
         self._rng = rng
         self._effects: list[LegEffect] = []
         self._due = now  # to dial, to give up, or to ping
@@ -191,6 +252,11 @@ class Leg:
         self._answered = False  # whether its CONNACK has come
         self._unanswered = 0  # CONNECT packets in a row without one
         self._will = bool(settings.state_topic)  # it takes a retained will
+        self._addresses = Addresses(len(settings.addresses), settings.round_robin)
+        self._crossed = 0  # messages, when they were counted last
+        self._busy = now  # when one crossed last, as far as known
+        self._heir = False  # another gateway of this name has had both sessions
+        self._tries_otherwise = False  # the next CONNECT differs from the one that failed
 
     # ---------------------------------------------------------------- outputs
 
@@ -201,7 +267,12 @@ class Leg:
 
     def next_deadline(self) -> float | None:
         """When `tick` is due (s); None: never."""
-        return None if self.state is State.STOPPED else self._due
+        return None if self.state in (State.STOPPED, State.STANDBY) else self._due
+
+    @property
+    def address(self) -> str:
+        """The address of the foreign broker that is dialled, or connected to."""
+        return self.settings.addresses[self._addresses.place]
 
     @property
     def reads(self) -> bool:
@@ -239,18 +310,63 @@ class Leg:
 
     def tick(self, now: float) -> None:
         """Do what is due at `now` (s)."""
-        if now < self._due or self.state is State.STOPPED:
+        if now < self._due or self.state in (State.STOPPED, State.STANDBY):
             return
         if self.state is State.WAITING:
             self._on(Input.DUE, now)
+        elif self.state is State.RESTING:
+            self._due = now + QUEUE_LOOK
+            if self.waiting >= self.settings.threshold:
+                self._on(Input.NEEDED, now)
         elif self.state is not State.UP:
             self.lost(f"no answer within {PATIENCE:g} s", now)
         elif self._keep_alive and now >= self._heard + 1.5 * self._keep_alive:
             self.lost("it is silent", now)
+        elif self._idle(now):
+            self._log("info", f"leg {self.settings.name} rests, as nothing is to be sent")
+            self._on(Input.IDLE, now)
+            self._due = now + QUEUE_LOOK
         else:
-            self._there_send(encode_packet(Pingreq(), self.version))
-            self._due = now + self._keep_alive / 2
+            if self._keep_alive:
+                self._there_send(encode_packet(Pingreq(), self.version))
+            self._due = now + self._interval()
             self._look_for_rings(now)
+            if self._addresses.looks_home(now):
+                self._effects.append(TryHome())
+
+    def _interval(self) -> float:
+        """Return s between two ticks of a leg that is up."""
+        return self._keep_alive / 2 if self._keep_alive else PATIENCE
+
+    def _idle(self, now: float) -> bool:
+        """Return whether a lazy leg has nothing to do at `now` (s)."""
+        crossed = self.messages_in + self.messages_out
+        if crossed != self._crossed or self.waiting:
+            self._crossed, self._busy = crossed, now
+        return self.settings.start is Start.LAZY and now - self._busy >= self.settings.idle_timeout
+
+    def home_answers(self, now: float) -> None:
+        """Go back to the first address, which answers at `now` (s)."""
+        if self.state is State.UP:
+            away = self.address
+            self._addresses.go_home()
+            self._on(Input.LOST, now)
+            self._due = now
+            self._log("info", f"leg {self.settings.name} goes back to {self.address} from {away}")
+
+    def stand_by(self, why: str, now: float) -> None:
+        """Let another gateway of this name have both sessions. `why`: for the log; `now`: s."""
+        if self.state not in (State.STANDBY, State.STOPPED):
+            self._on(Input.YIELD, now)
+            self._log("info", f"leg {self.settings.name} is on standby: {why}")
+
+    def take_turn(self, now: float, *, heir: bool) -> None:
+        """Dial at `now` (s), as no other gateway of this name does. `heir`: another one did, so
+        that the foreign broker may have a session, and another broker of the federation its
+        counterpart."""
+        if self.state is State.STANDBY:
+            self._heir = heir
+            self._on(Input.TURN, now)
 
     def dialled(self, session: LocalSession | None, now: float) -> None:
         """Note that the connection to the foreign broker stands. `session`: the one here, None if
@@ -259,19 +375,26 @@ class Leg:
         self._heard = now
         self._on(Input.DIALLED, now)
 
-    def lost(self, why: str, now: float) -> None:
+    def lost(self, why: str, now: float, least: float = 0.0) -> None:
         """Note that a connection could not be opened or has ended; harmless when repeated. `why`:
-        for the log; `now`: s."""
-        if self.state in (State.WAITING, State.STOPPED):
+        for the log; `now`: s; `least`: s until the next dial at least."""
+        if self.state in (State.WAITING, State.RESTING, State.STANDBY, State.STOPPED):
             return
         self.counters.failures += 1
-        where = f"leg {self.settings.name} to {self.settings.address}"
+        where = f"leg {self.settings.name} to {self.address}"
         if self.state is State.CONNECTING and not self._answered:
             self._unanswered += 1
-            if self._unanswered >= UNANSWERED:
+            if self._unanswered >= UNANSWERED or self.settings.start is Start.ONCE:
                 self._speak_otherwise()
                 why += f"; {self._language()} is tried"
+        if self.settings.start is Start.ONCE and not self._tries_otherwise:
+            self._on(Input.ENDED, now)
+            self.last_error = why
+            self._log("warning", f"{where}: {why}; it is not dialled again (start once)")
+            return
+        self._addresses.lost(was_up=self.state is State.UP)
         self._on(Input.LOST, now)
+        self._due = max(self._due, now + least)
         # The same again and again is one line.
         level = "debug" if why == self.last_error else "warning"
         self.last_error = why
@@ -316,21 +439,22 @@ class Leg:
             case Action.DIAL:
                 self._due = now + PATIENCE
                 self._cleaned = False
-                self._effects.append(DialForeign())
+                self._effects.append(DialForeign(self._addresses.place))
             case Action.DIAL_AGAIN:
                 self._due = now + PATIENCE
                 self._cleaned = True
                 self._there_send(encode_packet(Disconnect(), self.version))
-                self._effects += (Close(), DialForeign())
+                self._effects += (Close(), DialForeign(self._addresses.place))
             case Action.GREET:
                 self._due = now + PATIENCE
                 self._there.clear()
-                self._answered = False
+                self._answered = self._tries_otherwise = False
                 self._crossing.begin(self.version, self._plain, now)
                 self._there_send(self._connect(self.settings.client_id, foreign=True))
             case Action.ENTER:
                 self._here.clear()
                 self._swallowed.clear()
+                self.entered = None
                 self._effects.append(Enter())
                 self._here_send(self._connect(self.settings.session, foreign=False))
             case Action.SUBSCRIBE:
@@ -403,7 +527,7 @@ class Leg:
         self._rings = self._crossing.rings
         self._log(
             "warning",
-            f"leg {self.settings.name}: what it sends to {self.settings.address} comes back to "
+            f"leg {self.settings.name}: what it sends to {self.address} comes back to "
             "this federation by another way: that broker has a second leg or a bridge, or is one "
             "of this federation. Topics in which a message goes round are muted",
         )
@@ -411,7 +535,7 @@ class Leg:
     def _clean_start(self, foreign: bool) -> bool:
         """Return whether CONNECT ends an old session. In MQTT 3.1.1 this also makes the new one end
         with its connection."""
-        if self._known is not None:
+        if self._known is not None or self._heir:
             return False
         return self.version == 5 or (foreign and not self._cleaned)
 
@@ -420,19 +544,18 @@ class Leg:
         self._forget = False
         self.counters.refused_filters.clear()
         self._due = now + PATIENCE
-        settings, known = self.settings, self._known
-        if known is not None and not self._present:
-            self.counters.sessions_lost += 1
-            self._log(
-                "warning",
-                f"leg {settings.name}: the foreign broker has lost the session: what it had not "
-                "acknowledged is sent again, and may come twice there",
-            )
-            self._swallowed.update(known.incoming)
-            for packet_id in known.incoming:
+        settings = self.settings
+        if self._known is not None and self._lacks_counterpart(self._known):
+            # Others will have their identifiers.
+            self._swallowed.update(self._known.incoming)
+            for packet_id in self._known.incoming:
                 self._here_send(PUBREL_HEAD + PACKET_IDS[packet_id])
+        if self._present and (self._moved() or (self._heir and self._known is None)):
+            # What this session received with our identifiers was released elsewhere, or never is.
+            self._there_send(b"".join(PUBREL_HEAD + number for number in PACKET_IDS[1:65536]))
+        self._heir = False
         wanted = {topic_filter for topic_filter, _ in settings.rules.outgoing}
-        old = [f for f in self._known_here() if f not in wanted and not f.startswith(NOTE)]
+        old = [f for f in self._known_here() if f not in wanted and not f.startswith((NOTE, AT))]
         if old:
             self._here_send(encode_packet(Unsubscribe(UNSUBSCRIBE_ID, old), self.version))
         self._subscribe_there()
@@ -440,12 +563,39 @@ class Leg:
         for packets in early:
             self._foreign_packets(packets, now)
 
+    def _lacks_counterpart(self, known: LocalSession) -> bool:
+        """Return whether the foreign session does not belong to the one here (`known`), and say
+        so."""
+        settings = self.settings
+        if self._moved():
+            self.counters.moves += 1
+            self._log(
+                "info",
+                f"leg {settings.name} goes on at {self.address}: what was not acknowledged "
+                "elsewhere is sent again, and may come twice",
+            )
+            return True
+        if self._present:
+            return False
+        self.counters.sessions_lost += 1
+        self._log(
+            "warning",
+            f"leg {settings.name}: the foreign broker has lost the session: what it had not "
+            "acknowledged is sent again, and may come twice there",
+        )
+        return True
+
+    def _moved(self) -> bool:
+        """Return whether the leg was connected to another address last."""
+        last = next((f for f in self._known_here() if f.startswith(AT)), None)
+        return last is not None and last != AT + self.address
+
     def _known_here(self) -> Mapping[str, int]:
         return {} if self._known is None else self._known.filters
 
     def _known_there(self) -> dict[str, int]:
         """Return what the leg has subscribed to at the foreign broker: filters with their QoS."""
-        if not self._present:
+        if not self._present or self._moved():
             return {}
         notes = (f[len(NOTE) :] for f in self._known_here() if f.startswith(NOTE))
         return {note[2:]: int(note[0]) for note in notes}
@@ -454,7 +604,8 @@ class Leg:
         """Subscribe at the foreign broker; what is retained there comes ahead of the answer to
         PINGREQ, behind which this broker is subscribed to. MQTT 3.1.1 would bring all that is
         retained once more for a filter that is not new."""
-        known, wanted = self._known_there(), dict(self.settings.rules.incoming)
+        known, most = self._known_there(), self.settings.max_qos
+        wanted = {f: min(qos, most) for f, qos in self.settings.rules.incoming}
         old = [topic_filter for topic_filter in known if topic_filter not in wanted]
         if old:
             self._there_send(encode_packet(Unsubscribe(UNSUBSCRIBE_ID, old), self.version))
@@ -476,10 +627,12 @@ class Leg:
             return
         known = self._known_here()
         notes = {f"{NOTE}{qos}/{f}": 0 for f, qos in self._granted.items()}
-        old = [f for f in known if f.startswith(NOTE) and f not in notes]
+        if self.settings.more_addresses:
+            notes[AT + self.address] = 0
+        old = [f for f in known if f.startswith((NOTE, AT)) and f not in notes]
         if old:
             self._here_send(encode_packet(Unsubscribe(UNSUBSCRIBE_ID, old), self.version))
-        most = self._capabilities.get(Property.MAXIMUM_QOS, 2)
+        most = min(self.settings.max_qos, self._capabilities.get(Property.MAXIMUM_QOS, 2))
         wanted = {f: min(qos, most) for f, qos in self.settings.rules.outgoing} | notes
         self._asked = [(f, q) for f, q in wanted.items() if self.version == 5 or known.get(f) != q]
         if self._asked:
@@ -490,10 +643,12 @@ class Leg:
     def _carry(self, now: float) -> None:
         self._up_since = now
         self.counters.connects += 1
-        self._due = now + self._keep_alive / 2 if self._keep_alive else now + 1e9
+        self._due = now + self._interval()
+        self._busy = now
+        self._addresses.came_up(now)
         self._log(
             "info",
-            f"leg {self.settings.name} to {self.settings.address} is up ({self._language()})",
+            f"leg {self.settings.name} to {self.address} is up ({self._language()})",
         )
         self.last_error = ""
         self._unanswered = 0
@@ -518,7 +673,8 @@ class Leg:
             self._pause = SHORTEST
         self._up_since = 0.0
         self._pause = min(LONGEST, self._rng.uniform(SHORTEST, 3 * self._pause))
-        self._due = now + self._pause
+        # While other addresses have not been tried, the pause is short.
+        self._due = now + (SHORTEST if self._addresses.more else self._pause)
         self._early.clear()
         self._effects.append(Close())
 
@@ -551,8 +707,10 @@ class Leg:
             why = f"it disconnects: {describe(packet.reason)} (reason {packet.reason:#04x})"
             if packet.reason == ReasonCode.SESSION_TAKEN_OVER:
                 why += f". Another client is {shorten(self.settings.client_id)}: no two gateways "
-                why += "at one broker may have one name"
-            self.lost(why, now)
+                why += "at one broker may have one name, unless they are of one federation"
+                self.lost(why, now, TAKEN_OVER_PAUSE + self._rng.uniform(0.0, TAKEN_OVER_PAUSE))
+            else:
+                self.lost(why, now)
         elif data[0] >> 4 == PacketType.PINGRESP:
             if self.state is State.SUBSCRIBING:
                 self._behind_retained = True
@@ -563,12 +721,13 @@ class Leg:
     def _speak_otherwise(self) -> None:
         """Choose how to connect next: MQTT 5, 3.1.1 as a bridge, 3.1.1, and from the start."""
         self._unanswered = 0
-        if self.version == 5:
-            if not self.settings.version:
-                self.version = 4
-        elif not self._plain:
+        self._tries_otherwise = True
+        if self.version == 5 and not self.settings.version:
+            self.version = 4
+        elif self.version == 4 and not self._plain:
             self._plain = True
         else:
+            self._tries_otherwise = False
             self.version, self._plain = self.settings.version or 5, False
 
     def _language(self) -> str:
@@ -620,6 +779,8 @@ class Leg:
                 self._forget = True
                 self.lost("the session here is gone", now)
             else:
+                if self._heir and packet.session_present:
+                    self._known = self.entered
                 self._on(Input.ENTERED, now)
         elif isinstance(packet, Suback):
             self._note_refused(packet, "this broker")

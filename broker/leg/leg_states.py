@@ -11,6 +11,11 @@ The foreign broker lets the leg in first (ACCEPTED), as what its CONNACK says co
 here; then this broker does (ENTERED). In MQTT 3.1.1 a session that is begun anew ends with its
 connection. So a leg that needs a new one connects once to end the old one (CLEANED), and once more
 to stay.
+
+A lazy leg that has nothing to do is RESTING: UP -IDLE-> RESTING -NEEDED-> DIALLING. A leg of which
+another gateway of the federation has the same name is in STANDBY while that one is active:
+any state -YIELD-> STANDBY -TURN-> DIALLING. One that is to start once ends with its connection
+(ENDED).
 """
 
 from __future__ import annotations
@@ -35,6 +40,10 @@ class State(TableEnum):
     """Both have accepted, and messages cross; a SUBSCRIBE is not answered."""
     UP = "up"
     """Messages cross, of all filters that neither broker refuses."""
+    RESTING = "resting"
+    """It has no connection as nothing is to be sent, and dials when messages wait here (lazy)."""
+    STANDBY = "standby"
+    """Another gateway has the leg of this name. It dials when that one is gone."""
     STOPPED = "stopped"
     """It was ended, and does not dial any more."""
 
@@ -56,6 +65,16 @@ class Input(TableEnum):
     """Both have answered SUBSCRIBE."""
     LOST = "lost"
     """The dial failed, a broker refused or closed, or one was silent for too long."""
+    IDLE = "idle"
+    """Nothing has crossed a lazy leg for its idle timeout."""
+    NEEDED = "needed"
+    """Messages wait here for a lazy leg."""
+    YIELD = "yield"
+    """Another gateway of this name is to be active."""
+    TURN = "turn"
+    """No other gateway of this name is to be active."""
+    ENDED = "ended"
+    """As LOST, to a leg that is not dialled again (start once)."""
     STOP = "stop"
     """This broker ends, or the leg is not wanted any more."""
 
@@ -63,7 +82,6 @@ class Input(TableEnum):
 class Action(TableEnum):
     """What a leg does when an input has brought it to the next state."""
 
-    NOTHING = "nothing"
     DIAL = "have the driver open a connection"
     GREET = "send CONNECT to the foreign broker"
     ENTER = "send CONNECT to this broker"
@@ -84,13 +102,21 @@ TRANSITIONS: Final[Table[State, Input, Action]] = {
     (State.ENTERING, Input.ENTERED): (Action.SUBSCRIBE, State.SUBSCRIBING),
     (State.SUBSCRIBING, Input.SUBSCRIBED): (Action.CARRY, State.UP),
     **{(state, Input.LOST): (Action.BACK_OFF, State.WAITING) for state in _ALIVE},
-    # Both sides are closed, and each of them says so once more.
-    (State.WAITING, Input.LOST): (Action.NOTHING, State.WAITING),
-    (State.STOPPED, Input.LOST): (Action.NOTHING, State.STOPPED),
-    **{(state, Input.STOP): (Action.LEAVE, State.STOPPED) for state in (State.WAITING, *_ALIVE)},
-    (State.STOPPED, Input.STOP): (Action.NOTHING, State.STOPPED),
-    # The dial was under way when the leg was stopped.
+    **{(state, Input.ENDED): (Action.LEAVE, State.STOPPED) for state in _ALIVE},
+    (State.UP, Input.IDLE): (Action.LEAVE, State.RESTING),
+    (State.RESTING, Input.NEEDED): (Action.DIAL, State.DIALLING),
+    **{
+        (state, Input.YIELD): (Action.LEAVE, State.STANDBY)
+        for state in (State.WAITING, State.RESTING, *_ALIVE)
+    },
+    (State.STANDBY, Input.TURN): (Action.DIAL, State.DIALLING),
+    **{
+        (state, Input.STOP): (Action.LEAVE, State.STOPPED)
+        for state in (State.WAITING, State.RESTING, State.STANDBY, *_ALIVE)
+    },
+    # The dial was under way when the leg was stopped, or another gateway became active.
     (State.STOPPED, Input.DIALLED): (Action.LEAVE, State.STOPPED),
+    (State.STANDBY, Input.DIALLED): (Action.LEAVE, State.STANDBY),
 }
 """(state, input) -> (action, next state). A pair that is not here cannot come."""
 

@@ -8,7 +8,16 @@ from typing import Any
 
 from node_harness import FakeClient, World
 
-from broker.leg.effects import Close, DialForeign, Enter, LegEffect, Log, ToForeign, ToHere
+from broker.leg.effects import (
+    Close,
+    DialForeign,
+    Enter,
+    LegEffect,
+    Log,
+    ToForeign,
+    ToHere,
+    TryHome,
+)
 from broker.leg.leg import Leg, LegSettings, LocalSession
 from broker.leg.leg_states import State
 from broker.leg.rules import Rules, parse_rule
@@ -27,20 +36,31 @@ class Joined:
         self,
         *lines: str,
         foreign: World | None = None,
+        others: tuple[World, ...] = (),
+        standby: bool = False,
         edit: Callable[[LegEffect], LegEffect | None] = lambda effect: effect,
         **more: Any,
     ) -> None:
-        """`lines`: rules; `foreign`: the foreign broker; `edit`: see there; `more`: of the leg's
-        settings."""
-        self.here, self.there = World(), foreign or World()
+        """`lines`: rules; `foreign`: the foreign broker; `others`: at its other addresses;
+        `standby`: it waits for its turn; `edit`: see there; `more`: of the leg's settings."""
+        self.here = World()
+        self.places = (foreign or World(), *others)
+        self.place = 0
         self.settings = settings(*lines, **more)
-        self.leg = Leg(self.settings, random.Random(1), self.here.now)
+        self.leg = Leg(self.settings, random.Random(1), self.here.now, standby=standby)
         self.ends: dict[str, FakeClient] = {}
         self.log: list[str] = []
         self.reachable = True
+        self.down: set[int] = set()
+        """Addresses that do not answer."""
         self.edit = edit
         """Sees each effect; None: it is lost."""
         self.run()
+
+    @property
+    def there(self) -> World:
+        """The foreign broker that was dialled last."""
+        return self.places[self.place]
 
     @property
     def up(self) -> bool:
@@ -60,6 +80,8 @@ class Joined:
         """Do what is due, until nothing moves."""
         now = self.here.now
         due = self.leg.next_deadline()
+        found = self.here.node.sessions.get(self.settings.session)
+        self.leg.waiting = 0 if found is None else len(found.queue) + len(found.inflight)
         if due is not None and due <= now:
             self.leg.tick(now)
         moved = True
@@ -74,6 +96,8 @@ class Joined:
                 if data:
                     moved = True
                     end.transport.written.clear()
+                    if self.leg.state is State.ENTERING:
+                        self.leg.entered = self.session()
                     receive = self.leg.foreign_received
                     (receive if side == "there" else self.leg.here_received)(data, now)
                 elif end.conn.closed and side in self.ends:
@@ -84,18 +108,24 @@ class Joined:
     def _do(self, effect: LegEffect) -> None:
         now = self.here.now
         match effect:
-            case DialForeign():
-                if self.reachable:
+            case DialForeign(place):
+                self.place = place
+                if self.reachable and place not in self.down:
                     self.ends["there"] = self.there.open(self.leg.version)
                     self.leg.dialled(self.session(), now)
                 else:
                     self.leg.lost("no route", now)
+            case TryHome():
+                if 0 not in self.down:
+                    self.leg.home_answers(now)
             case ToForeign(data):
-                self.ends["there"].chunks([data])
+                if "there" in self.ends:
+                    self.ends["there"].chunks([data])
             case Enter():
                 self.ends["here"] = self.here.open(self.leg.version)
             case ToHere(data):
-                self.ends["here"].chunks([data])
+                if "here" in self.ends:
+                    self.ends["here"].chunks([data])
             case Close():
                 for end in self.ends.values():
                     end.vanish()
@@ -116,7 +146,8 @@ class Joined:
         while self.here.now < end:
             step = min(1.0, end - self.here.now)
             self.here.advance(step)
-            self.there.advance(step)
+            for world in self.places:
+                world.advance(step)
             self.run()
 
     def send(self, client: FakeClient, *packets: Any) -> None:

@@ -35,7 +35,7 @@ from tests.unit.leg_harness import Joined, settings
 
 
 def test_the_table_is_whole() -> None:
-    check_table(TRANSITIONS, Action, [State.WAITING], State.STOPPED)
+    check_table(TRANSITIONS, Action, [State.WAITING, State.STANDBY], State.STOPPED)
 
 
 @pytest.mark.parametrize("state", list(State))
