@@ -326,9 +326,30 @@ def _add_run(run: Parser) -> None:
     run.add_argument("--die-with-parent", action="store_true", help=argparse.SUPPRESS)
 
 
+LEG_FLAGS = (
+    ("--max-qos", "0|1|2", "highest QoS of messages that cross (2)"),
+    ("--start", "automatic|lazy|once", "connected always, while messages cross, or until lost"),
+    ("--idle-timeout", "S", "s without messages after which a lazy leg disconnects (60)"),
+    ("--threshold", "N", "messages that wait for a lazy leg to connect (1)"),
+    ("--client-id", "ID", "client id there (mqttree-NAME)"),
+    ("--keep-alive", "S", "keep-alive there (10)"),
+    ("--receive-maximum", "N", "messages that it may have under way to here (1000)"),
+    ("--max-queued", "N", "messages that wait here at most while it is away (100000)"),
+    ("--max-queued-bytes", "N", "bytes of these (268435456)"),
+    ("--max-rate", "N", "messages sent there in a second at most (no limit)"),
+    ("--alpn", "NAME", "protocol that TLS asks for"),
+    ("--psk-identity", "NAME", "name of the key that both sides know, instead of certificates"),
+    ("--psk-file", "FILE", "file with that key, in hexadecimal digits"),
+)
+"""Flags of a leg that take one value."""
+
+
 def _add_federate(federate: Parser) -> None:
     federate.add_argument(
-        "--broker", metavar="mqtt[s]://[USER@]HOST[:PORT]", help="the foreign broker"
+        "--broker",
+        metavar="mqtt[s]://[USER@]HOST[:PORT]",
+        action="append",
+        help="the foreign broker; may be repeated for one that has several addresses",
     )
     federate.add_argument(
         "--from-mosquitto",
@@ -358,6 +379,19 @@ def _add_federate(federate: Parser) -> None:
         "nowhere (mqttree/leg/NAME/state)",
     )
     federate.add_argument("--mqtt", metavar="5|3.1.1|auto", help="version of MQTT there (auto)")
+    for flag, metavar, text in LEG_FLAGS:
+        federate.add_argument(flag, metavar=metavar, help=text)
+    federate.add_argument(
+        "--round-robin",
+        action="store_const",
+        const=True,
+        help="all addresses are equal (the first one is dialled first)",
+    )
+    federate.add_argument(
+        "--forget",
+        action="store_true",
+        help="end the sessions there and here, and exit",
+    )
     federate.add_argument(
         "--protocol",
         metavar="spohn",

@@ -146,7 +146,9 @@ class _Run:
                 return []
             from broker.io.legs import Legs
 
-            self._legs = Legs(self.broker.driver)
+            federation = self.assembly.federation
+            federates = federation is not None and federation.federates
+            self._legs = Legs(self.broker.driver, federates=federates)
         self._legs.put_in_force(wanted)
         return [counted(len(wanted), "leg")]
 

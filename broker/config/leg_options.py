@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import NoReturn
 from broker.config.broker_url import BrokerUrl, read_url
 from broker.config.secret_file import read_secret
 from broker.config.yaml_file import ConfigError, ConfigFile, kind_of
+from broker.leg.leg import Start
 from broker.leg.rules import RuleError, Rules, parse_rule
 from broker.wire.strings import shorten
 from routing.topic_filter import valid_topic_name
 
 __all__ = ["LEG_OPTIONS", "LegModel", "read_leg", "read_legs"]
 
+STARTS = {start.value: start for start in Start}
 VERSIONS = {"auto": 0, "5": 5, "3.1.1": 4}
 DEFAULT_RULE = "# both 2"
 MAX_NAME = 64
@@ -31,8 +34,28 @@ LEG_OPTIONS = (
     "key",
     "as_user",
     "state_topic",
+    "max_qos",
+    "start",
+    "idle_timeout",
+    "threshold",
+    "round_robin",
+    "client_id",
+    "keep_alive",
+    "receive_maximum",
+    "max_queued",
+    "max_queued_bytes",
+    "max_rate",
+    "alpn",
+    "psk_identity",
+    "psk_file",
 )
 """Keys of a section, and flags."""
+PSK_SINCE = 3, 13
+"""The version of Python from which on TLS has keys that both sides know."""
+MAX_QUEUED, MAX_QUEUED_BYTES = 100_000, 256 * 1024 * 1024
+"""Messages at QoS 1 and 2 that wait here for one foreign broker, and bytes of them: a night of one
+message a second and more, as a foreign broker may be away for long while nobody looks. Those beyond
+are dropped, the newest first [mqttree_leg_dropped_total, queue_full]."""
 
 Fail = Callable[[str, str], NoReturn]
 """Raises ConfigError about an option."""
@@ -59,6 +82,45 @@ class LegModel:
     """Where its state is published; None: at `mqttree/leg/NAME/state`; "": nowhere."""
     secret: bytes | None = field(default=None, repr=False)
     """The password, if it is in no file of its own."""
+    others: tuple[BrokerUrl, ...] = ()
+    """Further addresses of the foreign broker."""
+    round_robin: bool = False
+    """Whether all addresses are equal; else the first one comes first."""
+    max_qos: int = 2
+    """The highest QoS of messages that cross."""
+    start: Start = Start.AUTOMATIC
+    idle_timeout: int = 60
+    """s without messages after which a lazy leg disconnects."""
+    threshold: int = 1
+    """Messages that have to wait here for a lazy leg to connect."""
+    client_id: str = ""
+    """The client id at the foreign broker; "": one made of the name."""
+    keep_alive: int = 10
+    """s."""
+    receive_maximum: int = 1000
+    """Messages at QoS 1 and 2 that the foreign broker may have in flight to here."""
+    max_queued: int = MAX_QUEUED
+    max_queued_bytes: int = MAX_QUEUED_BYTES
+    max_rate: int = 0
+    """Messages that go out in a second; 0: as many as there are."""
+    alpn: str | None = None
+    """The protocol that TLS asks for."""
+    psk_identity: str | None = None
+    """The name of the key that both sides know, instead of certificates."""
+    psk: bytes | None = field(default=None, repr=False)
+    """That key, if it is in no file of its own."""
+    psk_file: Path | None = None
+    """Where it is, in hexadecimal digits."""
+
+    @property
+    def urls(self) -> tuple[BrokerUrl, ...]:
+        """All addresses."""
+        return (self.url, *self.others)
+
+    def pre_shared_key(self) -> bytes | None:
+        """Return the key that both sides know, None without one. Its file is read each time. Raises
+        ValueError with one line."""
+        return self.psk if self.psk_file is None else read_key(self.psk_file)
 
     def password(self) -> bytes | None:
         """Return the password, None without one. Its file is read each time, as it may be a token
@@ -100,13 +162,7 @@ def read_leg(values: Mapping[str, object], fail: Fail) -> LegModel:
     Raises:
         ConfigError: one of them cannot be used.
     """
-    broker = _text(values, "broker", fail)
-    if broker is None:
-        fail("broker", "is missing: mqtt[s]://[USER@]HOST[:PORT]")
-    try:
-        url = read_url(broker if "://" in broker else f"mqtt://{broker}")
-    except ValueError as error:
-        fail("broker", str(error))
+    url, *others = _urls(values, fail)
     version = str(values.get("mqtt") or "auto")
     if version not in VERSIONS:
         fail("mqtt", f"must be one of {', '.join(VERSIONS)}, not {shorten(version)}")
@@ -121,6 +177,19 @@ def read_leg(values: Mapping[str, object], fail: Fail) -> LegModel:
             read_secret(password_file, 1, WHAT)
         except ValueError as error:
             fail("password_file", str(error))
+    start = str(values.get("start") or "automatic")
+    if start not in STARTS:
+        fail("start", f"must be one of {', '.join(STARTS)}, not {shorten(start)}")
+    for option in ("idle_timeout", "threshold"):
+        if values.get(option) is not None and start != "lazy":
+            fail(option, "is of no use without start lazy")
+    alpn = _text(values, "alpn", fail)
+    if alpn is not None and not (url.tls and 0 < len(alpn.encode()) < 256):
+        fail("alpn", "is a name of 1-255 bytes, of use with mqtts:// alone")
+    psk_identity, psk_file = _psk(values, url, fail)
+    client_id = _text(values, "client_id", fail) or ""
+    if len(client_id.encode()) > 65_535 or not client_id.isprintable():
+        fail("client_id", "is no client id")
     return LegModel(
         url,
         _topics(values.get("topic"), fail),
@@ -131,7 +200,97 @@ def read_leg(values: Mapping[str, object], fail: Fail) -> LegModel:
         key,
         _text(values, "as_user", fail),
         _state_topic(values, fail),
+        others=tuple(others),
+        round_robin=_switch(values, "round_robin", fail),
+        max_qos=_whole(values, "max_qos", 0, 2, 2, fail),
+        start=STARTS[start],
+        idle_timeout=_whole(values, "idle_timeout", 1, 86_400, 60, fail),
+        threshold=_whole(values, "threshold", 1, MAX_QUEUED, 1, fail),
+        client_id=client_id,
+        keep_alive=_whole(values, "keep_alive", 0, 65_535, 10, fail),
+        receive_maximum=_whole(values, "receive_maximum", 1, 65_535, 1000, fail),
+        max_queued=_whole(values, "max_queued", 1, 10_000_000, MAX_QUEUED, fail),
+        max_queued_bytes=_whole(values, "max_queued_bytes", 1, 1 << 40, MAX_QUEUED_BYTES, fail),
+        max_rate=_whole(values, "max_rate", 0, 1_000_000, 0, fail),
+        alpn=alpn,
+        psk_identity=psk_identity,
+        psk_file=psk_file,
     )
+
+
+def _urls(values: Mapping[str, object], fail: Fail) -> list[BrokerUrl]:
+    """Return the addresses of the foreign broker, one at least. The user of the first one is that
+    of all."""
+    given = values.get("broker")
+    texts = given if isinstance(given, list) else [given]
+    if given is None or not texts:
+        fail("broker", "is missing: mqtt[s]://[USER@]HOST[:PORT]")
+    found: list[BrokerUrl] = []
+    for text in texts:
+        if not isinstance(text, str) or not text:
+            fail("broker", f"expected a text, not {kind_of(text)}")
+        try:
+            url = read_url(text if "://" in text else f"mqtt://{text}")
+        except ValueError as error:
+            fail("broker", str(error))
+        if found and url.user not in (None, found[0].user):
+            fail("broker", "all addresses have one user, that of the first one")
+        if found and url.tls != found[0].tls:
+            fail("broker", "either all addresses are mqtts://, or none is")
+        found.append(url._replace(user=found[0].user) if found else url)
+    if len(set(found)) < len(found):
+        fail("broker", "an address is there twice")
+    return found
+
+
+def _psk(
+    values: Mapping[str, object], url: BrokerUrl, fail: Fail
+) -> tuple[str | None, Path | None]:
+    """Return the name of a key that both sides know, and its file."""
+    identity, file = _text(values, "psk_identity", fail), _path(values, "psk_file", fail)
+    if identity is None and file is None:
+        return None, None
+    if identity is None or file is None:
+        fail("psk_file" if file is None else "psk_identity", "is missing: both go together")
+    if sys.version_info < PSK_SINCE:
+        fail("psk_file", "needs Python 3.13 or newer")
+    if not url.tls:
+        fail("psk_file", "is of use with mqtts:// alone")
+    try:
+        read_key(file)
+    except ValueError as error:
+        fail("psk_file", str(error))
+    return identity, file
+
+
+def read_key(file: Path) -> bytes:
+    """Return the key in a file of hexadecimal digits. Raises ValueError with one line."""
+    try:
+        return bytes.fromhex(read_secret(file, 1, "a key").decode())
+    except ValueError as error:
+        if str(file) in str(error):
+            raise
+        raise ValueError(f"{file} has something else than hexadecimal digits") from None
+
+
+def _whole(
+    values: Mapping[str, object], option: str, low: int, high: int, default: int, fail: Fail
+) -> int:
+    value = values.get(option)
+    if value is None:
+        return default
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 16:
+        value = int(value)
+    if type(value) is not int or not low <= value <= high:
+        fail(option, f"must be a whole number from {low} to {high}, not {shorten(str(value))}")
+    return value
+
+
+def _switch(values: Mapping[str, object], option: str, fail: Fail) -> bool:
+    value = values.get(option)
+    if value is not None and not isinstance(value, bool):
+        fail(option, f"must be yes or no, not {kind_of(value)}")
+    return bool(value)
 
 
 def _topics(value: object, fail: Fail) -> tuple[str, ...]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker.config.broker_url import BrokerUrl
-from broker.config.leg_options import LegModel
+from broker.config.leg_options import PSK_SINCE, LegModel
 from broker.config.yaml_file import ConfigError, read_text
+from broker.leg.leg import Start
 from broker.leg.rules import RuleError, parse_rule
 from broker.wire.strings import shorten
 
@@ -19,34 +21,49 @@ SYNONYMS = {
     "addresses": "address",
     "username": "remote_username",
     "password": "remote_password",
+    "clientid": "remote_clientid",
 }
 TAKEN = {
     "address",
-    "remote_username",
-    "remote_password",
+    "bridge_alpn",
     "bridge_cafile",
     "bridge_certfile",
+    "bridge_identity",
     "bridge_keyfile",
     "bridge_protocol_version",
-    "notifications",
+    "bridge_psk",
+    "bridge_receive_maximum",
+    "bridge_tls_use_os_certs",
+    "idle_timeout",
+    "keepalive_interval",
     "notification_topic",
+    "notifications",
+    "remote_clientid",
+    "remote_password",
+    "remote_username",
+    "round_robin",
+    "start_type",
+    "threshold",
 }
 """Options of a bridge that have a counterpart; the last one of each counts."""
 NEEDLESS = {
     "bridge_attempt_unsubscribe",
+    "bridge_max_packet_size",
+    "bridge_max_topic_alias",
     "bridge_outgoing_retain",
-    "clientid",
+    "bridge_reload_type",
+    "bridge_session_expiry_interval",
+    "bridge_tcp_keepalive",
+    "bridge_tcp_user_timeout",
+    "bridge_tls_version",
     "cleansession",
-    "keepalive_interval",
-    "local_clientid",
     "local_cleansession",
-    "remote_clientid",
+    "local_clientid",
     "restart_timeout",
-    "round_robin",
-    "start_type",
     "try_private",
 }
-"""Options of a bridge of which a leg has its own way."""
+"""Options of a bridge of which a leg has its own way. All others are named in a line: they need
+something done by hand (a folder of authorities, a local user), or have no counterpart."""
 FIRST_PORT, TLS_PORT = 1883, 8883
 
 
@@ -116,9 +133,11 @@ def _leg(name: str, bridge: Bridge, path: str, notes: list[str]) -> LegModel:
         raise ConfigError(f"{where}: has no address")
     if not bridge.topics:
         raise ConfigError(f"{where}: has no topic, so that nothing would cross")
-    if addresses[1:]:
-        notes.append(f"{where}: a leg has one address: {addresses[0]}")
     cafile = options.get("bridge_cafile")
+    identity = options.get("bridge_identity")
+    tls = bool(cafile or identity) or options.get("bridge_tls_use_os_certs") == "true"
+    if identity is not None and sys.version_info < PSK_SINCE:
+        raise ConfigError(f"{where}: bridge_psk needs Python 3.13 or newer")
     version = options.get("bridge_protocol_version", "")
     if version and version not in VERSIONS:
         raise ConfigError(f"{where}: {shorten(version)} is no bridge_protocol_version")
@@ -126,8 +145,10 @@ def _leg(name: str, bridge: Bridge, path: str, notes: list[str]) -> LegModel:
     state = options.get("notification_topic")
     if options.get("notifications") == "false":
         state = ""
+    user = options.get("remote_username")
+    url, *others = (_url(address, tls, user, where) for address in addresses)
     return LegModel(
-        _url(addresses[0], cafile is not None, options.get("remote_username"), where),
+        url,
         tuple(bridge.topics),
         VERSIONS.get(version, 0),
         cafile=_path(cafile),
@@ -135,7 +156,47 @@ def _leg(name: str, bridge: Bridge, path: str, notes: list[str]) -> LegModel:
         key=_path(options.get("bridge_keyfile")),
         state_topic=state,
         secret=None if password is None else password.encode(),
+        others=tuple(others),
+        round_robin=options.get("round_robin") == "true",
+        start=_start(options, where, notes),
+        idle_timeout=_number(options, "idle_timeout", 60, where),
+        threshold=_number(options, "threshold", 1, where),
+        client_id=options.get("remote_clientid", ""),
+        keep_alive=_number(options, "keepalive_interval", 10, where, 65_535),
+        receive_maximum=_number(options, "bridge_receive_maximum", 1000, where, 65_535),
+        alpn=options.get("bridge_alpn") if tls else None,
+        psk_identity=identity,
+        psk=_key(options.get("bridge_psk"), where),
     )
+
+
+def _start(options: Mapping[str, str], where: str, notes: list[str]) -> Start:
+    """Return when the leg is connected. `options`: of the bridge; `where`: for errors; `notes`:
+    gets a line for `manual`, which Mosquitto itself has not."""
+    wanted = options.get("start_type", "automatic")
+    if wanted == "manual":
+        notes.append(f"{where}: start_type manual is not taken over: it starts by itself")
+        return Start.AUTOMATIC
+    try:
+        return Start(wanted)
+    except ValueError:
+        raise ConfigError(f"{where}: {shorten(wanted)} is no start_type") from None
+
+
+def _number(
+    options: Mapping[str, str], name: str, default: int, where: str, most: int = 1_000_000
+) -> int:
+    text = options.get(name, str(default))
+    if not (text.isascii() and text.isdecimal() and len(text) < 8 and 0 <= int(text) <= most):
+        raise ConfigError(f"{where}: {shorten(text)} is no {name}")
+    return int(text) or default
+
+
+def _key(text: str | None, where: str) -> bytes | None:
+    try:
+        return None if text is None else bytes.fromhex(text)
+    except ValueError:
+        raise ConfigError(f"{where}: bridge_psk has hexadecimal digits alone") from None
 
 
 def _url(address: str, tls: bool, user: str | None, where: str) -> BrokerUrl:

@@ -344,6 +344,8 @@ class Session:
         "counters",
         "created",
         "dirty",
+        "dropped_full",
+        "dropped_large",
         "ended",
         "expiry",
         "expiry_timer",
@@ -354,6 +356,8 @@ class Session:
         "inflight",
         "limited",
         "listener",
+        "max_queued",
+        "max_queued_bytes",
         "maximum_packet_size",
         "missed",
         "missed_bytes",
@@ -410,6 +414,11 @@ class Session:
         self.unsent: set[int] = set()  # of these, what its last connection ended before
         self.queue: deque[Outgoing] = deque()
         self.queued_bytes = 0
+        # What may wait; those beyond are dropped, and counted here, too.
+        self.max_queued = node.limits.max_queued
+        self.max_queued_bytes = node.limits.max_queued_bytes
+        self.dropped_full = 0
+        self.dropped_large = 0  # than the client takes
         self.missed: list[Outgoing] | None = None  # at QoS 0, while away
         self.missed_bytes = 0
         self.incoming: set[int] = set()  # QoS 2 packet ids received and not yet released
@@ -598,6 +607,7 @@ class Session:
             data = self.aliases.apply(data, self.maximum_packet_size)
         if len(data) > self.maximum_packet_size:
             self.counters.dropped_too_large += 1
+            self.dropped_large += 1
             return b""
         return data
 
@@ -700,13 +710,13 @@ class Session:
     # ---------------------------------------------------------------- waiting at QoS 1 and 2
 
     def _append(self, outgoing: Outgoing, source: Connection | None, *, kept: bool = False) -> bool:
-        size, limits = size_of(outgoing.message), self.node.limits
+        size = size_of(outgoing.message)
         full = (
-            len(self.queue) >= limits.max_queued
-            or self.queued_bytes + size > limits.max_queued_bytes
+            len(self.queue) >= self.max_queued or self.queued_bytes + size > self.max_queued_bytes
         )
         if full and not kept and not self.node.cluster.room(self, size):
             self.counters.dropped_queue_full += 1
+            self.dropped_full += 1
             return False
         memory = self.node.memory
         memory.appended += size + costs.QUEUED_MEMORY
@@ -913,6 +923,7 @@ class Session:
         )
         if self.limited and len(data) > self.maximum_packet_size:
             self.counters.dropped_too_large += 1
+            self.dropped_large += 1
             self.inflight.pop(packet_id, None)
             self._settled(outgoing)
             if self.recorder is not None:

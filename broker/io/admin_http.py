@@ -16,7 +16,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 from broker.base.address import is_loopback
 from broker.cluster.state_view import federation_state
@@ -52,6 +52,7 @@ PATHS = """\
 /metrics
 /api/federation
 /api/legs
+/api/legs/NAME
 /api/drain (POST)
 /api/reload (POST)
 """
@@ -132,7 +133,7 @@ class Admin:
         """Return the answer to a GET of `path`."""
         match path:
             case "/healthz":
-                lines = [f"leg {leg['name']}: {leg['state']}\n" for leg in self._legs()]
+                lines = [f"leg {leg['name']}: {leg_health(leg)}\n" for leg in self._legs()]
                 return 200, "text/plain", "".join(["ok\n", *lines])
             case "/readyz":
                 reasons = self.readiness.reasons()
@@ -153,10 +154,18 @@ class Admin:
                 return 200, "application/json", json.dumps(self.state()) + "\n"
             case "/api/legs":
                 return 200, "application/json", json.dumps(self._legs()) + "\n"
+            case _ if path.startswith("/api/legs/"):
+                return self._leg(unquote(path.removeprefix("/api/legs/")))
             case "/":
                 return 200, "text/plain", PATHS
             case _:
                 return 404, "text/plain", "not found\n"
+
+    def _leg(self, name: str) -> Answer:
+        for leg in self._legs():
+            if leg["name"] == name:
+                return 200, "application/json", json.dumps(leg) + "\n"
+        return 404, "text/plain", "no such leg\n"
 
     def post(self, path: str, query: str) -> Answer:
         """Return the answer to a POST to `path` with `query`, after carrying it out."""
@@ -379,6 +388,16 @@ class AdminProtocol(asyncio.Protocol):
         else:
             self._closing = True
             self.transport.close()
+
+
+def leg_health(leg: Mapping[str, Any]) -> str:
+    """Return the state of a `leg` in one line: why it is not up, and which filters are refused."""
+    parts = [str(leg["state"])]
+    if leg["state"] != "up" and leg["last_error"]:
+        parts.append(str(leg["last_error"]))
+    if filters := leg["refused_filters"]:
+        parts.append(f"refused filters: {', '.join(map(shorten, filters))}")
+    return "; ".join(parts)
 
 
 def same_machine(here: str, there: str) -> bool:

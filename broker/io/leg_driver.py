@@ -7,17 +7,32 @@ import asyncio
 import contextlib
 import random
 import ssl
-from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from broker.base.address import Address
 from broker.base.log_format import log_line
-from broker.config.broker_url import BrokerUrl
+from broker.base.rate_limit import Budget
+from broker.cluster.sessions.session_entries import posted_stamp
+from broker.config.leg_options import LegModel
 from broker.core.connection import Connection
 from broker.core.session_owner import LEG_LISTENER
 from broker.io.driver import Driver
 from broker.io.tls import describe_error
-from broker.leg.effects import Close, DialForeign, Enter, LegEffect, Log, ToForeign, ToHere
-from broker.leg.leg import PATIENCE, Leg, LegSettings, LocalSession
+from broker.leg.effects import (
+    Close,
+    DialForeign,
+    Enter,
+    LegEffect,
+    Log,
+    ToForeign,
+    ToHere,
+    TryHome,
+)
+from broker.leg.leg import CROSSES, OWN_PAUSE, PATIENCE, Leg, LegSettings, LocalSession
+from broker.leg.leg_states import State
+
+if TYPE_CHECKING:
+    from broker.core.session import Session
 
 HIGH_WATER = 256 * 1024
 """bytes that may wait for the foreign broker before this one sends no more."""
@@ -30,51 +45,134 @@ class LegDriver:
         self,
         driver: Driver,
         settings: LegSettings,
-        url: BrokerUrl,
+        model: LegModel,
         context: ssl.SSLContext | None,
-        password: Callable[[], bytes | None],
     ) -> None:
-        """`driver`: of this broker's node; `settings`: of the leg; `url`: of the foreign broker;
-        `context`: of TLS, None: without; `password`: returns that of the user there, or raises
-        ValueError with one line; it is called for each connection."""
+        """`driver`: of this broker's node; `settings`: of the leg; `model`: the options that these
+        were made of; `context`: of TLS, None: without."""
         self.driver = driver
         self.settings = settings
-        self.leg = Leg(settings, random.Random(), driver.time())
-        self._url = url
+        now = driver.time()
+        self.leg = Leg(settings, random.Random(), now, standby=True)
+        self._model = model
         self._context = context
-        self._password = password
         self._foreign: ForeignProtocol | None = None
         self._here: HereTransport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._dialling: asyncio.Task[None] | None = None
+        self._homing: asyncio.Task[None] | None = None
         self._reads = True
+        self._full = False  # the foreign broker takes no more for now
+        self._budget: Budget | None = None
+        if rate := model.max_rate:
+            self._budget = Budget(max(1.0, rate / 10), rate, now)
+        self._sent = 0  # messages that the budget knows of
+        self._slowed: asyncio.TimerHandle | None = None
+        self._refused = (0, 0)  # messages that the foreign broker had refused, at which connection
+        self._dropped = 0  # messages of which the log knows
+        self._drops = False  # the queue is full
 
-    def start(self) -> None:
-        """Begin to dial."""
-        self._tick()
+    @property
+    def session(self) -> Session | None:
+        """The session here."""
+        return self.driver.node.sessions.get(self.settings.session)
+
+    def take_turn(self, *, heir: bool) -> None:
+        """Begin to dial. `heir`: another gateway of this name did before."""
+        self.leg.take_turn(self.driver.time(), heir=heir)
+        self.act()
+
+    def stand_by(self, why: str) -> None:
+        """Leave, as another gateway of this name is active; `why`: for the log."""
+        self.leg.stand_by(why, self.driver.time())
+        self.act()
 
     def stop(self) -> None:
         """End the leg: say goodbye to the foreign broker; both sessions stay."""
         self.leg.stop(self.driver.time())
         self.act()
-        if self._dialling is not None:
-            self._dialling.cancel()
+        for task in (self._dialling, self._homing):
+            if task is not None:
+                task.cancel()
+        if self._slowed is not None:
+            self._slowed.cancel()
+
+    # ---------------------------------------------------------------- once a second
+
+    def look(self) -> None:
+        """Look at what nobody reports: a full queue, refused messages, a foreign broker that is one
+        of this federation. To be called about once a second."""
+        self.bound_queue()
+        session = self.session
+        if session is not None:
+            self._look_at_queue(session)
+        refused, connects = self.leg.drops()["refused_there"], self.leg.counters.connects
+        if refused > self._refused[0]:
+            if connects > self._refused[1]:
+                text = "refuses messages; they are dropped, see refused_there"
+                log_line("warning", f"leg {self.settings.name}: the foreign broker {text}")
+            self._refused = refused, connects
+        if self.leg.state in CROSSES and (own := self._own_broker()):
+            self.lost(f"{self.leg.address} is {own}, and no foreign one", OWN_PAUSE)
+
+    def bound_queue(self) -> None:
+        """Give the session here the queue of a leg."""
+        session = self.session
+        if session is not None:
+            session.max_queued = self._model.max_queued
+            session.max_queued_bytes = self._model.max_queued_bytes
+
+    def _look_at_queue(self, session: Session) -> None:
+        if session.dropped_full > self._dropped and not self._drops:
+            self._drops = True
+            log_line(
+                "warning",
+                f"leg {self.settings.name}: its queue is full ({len(session.queue)} messages, "
+                f"{session.queued_bytes} bytes); new messages are dropped, see queue_full",
+            )
+        elif 2 * len(session.queue) < session.max_queued:
+            self._drops = False
+        self._dropped = session.dropped_full
+
+    def _own_broker(self) -> str:
+        """Return which broker of this federation the foreign one is, "" if it is none."""
+        node, foreign = self.driver.node, self._foreign
+        if foreign is None:
+            return ""
+        transport, client_id = foreign.transport, self.settings.client_id
+        session = node.sessions.get(client_id)
+        if session is not None and session.conn is not None:
+            name = transport.get_extra_info("sockname")
+            if session.conn.peer == str(Address(*name[:2])):
+                return "this broker itself"
+        there = Address(*transport.get_extra_info("peername")[:2])
+        for broker_id, _, addresses, _ in node.cluster.membership.members(self.driver.time()):
+            if there in addresses and posted_stamp(node.cluster.directory, broker_id, client_id):
+                name = node.cluster.membership.name_of(broker_id) or broker_id.hex()
+                return f"the broker {name} of this federation"
+        return ""
 
     def report(self) -> dict[str, Any]:
         """Return the leg's state, for people and programs."""
         leg = self.leg
         counters = leg.counters
+        session = self.session
+        drops = leg.drops()
+        drops["queue_full"] = 0 if session is None else session.dropped_full
+        drops["too_large"] = 0 if session is None else session.dropped_large
         return {
             "name": self.settings.name,
-            "broker": str(self._url),
+            "broker": str(self._model.urls[leg.settings.addresses.index(leg.address)]),
             "state": leg.state.value,
             "mqtt": "5" if leg.version == 5 else "3.1.1",
             "messages_in": leg.messages_in,
             "messages_out": leg.messages_out,
-            "dropped": leg.drops(),
+            "queued": 0 if session is None else len(session.queue),
+            "dropped": drops,
             "connects": counters.connects,
             "failures": counters.failures,
             "sessions_lost": counters.sessions_lost,
+            "moves": counters.moves,
             "rings": leg.rings,
             "refused_filters": list(counters.refused_filters),
             "last_error": leg.last_error,
@@ -82,6 +180,8 @@ class LegDriver:
 
     def _tick(self) -> None:
         self._timer = None
+        session = self.session
+        self.leg.waiting = 0 if session is None else len(session.queue) + len(session.inflight)
         self.leg.tick(self.driver.time())
         self.act()
 
@@ -111,8 +211,12 @@ class LegDriver:
                 if self._here is not None:
                     self._here.conn.receive(data, self.driver.time())
                     self.driver.wake(self._here.conn)
-            case DialForeign():
-                self._dialling = self.driver.loop.create_task(self._dial())
+            case DialForeign(place):
+                if self._dialling is not None:
+                    self._dialling.cancel()
+                self._dialling = self.driver.loop.create_task(self._dial(place))
+            case TryHome():
+                self._homing = self.driver.loop.create_task(self._try_home())
             case Enter():
                 self._here = HereTransport(self)
             case Close():
@@ -128,39 +232,53 @@ class LegDriver:
         if here is not None:
             here.leave()
 
-    async def _dial(self) -> None:
-        host, port = self._url.host, self._url.port
-        loop = self.driver.loop
-        name = None if self._context is None else host
+    async def _dial(self, place: int) -> None:
+        url = self._model.urls[place]
+        name = None if self._context is None else url.host
         try:
-            self.leg.password = self._password()
-            dialling = loop.create_connection(
-                lambda: ForeignProtocol(self), host, port, ssl=self._context, server_hostname=name
+            self.leg.password = self._model.password()
+            dialling = self.driver.loop.create_connection(
+                lambda: ForeignProtocol(self),
+                url.host,
+                url.port,
+                ssl=self._context,
+                server_hostname=name,
             )
             await asyncio.wait_for(dialling, PATIENCE / 2)
         except (OSError, TimeoutError, ValueError, OverflowError) as error:
             if self._foreign is None:
+                self._dialling = None
                 self.lost(describe_error(error) or "timed out")
+
+    async def _try_home(self) -> None:
+        url = self._model.url
+        with contextlib.suppress(OSError, TimeoutError, OverflowError):
+            dialling = self.driver.loop.create_connection(asyncio.Protocol, url.host, url.port)
+            transport, _ = await asyncio.wait_for(dialling, PATIENCE / 2)
+            transport.close()
+            self.leg.home_answers(self.driver.time())
+            self.act()
 
     # ---------------------------------------------------------------- what happens
 
     def dialled(self, protocol: ForeignProtocol) -> None:
         """Take the connection to the foreign broker, which stands."""
-        self._foreign = protocol
-        session = self.driver.node.sessions.get(self.settings.session)
-        known = (
-            None
-            if session is None
-            else LocalSession(
-                {f: each.qos for f, each in session.subscriptions.items()}, tuple(session.incoming)
-            )
-        )
-        self.leg.dialled(known, self.driver.time())
+        self._foreign, self._dialling, self._full = protocol, None, False
+        self.leg.dialled(self._local_session(), self.driver.time())
         self.act()
 
-    def lost(self, why: str) -> None:
-        """Note that one of the connections has ended, or could not be opened."""
-        self.leg.lost(why, self.driver.time())
+    def _local_session(self) -> LocalSession | None:
+        session = self.session
+        if session is None:
+            return None
+        return LocalSession(
+            {f: each.qos for f, each in session.subscriptions.items()}, tuple(session.incoming)
+        )
+
+    def lost(self, why: str, least: float = 0.0) -> None:
+        """Note that one of the connections has ended, or could not be opened. `why`: for the log;
+        `least`: s until the next dial at least."""
+        self.leg.lost(why, self.driver.time(), least)
         self.act()
 
     def foreign_received(self, data: bytes) -> None:
@@ -176,17 +294,41 @@ class LegDriver:
 
     def foreign_full(self, full: bool) -> None:
         """Have this broker send no more, or go on."""
+        self._full = full
+        self._let_out()
+
+    def _let_out(self) -> None:
+        """Have this broker send, unless the foreign one takes no more or the rate is spent."""
         if self._here is not None:
-            if full:
+            if self._full or self._slowed is not None:
                 self._here.conn.pause()
             else:
                 self._here.conn.writable(self.driver.time())
                 self.driver.wake()
 
+    def _spend(self, budget: Budget) -> None:
+        """Count what went out against the rate; wait while that is spent."""
+        sent, self._sent = self.leg.messages_out - self._sent, self.leg.messages_out
+        budget.earn(self.driver.time())
+        budget.left -= sent
+        if budget.left < 0 and self._slowed is None:
+            wait = -budget.left / self._model.max_rate
+            self._slowed = self.driver.loop.call_later(wait, self._go_on)
+            self._let_out()
+
+    def _go_on(self) -> None:
+        self._slowed = None
+        self._let_out()
+
     def here_received(self, data: bytes) -> None:
         """Take bytes of this broker."""
+        if self.leg.state is State.ENTERING:
+            self.bound_queue()
+            self.leg.entered = self._local_session()
         self.leg.here_received(data, self.driver.time())
         self.act()
+        if self._budget is not None:
+            self._spend(self._budget)
 
     def here_lost(self, transport: HereTransport, why: str) -> None:
         """Note that this broker has closed its connection, for the reason `why`."""

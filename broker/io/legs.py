@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Mapping
 from typing import Any
 
+from broker.base.address import Address
 from broker.base.log_format import log_line
 from broker.config.leg_options import LegModel
 from broker.config.node_config import NodeConfig
@@ -14,20 +16,27 @@ from broker.core.session import Session
 from broker.core.session_owner import LEG_LISTENER
 from broker.io.driver import Driver
 from broker.io.leg_driver import LegDriver
+from broker.io.leg_turns import LegTurns
 from broker.io.tls import client_context, describe_error
 from broker.leg.leg import SESSION, LegSettings
+from broker.leg.leg_states import State
 from broker.wire.constants import MAX_PACKET_SIZE
 from routing.topic_filter import valid_topic_name
 
 __all__ = ["Legs"]
 
+LOOK = 1.0
+"""s between two looks at all legs."""
+
 
 class Legs:
     """The legs of one broker, by name."""
 
-    def __init__(self, driver: Driver) -> None:
-        """`driver`: of the broker's node."""
+    def __init__(self, driver: Driver, *, federates: bool) -> None:
+        """`driver`: of the broker's node; `federates`: whether other brokers may be found."""
         self._driver = driver
+        self._turns = LegTurns(driver.node, driver.time(), federates=federates)
+        self._timer: asyncio.TimerHandle | None = None
         self._models: dict[str, LegModel] = {}
         self._legs: dict[str, LegDriver] = {}
 
@@ -48,9 +57,8 @@ class Legs:
             name: LegDriver(
                 self._driver,
                 leg_settings(name, model, config),
-                model.url,
+                model,
                 leg_context(name, model),
-                model.password,
             )
             for name, model in wanted.items()
             if self._models.get(name) != model
@@ -70,12 +78,38 @@ class Legs:
             )
         self._models = wanted
         self._legs |= changed
+        self._turns.post(set(wanted))
         for leg in changed.values():
-            leg.start()
+            leg.bound_queue()
+        self._look()
         self._driver.wake()
+
+    def _look(self) -> None:
+        """See which legs are to be active, and look at those that are."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._driver.loop.call_later(LOOK, self._look)
+        turns, now = self._turns, self._driver.time()
+        if self._driver.node.drain is not None:
+            # The session here is fetched by the gateway that takes its place.
+            turns.post(set())
+            for leg in self._legs.values():
+                leg.stand_by("this broker drains")
+            return
+        for name, leg in list(self._legs.items()):
+            rival = turns.rival(name)
+            if rival is not None:
+                leg.stand_by(f"{turns.title(rival)} has a leg of this name and is active")
+            elif leg.leg.state is not State.STANDBY:
+                leg.look()
+            elif turns.settled(now):
+                leg.take_turn(heir=turns.shared(name))
 
     def stop(self) -> None:
         """End all legs; their sessions stay."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._turns.post(set())
         for leg in self._legs.values():
             leg.stop()
         self._legs.clear()
@@ -108,6 +142,15 @@ def leg_settings(name: str, model: LegModel, config: NodeConfig) -> LegSettings:
         state_topic=state if valid_topic_name(state) else "",
         topic_alias_maximum=config.topic_alias_maximum,
         maximum_packet_size=min(config.max_packet_size, MAX_PACKET_SIZE),
+        keep_alive=model.keep_alive,
+        receive_maximum=model.receive_maximum,
+        more_addresses=tuple(str(Address(url.host, url.port)) for url in model.others),
+        round_robin=model.round_robin,
+        start=model.start,
+        idle_timeout=float(model.idle_timeout),
+        threshold=model.threshold,
+        max_qos=model.max_qos,
+        foreign_client_id=model.client_id,
     )
 
 
@@ -116,6 +159,8 @@ def leg_context(name: str, model: LegModel) -> ssl.SSLContext | None:
     options. Raises ConfigError for files that cannot be used."""
     if not model.url.tls:
         return None
+    if model.psk_identity is not None:
+        return psk_context(model)
     file = model.cafile
     try:
         context = client_context(file)
@@ -124,4 +169,25 @@ def leg_context(name: str, model: LegModel) -> ssl.SSLContext | None:
             context.load_cert_chain(model.cert, model.key)
     except OSError as error:
         raise ConfigError(f"leg {name}: cannot use {file}: {describe_error(error)}") from None
+    if model.alpn is not None:
+        context.set_alpn_protocols([model.alpn])
+    return context
+
+
+def psk_context(model: LegModel) -> ssl.SSLContext:
+    """Return a context of TLS by a key that both sides know, instead of certificates. `model`: the
+    options of the leg, with such a key."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("PSK")
+
+    def key(_: str | None) -> tuple[str | None, bytes]:
+        return model.psk_identity, model.pre_shared_key() or b""
+
+    # Of Python 3.13, which the options have asked for.
+    getattr(context, "set_psk_client_callback")(key)  # noqa: B009
+    if model.alpn is not None:
+        context.set_alpn_protocols([model.alpn])
     return context

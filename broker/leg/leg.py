@@ -356,9 +356,14 @@ class Leg:
 
     def stand_by(self, why: str, now: float) -> None:
         """Let another gateway of this name have both sessions. `why`: for the log; `now`: s."""
-        if self.state not in (State.STANDBY, State.STOPPED):
+        if self.state is State.STOPPED:
+            return
+        if self.state is not State.STANDBY:
             self._on(Input.YIELD, now)
-            self._log("info", f"leg {self.settings.name} is on standby: {why}")
+        elif why == self.last_error:
+            return
+        self.last_error = why
+        self._log("info", f"leg {self.settings.name} is on standby: {why}")
 
     def take_turn(self, now: float, *, heir: bool) -> None:
         """Dial at `now` (s), as no other gateway of this name does. `heir`: another one did, so

@@ -206,8 +206,9 @@ def test_a_leg_on_standby_dials_when_it_is_its_turn() -> None:
     leg = Leg(settings(), random.Random(1), 0.0, standby=True)
     assert leg.next_deadline() is None
     leg.tick(5.0)
-    leg.stand_by("again", 5.0)
-    assert leg.take_effects() == []
+    for _ in range(2):
+        leg.stand_by("f is active", 5.0)
+    assert leg.take_effects() == [Log("info", "leg n is on standby: f is active")]
     leg.take_turn(6.0, heir=False)
     assert leg.take_effects() == [DialForeign()]
     leg.stand_by("g is active", 7.0)

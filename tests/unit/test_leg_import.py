@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.mosquitto_bridges import read_bridges
+from broker.config.mosquitto_bridges import NEEDLESS, SYNONYMS, TAKEN, read_bridges
 from broker.config.yaml_file import ConfigError
+from broker.leg.leg import Start
 
 FILE = """
 # a comment
@@ -22,7 +23,11 @@ remote_username anna
 remote_password se cret
 try_private true
 start_type lazy
-bridge_psk 00
+idle_timeout 30
+threshold 5
+keepalive_interval 20
+remote_clientid old-bridge
+bridge_capath /etc/certs
 topic a/# in 1
 topic # both 2 "" site/
 
@@ -49,10 +54,93 @@ def test_bridges_become_legs(tmp_path: Path) -> None:
     assert "cret" not in repr(plant)
     assert str(second.url) == "mqtt://[::1]:1883"
     assert (second.state_topic, second.rules.outgoing) == ("", [("b", 0)])
-    assert notes == [
-        f"{path}:14: bridge_psk is not taken over",
-        f"{path}:6: connection plant: a leg has one address: plant.example:8883",
-    ]
+    assert [str(url) for url in plant.others] == ["mqtts://other.example:8883"]
+    assert (plant.start, plant.idle_timeout, plant.threshold) == (Start.LAZY, 30, 5)
+    assert (plant.keep_alive, plant.client_id, plant.round_robin) == (20, "old-bridge", False)
+    assert notes == [f"{path}:18: bridge_capath is not taken over"]
+
+
+MANUAL = [
+    "address",
+    "addresses",
+    "bridge_alpn",
+    "bridge_attempt_unsubscribe",
+    "bridge_bind_address",
+    "bridge_cafile",
+    "bridge_capath",
+    "bridge_certfile",
+    "bridge_ciphers",
+    "bridge_ciphers_tls1.3",
+    "bridge_identity",
+    "bridge_insecure",
+    "bridge_keyfile",
+    "bridge_max_packet_size",
+    "bridge_max_topic_alias",
+    "bridge_outgoing_retain",
+    "bridge_protocol_version",
+    "bridge_psk",
+    "bridge_receive_maximum",
+    "bridge_reload_type",
+    "bridge_require_ocsp",
+    "bridge_session_expiry_interval",
+    "bridge_tcp_keepalive",
+    "bridge_tcp_user_timeout",
+    "bridge_tls_use_os_certs",
+    "bridge_tls_version",
+    "cleansession",
+    "clientid",
+    "idle_timeout",
+    "keepalive_interval",
+    "local_cleansession",
+    "local_clientid",
+    "local_password",
+    "local_username",
+    "notification_topic",
+    "notifications",
+    "notifications_local_only",
+    "password",
+    "remote_clientid",
+    "remote_password",
+    "remote_username",
+    "restart_timeout",
+    "round_robin",
+    "start_type",
+    "threshold",
+    "topic",
+    "try_private",
+    "username",
+]
+"""Options of a bridge in the manuals of Mosquitto 2.0 and 2.1."""
+NOTED = {
+    "bridge_bind_address",
+    "bridge_capath",
+    "bridge_ciphers",
+    "bridge_ciphers_tls1.3",
+    "bridge_insecure",
+    "bridge_require_ocsp",
+    "local_password",
+    "local_username",
+    "notifications_local_only",
+}
+
+
+def test_each_option_of_a_bridge_is_taken_needless_or_noted() -> None:
+    known = {SYNONYMS.get(option, option) for option in MANUAL} - {"topic"}
+    assert known == TAKEN | NEEDLESS | NOTED
+    assert not TAKEN & NEEDLESS
+
+
+def test_a_bridge_by_a_key_that_both_know_needs_a_newer_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "m.conf"
+    file.write_text("connection a\naddress h\nbridge_identity me\nbridge_psk 0aff\ntopic # both\n")
+    monkeypatch.setattr("broker.config.mosquitto_bridges.PSK_SINCE", (99, 0))
+    with pytest.raises(ConfigError, match=r"bridge_psk needs Python 3\.13 or newer"):
+        read_bridges(str(file))
+    monkeypatch.setattr("broker.config.mosquitto_bridges.PSK_SINCE", (3, 0))
+    leg = read_bridges(str(file))[0]["a"]
+    assert (leg.url.tls, leg.psk_identity, leg.pre_shared_key()) == (True, "me", b"\x0a\xff")
 
 
 @pytest.mark.parametrize(
@@ -62,6 +150,9 @@ def test_bridges_become_legs(tmp_path: Path) -> None:
         ("connection", ":1: connection has no name"),
         ("connection a\ntopic #", ":1: connection a: has no address"),
         ("connection a\naddress h", ":1: connection a: has no topic"),
+        ("connection a\naddress h\nstart_type never\ntopic #", "'never' is no start_type"),
+        ("connection a\naddress h\nthreshold -1\ntopic #", "'-1' is no threshold"),
+        ("connection a\naddress h\nbridge_psk xy\ntopic #", "bridge_psk has hexadecimal"),
         ("connection a\naddress h:x\ntopic #", "'h:x' is no address"),
         ("connection a\naddress h\ntopic # up", ":3: topic: 'up' is none of in, out and both"),
         (

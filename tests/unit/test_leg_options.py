@@ -9,6 +9,7 @@ import pytest
 from broker.config.leg_options import LegModel, flag_error, read_leg, read_legs
 from broker.config.options import read_settings
 from broker.config.yaml_file import ConfigError, ConfigFile
+from broker.leg.leg import Start
 
 
 def legs(text: str) -> dict[str, LegModel]:
@@ -61,6 +62,17 @@ legs:
         ("legs: {x: {broker: h, key: k}}", "legs.x.key: is of no use without cert"),
         ("legs: {x: {broker: h, password-file: p}}", "is of no use without a user"),
         ("legs: {x: {broker: 'mqtt://u@h', password-file: /nix}}", "password-file: cannot read"),
+        ("legs: {x: {broker: h, max-qos: 3}}", "max-qos: must be a whole number from 0 to 2"),
+        ("legs: {x: {broker: h, max-qos: yes}}", "must be a whole number from 0 to 2, not 'True'"),
+        ("legs: {x: {broker: h, start: never}}", "start: must be one of automatic, lazy, once"),
+        ("legs: {x: {broker: h, threshold: 2}}", "threshold: is of no use without start lazy"),
+        ("legs: {x: {broker: []}}", "legs.x.broker: is missing"),
+        ("legs: {x: {broker: [h, h]}}", "broker: an address is there twice"),
+        ("legs: {x: {broker: [h, 'mqtts://g']}}", "either all addresses are mqtts://"),
+        ("legs: {x: {broker: ['mqtt://u@h', 'mqtt://v@g']}}", "all addresses have one user"),
+        ("legs: {x: {broker: h, round-robin: 1}}", "must be yes or no, not the number 1"),
+        ("legs: {x: {broker: h, alpn: mqtt}}", "of use with mqtts:// alone"),
+        ("legs: {x: {broker: h, psk-file: f}}", "psk-identity: is missing: both go together"),
         ("legs: {x: {broker: h, as-user: 1}}", "expected a text, not the number 1"),
     ],
 )
@@ -95,3 +107,34 @@ def test_the_settings_of_a_broker_have_its_legs() -> None:
     settings = read_settings({"config": file}, {})
     assert settings.legs == {"x": read_leg({"broker": "h"}, flag_error)}
     assert not read_settings({}, {}).legs
+
+
+def test_addresses_have_the_user_of_the_first_one() -> None:
+    leg = read_leg({"broker": ["mqtt://u@h", "g:1884"], "round_robin": True}, flag_error)
+    assert [(url.host, url.port, url.user) for url in leg.urls] == [
+        ("h", 1883, "u"),
+        ("g", 1884, "u"),
+    ]
+    assert leg.round_robin
+
+
+def test_numbers_of_flags_are_texts() -> None:
+    leg = read_leg({"broker": "h", "max_qos": "1", "start": "lazy", "threshold": "3"}, flag_error)
+    assert (leg.max_qos, leg.start, leg.threshold, leg.idle_timeout) == (1, Start.LAZY, 3, 60)
+
+
+def test_a_key_that_both_sides_know_needs_a_newer_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "key"
+    file.write_text("0a ff\n")
+    file.chmod(0o600)
+    given = {"broker": "mqtts://h", "psk_identity": "me", "psk_file": str(file)}
+    monkeypatch.setattr("broker.config.leg_options.PSK_SINCE", (99, 0))
+    with pytest.raises(ConfigError, match=r"--psk-file: needs Python 3\.13 or newer"):
+        read_leg(given, flag_error)
+    monkeypatch.setattr("broker.config.leg_options.PSK_SINCE", (3, 0))
+    assert read_leg(given, flag_error).pre_shared_key() == b"\x0a\xff"
+    file.write_text("xy\n")
+    with pytest.raises(ConfigError, match="something else than hexadecimal digits"):
+        read_leg(given, flag_error)

@@ -305,10 +305,7 @@ class RemoteFlowControl:
     def _count(self) -> None:
         for session in list(self._over):
             queue = session.queue
-            if (
-                len(queue) > self._limits.max_queued
-                or session.queued_bytes > self._limits.max_queued_bytes
-            ):
+            if len(queue) > session.max_queued or session.queued_bytes > session.max_queued_bytes:
                 self._over[session] = session.queued_bytes + len(queue) * costs.QUEUED_MEMORY
             else:
                 del self._over[session]

@@ -1,0 +1,63 @@
+"""Which of several gateways of one name is active: the one with the lowest broker id among those
+that can be reached. Each posts the names of its legs in the link-state database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.cluster.strategy.directory import STATE
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+LEG = STATE + b"leg "
+"""Ahead of the names of legs in the link-state database."""
+SETTLE = 1.0
+"""s beyond the time of discovery for which a broker looks for others of one name before it dials:
+what these have posted takes some round trips."""
+
+
+class LegTurns:
+    """Posts the legs of this broker, and says which of them are to dial."""
+
+    def __init__(self, node: Node, now: float, *, federates: bool) -> None:
+        """`node`: this broker; `now`: s; `federates`: whether other brokers may be found."""
+        self._node = node
+        self._directory = node.cluster.directory
+        self._begin = now + node.config.discovery_time + SETTLE if federates else now
+        self._names: set[str] = set()
+        self._shared: set[str] = set()  # another gateway had them
+
+    def post(self, names: set[str]) -> None:
+        """Post the `names` of all legs, and withdraw those that are not among them."""
+        for name in self._names - names:
+            self._directory.withdraw(LEG + name.encode())
+        for name in names - self._names:
+            self._directory.post(LEG + name.encode())
+        self._names = names
+
+    def rival(self, name: str) -> bytes | None:
+        """Return the id of the broker that is to be active instead of this one for the leg `name`;
+        None: this one is."""
+        directory, own = self._directory, self._node.config.id
+        others = [
+            broker_id
+            for broker_id, _ in directory.entries_of(LEG + name.encode())
+            if directory.reaches(broker_id)
+        ]
+        if others:
+            self._shared.add(name)
+        return min((each for each in others if each < own), default=None)
+
+    def settled(self, now: float) -> bool:
+        """Return whether other brokers would have been found by `now` (s)."""
+        return now >= self._begin
+
+    def shared(self, name: str) -> bool:
+        """Return whether another broker has had a leg of this `name`, too."""
+        return name in self._shared
+
+    def title(self, broker_id: bytes) -> str:
+        """Return how a broker is called in log lines."""
+        name = self._directory.entry(broker_id, STATE + b"name") or b""
+        return f"{name.decode(errors='replace')} ({broker_id.hex()})".strip()
