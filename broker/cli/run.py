@@ -55,7 +55,9 @@ def run(arguments: argparse.Namespace, legs: Mapping[str, LegModel] | None = Non
     assembly = Assembly(settings, DEFAULTS)
     try:
         with _admin_socket(settings) as listener:
-            return _run_loop(_Run(assembly, listener, arguments.die_with_parent, legs or {}))
+            running = _Run(assembly, listener, arguments.die_with_parent, legs or {})
+            running.forgets = getattr(arguments, "forget", False)
+            return _run_loop(running)
     finally:
         assembly.close()
 
@@ -81,6 +83,8 @@ class _Run:
         it ends with its standard input; `legs`: of the command line."""
         self._legs_given = legs
         self._legs: Legs | None = None
+        self.forgets = False
+        """Whether it ends the sessions of its legs instead of running."""
         self.assembly = assembly
         self.settings = assembly.settings
         self.listener = listener
@@ -119,7 +123,12 @@ class _Run:
         driver.collect_at = 0.0
         self.report.announce(where)
         self.report.warn()
-        self._put_legs_in_force(self.settings.legs)
+        code = 0
+        if self.forgets:
+            code = await self._forget()
+            self.stopping.set()
+        else:
+            self._put_legs_in_force(self.settings.legs)
         await self.stopping.wait()
         if self._legs is not None:
             self._legs.stop()
@@ -132,7 +141,18 @@ class _Run:
         # An error of a plugin: the broker ends all the same.
         except Exception as error:
             log.warning("while stopping: %s", " ".join(str(error).split()) or type(error).__name__)
-        return 0
+        return code
+
+    async def _forget(self) -> int:
+        """End the sessions of all legs, there and here; return the exit code."""
+        from broker.io.legs import Legs
+
+        assert self.broker is not None
+        legs = Legs(self.broker.driver, federates=False)
+        failures = await legs.forget({**self.settings.legs, **self._legs_given})
+        for line in failures:
+            log.error("%s", line)
+        return 1 if failures else 0
 
     def _put_legs_in_force(self, legs: Mapping[str, LegModel]) -> list[str]:
         """Have the `legs` of the file, and those of the command line; return a summary. Raises

@@ -16,6 +16,7 @@ from broker.core.session import Session
 from broker.core.session_owner import LEG_LISTENER
 from broker.io.driver import Driver
 from broker.io.leg_driver import LegDriver
+from broker.io.leg_forget import forget
 from broker.io.leg_turns import LegTurns
 from broker.io.tls import client_context, describe_error
 from broker.leg.leg import SESSION, LegSettings
@@ -105,6 +106,24 @@ class Legs:
             elif turns.settled(now):
                 leg.take_turn(heir=turns.shared(name))
 
+    async def forget(self, models: Mapping[str, LegModel]) -> list[str]:
+        """End the sessions of these legs at their foreign brokers, and of all legs here. `models`:
+        by name. Returns a line for each that failed; its session here stays. Raises ConfigError."""
+        node = self._driver.node
+        failures = []
+        for given, model in models.items():
+            name = given or node.config.id.hex()
+            settings = leg_settings(name, model, node.config)
+            why = await forget(settings, model, leg_context(name, model))
+            if why:
+                failures.append(f"leg {name}: cannot end the session there: {why}")
+            elif session := node.sessions.get(settings.session):
+                node.end_session(session, None)
+            if not why:
+                log_line("info", f"leg {name}: its sessions are ended")
+        self._driver.wake()
+        return failures
+
     def stop(self) -> None:
         """End all legs; their sessions stay."""
         if self._timer is not None:
@@ -151,6 +170,7 @@ def leg_settings(name: str, model: LegModel, config: NodeConfig) -> LegSettings:
         threshold=model.threshold,
         max_qos=model.max_qos,
         foreign_client_id=model.client_id,
+        max_rate=min(model.max_rate, 65_535),
     )
 
 

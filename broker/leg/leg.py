@@ -158,6 +158,8 @@ class LegSettings:
     """Messages that have to wait here for a lazy leg to connect."""
     max_qos: int = 2
     """The highest QoS of messages that cross."""
+    max_rate: int = 0
+    """Messages that go out in a second, 0: as many as there are; so many are in flight at most."""
     foreign_client_id: str = ""
     """The client id at the foreign broker; "": one made of the name."""
 
@@ -494,6 +496,9 @@ class Leg:
             for name in obeyed:
                 if name in self._capabilities:
                     properties[name] = self._capabilities[name]
+            if settings.max_rate:
+                window = properties.get(Property.RECEIVE_MAXIMUM, 65_535)
+                properties[Property.RECEIVE_MAXIMUM] = min(window, settings.max_rate)
         return encode_packet(
             Connect(
                 "MQTT",
