@@ -162,7 +162,8 @@ class LegDriver:
         drops["too_large"] = 0 if session is None else session.dropped_large
         return {
             "name": self.settings.name,
-            "broker": str(self._model.urls[leg.settings.addresses.index(leg.address)]),
+            "broker": str(self._model.url),
+            "address": leg.address,
             "state": leg.state.value,
             "mqtt": "5" if leg.version == 5 else "3.1.1",
             "messages_in": leg.messages_in,
