@@ -50,8 +50,6 @@ LEG_OPTIONS = (
     "psk_file",
 )
 """Keys of a section, and flags."""
-PSK_SINCE = 3, 13
-"""The version of Python from which on TLS has keys that both sides know."""
 MAX_QUEUED, MAX_QUEUED_BYTES = 100_000, 256 * 1024 * 1024
 """Messages at QoS 1 and 2 that wait here for one foreign broker, and bytes of them: a night of one
 message a second and more, as a foreign broker may be away for long while nobody looks. Those beyond
@@ -252,7 +250,7 @@ def _psk(
         return None, None
     if identity is None or file is None:
         fail("psk_file" if file is None else "psk_identity", "is missing: both go together")
-    if sys.version_info < PSK_SINCE:
+    if not knows_psk():
         fail("psk_file", "needs Python 3.13 or newer")
     if not url.tls:
         fail("psk_file", "is of use with mqtts:// alone")
@@ -261,6 +259,11 @@ def _psk(
     except ValueError as error:
         fail("psk_file", str(error))
     return identity, file
+
+
+def knows_psk() -> bool:
+    """Return whether TLS of this Python has keys that both sides know."""
+    return sys.version_info >= (3, 13)
 
 
 def read_key(file: Path) -> bytes:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker.config.broker_url import BrokerUrl
-from broker.config.leg_options import PSK_SINCE, LegModel
+from broker.config.leg_options import LegModel, knows_psk
 from broker.config.yaml_file import ConfigError, read_text
 from broker.leg.leg import Start
 from broker.leg.rules import RuleError, parse_rule
@@ -136,7 +135,7 @@ def _leg(name: str, bridge: Bridge, path: str, notes: list[str]) -> LegModel:
     cafile = options.get("bridge_cafile")
     identity = options.get("bridge_identity")
     tls = bool(cafile or identity) or options.get("bridge_tls_use_os_certs") == "true"
-    if identity is not None and sys.version_info < PSK_SINCE:
+    if identity is not None and not knows_psk():
         raise ConfigError(f"{where}: bridge_psk needs Python 3.13 or newer")
     version = options.get("bridge_protocol_version", "")
     if version and version not in VERSIONS:

@@ -141,14 +141,17 @@ class LegDriver:
             return ""
         transport, client_id = foreign.transport, self.settings.client_id
         session = node.sessions.get(client_id)
-        if session is not None and session.conn is not None:
-            name = transport.get_extra_info("sockname")
-            if session.conn.peer == str(Address(*name[:2])):
-                return "this broker itself"
+        conn = None if session is None else session.conn
+        if conn is not None and conn.peer == str(
+            Address(*transport.get_extra_info("sockname")[:2])
+        ):
+            return "this broker itself"
+        cluster = node.cluster
+        membership, directory = cluster.membership, cluster.directory
         there = Address(*transport.get_extra_info("peername")[:2])
-        for broker_id, _, addresses, _ in node.cluster.membership.members(self.driver.time()):
-            if there in addresses and posted_stamp(node.cluster.directory, broker_id, client_id):
-                name = node.cluster.membership.name_of(broker_id) or broker_id.hex()
+        for broker_id, _, addresses, _ in membership.members(self.driver.time()):
+            if there in addresses and posted_stamp(directory, broker_id, client_id):
+                name = membership.name_of(broker_id) or broker_id.hex()
                 return f"the broker {name} of this federation"
         return ""
 

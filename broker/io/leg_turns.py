@@ -23,7 +23,8 @@ class LegTurns:
     def __init__(self, node: Node, now: float, *, federates: bool) -> None:
         """`node`: this broker; `now`: s; `federates`: whether other brokers may be found."""
         self._node = node
-        self._directory = node.cluster.directory
+        cluster = node.cluster
+        self._directory = cluster.directory
         self._begin = now + node.config.discovery_time + SETTLE if federates else now
         self._names: set[str] = set()
         self._shared: set[str] = set()  # another gateway had them

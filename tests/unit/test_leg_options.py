@@ -130,10 +130,10 @@ def test_a_key_that_both_sides_know_needs_a_newer_python(
     file.write_text("0a ff\n")
     file.chmod(0o600)
     given = {"broker": "mqtts://h", "psk_identity": "me", "psk_file": str(file)}
-    monkeypatch.setattr("broker.config.leg_options.PSK_SINCE", (99, 0))
+    monkeypatch.setattr("broker.config.leg_options.knows_psk", lambda: False)
     with pytest.raises(ConfigError, match=r"--psk-file: needs Python 3\.13 or newer"):
         read_leg(given, flag_error)
-    monkeypatch.setattr("broker.config.leg_options.PSK_SINCE", (3, 0))
+    monkeypatch.setattr("broker.config.leg_options.knows_psk", lambda: True)
     assert read_leg(given, flag_error).pre_shared_key() == b"\x0a\xff"
     file.write_text("xy\n")
     with pytest.raises(ConfigError, match="something else than hexadecimal digits"):
