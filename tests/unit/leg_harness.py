@@ -8,6 +8,7 @@ from typing import Any
 
 from node_harness import FakeClient, World
 
+from broker.base.limits import DEFAULTS, Limits
 from broker.leg.effects import (
     Close,
     DialForeign,
@@ -38,12 +39,14 @@ class Joined:
         foreign: World | None = None,
         others: tuple[World, ...] = (),
         standby: bool = False,
+        limits: Limits = DEFAULTS,
         edit: Callable[[LegEffect], LegEffect | None] = lambda effect: effect,
         **more: Any,
     ) -> None:
         """`lines`: rules; `foreign`: the foreign broker; `others`: at its other addresses;
-        `standby`: it waits for its turn; `edit`: see there; `more`: of the leg's settings."""
-        self.here = World()
+        `standby`: it waits for its turn; `limits`: of this broker; `edit`: see there; `more`: of
+        the leg's settings."""
+        self.here = World(limits=limits)
         self.places = (foreign or World(), *others)
         self.place = 0
         self.settings = settings(*lines, **more)
