@@ -210,6 +210,7 @@ REASON_HELP = {
     "closed": "Client connections that this broker closed, by reason.",
     "dropped": "Messages that were not delivered, by reason.",
     "leg_dropped": "Messages that did not get across a leg, by reason: one of both brokers refused "
-    "them, no rule has a name for them, they were an echo, or went round in a ring.",
+    "them, no rule has a name for them, they were an echo, went round in a ring, had come before, "
+    "were too large, or the queue of the leg was full.",
 }
 """Counters with a reason as their label: sums of counters above, and those of legs."""

@@ -28,6 +28,7 @@ from broker.leg.effects import (
 )
 from broker.leg.leg_states import Action, Input, State, transition
 from broker.leg.packets import CROSSING, PacketCutter
+from broker.leg.repeats import Repeats
 from broker.leg.rules import Rules
 from broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
 from broker.wire.decode import decode_packet
@@ -257,6 +258,7 @@ class Leg:
         self._addresses = Addresses(len(settings.addresses), settings.round_robin)
         self._crossed = 0  # messages, when they were counted last
         self._busy = now  # when one crossed last, as far as known
+        self._repeats = Repeats()
         self._heir = False  # another gateway of this name has had both sessions
         self._tries_otherwise = False  # the next CONNECT differs from the one that failed
 
@@ -293,14 +295,15 @@ class Leg:
 
     def drops(self) -> dict[str, int]:
         """Return how many messages did not get across, by reason: the foreign broker has refused
-        them, this one has, no rule has a name for them, they were the foreign broker's echo, or
-        went round in a ring."""
+        them, this one has, no rule has a name for them, they were the foreign broker's echo,
+        went round in a ring, or had come before."""
         return {
             "refused_there": self._there.refused,
             "refused_here": self._here.refused,
             "unnamed": self.settings.rules.unnamed,
             "echoes": self._crossing.echoes,
             "muted": self._crossing.muted,
+            "repeated": self._repeats.dropped,
         }
 
     @property
@@ -429,6 +432,7 @@ class Leg:
                     if self._swallowed:
                         packets = self._without_swallowed(packets)
                     if packets:
+                        self._repeats.passed(packets, out=True)
                         self._there_send(self._crossing.outwards(packets, now))
                         if self._crossing.rings != self._rings:
                             self._note_ring()
@@ -442,6 +446,8 @@ class Leg:
     def _on(self, given: Input, now: float) -> None:
         before = self.state
         action, self.state = transition(before, given)
+        if before in CROSSES and self.state not in CROSSES:
+            self._repeats.lost()
         match action:
             case Action.DIAL:
                 self._due = now + PATIENCE
@@ -557,6 +563,7 @@ class Leg:
         settings = self.settings
         if self._known is not None and self._lacks_counterpart(self._known):
             # Others will have their identifiers.
+            self._repeats.clear()
             self._swallowed.update(self._known.incoming)
             for packet_id in self._known.incoming:
                 self._here_send(PUBREL_HEAD + PACKET_IDS[packet_id])
@@ -697,6 +704,8 @@ class Leg:
             case State.ENTERING:
                 self._early.append(packets)
             case State.SUBSCRIBING | State.UP if packets[0] >> 4 in CROSSING:
+                self._repeats.passed(packets, out=False)
+                packets = self._repeats.without(packets, self.version)
                 self._here_send(self._crossing.inwards(packets, now))
             case State.CONNECTING | State.SUBSCRIBING | State.UP:
                 self._foreign_packet(packets, now)
