@@ -1,0 +1,72 @@
+"""Which of several gateways of one name is active, and what `/healthz` says of a leg."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from broker.io.admin_http import leg_health
+from broker.io.leg_turns import LEG, SETTLE, LegTurns
+
+
+class Directory:
+    """What brokers post."""
+
+    def __init__(self) -> None:
+        self.own: list[bytes] = []
+        self.others: dict[bytes, list[bytes]] = {}
+        self.gone: set[bytes] = set()
+
+    def post(self, key: bytes) -> None:
+        self.own.append(key)
+
+    def withdraw(self, key: bytes) -> None:
+        self.own.remove(key)
+
+    def entries_of(self, key: bytes) -> list[tuple[bytes, bytes]]:
+        return [(each, b"") for each, keys in self.others.items() if key in keys]
+
+    def reaches(self, broker_id: bytes) -> bool:
+        return broker_id not in self.gone
+
+    def entry(self, _broker_id: bytes, _key: bytes) -> bytes:
+        return b"other"
+
+
+def turns(directory: Directory, *, federates: bool = True) -> LegTurns:
+    node = SimpleNamespace(
+        config=SimpleNamespace(id=b"m", discovery_time=2.0),
+        cluster=SimpleNamespace(directory=directory),
+    )
+    return LegTurns(cast(Any, node), 10.0, federates=federates)
+
+
+def test_the_lowest_id_that_can_be_reached_is_active() -> None:
+    directory = Directory()
+    found = turns(directory)
+    found.post({"plant"})
+    assert directory.own == [LEG + b"plant"]
+    assert found.rival("plant") is None
+    assert not found.shared("plant")
+    directory.others = {b"z": [LEG + b"plant"], b"b": [LEG + b"plant"], b"a": [LEG + b"else"]}
+    assert found.rival("plant") == b"b"
+    assert found.title(b"b") == "other (62)"
+    directory.gone = {b"b"}
+    assert found.rival("plant") is None
+    assert found.shared("plant")
+    found.post(set())
+    assert directory.own == []
+
+
+def test_a_broker_that_may_find_others_waits_for_them() -> None:
+    found = turns(Directory())
+    assert not found.settled(12.0)
+    assert found.settled(12.0 + SETTLE)
+    assert turns(Directory(), federates=False).settled(10.0)
+
+
+def test_health_says_why_a_leg_is_not_up_and_which_filters_are_refused() -> None:
+    leg = {"state": "up", "last_error": "", "refused_filters": ["a/#"]}
+    assert leg_health(leg) == "up; refused filters: 'a/#'"
+    leg = {"state": "waiting", "last_error": "no route", "refused_filters": []}
+    assert leg_health(leg) == "waiting; no route"
