@@ -161,8 +161,10 @@ class LegDriver:
         counters = leg.counters
         session = self.session
         drops = leg.drops()
-        drops["queue_full"] = 0 if session is None else session.dropped_full
-        drops["too_large"] = 0 if session is None else session.dropped_large
+        drops |= {
+            "queue_full": 0 if session is None else session.dropped_full,
+            "too_large": 0 if session is None else session.dropped_large,
+        }
         return {
             "name": self.settings.name,
             "broker": str(self._model.url),
