@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from broker.leg.beacons import Beacons, has_beacons
 from broker.leg.packets import inwards, messages, outwards, without
 from broker.leg.rings import EchoList, RingWatch
 from broker.leg.rules import Rules
@@ -21,6 +22,7 @@ class Crossing:
     """The messages of one leg, between the packets of both sides."""
 
     __slots__ = (
+        "_beacons",
         "_echoes",
         "_name",
         "_passed",
@@ -36,8 +38,12 @@ class Crossing:
         "rings",
     )
 
-    def __init__(self, name: str, rules: Rules, rng: random.Random) -> None:
-        """`name`: of the leg; `rules`: which topics cross; `rng`: draws numbers of probes."""
+    def __init__(
+        self, name: str, rules: Rules, rng: random.Random, beacons: Beacons | None = None
+    ) -> None:
+        """`name`: of the leg; `rules`: which topics cross; `rng`: draws numbers of probes;
+        `beacons`: gets those of foreign clients, None: these are messages like others."""
+        self._beacons = beacons
         self.echoes = 0
         """Messages that were the foreign broker's echo."""
         self.muted = 0
@@ -70,7 +76,9 @@ class Crossing:
     def inwards(self, packets: bytes, now: float) -> bytes:
         """Return what came from the foreign broker, `packets` at `now` (s), as it is for here.
         Raises MalformedPacket and ProtocolViolation."""
-        echoes, watch = self._echoes, self._watch
+        echoes, watch, beacons = self._echoes, self._watch, self._beacons
+        if beacons is not None and has_beacons(packets):
+            packets, _ = without(packets, self._version, lambda topic, _: beacons.takes(topic, now))
         if echoes is not None:
             packets, count = without(
                 packets, self._version, lambda topic, payload: echoes.takes(topic, payload, now)

@@ -13,9 +13,21 @@ import random
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from broker.leg.beacons import Beacons, listening
 from broker.leg.crossing import Crossing
-from broker.leg.effects import Close, DialForeign, Enter, LegEffect, Log, ToForeign, ToHere
+from broker.leg.effects import (
+    AskInterest,
+    Close,
+    DialForeign,
+    Enter,
+    LegEffect,
+    Log,
+    ToForeign,
+    ToHere,
+)
+from broker.leg.interest import Interest, Source
 from broker.leg.leg_states import Action, Input, State, transition
+from broker.leg.local_subscriptions import LocalSubscriptions
 from broker.leg.packets import CROSSING, PacketCutter
 from broker.leg.rules import Rules
 from broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
@@ -46,8 +58,9 @@ STABLE = 60.0
 """s that a leg has been up after which the next dial comes as soon as the first one did."""
 PATIENCE = 10.0
 """s until a connection stands and both brokers have accepted."""
-SUBSCRIBE_ID, UNSUBSCRIBE_ID = 0xFFFF, 0xFFFE
-"""Packet identifiers: brokers count those of PUBLISH from 1 up."""
+SUBSCRIBE_ID, UNSUBSCRIBE_ID, CHANGE_ID = 0xFFFF, 0xFFFE, 0xFFFD
+"""Packet identifiers: brokers count those of PUBLISH from 1 up. The last one is that of SUBSCRIBE
+while the leg is up."""
 SESSION = "leg:"
 """Ahead of a leg's name: the client id of its session here."""
 NOTE = "$leg/subscribed/"
@@ -106,6 +119,8 @@ class LegSettings:
     """Whether it looks for rings."""
     state_topic: str = ""
     """Where both brokers have a retained "1" while it is up, and "0" else; "": nowhere."""
+    interest: Source = Source.ALL
+    """Who says what foreign clients want."""
     expiry: int = 86_400
     """s that the foreign session is kept while the leg is away."""
     receive_maximum: int = 1000
@@ -185,7 +200,15 @@ class Leg:
         self._behind_retained = False  # what is retained there has come
         self._there = PacketCutter()
         self._here = PacketCutter()
-        self._crossing = Crossing(settings.name, settings.rules, rng)
+        asked = settings.interest is not Source.ALL
+        self.interest = Interest(settings.rules) if asked else None
+        """What foreign clients want, None if all is sent."""
+        self._beacons = Beacons() if settings.interest is Source.BEACON else None
+        self._local = LocalSubscriptions()
+        self._kept_here: dict[str, int] = {}  # filters of the session here that stay
+        self._wanted_here: dict[str, int] = {}  # those that it subscribes to
+        self._refused_here: set[str] = set()
+        self._crossing = Crossing(settings.name, settings.rules, rng, self._beacons)
         self._rings = 0  # those that were logged
         self._plain = False  # the foreign broker does not take the bridge's bit of MQTT 3.1.1
         self._answered = False  # whether its CONNACK has come
@@ -201,6 +224,8 @@ class Leg:
 
     def next_deadline(self) -> float | None:
         """When `tick` is due (s); None: never."""
+        if self.interest is not None and self.state in CROSSES:
+            return min(self._due, self.interest.next_deadline())
         return None if self.state is State.STOPPED else self._due
 
     @property
@@ -239,6 +264,7 @@ class Leg:
 
     def tick(self, now: float) -> None:
         """Do what is due at `now` (s)."""
+        self._look_for_interest(now)
         if now < self._due or self.state is State.STOPPED:
             return
         if self.state is State.WAITING:
@@ -306,6 +332,20 @@ class Leg:
                     self._own_packet(packets, now)
         except WireError as error:
             self.lost(error.message, now)
+
+    def interest_answered(self, filters: Collection[str], now: float) -> None:
+        """Take what foreign clients subscribe to, as `filters`, without the leg's own ones. `now`:
+        s."""
+        if self.interest is not None:
+            self.interest.answered(filters, now)
+            self._follow_interest()
+
+    def interest_failed(self, why: str, now: float) -> None:
+        """Note that it could not be found what foreign clients subscribe to, for the reason `why`,
+        at `now` (s)."""
+        if self.interest is not None:
+            self.interest.failed(why, now)
+            self._follow_interest()
 
     # ---------------------------------------------------------------- steps
 
@@ -431,8 +471,15 @@ class Leg:
             self._swallowed.update(known.incoming)
             for packet_id in known.incoming:
                 self._here_send(PUBREL_HEAD + PACKET_IDS[packet_id])
-        wanted = {topic_filter for topic_filter, _ in settings.rules.outgoing}
-        old = [f for f in self._known_here() if f not in wanted and not f.startswith(NOTE)]
+        if self.interest is not None:
+            self.interest.begin(now)
+        if self._beacons is not None:
+            self._beacons.begin(now)
+        wanted = self._outgoing()
+        known_here = {f: q for f, q in self._known_here().items() if not f.startswith(NOTE)}
+        old = [f for f in known_here if f not in wanted]
+        self._kept_here = {f: q for f, q in known_here.items() if f in wanted}
+        self._refused_here.clear()
         if old:
             self._here_send(encode_packet(Unsubscribe(UNSUBSCRIBE_ID, old), self.version))
         self._subscribe_there()
@@ -454,7 +501,7 @@ class Leg:
         """Subscribe at the foreign broker; what is retained there comes ahead of the answer to
         PINGREQ, behind which this broker is subscribed to. MQTT 3.1.1 would bring all that is
         retained once more for a filter that is not new."""
-        known, wanted = self._known_there(), dict(self.settings.rules.incoming)
+        known, wanted = self._known_there(), dict(self._incoming())
         old = [topic_filter for topic_filter in known if topic_filter not in wanted]
         if old:
             self._there_send(encode_packet(Unsubscribe(UNSUBSCRIBE_ID, old), self.version))
@@ -479,16 +526,77 @@ class Leg:
         old = [f for f in known if f.startswith(NOTE) and f not in notes]
         if old:
             self._here_send(encode_packet(Unsubscribe(UNSUBSCRIBE_ID, old), self.version))
-        most = self._capabilities.get(Property.MAXIMUM_QOS, 2)
-        wanted = {f: min(qos, most) for f, qos in self.settings.rules.outgoing} | notes
-        self._asked = [(f, q) for f, q in wanted.items() if self.version == 5 or known.get(f) != q]
+        self._wanted_here = self._outgoing()
+        wanted = self._wanted_here | notes
+        always = self.version == 5 and self.interest is None
+        self._asked = [(f, q) for f, q in wanted.items() if always or known.get(f) != q]
         if self._asked:
             self._here_send(self._subscribe(self._asked))
         else:
             self._on(Input.SUBSCRIBED, now)
 
+    def _incoming(self) -> list[tuple[str, int]]:
+        """Return what the leg subscribes to at the foreign broker, with its QoS."""
+        incoming = self.settings.rules.incoming
+        return incoming if self._beacons is None else listening(incoming)
+
+    def _outgoing(self) -> dict[str, int]:
+        """Return what the leg subscribes to here, with its QoS."""
+        most = self._capabilities.get(Property.MAXIMUM_QOS, 2)
+        outgoing = dict(self.settings.rules.outgoing)
+        if self.interest is not None:
+            outgoing = self.interest.subscriptions()
+        return {f: min(qos, most) for f, qos in outgoing.items()}
+
+    def _look_for_interest(self, now: float) -> None:
+        """Ask what foreign clients want if that is due at `now` (s)."""
+        if self.interest is None or self.state not in CROSSES:
+            return
+        self.interest.tick(now)
+        if self._beacons is None:
+            if self.interest.asks(now):
+                self._effects.append(AskInterest())
+        elif self.interest.asks(now):
+            if (filters := self._beacons.filters(now)) is None:
+                self.interest.postponed(now)
+            else:
+                self.interest.answered(filters, now)
+        self._follow_interest()
+
+    def _follow_interest(self) -> None:
+        """Subscribe here to what foreign clients want by now, as far as that is known."""
+        if self.interest is None:
+            return
+        for line in self.interest.take_lines():
+            self._log("info", f"leg {self.settings.name}: {line}")
+        if self.state is State.UP:
+            self._local.change(self._outgoing())
+            self._change_local()
+
+    def _change_local(self) -> None:
+        """Subscribe here to what is wanted, then unsubscribe from what is not."""
+        new, covered = self._local.next_subscribe()
+        if new:
+            self._here_send(self._subscribe(new, covered, CHANGE_ID))
+        elif old := self._local.next_unsubscribe():
+            self._here_send(encode_packet(Unsubscribe(UNSUBSCRIBE_ID, old), self.version))
+
+    def _local_suback(self, packet: Suback, now: float) -> None:
+        """Take the answer to a SUBSCRIBE of `_change_local`, at `now` (s)."""
+        if refused := self._local.answered(packet.codes):
+            code = max(packet.codes)
+            why = f"this broker refuses the filter {shorten(refused[0])} (code {code:#04x})"
+            if self.interest is not None and self.interest.narrow:
+                self.interest.refused(why, now)
+                self._follow_interest()
+                return
+            self._log("warning", f"leg {self.settings.name}: {why}")
+        self._change_local()
+
     def _carry(self, now: float) -> None:
         self._up_since = now
+        wanted = dict(self._wanted_here)
+        self._local.begin(self._kept_here | wanted, wanted, self._refused_here)
         self.counters.connects += 1
         self._due = now + self._keep_alive / 2 if self._keep_alive else now + 1e9
         self._log(
@@ -500,18 +608,25 @@ class Leg:
         self._publish_state(b"1", now)
         self._look_for_rings(now)
 
-    def _subscribe(self, filters: Iterable[tuple[str, int]]) -> bytes:
+    def _subscribe(
+        self,
+        filters: Iterable[tuple[str, int]],
+        covered: Collection[str] = (),
+        packet_id: int = SUBSCRIBE_ID,
+    ) -> bytes:
         """Return a SUBSCRIBE: No Local, Retain As Published, what is retained for a new
-        subscription only."""
+        subscription only, and not for those that are `covered` by others."""
         five = self.version == 5
         retain = self._capabilities.get(Property.RETAIN_AVAILABLE, 1) == 1
         requests = [
-            SubscriptionRequest(f, qos, not f.startswith("$share/"), retain, 1)
+            SubscriptionRequest(
+                f, qos, not f.startswith("$share/"), retain, 2 if f in covered else 1
+            )
             if five
             else SubscriptionRequest(f, qos)
             for f, qos in filters
         ]
-        return encode_packet(Subscribe(SUBSCRIBE_ID, requests), self.version)
+        return encode_packet(Subscribe(packet_id, requests), self.version)
 
     def _back_off(self, now: float) -> None:
         if self._up_since and now - self._up_since >= STABLE:
@@ -532,6 +647,9 @@ class Leg:
                 self._early.append(packets)
             case State.SUBSCRIBING | State.UP if packets[0] >> 4 in CROSSING:
                 self._here_send(self._crossing.inwards(packets, now))
+                if self.interest is not None and self._beacons is not None and self._beacons.new:
+                    self._beacons.new = False
+                    self.interest.hurry(now)
             case State.CONNECTING | State.SUBSCRIBING | State.UP:
                 self._foreign_packet(packets, now)
 
@@ -621,23 +739,30 @@ class Leg:
                 self.lost("the session here is gone", now)
             else:
                 self._on(Input.ENTERED, now)
+        elif isinstance(packet, Suback) and packet.packet_id == CHANGE_ID:
+            self._local_suback(packet, now)
         elif isinstance(packet, Suback):
-            self._note_refused(packet, "this broker")
+            self._refused_here.update(self._note_refused(packet, "this broker"))
             if self.state is State.SUBSCRIBING:
                 self._on(Input.SUBSCRIBED, now)
         elif isinstance(packet, Disconnect):
             self.lost(f"this broker disconnects it (reason {packet.reason:#04x})", now)
 
-    def _note_refused(self, packet: Suback, who: str) -> None:
+    def _note_refused(self, packet: Suback, who: str) -> list[str]:
+        """Note the filters that a broker refuses, and return them. `packet`: its answer; `who`: it,
+        for the log."""
         asked, self._asked = self._asked, []
+        refused = []
         for (topic_filter, _), code in zip(asked, packet.codes, strict=False):
             if code >= 0x80:
+                refused.append(topic_filter)
                 self.counters.refused_filters.append(topic_filter)
                 self._log(
                     "warning",
                     f"leg {self.settings.name}: {who} refuses the filter {shorten(topic_filter)} "
                     f"(code {code:#04x})",
                 )
+        return refused
 
     def _without_swallowed(self, packets: bytes) -> bytes:
         """Leave out PUBCOMP of messages whose identifiers the foreign broker has forgotten."""

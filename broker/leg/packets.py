@@ -116,13 +116,14 @@ def _renamed(
             Property.RESPONSE_TOPIC: response(properties[Property.RESPONSE_TOPIC])
         }
     elif packet.topic:
-        other = name(packet.topic)
+        # What was dropped before has no other name, and needs none.
+        other = None if packet.topic == DROPPED else name(packet.topic)
         topic = (other or DROPPED).encode()
         first &= 0xFF if other else 0xFF ^ RETAIN
         rest = body[topic_end(body, 0) :]
         return _under(first, topic, rest)
     if packet.topic:
-        other = name(packet.topic)
+        other = None if packet.topic == DROPPED else name(packet.topic)
         packet.topic, packet.retain = other or DROPPED, packet.retain and other is not None
     return encode_publish(packet, version)
 

@@ -8,7 +8,16 @@ from typing import Any
 
 from node_harness import FakeClient, World
 
-from broker.leg.effects import Close, DialForeign, Enter, LegEffect, Log, ToForeign, ToHere
+from broker.leg.effects import (
+    AskInterest,
+    Close,
+    DialForeign,
+    Enter,
+    LegEffect,
+    Log,
+    ToForeign,
+    ToHere,
+)
 from broker.leg.leg import Leg, LegSettings, LocalSession
 from broker.leg.leg_states import State
 from broker.leg.rules import Rules, parse_rule
@@ -27,17 +36,20 @@ class Joined:
         self,
         *lines: str,
         foreign: World | None = None,
+        here: World | None = None,
         edit: Callable[[LegEffect], LegEffect | None] = lambda effect: effect,
         **more: Any,
     ) -> None:
-        """`lines`: rules; `foreign`: the foreign broker; `edit`: see there; `more`: of the leg's
-        settings."""
-        self.here, self.there = World(), foreign or World()
+        """`lines`: rules; `foreign`: the foreign broker; `here`: this one; `edit`: see there;
+        `more`: of the leg's settings."""
+        self.here, self.there = here or World(), foreign or World()
         self.settings = settings(*lines, **more)
         self.leg = Leg(self.settings, random.Random(1), self.here.now)
         self.ends: dict[str, FakeClient] = {}
         self.log: list[str] = []
         self.reachable = True
+        self.questions = 0
+        """How often it has asked what foreign clients want; tests answer."""
         self.edit = edit
         """Sees each effect; None: it is lost."""
         self.run()
@@ -59,12 +71,12 @@ class Joined:
     def run(self) -> None:
         """Do what is due, until nothing moves."""
         now = self.here.now
-        due = self.leg.next_deadline()
-        if due is not None and due <= now:
-            self.leg.tick(now)
         moved = True
         while moved:
             moved = False
+            due = self.leg.next_deadline()
+            if due is not None and due <= now:
+                self.leg.tick(now)
             for effect in self.leg.take_effects():
                 moved = True
                 if (seen := self.edit(effect)) is not None:
@@ -96,6 +108,8 @@ class Joined:
                 self.ends["here"] = self.here.open(self.leg.version)
             case ToHere(data):
                 self.ends["here"].chunks([data])
+            case AskInterest():
+                self.questions += 1
             case Close():
                 for end in self.ends.values():
                     end.vanish()
