@@ -359,6 +359,19 @@ def _add_federate(federate: Parser) -> None:
     )
     federate.add_argument("--mqtt", metavar="5|3.1.1|auto", help="version of MQTT there (auto)")
     federate.add_argument(
+        "--interest",
+        metavar="all|emqx|nanomq|beacon",
+        help="who says what clients there want, so that nothing else is sent (all: everything is)",
+    )
+    federate.add_argument(
+        "--interest-url",
+        metavar="http[s]://[USER@]HOST:PORT",
+        help="HTTP interface of that EMQX or NanoMQ; USER is the API key of EMQX",
+    )
+    federate.add_argument(
+        "--interest-password-file", metavar="FILE", help="file with the password of USER"
+    )
+    federate.add_argument(
         "--protocol",
         metavar="spohn",
         help="be a federator of this protocol instead (mqttree federate --protocol spohn --help)",

@@ -15,8 +15,19 @@ from broker.config.broker_url import BrokerUrl
 from broker.core.connection import Connection
 from broker.core.session_owner import LEG_LISTENER
 from broker.io.driver import Driver
+from broker.io.interest_driver import InterestDriver
+from broker.io.subscription_reader import ReadError, SubscriptionReader
 from broker.io.tls import describe_error
-from broker.leg.effects import Close, DialForeign, Enter, LegEffect, Log, ToForeign, ToHere
+from broker.leg.effects import (
+    AskInterest,
+    Close,
+    DialForeign,
+    Enter,
+    LegEffect,
+    Log,
+    ToForeign,
+    ToHere,
+)
 from broker.leg.leg import PATIENCE, Leg, LegSettings, LocalSession
 
 HIGH_WATER = 256 * 1024
@@ -33,10 +44,12 @@ class LegDriver:
         url: BrokerUrl,
         context: ssl.SSLContext | None,
         password: Callable[[], bytes | None],
+        reader: SubscriptionReader | None = None,
     ) -> None:
         """`driver`: of this broker's node; `settings`: of the leg; `url`: of the foreign broker;
         `context`: of TLS, None: without; `password`: returns that of the user there, or raises
-        ValueError with one line; it is called for each connection."""
+        ValueError with one line; it is called for each connection; `reader`: reads what foreign
+        clients subscribe to, None: nothing does over HTTP."""
         self.driver = driver
         self.settings = settings
         self.leg = Leg(settings, random.Random(), driver.time())
@@ -48,6 +61,7 @@ class LegDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._reads = True
+        self._interest = None if reader is None else InterestDriver(reader, self._interest_read)
 
     def start(self) -> None:
         """Begin to dial."""
@@ -59,6 +73,8 @@ class LegDriver:
         self.act()
         if self._dialling is not None:
             self._dialling.cancel()
+        if self._interest is not None:
+            self._interest.stop()
 
     def report(self) -> dict[str, Any]:
         """Return the leg's state, for people and programs."""
@@ -76,8 +92,10 @@ class LegDriver:
             "failures": counters.failures,
             "sessions_lost": counters.sessions_lost,
             "rings": leg.rings,
+            "interest_failures": 0 if leg.interest is None else leg.interest.failures,
             "refused_filters": list(counters.refused_filters),
             "last_error": leg.last_error,
+            "interest": interest_report(leg),
         }
 
     def _tick(self) -> None:
@@ -115,6 +133,9 @@ class LegDriver:
                 self._dialling = self.driver.loop.create_task(self._dial())
             case Enter():
                 self._here = HereTransport(self)
+            case AskInterest():
+                if self._interest is not None:
+                    self._interest.ask(self.driver.loop)
             case Close():
                 self._close()
             case Log(level, text):
@@ -163,6 +184,14 @@ class LegDriver:
         self.leg.lost(why, self.driver.time())
         self.act()
 
+    def _interest_read(self, answer: set[str] | ReadError) -> None:
+        now = self.driver.time()
+        if isinstance(answer, ReadError):
+            self.leg.interest_failed(str(answer), now)
+        else:
+            self.leg.interest_answered(answer, now)
+        self.act()
+
     def foreign_received(self, data: bytes) -> None:
         """Take bytes of the foreign broker."""
         self.leg.foreign_received(data, self.driver.time())
@@ -203,6 +232,21 @@ class LegDriver:
                     self._foreign.transport.pause_reading()
                 else:
                     self._foreign.transport.resume_reading()
+
+
+def interest_report(leg: Leg) -> dict[str, Any] | None:
+    """Return what is known of the interest of foreign clients, for people and programs; None if it
+    is not asked for."""
+    interest = leg.interest
+    if interest is None:
+        return None
+    return {
+        "source": leg.settings.interest.value,
+        "state": interest.state.value,
+        "filters": interest.filters,
+        "sends_all": leg.sends_all,
+        "last_error": interest.last_error,
+    }
 
 
 class ForeignProtocol(asyncio.Protocol):

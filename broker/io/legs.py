@@ -14,6 +14,7 @@ from broker.core.session import Session
 from broker.core.session_owner import LEG_LISTENER
 from broker.io.driver import Driver
 from broker.io.leg_driver import LegDriver
+from broker.io.subscription_reader import SubscriptionReader
 from broker.io.tls import client_context, describe_error
 from broker.leg.leg import SESSION, LegSettings
 from broker.wire.constants import MAX_PACKET_SIZE
@@ -51,6 +52,7 @@ class Legs:
                 model.url,
                 leg_context(name, model),
                 model.password,
+                subscription_reader(name, model),
             )
             for name, model in wanted.items()
             if self._models.get(name) != model
@@ -106,6 +108,7 @@ def leg_settings(name: str, model: LegModel, config: NodeConfig) -> LegSettings:
         model.version,
         probes=True,
         state_topic=state if valid_topic_name(state) else "",
+        interest=model.interest,
         topic_alias_maximum=config.topic_alias_maximum,
         maximum_packet_size=min(config.max_packet_size, MAX_PACKET_SIZE),
     )
@@ -125,3 +128,22 @@ def leg_context(name: str, model: LegModel) -> ssl.SSLContext | None:
     except OSError as error:
         raise ConfigError(f"leg {name}: cannot use {file}: {describe_error(error)}") from None
     return context
+
+
+def subscription_reader(name: str, model: LegModel) -> SubscriptionReader | None:
+    """Return what reads over HTTP what foreign clients subscribe to, None if nothing does. `name`:
+    of the leg; `model`: its options. Raises ConfigError for a file that cannot be used."""
+    url = model.interest_url
+    if url is None:
+        return None
+    try:
+        context = client_context(model.cafile) if url.tls else None
+    except OSError as error:
+        raise ConfigError(
+            f"leg {name}: cannot use {model.cafile}: {describe_error(error)}"
+        ) from None
+    client_id = f"mqttree-{name}"
+    own = (client_id, f"{client_id}-sync")
+    return SubscriptionReader(
+        model.interest, url, context, model.interest_password, own, model.rules
+    )

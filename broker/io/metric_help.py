@@ -193,6 +193,8 @@ GAUGE_HELP = {
     "link_rtt_seconds": "Round-trip time of each link.",
     "link_forwarding": "1 if messages take the link as part of the tree, else 0.",
     "leg_up": "1 if messages cross the leg to a foreign broker, else 0.",
+    "leg_interest_known": "1 if only what foreign clients want is sent, 0 if all is, as it is not "
+    "known what they want; nothing for a leg that does not ask.",
 }
 """Gauge, as it is named behind mqttree_ -> help."""
 
@@ -202,6 +204,7 @@ LEG_HELP = {
     "connects": "Times that the leg came up.",
     "failures": "Times that the leg was lost or did not come up.",
     "sessions_lost": "Times that the foreign broker had lost the session of the leg.",
+    "interest_failures": "Times that it could not be found what foreign clients want.",
     "rings": "Times that a message of the leg came back to this federation by another way.",
 }
 """Counter of a leg, as it is named behind mqttree_leg_ -> help."""

@@ -70,6 +70,13 @@ def to_local(rule: Rule, foreign: str) -> str | None:
     return local if valid_topic_filter(local) else rule.local
 
 
+def lets_out(rules: Iterable[Rule], topic_filter: str) -> bool:
+    """Return whether any of the `rules` lets out messages that a foreign client gets by a
+    subscription to `topic_filter`. Raises ValueError if it is no filter."""
+    topics = wanted_topics(topic_filter)
+    return topics is not None and any(to_local(rule, topics) is not None for rule in rules)
+
+
 class WantedFilters:
     """The filters to which a leg subscribes here so that foreign clients get what they want."""
 

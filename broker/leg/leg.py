@@ -256,6 +256,11 @@ class Leg:
         }
 
     @property
+    def sends_all(self) -> bool:
+        """Whether more is sent than what foreign clients are known to want."""
+        return self.interest is None or not (self.interest.narrow and self._local.settled)
+
+    @property
     def rings(self) -> int:
         """How often a probe has come back to this federation by another way."""
         return self._crossing.rings
@@ -607,6 +612,8 @@ class Leg:
         self._unanswered = 0
         self._publish_state(b"1", now)
         self._look_for_rings(now)
+        # Answers came while it was not up.
+        self._follow_interest()
 
     def _subscribe(
         self,

@@ -30,6 +30,11 @@ class LocalSubscriptions:
         self._has = {f: qos for f, qos in has.items() if f not in self._refused}
         self._asked = {}
 
+    @property
+    def settled(self) -> bool:
+        """Whether the session has subscribed to nothing but what is wanted."""
+        return not self._asked and self._has.keys() <= self._wanted.keys()
+
     def change(self, wanted: Mapping[str, int]) -> None:
         """Have the session subscribe to `wanted`, filters with their QoS, and to nothing else."""
         self._wanted = wanted

@@ -12,6 +12,7 @@ from node_harness import FakeClient, World
 
 from broker.base.limits import Limits
 from broker.leg.beacons import HOLD
+from broker.leg.effects import AskInterest, LegEffect
 from broker.leg.interest import LINGER, POLL, Source
 from broker.leg.interest import State as Known
 from broker.leg.leg import LONGEST, Leg
@@ -101,6 +102,20 @@ def test_an_answer_before_the_leg_is_up_counts() -> None:
     assert joined.up
     assert joined.filters() == {"a", "b"}
     assert joined.questions >= 2
+
+
+def test_an_answer_while_the_leg_subscribes_counts() -> None:
+    class Quick(Narrowed):
+        def _do(self, effect: LegEffect) -> None:
+            super()._do(effect)
+            if isinstance(effect, AskInterest):
+                assert not self.up
+                self.leg.interest_answered(["a"], self.here.now)
+
+    joined = Quick("# out 1")
+    assert joined.up
+    assert joined.filters() == {"a"}
+    assert not joined.leg.sends_all
 
 
 def test_a_leg_that_is_started_again_sends_all_until_there_is_an_answer() -> None:
