@@ -372,6 +372,11 @@ def _add_federate(federate: Parser) -> None:
         "--interest-password-file", metavar="FILE", help="file with the password of USER"
     )
     federate.add_argument(
+        "--marks",
+        metavar="on|off",
+        help="mark messages to that broker, by which they are known if they come back (on)",
+    )
+    federate.add_argument(
         "--protocol",
         metavar="spohn",
         help="be a federator of this protocol instead (mqttree federate --protocol spohn --help)",

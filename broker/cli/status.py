@@ -168,6 +168,10 @@ def _leg(leg: dict[str, Any]) -> str:
         about.append(f"sessions lost {leg['sessions_lost']}")
     if filters := leg.get("refused_filters"):
         about.append(f"refused filters {' '.join(filters)}")
+    if others := leg.get("same_broker"):
+        about.append(f"leads to the same broker as leg {', '.join(others)}")
+    if (unmatched := leg.get("no_subscribers") or {}).get("messages"):
+        about.append(_unmatched(unmatched))
     if interest := leg.get("interest"):
         about.append(_interest(interest))
     if leg.get("last_error"):
@@ -182,6 +186,14 @@ def _interest(interest: dict[str, Any]) -> str:
         return f"sends what {filters} filters there want ({source})"
     why = interest.get("last_error")
     return f"sends all, interest {interest.get('state')} ({source}{f': {why}' if why else ''})"
+
+
+def _unmatched(unmatched: dict[str, Any]) -> str:
+    """Return in words for how many messages a foreign broker had no subscriber."""
+    rules = unmatched.get("rules") or {}
+    which = ", ".join(f"{topic_filter} {number}" for topic_filter, number in rules.items())
+    text = f"no subscriber there for {unmatched['messages']} of {unmatched.get('of')}"
+    return f"{text} ({which})" if which else text
 
 
 def waits_for(drain: dict[str, Any]) -> str:

@@ -35,6 +35,7 @@ LEG_OPTIONS = (
     "interest",
     "interest_url",
     "interest_password_file",
+    "marks",
 )
 """Keys of a section, and flags."""
 
@@ -66,6 +67,8 @@ class LegModel:
     interest_url: HttpUrl | None = None
     """Where it is asked; None if it is not asked over HTTP."""
     interest_password_file: Path | None = None
+    marks: bool = True
+    """Whether messages carry the mark of this federation (MQTT 5)."""
     secret: bytes | None = field(default=None, repr=False)
     """The password, if it is in no file of its own."""
 
@@ -147,6 +150,7 @@ def read_leg(values: Mapping[str, object], fail: Fail) -> LegModel:
         _text(values, "as_user", fail),
         _state_topic(values, fail),
         *_interest(values, fail),
+        _marks(values.get("marks"), fail),
     )
 
 
@@ -204,6 +208,13 @@ def _interest(
         except ValueError as error:
             fail("interest_password_file", str(error))
     return source, url, file
+
+
+def _marks(value: object, fail: Fail) -> bool:
+    """Return whether messages carry marks; YAML takes `on` and `off` for truth values."""
+    if value not in (None, True, False, "on", "off"):
+        fail("marks", f"must be on or off, not {shorten(str(value))}")
+    return value not in (False, "off")
 
 
 def _text(values: Mapping[str, object], option: str, fail: Fail) -> str | None:

@@ -132,7 +132,7 @@ class Admin:
         """Return the answer to a GET of `path`."""
         match path:
             case "/healthz":
-                lines = [f"leg {leg['name']}: {leg['state']}\n" for leg in self._legs()]
+                lines = [_leg_health(leg) for leg in self._legs()]
                 return 200, "text/plain", "".join(["ok\n", *lines])
             case "/readyz":
                 reasons = self.readiness.reasons()
@@ -225,6 +225,14 @@ class Admin:
             peer,
             f"admin: {peer} asked for {shorten(name)}, which is no name of this broker; refused",
         )
+
+
+def _leg_health(leg: dict[str, Any]) -> str:
+    """Return the line on a leg in the answer to /healthz."""
+    text = f"leg {leg['name']}: {leg['state']}"
+    if others := leg["same_broker"]:
+        text += f"; leg_loops: leads to the same broker as leg {', '.join(others)}"
+    return text + "\n"
 
 
 class AdminProtocol(asyncio.Protocol):

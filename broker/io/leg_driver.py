@@ -29,6 +29,7 @@ from broker.leg.effects import (
     ToHere,
 )
 from broker.leg.leg import PATIENCE, Leg, LegSettings, LocalSession
+from broker.leg.marks import Federation
 
 HIGH_WATER = 256 * 1024
 """bytes that may wait for the foreign broker before this one sends no more."""
@@ -52,7 +53,9 @@ class LegDriver:
         clients subscribe to, None: nothing does over HTTP."""
         self.driver = driver
         self.settings = settings
-        self.leg = Leg(settings, random.Random(), driver.time())
+        node = driver.node
+        federation = Federation(node.config.id, node.cluster.knows)
+        self.leg = Leg(settings, random.Random(), driver.time(), federation)
         self._url = url
         self._context = context
         self._password = password
@@ -92,6 +95,9 @@ class LegDriver:
             "failures": counters.failures,
             "sessions_lost": counters.sessions_lost,
             "rings": leg.rings,
+            "loops": leg.loops,
+            "same_broker": leg.same_broker(self.driver.time()),
+            "no_subscribers": leg.unmatched(),
             "interest_failures": 0 if leg.interest is None else leg.interest.failures,
             "refused_filters": list(counters.refused_filters),
             "last_error": leg.last_error,

@@ -16,6 +16,7 @@ from broker.io.driver import Driver
 from broker.io.leg_driver import LegDriver
 from broker.io.subscription_reader import SubscriptionReader
 from broker.io.tls import client_context, describe_error
+from broker.leg.interest import Source
 from broker.leg.leg import SESSION, LegSettings
 from broker.wire.constants import MAX_PACKET_SIZE
 from routing.topic_filter import valid_topic_name
@@ -99,6 +100,7 @@ def leg_settings(name: str, model: LegModel, config: NodeConfig) -> LegSettings:
     """Return how a leg connects. `name`: of the leg; `model`: its options; `config`: of this
     broker."""
     state = f"mqttree/leg/{name}/state" if model.state_topic is None else model.state_topic
+    beacons = model.interest is Source.BEACON
     return LegSettings(
         name,
         str(model.url).partition("://")[2],
@@ -109,7 +111,9 @@ def leg_settings(name: str, model: LegModel, config: NodeConfig) -> LegSettings:
         probes=True,
         state_topic=state if valid_topic_name(state) else "",
         interest=model.interest,
-        topic_alias_maximum=config.topic_alias_maximum,
+        marks=model.marks,
+        # An alias may belong to a message that is dropped, and then to one that is not.
+        topic_alias_maximum=0 if model.marks or beacons else config.topic_alias_maximum,
         maximum_packet_size=min(config.max_packet_size, MAX_PACKET_SIZE),
     )
 

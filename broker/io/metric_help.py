@@ -206,6 +206,10 @@ LEG_HELP = {
     "sessions_lost": "Times that the foreign broker had lost the session of the leg.",
     "interest_failures": "Times that it could not be found what foreign clients want.",
     "rings": "Times that a message of the leg came back to this federation by another way.",
+    "loops": "Times that the probe of another leg of this federation has come: both lead to one "
+    "foreign broker, or to brokers that are bridged.",
+    "answered": "Messages at QoS 1 and 2 that the foreign broker has answered.",
+    "no_subscribers": "Those of them for which it has no subscriber, as far as it says so.",
 }
 """Counter of a leg, as it is named behind mqttree_leg_ -> help."""
 
@@ -213,6 +217,7 @@ REASON_HELP = {
     "closed": "Client connections that this broker closed, by reason.",
     "dropped": "Messages that were not delivered, by reason.",
     "leg_dropped": "Messages that did not get across a leg, by reason: one of both brokers refused "
-    "them, no rule has a name for them, they were an echo, or went round in a ring.",
+    "them, no rule has a name for them, they were an echo, went round in a ring, had left this "
+    "federation before (marked), or had left eight of them (too_far).",
 }
 """Counters with a reason as their label: sums of counters above, and those of legs."""

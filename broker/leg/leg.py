@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from broker.leg.beacons import Beacons, listening
 from broker.leg.crossing import Crossing
@@ -28,8 +29,10 @@ from broker.leg.effects import (
 from broker.leg.interest import Interest, Source
 from broker.leg.leg_states import Action, Input, State, transition
 from broker.leg.local_subscriptions import LocalSubscriptions
+from broker.leg.marks import Federation
 from broker.leg.packets import CROSSING, PacketCutter
 from broker.leg.rules import Rules
+from broker.leg.unmatched import Unmatched
 from broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
 from broker.wire.decode import decode_packet
 from broker.wire.encode import encode_packet
@@ -121,6 +124,8 @@ class LegSettings:
     """Where both brokers have a retained "1" while it is up, and "0" else; "": nowhere."""
     interest: Source = Source.ALL
     """Who says what foreign clients want."""
+    marks: bool = True
+    """Whether messages carry the mark of this federation (MQTT 5)."""
     expiry: int = 86_400
     """s that the foreign session is kept while the leg is away."""
     receive_maximum: int = 1000
@@ -168,8 +173,15 @@ class LegCounters:
 class Leg:
     """One leg. The driver hands in what happens, with the time, and takes the effects."""
 
-    def __init__(self, settings: LegSettings, rng: random.Random, now: float) -> None:
-        """`settings`: how it connects; `rng`: draws pauses; `now`: s; it dials at once."""
+    def __init__(
+        self,
+        settings: LegSettings,
+        rng: random.Random,
+        now: float,
+        federation: Federation | None = None,
+    ) -> None:
+        """`settings`: how it connects; `rng`: draws pauses; `now`: s; it dials at once;
+        `federation`: of this broker; without one messages get no mark."""
         self.settings = settings
         self.state = State.WAITING
         self.counters = LegCounters()
@@ -208,8 +220,12 @@ class Leg:
         self._kept_here: dict[str, int] = {}  # filters of the session here that stay
         self._wanted_here: dict[str, int] = {}  # those that it subscribes to
         self._refused_here: set[str] = set()
-        self._crossing = Crossing(settings.name, settings.rules, rng, self._beacons)
-        self._rings = 0  # those that were logged
+        self._crossing = Crossing(
+            settings.name, settings.rules, rng, self._beacons, federation, marks=settings.marks
+        )
+        self._unmatched = Unmatched(settings.rules)
+        self._loops_said: set[str] = set()  # legs that were logged as they lead to the same broker
+        self._rings = self._loops = 0  # those that were noticed
         self._plain = False  # the foreign broker does not take the bridge's bit of MQTT 3.1.1
         self._answered = False  # whether its CONNACK has come
         self._unanswered = 0  # CONNECT packets in a row without one
@@ -245,14 +261,12 @@ class Leg:
 
     def drops(self) -> dict[str, int]:
         """Return how many messages did not get across, by reason: the foreign broker has refused
-        them, this one has, no rule has a name for them, they were the foreign broker's echo, or
-        went round in a ring."""
+        them, this one has, no rule has a name for them, and those of `Crossing.drops`."""
         return {
             "refused_there": self._there.refused,
             "refused_here": self._here.refused,
             "unnamed": self.settings.rules.unnamed,
-            "echoes": self._crossing.echoes,
-            "muted": self._crossing.muted,
+            **self._crossing.drops(),
         }
 
     @property
@@ -264,6 +278,26 @@ class Leg:
     def rings(self) -> int:
         """How often a probe has come back to this federation by another way."""
         return self._crossing.rings
+
+    @property
+    def loops(self) -> int:
+        """How often the probe of another leg of this federation has come from the foreign
+        broker."""
+        return self._crossing.loops
+
+    def same_broker(self, now: float) -> list[str]:
+        """Return the other legs of this federation that lead to the same foreign broker, or to one
+        that is bridged with it, as far as was noticed lately. `now`: s."""
+        return self._crossing.same_broker(now)
+
+    def unmatched(self) -> dict[str, Any]:
+        """Return how many messages the foreign broker had no subscriber for, of how many that it
+        has answered, and for which rules, if there are several."""
+        return {
+            "messages": self._there.unmatched,
+            "of": self._there.answered,
+            "rules": self._unmatched.by_rule(),
+        }
 
     # ---------------------------------------------------------------- inputs
 
@@ -317,7 +351,10 @@ class Leg:
         """Take bytes of the foreign broker, cut anywhere, at `now` (s)."""
         self._heard = now
         try:
+            before = self._there.unmatched
             for packets in self._there.take(data):
+                if self._there.unmatched != before:
+                    self._unmatched.answered(packets)
                 self._foreign_packets(packets, now)
         except WireError as error:
             self.lost(error.message, now)
@@ -330,7 +367,10 @@ class Leg:
                     if self._swallowed:
                         packets = self._without_swallowed(packets)
                     if packets:
-                        self._there_send(self._crossing.outwards(packets, now))
+                        packets = self._crossing.outwards(packets, now)
+                        if self._unmatched.kept:
+                            self._unmatched.sent(packets)
+                        self._there_send(packets)
                         if self._crossing.rings != self._rings:
                             self._note_ring()
                 elif self.state in (State.ENTERING, *CROSSES):
@@ -405,7 +445,7 @@ class Leg:
         elif five:
             properties[Property.SESSION_EXPIRY_INTERVAL] = 0xFFFFFFFF
             obeyed = [Property.RECEIVE_MAXIMUM, Property.MAXIMUM_PACKET_SIZE]
-            if not settings.rules.mapped:
+            if not settings.rules.mapped and not self._crossing.marks:
                 obeyed.append(Property.TOPIC_ALIAS_MAXIMUM)
             for name in obeyed:
                 if name in self._capabilities:
@@ -452,6 +492,18 @@ class Leg:
             "this federation by another way: that broker has a second leg or a bridge, or is one "
             "of this federation. Topics in which a message goes round are muted",
         )
+
+    def _note_loops(self, now: float) -> None:
+        """Log at `now` (s) which legs lead to the same broker, each once as long as it lasts."""
+        self._loops, found = self._crossing.loops, set(self._crossing.same_broker(now))
+        for name in sorted(found - self._loops_said):
+            self._log(
+                "warning",
+                f"legs {self.settings.name} and {shorten(name)} of this federation lead to one "
+                f"broker, {self.settings.address}, or to brokers that are bridged: a message may "
+                "cross by each of them. Take one of them out, or give them different topics",
+            )
+        self._loops_said = found
 
     def _clean_start(self, foreign: bool) -> bool:
         """Return whether CONNECT ends an old session. In MQTT 3.1.1 this also makes the new one end
@@ -654,6 +706,8 @@ class Leg:
                 self._early.append(packets)
             case State.SUBSCRIBING | State.UP if packets[0] >> 4 in CROSSING:
                 self._here_send(self._crossing.inwards(packets, now))
+                if self._crossing.loops != self._loops:
+                    self._note_loops(now)
                 if self.interest is not None and self._beacons is not None and self._beacons.new:
                     self._beacons.new = False
                     self.interest.hurry(now)
@@ -711,6 +765,9 @@ class Leg:
         self._capabilities = packet.properties or {}
         self._keep_alive = float(
             self._capabilities.get(Property.SERVER_KEEP_ALIVE, self.settings.keep_alive)
+        )
+        self._crossing.accepted(
+            self._capabilities.get(Property.MAXIMUM_PACKET_SIZE, MAX_PACKET_SIZE)
         )
         cleaning = self._clean_start(foreign=True) and self.version != 5
         self._on(Input.CLEANED if cleaning else Input.ACCEPTED, now)

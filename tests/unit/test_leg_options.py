@@ -64,6 +64,7 @@ legs:
         ("legs: {x: {broker: h, password-file: p}}", "is of no use without a user"),
         ("legs: {x: {broker: 'mqtt://u@h', password-file: /nix}}", "password-file: cannot read"),
         ("legs: {x: {broker: h, as-user: 1}}", "expected a text, not the number 1"),
+        ("legs: {x: {broker: h, marks: 3}}", "legs.x.marks: must be on or off, not '3'"),
         ("legs: {x: {broker: h, interest: hivemq}}", "one of all, emqx, nanomq, beacon, not"),
         ("legs: {x: {broker: h, interest: emqx}}", "legs.x.interest-url: is missing: where emqx"),
         (
@@ -132,6 +133,15 @@ def test_who_says_what_foreign_clients_want_is_read(tmp_path: Path) -> None:
     beacon = read_leg({"broker": "h", "interest": "beacon"}, flag_error)
     assert (beacon.interest, beacon.interest_url) == (Source.BEACON, None)
     assert read_leg({"broker": "h"}, flag_error).interest is Source.ALL
+
+
+@pytest.mark.parametrize(
+    ("text", "marks"), [("", True), (", marks: on", True), (", marks: off", False)]
+)
+def test_marks_can_be_switched_off(text: str, marks: bool) -> None:
+    assert legs(f"legs: {{x: {{broker: h{text}}}}}")["x"].marks is marks
+    given = {"broker": "h", "marks": "on" if marks else "off"}
+    assert read_leg(given, flag_error).marks is marks
 
 
 def test_the_settings_of_a_broker_have_its_legs() -> None:
