@@ -170,8 +170,8 @@ def _leg(leg: dict[str, Any]) -> str:
         about.append(f"refused filters {' '.join(filters)}")
     if others := leg.get("same_broker"):
         about.append(f"leads to the same broker as leg {', '.join(others)}")
-    if (unmatched := leg.get("no_subscribers") or {}).get("messages"):
-        about.append(_unmatched(unmatched))
+    if leg.get("no_subscribers"):
+        about.append(_unmatched(leg))
     if interest := leg.get("interest"):
         about.append(_interest(interest))
     if leg.get("last_error"):
@@ -188,11 +188,11 @@ def _interest(interest: dict[str, Any]) -> str:
     return f"sends all, interest {interest.get('state')} ({source}{f': {why}' if why else ''})"
 
 
-def _unmatched(unmatched: dict[str, Any]) -> str:
+def _unmatched(leg: dict[str, Any]) -> str:
     """Return in words for how many messages a foreign broker had no subscriber."""
-    rules = unmatched.get("rules") or {}
+    rules = leg.get("no_subscribers_by_rule") or {}
     which = ", ".join(f"{topic_filter} {number}" for topic_filter, number in rules.items())
-    text = f"no subscriber there for {unmatched['messages']} of {unmatched.get('of')}"
+    text = f"no subscriber there for {leg.get('no_subscribers')} of {leg.get('answered')}"
     return f"{text} ({which})" if which else text
 
 

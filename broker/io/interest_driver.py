@@ -7,9 +7,9 @@ import contextlib
 import threading
 from collections.abc import Callable
 
-from broker.io.subscription_reader import READ_TIME, ReadError, SubscriptionReader
+from broker.io.subscription_reader import BOUNDS, ReadError, SubscriptionReader
 
-PATIENCE = READ_TIME + 10.0
+PATIENCE = BOUNDS.time + 10.0
 """s until a reading has failed, whatever its thread does: it may wait for a name to be resolved."""
 
 Answered = Callable[[set[str] | ReadError], None]

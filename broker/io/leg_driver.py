@@ -54,7 +54,8 @@ class LegDriver:
         self.driver = driver
         self.settings = settings
         node = driver.node
-        federation = Federation(node.config.id, node.cluster.knows)
+        cluster = node.cluster
+        federation = Federation(node.config.id, cluster.knows)
         self.leg = Leg(settings, random.Random(), driver.time(), federation)
         self._url = url
         self._context = context
@@ -82,7 +83,7 @@ class LegDriver:
     def report(self) -> dict[str, Any]:
         """Return the leg's state, for people and programs."""
         leg = self.leg
-        counters = leg.counters
+        counters, interest = leg.counters, leg.interest
         return {
             "name": self.settings.name,
             "broker": str(self._url),
@@ -97,8 +98,8 @@ class LegDriver:
             "rings": leg.rings,
             "loops": leg.loops,
             "same_broker": leg.same_broker(self.driver.time()),
-            "no_subscribers": leg.unmatched(),
-            "interest_failures": 0 if leg.interest is None else leg.interest.failures,
+            **leg.unmatched(),
+            "interest_failures": 0 if interest is None else interest.failures,
             "refused_filters": list(counters.refused_filters),
             "last_error": leg.last_error,
             "interest": interest_report(leg),

@@ -119,7 +119,7 @@ def _leg_metrics(lines: list[str], legs: list[tuple[dict[str, str], Mapping[str,
     ]
     _metric(lines, "mqttree_leg_interest_known", "gauge", GAUGE_HELP["leg_interest_known"], known)
     for name, text in LEG_HELP.items():
-        samples = [(labels, _leg_count(leg, name)) for labels, leg in legs]
+        samples = [(labels, leg[name]) for labels, leg in legs]
         _metric(lines, f"mqttree_leg_{name}_total", "counter", text, samples)
     drops = [
         (labels | {"reason": reason}, count)
@@ -127,14 +127,6 @@ def _leg_metrics(lines: list[str], legs: list[tuple[dict[str, str], Mapping[str,
         for reason, count in leg["dropped"].items()
     ]
     _metric(lines, "mqttree_leg_dropped_total", "counter", REASON_HELP["leg_dropped"], drops)
-
-
-def _leg_count(leg: Mapping[str, Any], name: str) -> int:
-    """Return a counter of a leg by its `name`."""
-    if name == "answered":
-        return int(leg["no_subscribers"]["of"])
-    found = leg[name]
-    return int(found["messages"] if isinstance(found, dict) else found)
 
 
 def _peer(peer: object) -> dict[str, str]:

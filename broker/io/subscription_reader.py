@@ -9,6 +9,7 @@ import json
 import ssl
 import time
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from broker.config.broker_url import HttpUrl
@@ -18,20 +19,31 @@ from broker.leg.interest import MAX_FILTERS, Source
 from broker.leg.rules import Rules
 from broker.wire.strings import shorten
 
-ANSWER_TIME = 5.0
-"""s for one answer."""
-READ_TIME = 30.0
-"""s for all pages."""
 PAGE = 1000
 """Subscriptions of one page."""
-MAX_PAGES = 10_000
-"""Pages, as pages without an end would be asked for without an end."""
-MAX_ANSWER = 8 * 1024 * 1024
-"""bytes of one answer, which is parsed at once: 50,000 subscriptions, a tenth of a second."""
-MAX_READ = 64 * 1024 * 1024
-"""bytes of all answers."""
 CHUNK = 64 * 1024
 """bytes that are read at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBounds:
+    """What bounds one reading."""
+
+    answer_time: float = 5.0
+    """s for one answer."""
+    time: float = 30.0
+    """s for all pages."""
+    pages: int = 10_000
+    """Pages, as pages without an end would be asked for without an end."""
+    answer: int = 8 * 1024 * 1024
+    """bytes of one answer, which is parsed at once: 50,000 subscriptions, a tenth of a second."""
+    size: int = 64 * 1024 * 1024
+    """bytes of all answers."""
+    filters: int = MAX_FILTERS
+    """Filters behind which the rest is not read; one more than that is."""
+
+
+BOUNDS = ReadBounds()
 
 
 class ReadError(Exception):
@@ -49,11 +61,13 @@ class SubscriptionReader:
         password: Callable[[], bytes],
         own: Collection[str],
         rules: Rules,
+        bounds: ReadBounds = BOUNDS,
     ) -> None:
         """`source`: EMQX or NanoMQ; `url`: of its interface; `context`: of TLS, None: without;
         `password`: returns that of the user there, or raises ValueError with one line, and is
         called for each reading; `own`: client ids of the leg; `rules`: which messages it lets
-        out."""
+        out; `bounds`: of each reading."""
+        self._bounds = bounds
         self._source = source
         self._url = url
         self._context = context
@@ -87,21 +101,22 @@ class SubscriptionReader:
                 self._known[topic_filter] = wanted
             if self._known[topic_filter]:
                 found.add(topic_filter)
-                if len(found) > MAX_FILTERS:
+                if len(found) > self._bounds.filters:
                     break
         return found
 
     def _subscriptions(self) -> Iterator[dict[str, Any]]:
         """Yield the subscriptions of all pages."""
-        until, left = time.monotonic() + READ_TIME, MAX_READ
-        with _Session(self._url, self._context, self._password) as session:
+        bounds = self._bounds
+        until, left = time.monotonic() + bounds.time, bounds.size
+        with _Session(self._url, self._context, self._password, bounds) as session:
             if self._source is Source.NANOMQ:
                 data, _ = session.get("/api/v4/subscriptions", until, left)
                 if data.get("code") != 0:
                     raise ValueError(f"it answers with code {shorten(str(data.get('code')))}")
                 yield from _listed(data)
                 return
-            for page in range(1, MAX_PAGES + 1):
+            for page in range(1, bounds.pages + 1):
                 path = f"/api/v5/subscriptions?page={page}&limit={PAGE}"
                 data, size = session.get(path, until, left)
                 left -= size
@@ -112,21 +127,25 @@ class SubscriptionReader:
                 # Some pages may be short, or empty, although more follow.
                 if more is False or (more is None and len(listed) < PAGE):
                     return
-        raise ValueError(f"it has more than {MAX_PAGES} pages")
+        raise ValueError(f"it has more than {bounds.pages} pages")
 
 
 class _Session:
     """A connection on which pages are asked for, one after the other."""
 
     def __init__(
-        self, url: HttpUrl, context: ssl.SSLContext | None, password: Callable[[], bytes]
+        self,
+        url: HttpUrl,
+        context: ssl.SSLContext | None,
+        password: Callable[[], bytes],
+        bounds: ReadBounds,
     ) -> None:
+        self._bounds = bounds
+        wait = bounds.answer_time
         self._connection = (
-            http.client.HTTPConnection(url.host, url.port, timeout=ANSWER_TIME)
+            http.client.HTTPConnection(url.host, url.port, timeout=wait)
             if context is None
-            else http.client.HTTPSConnection(
-                url.host, url.port, timeout=ANSWER_TIME, context=context
-            )
+            else http.client.HTTPSConnection(url.host, url.port, timeout=wait, context=context)
         )
         self._headers = {"Accept": "application/json"}
         if url.user is not None:
@@ -143,8 +162,8 @@ class _Session:
         """Return the JSON object at `path`, and its size (bytes). `until`: when all has to be read
         (s of the monotonic clock); `most`: bytes that it may have. Raises OSError, HTTPException
         and ValueError."""
-        until = min(until, time.monotonic() + ANSWER_TIME)
-        most = min(most, MAX_ANSWER)
+        until = min(until, time.monotonic() + self._bounds.answer_time)
+        most = min(most, self._bounds.answer)
         self._connection.request("GET", path, headers=self._headers)
         answer = self._connection.getresponse()
         # A redirection as well: a password is for one place.

@@ -22,9 +22,11 @@ HOLD = 3 * INTERVAL
 class Beacons:
     """The beacons that have come lately."""
 
-    __slots__ = ("_heard", "_since", "new")
+    __slots__ = ("_heard", "_most", "_since", "new")
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_FILTERS) -> None:
+        """`most`: topics that count; one more is kept."""
+        self._most = most
         self.new = False
         """Whether a beacon has come that was not there. The reader sets it back."""
         self._heard: dict[str, float] = {}  # topic -> when its last beacon came (s)
@@ -45,7 +47,7 @@ class Beacons:
         except (MessageError, UnicodeDecodeError):
             return True
         # One too many, so that it is seen that there are too many.
-        if name in self._heard or len(self._heard) <= MAX_FILTERS:
+        if name in self._heard or len(self._heard) <= self._most:
             self.new = self.new or name not in self._heard
             self._heard[name] = now
         return True

@@ -46,8 +46,11 @@ class Source(Enum):
 class Interest:
     """What the foreign clients of one leg want."""
 
-    def __init__(self, rules: Rules) -> None:
-        """`rules`: of the leg."""
+    def __init__(
+        self, rules: Rules, max_filters: int = MAX_FILTERS, max_size: int = MAX_SIZE
+    ) -> None:
+        """`rules`: of the leg; `max_filters`, `max_size`: filters that count, and their bytes."""
+        self._max_filters, self._max_size = max_filters, max_size
         self.state = State.UNKNOWN
         self.failures = 0
         """Questions without an answer that could be used, or with too many filters."""
@@ -130,8 +133,10 @@ class Interest:
         for topics in wanted:
             if self._wanted.add(topics):
                 self._gone.pop(topics, None)
-                if len(self._wanted) > MAX_FILTERS or self._wanted.size > MAX_SIZE:
-                    self.overflowed(f"more than {MAX_FILTERS} filters or {MAX_SIZE} bytes", now)
+                if len(self._wanted) > self._max_filters or self._wanted.size > self._max_size:
+                    self.overflowed(
+                        f"more than {self._max_filters} filters or {self._max_size} bytes", now
+                    )
                     return
         self._on(Input.ANSWERED, "", now)
 

@@ -291,12 +291,12 @@ class Leg:
         return self._crossing.same_broker(now)
 
     def unmatched(self) -> dict[str, Any]:
-        """Return how many messages the foreign broker had no subscriber for, of how many that it
-        has answered, and for which rules, if there are several."""
+        """Return how many messages the foreign broker has answered, for how many of these it had no
+        subscriber, and for which rules, if there are several."""
         return {
-            "messages": self._there.unmatched,
-            "of": self._there.answered,
-            "rules": self._unmatched.by_rule(),
+            "answered": self._there.answered,
+            "no_subscribers": self._there.unmatched,
+            "no_subscribers_by_rule": self._unmatched.by_rule(),
         }
 
     # ---------------------------------------------------------------- inputs

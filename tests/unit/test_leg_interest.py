@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.base.state_table import ImpossibleInputError
-from broker.leg import interest as module
 from broker.leg.beacons import HOLD, Beacons
 from broker.leg.foreign_filters import WantedFilters, intersection, to_local, wanted_topics
 from broker.leg.interest import LINGER, POLL, Interest
@@ -223,10 +222,10 @@ def test_an_answer_with_what_is_no_filter_is_a_failure() -> None:
     assert "'b/#/c' is no topic filter" in interest.take_lines()[0]
 
 
-@pytest.mark.parametrize("limit", ["MAX_FILTERS", "MAX_SIZE"])
-def test_with_too_many_filters_all_is_sent(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, limit, 3)
-    interest = known("a", "b", "c")
+@pytest.mark.parametrize("limit", ["max_filters", "max_size"])
+def test_with_too_many_filters_all_is_sent(limit: str) -> None:
+    interest = Interest(rules("# out 1"), **{limit: 3})
+    interest.answered(["a", "b", "c"], 0.0)
     assert interest.state is State.KNOWN
     interest.answered(["a", "b", "c", "d"], 5.0)
     assert (interest.state, interest.failures) == (State.CROWDED, 1)
@@ -239,9 +238,8 @@ def test_with_too_many_filters_all_is_sent(limit: str, monkeypatch: pytest.Monke
     assert interest.subscriptions() == {"a": 1}
 
 
-def test_filters_that_no_rule_lets_out_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_FILTERS", 1)
-    interest = Interest(rules("a/# out"))
+def test_filters_that_no_rule_lets_out_do_not_count() -> None:
+    interest = Interest(rules("a/# out"), max_filters=1)
     interest.answered([*map(str, range(100)), "a/+"], 0.0)
     assert interest.subscriptions() == {"a/+": 0}
 
@@ -264,9 +262,8 @@ def test_a_beacon_counts_for_three_intervals() -> None:
     assert beacons.filters(100.0 + HOLD - 0.1) is None
 
 
-def test_beacons_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.leg.beacons.MAX_FILTERS", 2)
-    beacons = Beacons()
+def test_beacons_are_bounded() -> None:
+    beacons = Beacons(most=2)
     beacons.begin(0.0)
     for number in range(10):
         beacons.takes(b"federator/beacon/%d" % number, 1.0)

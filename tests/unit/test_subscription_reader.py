@@ -6,13 +6,13 @@ import asyncio
 import json
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from broker.config.broker_url import HttpUrl
-from broker.io import subscription_reader as module
 from broker.io.interest_driver import InterestDriver
-from broker.io.subscription_reader import ReadError, SubscriptionReader
+from broker.io.subscription_reader import ReadBounds, ReadError, SubscriptionReader
 from broker.leg.interest import Source
 from broker.leg.rules import Rules, parse_rule
 from tests.kit.subscription_server import PASSWORD, USER, SubscriptionServer
@@ -29,11 +29,12 @@ def reader(
     source: Source = Source.EMQX,
     rule: str = "# out",
     password: bytes = PASSWORD.encode(),
+    **bounds: Any,
 ) -> SubscriptionReader:
     url = HttpUrl("127.0.0.1", port, False, USER)
     rules = Rules([parse_rule(rule)])
     own = ("mqttree-n", "mqttree-n-sync")
-    return SubscriptionReader(source, url, None, lambda: password, own, rules)
+    return SubscriptionReader(source, url, None, lambda: password, own, rules, ReadBounds(**bounds))
 
 
 @pytest.mark.parametrize("source", [Source.EMQX, Source.NANOMQ])
@@ -66,12 +67,9 @@ def test_an_answer_without_a_count_of_pages_ends_with_a_short_page(
     assert reader(server.port).read() == {"a"}
 
 
-def test_no_more_is_read_than_counts(
-    server: SubscriptionServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MAX_FILTERS", 3)
+def test_no_more_is_read_than_counts(server: SubscriptionServer) -> None:
     server.subscriptions = [("c", str(number)) for number in range(20)]
-    assert len(reader(server.port).read()) == 4
+    assert len(reader(server.port, filters=3).read()) == 4
     assert len(server.asked) == 2
 
 
@@ -90,29 +88,23 @@ def test_no_more_is_read_than_counts(
     ],
 )
 def test_an_answer_that_cannot_be_used_is_one_line(
-    server: SubscriptionServer, monkeypatch: pytest.MonkeyPatch, body: bytes, why: str
+    server: SubscriptionServer, body: bytes, why: str
 ) -> None:
-    if b" " in body[:1]:
-        monkeypatch.setattr(module, "MAX_ANSWER", 1000)
+    bounds = {"answer": 1000} if body.startswith(b" ") else {}
     server.body = body
     with pytest.raises(ReadError) as caught:
-        reader(server.port).read()
+        reader(server.port, **bounds).read()
     assert why in str(caught.value)
     assert "\n" not in str(caught.value)
     assert PASSWORD not in str(caught.value)
 
 
-def test_all_pages_together_are_bounded(
-    server: SubscriptionServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MAX_READ", 1000)
+def test_all_pages_together_are_bounded(server: SubscriptionServer) -> None:
     server.subscriptions = [("c", f"{number:0100}") for number in range(20)]
     with pytest.raises(ReadError, match="is larger than"):
-        reader(server.port).read()
-    monkeypatch.setattr(module, "MAX_PAGES", 3)
-    monkeypatch.setattr(module, "MAX_READ", 1_000_000)
+        reader(server.port, size=1000).read()
     with pytest.raises(ReadError, match="more than 3 pages"):
-        reader(server.port).read()
+        reader(server.port, pages=3).read()
 
 
 def test_a_code_of_nanomq_is_a_failure(server: SubscriptionServer) -> None:
@@ -129,12 +121,11 @@ def test_a_wrong_password_and_a_redirection_are_failures(server: SubscriptionSer
         reader(server.port).read()
 
 
-def test_a_server_that_is_gone_or_silent_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_gone_or_silent_is_a_failure() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        monkeypatch.setattr(module, "ANSWER_TIME", 0.05)
         with pytest.raises(ReadError, match="timed out"):
-            reader(port).read()
+            reader(port, answer_time=0.05).read()
     with pytest.raises(ReadError, match="refused"):
         reader(port).read()
 
