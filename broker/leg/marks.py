@@ -57,7 +57,7 @@ class Federation:
 class Marks:
     """The marks of one leg."""
 
-    __slots__ = ("_entries", "_id", "_ours", "_room", "came_back", "far")
+    __slots__ = ("_heads", "_id", "_ours", "_room", "came_back", "far")
 
     def __init__(self, federation: Federation) -> None:
         """`federation`: of this broker."""
@@ -68,12 +68,14 @@ class Marks:
         self._id = federation.own_id.hex()
         self._ours = federation.has
         self._room = 0  # bytes that a packet may have at the foreign broker
-        self._entries: dict[bytes, bytes] = {}  # topic -> the property of a message without one
+        # How packets begin, and how they do with a mark: see `_marked_head`.
+        self._heads: dict[bytes, tuple[bytes, bytes]] = {}
 
     def begin(self, room: int) -> None:
         """Note that the leg connects. `room`: bytes that a packet may have at the foreign
         broker."""
         self._room = room
+        self._heads.clear()
 
     # ---------------------------------------------------------------- out
 
@@ -84,7 +86,7 @@ class Marks:
         if HEAD in packets:
             return self._outwards_one_by_one(packets)
         parts: list[bytes] = []
-        entries = self._entries
+        add, heads = parts.append, self._heads
         position = 0
         size = len(packets)
         while position < size:
@@ -94,40 +96,58 @@ class Marks:
                 length, body = read_length(packets, position + 1)
             end = body + length
             if first >> 4 != PUBLISH:
-                parts.append(packets[position:end])
+                add(packets[position:end])
                 position = end
                 continue
             at = body + 2 + (packets[body] << 8 | packets[body + 1])
-            topic = packets[body + 2 : at]
-            entry = entries.get(topic)
-            if entry is None:
-                entry = self._first_entry(topic)
-            if first & QOS_BITS:
-                at += 2
-            if packets[at]:
-                known, behind = read_length(packets, at)
-                section = encode_varint(known + len(entry))
-                entry = packets[behind : behind + known] + entry
-                behind += known
+            head = packets[position:at]
+            marked = heads.get(head)
+            if marked is None:
+                marked = self._marked_head(head, first, body - position, length)
+            before, behind = marked
+            properties = at if not first & QOS_BITS else at + 2
+            if packets[properties] or not before:
+                add(self._with_properties(packets[position:end], body - position))
+            elif properties == at:
+                add(before)
+                add(packets[at + 1 : end])
             else:
-                section, behind = b"%c" % len(entry), at + 1
-            length = at - body + len(section) + len(entry) + end - behind
-            if length > self._room - 5 or not topic:
-                parts.append(packets[position:end])
-            else:
-                head = b"%c%c" % (first, length)
-                if length > 127:
-                    head = b"%c%b" % (first, encode_varint(length))
-                parts += (head, packets[body:at], section, entry, packets[behind:end])
+                parts += (before, packets[at:properties], behind, packets[properties + 1 : end])
             position = end
         return b"".join(parts)
 
-    def _first_entry(self, topic: bytes) -> bytes:
-        """Return the property of a message that has none. `topic`: at the foreign broker."""
-        if len(self._entries) >= MAPPED:
-            self._entries.clear()
-        entry = self._entries[topic] = HEAD + encode_string(self._entry(topic))
-        return entry
+    def _marked_head(self, head: bytes, first: int, body: int, length: int) -> tuple[bytes, bytes]:
+        """Return what a PUBLISH without properties begins with when it has a mark, up to its packet
+        identifier, and what follows that; at QoS 0 the first has both. Nothing for one that gets no
+        mark. `head`: of the packet, up to its topic; `first`: its first byte; `body`: where its
+        body begins; `length`: of that (bytes)."""
+        if len(self._heads) >= MAPPED:
+            self._heads.clear()
+        topic = head[body + 2 :]
+        entry = HEAD + encode_string(self._entry(topic))
+        marked = b"", b""
+        if topic and length + len(entry) + 5 <= self._room:
+            before = b"%c%b%b" % (first, encode_varint(length + len(entry)), head[body:])
+            section = b"%c%b" % (len(entry), entry)
+            marked = (before, section) if first & QOS_BITS else (before + section, b"")
+        self._heads[head] = marked
+        return marked
+
+    def _with_properties(self, packet: bytes, body: int) -> bytes:
+        """Return a PUBLISH with properties, none of them a mark, that has a mark, too. `body`:
+        where its body begins."""
+        at = topic_end(packet, body)
+        topic = packet[body + 2 : at]
+        if packet[0] & QOS_BITS:
+            at += 2
+        known, behind = read_length(packet, at)
+        entry = HEAD + encode_string(self._entry(topic))
+        section = encode_varint(known + len(entry)) + packet[behind : behind + known] + entry
+        rest = packet[behind + known :]
+        length = at - body + len(section) + len(rest)
+        if length + 5 > self._room or not topic:
+            return packet
+        return b"%c%b%b%b%b" % (packet[0], encode_varint(length), packet[body:at], section, rest)
 
     def _entry(self, topic: bytes) -> str:
         return f"{self._id}.{crc32(topic):08x}"
@@ -143,7 +163,7 @@ class Marks:
             if packet[0] >> 4 == PUBLISH and HEAD in packet:
                 packet = self._marked_further(packet, packets[body:end])
             elif packet[0] >> 4 == PUBLISH:
-                packet = self.outwards(packet)
+                packet = self._with_properties(packet, body - position)
             parts.append(packet)
             position = end
         return b"".join(parts)
