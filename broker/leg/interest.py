@@ -13,7 +13,6 @@ from enum import Enum
 from broker.leg.foreign_filters import WantedFilters, wanted_topics
 from broker.leg.interest_states import Action, Input, State, transition
 from broker.leg.rules import Rules
-from broker.wire.strings import shorten
 
 LINGER = 30.0
 """s for which a filter is subscribed to that no foreign client wants any more."""
@@ -26,6 +25,8 @@ MAX_FILTERS = 10_000
 all fit into one SUBSCRIBE. With more of them sending all is cheaper."""
 MAX_SIZE = 512 * 1024
 """bytes of them."""
+MAX_REASON = 300
+"""characters of the reason of a failure: parts of it come from the foreign broker."""
 REFUSED_PAUSE = 600.0
 """s for which all is sent when this broker has refused filters."""
 
@@ -62,7 +63,7 @@ class Interest:
         self._refused_until = 0.0  # s until when the filters are too many for this broker
         self._ask_at = self._asked_at = 0.0
         self._asking = False
-        self._said: list[str] = []
+        self._said: list[tuple[str, str]] = []
 
     # ---------------------------------------------------------------- outputs
 
@@ -80,8 +81,8 @@ class Interest:
         """Return the filters to which the leg subscribes here, with their QoS."""
         return self._wanted.subscriptions() if self.narrow else dict(self._rules.outgoing)
 
-    def take_lines(self) -> list[str]:
-        """Return what is to be logged, once."""
+    def take_lines(self) -> list[tuple[str, str]]:
+        """Return what is to be logged, once: levels and lines."""
         said, self._said = self._said, []
         return said
 
@@ -173,6 +174,7 @@ class Interest:
 
     def _on(self, given: Input, why: str, now: float) -> None:
         action, self.state = transition(self.state, given)
+        why = why[:MAX_REASON]
         match action:
             case Action.NARROW:
                 self._all_until = 0.0
@@ -182,13 +184,13 @@ class Interest:
                 self._say_what_is_known()
             case Action.WIDEN:
                 self._all_until = 0.0
-                self._said.append(
-                    f"what foreign clients want is not known, so all is sent: {shorten(why)}"
-                )
+                text = f"what foreign clients want is not known, so all is sent: {why}"
+                self._said.append(("warning", text))
         self.last_error = why
 
     def _say_what_is_known(self) -> None:
-        self._said.append(f"foreign clients want {len(self._wanted)} filters of what rules let out")
+        text = f"foreign clients want {len(self._wanted)} filters of what rules let out"
+        self._said.append(("info", text))
 
     def _wanted_now(self) -> set[str]:
         return {topics for topics in self._wanted.foreign() if topics not in self._gone}

@@ -624,8 +624,8 @@ class Leg:
         """Subscribe here to what foreign clients want by now, as far as that is known."""
         if self.interest is None:
             return
-        for line in self.interest.take_lines():
-            self._log("info", f"leg {self.settings.name}: {line}")
+        for level, line in self.interest.take_lines():
+            self._log(level, f"leg {self.settings.name}: {line}")
         if self.state is State.UP:
             self._local.change(self._outgoing())
             self._change_local()

@@ -170,7 +170,9 @@ def known(*filters: str, now: float = 0.0) -> Interest:
 def test_the_first_answer_narrows_at_once_and_questions_go_on() -> None:
     interest = known("a", "b/#", "a")
     assert interest.subscriptions() == {"a": 1, "b/#": 1}
-    assert interest.take_lines() == ["foreign clients want 2 filters of what rules let out"]
+    assert interest.take_lines() == [
+        ("info", "foreign clients want 2 filters of what rules let out")
+    ]
     assert interest.next_deadline() == POLL
     assert not interest.asks(POLL - 0.1)
     assert interest.asks(POLL)
@@ -204,7 +206,8 @@ def test_a_failure_sends_all_at_once_and_an_answer_narrows_after_a_while() -> No
     for now in (5.0, 10.0):
         interest.failed("connection refused", now)
         assert interest.subscriptions() == {"#": 1}
-    (line,) = interest.take_lines()
+    ((level, line),) = interest.take_lines()
+    assert level == "warning"
     assert "all is sent" in line
     assert "connection refused" in line
     assert (interest.state, interest.failures) == (State.FAILED, 2)
@@ -219,7 +222,7 @@ def test_a_failure_sends_all_at_once_and_an_answer_narrows_after_a_while() -> No
 def test_an_answer_with_what_is_no_filter_is_a_failure() -> None:
     interest = known("a", "b/#/c")
     assert interest.state is State.FAILED
-    assert "'b/#/c' is no topic filter" in interest.take_lines()[0]
+    assert "'b/#/c' is no topic filter" in interest.take_lines()[0][1]
 
 
 @pytest.mark.parametrize("limit", ["max_filters", "max_size"])

@@ -84,7 +84,7 @@ def test_all_is_sent_at_once_when_there_is_no_answer() -> None:
     joined.fail()
     assert sent(joined, client, "a/1")
     assert joined.filters() == {"a/#", "b/#"}
-    assert any("all is sent: 'connection refused'" in line for line in joined.log)
+    assert any("all is sent: connection refused" in line for line in joined.log)
     joined.answer("b/+")
     assert joined.filters() == {"a/#", "b/#"}
     joined.advance(LINGER)
