@@ -99,7 +99,7 @@ class Marks:
                 add(packets[position:end])
                 position = end
                 continue
-            at = body + 2 + (packets[body] << 8 | packets[body + 1])
+            at = topic_end(packets, body)
             head = packets[position:at]
             marked = heads.get(head)
             if marked is None:

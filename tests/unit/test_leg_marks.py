@@ -307,3 +307,10 @@ def test_messages_without_a_subscriber_there_are_counted_by_rule(lines: tuple[st
         "no_subscribers": 3,
         "no_subscribers_by_rule": rules,
     }
+
+
+def test_a_broker_knows_its_own_federation_alone() -> None:
+    """The process tests have one of two brokers."""
+    world = World()
+    assert world.node.cluster.knows(world.node.config.id)
+    assert not world.node.cluster.knows(FOREIGN)
