@@ -340,6 +340,10 @@ LEG_FLAGS = (
     ("--alpn", "NAME", "protocol that TLS asks for"),
     ("--psk-identity", "NAME", "name of the key that both sides know, instead of certificates"),
     ("--psk-file", "FILE", "file with that key, in hexadecimal digits"),
+    ("--interest", "all|emqx|nanomq|beacon", "who says what clients there want (all: all is sent)"),
+    ("--interest-url", "http[s]://[USER@]HOST:PORT", "HTTP interface of that EMQX or NanoMQ"),
+    ("--interest-password-file", "FILE", "file with the password of its USER, or EMQX's API key"),
+    ("--marks", "on|off", "mark what goes there, so that it is known if it comes back (on)"),
 )
 """Flags of a leg that take one value."""
 

@@ -562,6 +562,11 @@ class Cluster:
         self.room: Callable[[Session, int], bool] = self.remote_flow_control.room
         self.limit_log: Callable[[int], None] = self.replay_log.give_room
 
+    def knows(self, broker_id: bytes) -> bool:
+        """Return whether a broker is of this federation: this one, or one whose listing is known,
+        reachable or not."""
+        return broker_id == self.node.config.id or self.directory.listing(broker_id) is not None
+
     def filter_changed(self, topic_filter: str, *, wanted: bool) -> None:
         """Tell other brokers of the first subscription to a filter here, or that the last one is
         gone."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from broker.config.broker_url import BrokerUrl, read_url
+from broker.config.broker_url import BrokerUrl, HttpUrl, read_http_url, read_url
 from broker.config.secret_file import read_secret
 from broker.config.yaml_file import ConfigError, ConfigFile, kind_of
+from broker.leg.interest import Source
 from broker.leg.leg import Start
 from broker.leg.rules import RuleError, Rules, parse_rule
 from broker.wire.strings import shorten
@@ -48,6 +49,10 @@ LEG_OPTIONS = (
     "alpn",
     "psk_identity",
     "psk_file",
+    "interest",
+    "interest_url",
+    "interest_password_file",
+    "marks",
 )
 """Keys of a section, and flags."""
 MAX_QUEUED, MAX_QUEUED_BYTES = 100_000, 256 * 1024 * 1024
@@ -78,6 +83,13 @@ class LegModel:
     None: it may do everything."""
     state_topic: str | None = None
     """Where its state is published; None: at `mqttree/leg/NAME/state`; "": nowhere."""
+    interest: Source = Source.ALL
+    """Who says what foreign clients want."""
+    interest_url: HttpUrl | None = None
+    """Where it is asked; None if it is not asked over HTTP."""
+    interest_password_file: Path | None = None
+    marks: bool = True
+    """Whether messages carry the mark of this federation (MQTT 5)."""
     secret: bytes | None = field(default=None, repr=False)
     """The password, if it is in no file of its own."""
     others: tuple[BrokerUrl, ...] = ()
@@ -125,6 +137,12 @@ class LegModel:
         that others renew. Raises ValueError with one line."""
         file = self.password_file
         return self.secret if file is None else read_secret(file, 1, WHAT)
+
+    def interest_password(self) -> bytes:
+        """Return the password of the user in `interest_url`, read each time. Raises ValueError with
+        one line."""
+        file = self.interest_password_file
+        return b"" if file is None else read_secret(file, 1, WHAT)
 
     @property
     def rules(self) -> Rules:
@@ -198,6 +216,8 @@ def read_leg(values: Mapping[str, object], fail: Fail) -> LegModel:
         key,
         _text(values, "as_user", fail),
         _state_topic(values, fail),
+        *_interest(values, fail),
+        _marks(values.get("marks"), fail),
         others=tuple(others),
         round_robin=_switch(values, "round_robin", fail),
         max_qos=_whole(values, "max_qos", 0, 2, 2, fail),
@@ -318,6 +338,45 @@ def _state_topic(values: Mapping[str, object], fail: Fail) -> str | None:
     if not valid_topic_name(topic) or topic.startswith("$"):
         fail("state_topic", f"{shorten(topic)} is no topic to which a leg may publish")
     return topic
+
+
+def _interest(
+    values: Mapping[str, object], fail: Fail
+) -> tuple[Source, HttpUrl | None, Path | None]:
+    """Return who says what foreign clients want, where to ask, and the file of the password."""
+    text = _text(values, "interest", fail) or Source.ALL.value
+    try:
+        source = Source(text)
+    except ValueError:
+        known = ", ".join(each.value for each in Source)
+        fail("interest", f"must be one of {known}, not {shorten(text)}")
+    where, file = _text(values, "interest_url", fail), _path(values, "interest_password_file", fail)
+    if source not in (Source.EMQX, Source.NANOMQ):
+        for option, value in (("interest_url", where), ("interest_password_file", file)):
+            if value is not None:
+                fail(option, "is of no use without interest: emqx or nanomq")
+        return source, None, None
+    if where is None:
+        fail("interest_url", f"is missing: where {text} answers, http[s]://[USER@]HOST:PORT")
+    try:
+        url = read_http_url(where)
+    except ValueError as error:
+        fail("interest_url", str(error))
+    if (url.user is None) != (file is None):
+        fail("interest_password_file", "and a user in interest-url need each other")
+    if file is not None:
+        try:
+            read_secret(file, 1, WHAT)
+        except ValueError as error:
+            fail("interest_password_file", str(error))
+    return source, url, file
+
+
+def _marks(value: object, fail: Fail) -> bool:
+    """Return whether messages carry marks; YAML takes `on` and `off` for truth values."""
+    if value not in (None, True, False, "on", "off"):
+        fail("marks", f"must be on or off, not {shorten(str(value))}")
+    return value not in (False, "off")
 
 
 def _text(values: Mapping[str, object], option: str, fail: Fail) -> str | None:

@@ -397,6 +397,8 @@ def leg_health(leg: Mapping[str, Any]) -> str:
         parts.append(str(leg["last_error"]))
     if filters := leg["refused_filters"]:
         parts.append(f"refused filters: {', '.join(map(shorten, filters))}")
+    if others := leg["same_broker"]:
+        parts.append(f"leg_loops: leads to the same broker as leg {', '.join(others)}")
     return "; ".join(parts)
 
 

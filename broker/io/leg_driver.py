@@ -17,8 +17,11 @@ from broker.config.leg_options import LegModel
 from broker.core.connection import Connection
 from broker.core.session_owner import LEG_LISTENER
 from broker.io.driver import Driver
+from broker.io.interest_driver import InterestDriver
+from broker.io.subscription_reader import ReadError, SubscriptionReader
 from broker.io.tls import describe_error
 from broker.leg.effects import (
+    AskInterest,
     Close,
     DialForeign,
     Enter,
@@ -30,6 +33,7 @@ from broker.leg.effects import (
 )
 from broker.leg.leg import CROSSES, OWN_PAUSE, PATIENCE, Leg, LegSettings, LocalSession
 from broker.leg.leg_states import State
+from broker.leg.marks import Federation
 
 if TYPE_CHECKING:
     from broker.core.session import Session
@@ -47,13 +51,18 @@ class LegDriver:
         settings: LegSettings,
         model: LegModel,
         context: ssl.SSLContext | None,
+        reader: SubscriptionReader | None = None,
     ) -> None:
         """`driver`: of this broker's node; `settings`: of the leg; `model`: the options that these
-        were made of; `context`: of TLS, None: without."""
+        were made of; `context`: of TLS, None: without; `reader`: reads what foreign clients
+        subscribe to, None: nothing does over HTTP."""
         self.driver = driver
         self.settings = settings
         now = driver.time()
-        self.leg = Leg(settings, random.Random(), now, standby=True)
+        node = driver.node
+        cluster = node.cluster
+        federation = Federation(node.config.id, cluster.knows)
+        self.leg = Leg(settings, random.Random(), now, federation, standby=True)
         self._model = model
         self._context = context
         self._foreign: ForeignProtocol | None = None
@@ -71,6 +80,7 @@ class LegDriver:
         self._refused = (0, 0)  # messages that the foreign broker had refused, at which connection
         self._dropped = 0  # messages of which the log knows
         self._drops = False  # the queue is full
+        self._interest = None if reader is None else InterestDriver(reader, self._interest_read)
 
     @property
     def session(self) -> Session | None:
@@ -96,6 +106,8 @@ class LegDriver:
                 task.cancel()
         if self._slowed is not None:
             self._slowed.cancel()
+        if self._interest is not None:
+            self._interest.stop()
 
     # ---------------------------------------------------------------- once a second
 
@@ -158,7 +170,7 @@ class LegDriver:
     def report(self) -> dict[str, Any]:
         """Return the leg's state, for people and programs."""
         leg = self.leg
-        counters = leg.counters
+        counters, interest = leg.counters, leg.interest
         session = self.session
         drops = leg.drops()
         drops |= {
@@ -180,8 +192,13 @@ class LegDriver:
             "sessions_lost": counters.sessions_lost,
             "moves": counters.moves,
             "rings": leg.rings,
+            "loops": leg.loops,
+            "same_broker": leg.same_broker(self.driver.time()),
+            **leg.unmatched(),
+            "interest_failures": 0 if interest is None else interest.failures,
             "refused_filters": list(counters.refused_filters),
             "last_error": leg.last_error,
+            "interest": interest_report(leg),
         }
 
     def _tick(self) -> None:
@@ -225,6 +242,9 @@ class LegDriver:
                 self._homing = self.driver.loop.create_task(self._try_home())
             case Enter():
                 self._here = HereTransport(self)
+            case AskInterest():
+                if self._interest is not None:
+                    self._interest.ask(self.driver.loop)
             case Close():
                 self._close()
             case Log(level, text):
@@ -285,6 +305,14 @@ class LegDriver:
         """Note that one of the connections has ended, or could not be opened. `why`: for the log;
         `least`: s until the next dial at least."""
         self.leg.lost(why, self.driver.time(), least)
+        self.act()
+
+    def _interest_read(self, answer: set[str] | ReadError) -> None:
+        now = self.driver.time()
+        if isinstance(answer, ReadError):
+            self.leg.interest_failed(str(answer), now)
+        else:
+            self.leg.interest_answered(answer, now)
         self.act()
 
     def foreign_received(self, data: bytes) -> None:
@@ -351,6 +379,21 @@ class LegDriver:
                     self._foreign.transport.pause_reading()
                 else:
                     self._foreign.transport.resume_reading()
+
+
+def interest_report(leg: Leg) -> dict[str, Any] | None:
+    """Return what is known of the interest of foreign clients, for people and programs; None if it
+    is not asked for."""
+    interest = leg.interest
+    if interest is None:
+        return None
+    return {
+        "source": leg.settings.interest.value,
+        "state": interest.state.value,
+        "filters": interest.filters,
+        "sends_all": leg.sends_all,
+        "last_error": interest.last_error,
+    }
 
 
 class ForeignProtocol(asyncio.Protocol):

@@ -18,7 +18,9 @@ from broker.io.driver import Driver
 from broker.io.leg_driver import LegDriver
 from broker.io.leg_forget import forget
 from broker.io.leg_turns import LegTurns
+from broker.io.subscription_reader import SubscriptionReader
 from broker.io.tls import client_context, describe_error
+from broker.leg.interest import Source
 from broker.leg.leg import SESSION, LegSettings
 from broker.leg.leg_states import State
 from broker.wire.constants import MAX_PACKET_SIZE
@@ -60,6 +62,7 @@ class Legs:
                 leg_settings(name, model, config),
                 model,
                 leg_context(name, model),
+                subscription_reader(name, model),
             )
             for name, model in wanted.items()
             if self._models.get(name) != model
@@ -150,6 +153,7 @@ def leg_settings(name: str, model: LegModel, config: NodeConfig) -> LegSettings:
     """Return how a leg connects. `name`: of the leg; `model`: its options; `config`: of this
     broker."""
     state = f"mqttree/leg/{name}/state" if model.state_topic is None else model.state_topic
+    beacons = model.interest is Source.BEACON
     return LegSettings(
         name,
         str(model.url).partition("://")[2],
@@ -159,7 +163,10 @@ def leg_settings(name: str, model: LegModel, config: NodeConfig) -> LegSettings:
         model.version,
         probes=True,
         state_topic=state if valid_topic_name(state) else "",
-        topic_alias_maximum=config.topic_alias_maximum,
+        interest=model.interest,
+        marks=model.marks,
+        # An alias may belong to a message that is dropped, and then to one that is not.
+        topic_alias_maximum=0 if model.marks or beacons else config.topic_alias_maximum,
         maximum_packet_size=min(config.max_packet_size, MAX_PACKET_SIZE),
         keep_alive=model.keep_alive,
         receive_maximum=model.receive_maximum,
@@ -211,3 +218,22 @@ def psk_context(model: LegModel) -> ssl.SSLContext:
     if model.alpn is not None:
         context.set_alpn_protocols([model.alpn])
     return context
+
+
+def subscription_reader(name: str, model: LegModel) -> SubscriptionReader | None:
+    """Return what reads over HTTP what foreign clients subscribe to, None if nothing does. `name`:
+    of the leg; `model`: its options. Raises ConfigError for a file that cannot be used."""
+    url = model.interest_url
+    if url is None:
+        return None
+    try:
+        context = client_context(model.cafile) if url.tls else None
+    except OSError as error:
+        raise ConfigError(
+            f"leg {name}: cannot use {model.cafile}: {describe_error(error)}"
+        ) from None
+    client_id = f"mqttree-{name}"
+    own = (client_id, f"{client_id}-sync")
+    return SubscriptionReader(
+        model.interest, url, context, model.interest_password, own, model.rules
+    )

@@ -193,6 +193,8 @@ GAUGE_HELP = {
     "link_rtt_seconds": "Round-trip time of each link.",
     "link_forwarding": "1 if messages take the link as part of the tree, else 0.",
     "leg_up": "1 if messages cross the leg to a foreign broker, else 0.",
+    "leg_interest_known": "1 if only what foreign clients want is sent, 0 if all is, as it is not "
+    "known what they want; nothing for a leg that does not ask.",
 }
 """Gauge, as it is named behind mqttree_ -> help."""
 
@@ -202,7 +204,12 @@ LEG_HELP = {
     "connects": "Times that the leg came up.",
     "failures": "Times that the leg was lost or did not come up.",
     "sessions_lost": "Times that the foreign broker had lost the session of the leg.",
+    "interest_failures": "Times that it could not be found what foreign clients want.",
     "rings": "Times that a message of the leg came back to this federation by another way.",
+    "loops": "Times that the probe of another leg of this federation has come: both lead to one "
+    "foreign broker, or to brokers that are bridged.",
+    "answered": "Messages at QoS 1 and 2 that the foreign broker has answered.",
+    "no_subscribers": "Those of them for which it has no subscriber, as far as it says so.",
 }
 """Counter of a leg, as it is named behind mqttree_leg_ -> help."""
 
@@ -210,7 +217,8 @@ REASON_HELP = {
     "closed": "Client connections that this broker closed, by reason.",
     "dropped": "Messages that were not delivered, by reason.",
     "leg_dropped": "Messages that did not get across a leg, by reason: one of both brokers refused "
-    "them, no rule has a name for them, they were an echo, went round in a ring, had come before, "
-    "were too large, or the queue of the leg was full.",
+    "them, no rule has a name for them, they were an echo, went round in a ring, had left this "
+    "federation before (marked) or eight of them (too_far), had come before, were too large, or "
+    "the queue of the leg was full.",
 }
 """Counters with a reason as their label: sums of counters above, and those of legs."""

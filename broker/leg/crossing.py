@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 
+from broker.leg.beacons import Beacons, has_beacons
+from broker.leg.marks import Federation, Marks
 from broker.leg.packets import inwards, messages, outwards, without
 from broker.leg.rings import EchoList, RingWatch
 from broker.leg.rules import Rules
@@ -12,16 +15,27 @@ from broker.wire.packets import Publish
 
 PROBE = b"mqttree/probe/leg/"
 """Ahead of the topics of probes."""
+PROBER = re.compile(rb"[0-9a-f]{16}")
+"""The payload of a probe: the id of the broker whose leg it is."""
+LOOPS = 16
+"""Legs that are remembered as they lead to the same broker."""
 PROBE_PAUSE = 300.0
 """s between two probes while messages cross in both directions; the first one comes when the leg is
 up."""
+LOOP_TIME = 3 * PROBE_PAUSE
+"""s for which it counts that the probe of another leg has come."""
 
 
 class Crossing:
     """The messages of one leg, between the packets of both sides."""
 
     __slots__ = (
+        "_beacons",
         "_echoes",
+        "_federation",
+        "_loops",
+        "_marks",
+        "_marks_used",
         "_name",
         "_passed",
         "_probe",
@@ -32,12 +46,31 @@ class Crossing:
         "_watch",
         "_watching",
         "echoes",
+        "loops",
         "muted",
         "rings",
     )
 
-    def __init__(self, name: str, rules: Rules, rng: random.Random) -> None:
-        """`name`: of the leg; `rules`: which topics cross; `rng`: draws numbers of probes."""
+    def __init__(
+        self,
+        name: str,
+        rules: Rules,
+        rng: random.Random,
+        beacons: Beacons | None = None,
+        federation: Federation | None = None,
+        *,
+        marks: bool = True,
+    ) -> None:
+        """`name`: of the leg; `rules`: which topics cross; `rng`: draws numbers of probes;
+        `beacons`: gets those of foreign clients, None: these are messages like others;
+        `federation`: of this broker, if there is one; `marks`: whether messages get its mark."""
+        self.loops = 0
+        """Times that the probe of another leg of this federation has come."""
+        self._beacons = beacons
+        self._federation = federation
+        self._loops: dict[str, float] = {}  # other leg -> when its probe came (s)
+        self._marks = Marks(federation) if marks and federation is not None else None
+        self._marks_used = False
         self.echoes = 0
         """Messages that were the foreign broker's echo."""
         self.muted = 0
@@ -59,6 +92,7 @@ class Crossing:
         """Note that the leg connects. `version`: of MQTT (4 or 5); `echoing`: whether the foreign
         broker sends back what it gets; `now`: s."""
         self._version = version
+        self._marks_used = self._marks is not None and version == 5
         self._probe, self._probe_at = b"", now
         if not echoing:
             self._echoes = None
@@ -67,15 +101,47 @@ class Crossing:
         else:
             self._echoes.resume(now)
 
+    def accepted(self, room: int) -> None:
+        """Note that the foreign broker has let the leg in. `room`: bytes that a packet may have
+        there."""
+        if self._marks is not None:
+            self._marks.begin(room)
+
+    @property
+    def marks(self) -> bool:
+        """Whether messages get the mark of this federation."""
+        return self._marks is not None
+
+    def drops(self) -> dict[str, int]:
+        """Return how many messages were dropped, by reason: they were the foreign broker's echo,
+        went round in a ring, had left this federation before, or had left too many."""
+        marks = self._marks
+        return {
+            "echoes": self.echoes,
+            "muted": self.muted,
+            "marked": 0 if marks is None else marks.came_back,
+            "too_far": 0 if marks is None else marks.far,
+        }
+
+    def same_broker(self, now: float) -> list[str]:
+        """Return the other legs of this federation whose probes have come lately. `now`: s."""
+        return [name for name, at in self._loops.items() if now < at + LOOP_TIME]
+
     def inwards(self, packets: bytes, now: float) -> bytes:
         """Return what came from the foreign broker, `packets` at `now` (s), as it is for here.
         Raises MalformedPacket and ProtocolViolation."""
-        echoes, watch = self._echoes, self._watch
+        echoes, watch, beacons = self._echoes, self._watch, self._beacons
+        if PROBE in packets:
+            self._look_for_probes(packets, now)
+        if beacons is not None and has_beacons(packets):
+            packets, _ = without(packets, self._version, lambda topic, _: beacons.takes(topic, now))
         if echoes is not None:
             packets, count = without(
                 packets, self._version, lambda topic, payload: echoes.takes(topic, payload, now)
             )
             self.echoes += count
+        if self._marks_used and self._marks is not None:
+            packets = self._marks.inwards(packets)
         if self._watching:
             packets, count = without(
                 packets, self._version, lambda topic, payload: watch.stops(topic, payload, now)
@@ -98,6 +164,8 @@ class Crossing:
                 self._watching = True
                 self._watch.begin(now)
         packets = outwards(packets, self._version, self._rules)
+        if self._marks_used and self._marks is not None:
+            packets = self._marks.outwards(packets)
         if self._echoes is not None:
             for topic, payload in messages(packets, self._version):
                 self._echoes.sent(topic, payload, now)
@@ -108,7 +176,10 @@ class Crossing:
         `now`: s; `retain`: whether it is kept there."""
         if self._echoes is not None:
             self._echoes.sent(topic.encode(), payload, now)
-        return encode_packet(Publish(topic, payload, 0, retain), self._version)
+        packet = encode_packet(Publish(topic, payload, 0, retain), self._version)
+        if self._marks_used and self._marks is not None:
+            packet = self._marks.outwards(packet)
+        return packet
 
     def probe(self, now: float) -> bytes:
         """Return a probe for the foreign broker if one is due at `now` (s), else b"". Where it
@@ -121,4 +192,22 @@ class Crossing:
         self._passed = False
         topic = f"{PROBE.decode()}{self._name}/{self._rng.getrandbits(64):016x}"
         self._probe = topic.encode()
-        return self.own(topic, b"", now)
+        federation = self._federation
+        payload = b"" if federation is None else federation.own_id.hex().encode()
+        return self.own(topic, payload, now)
+
+    def _look_for_probes(self, packets: bytes, now: float) -> None:
+        """Note probes of other legs of this federation that the foreign broker sends."""
+        federation = self._federation
+        if federation is None:
+            return
+        for topic, payload in messages(packets, self._version):
+            if not topic.startswith(PROBE) or not PROBER.fullmatch(payload):
+                continue
+            name = topic[len(PROBE) :].rpartition(b"/")[0].decode(errors="replace")
+            if name in ("", self._name) or not federation.has(bytes.fromhex(payload.decode())):
+                continue
+            self.loops += 1
+            if name not in self._loops and len(self._loops) >= LOOPS:
+                del self._loops[next(iter(self._loops))]
+            self._loops[name] = now

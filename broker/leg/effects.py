@@ -39,6 +39,12 @@ class ToHere:
 
 
 @dataclass(frozen=True, slots=True)
+class AskInterest:
+    """Ask the foreign broker what its clients subscribe to. Answer: `Leg.interest_answered`, or
+    `Leg.interest_failed`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Close the connections to both, once the bytes are out. Harmless when there is none."""
 
@@ -52,4 +58,4 @@ class Log:
     text: str
 
 
-LegEffect = DialForeign | TryHome | ToForeign | Enter | ToHere | Close | Log
+LegEffect = DialForeign | TryHome | ToForeign | Enter | ToHere | AskInterest | Close | Log

@@ -13,10 +13,13 @@ import random
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from broker.leg.addresses import Addresses
+from broker.leg.beacons import Beacons, listening
 from broker.leg.crossing import Crossing
 from broker.leg.effects import (
+    AskInterest,
     Close,
     DialForeign,
     Enter,
@@ -26,10 +29,14 @@ from broker.leg.effects import (
     ToHere,
     TryHome,
 )
+from broker.leg.interest import Interest, Source
 from broker.leg.leg_states import Action, Input, State, transition
+from broker.leg.local_subscriptions import LocalSubscriptions
+from broker.leg.marks import Federation
 from broker.leg.packets import CROSSING, PacketCutter
 from broker.leg.repeats import Repeats
 from broker.leg.rules import Rules
+from broker.leg.unmatched import Unmatched
 from broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
 from broker.wire.decode import decode_packet
 from broker.wire.encode import encode_packet
@@ -58,8 +65,9 @@ STABLE = 60.0
 """s that a leg has been up after which the next dial comes as soon as the first one did."""
 PATIENCE = 10.0
 """s until a connection stands and both brokers have accepted."""
-SUBSCRIBE_ID, UNSUBSCRIBE_ID = 0xFFFF, 0xFFFE
-"""Packet identifiers: brokers count those of PUBLISH from 1 up."""
+SUBSCRIBE_ID, UNSUBSCRIBE_ID, CHANGE_ID = 0xFFFF, 0xFFFE, 0xFFFD
+"""Packet identifiers: brokers count those of PUBLISH from 1 up. The last one is that of SUBSCRIBE
+while the leg is up."""
 SESSION = "leg:"
 """Ahead of a leg's name: the client id of its session here."""
 NOTE = "$leg/subscribed/"
@@ -140,6 +148,10 @@ class LegSettings:
     """Whether it looks for rings."""
     state_topic: str = ""
     """Where both brokers have a retained "1" while it is up, and "0" else; "": nowhere."""
+    interest: Source = Source.ALL
+    """Who says what foreign clients want."""
+    marks: bool = True
+    """Whether messages carry the mark of this federation (MQTT 5)."""
     expiry: int = 86_400
     """s that the foreign session is kept while the leg is away."""
     receive_maximum: int = 1000
@@ -210,10 +222,17 @@ class Leg:
     """One leg. The driver hands in what happens, with the time, and takes the effects."""
 
     def __init__(
-        self, settings: LegSettings, rng: random.Random, now: float, *, standby: bool = False
+        self,
+        settings: LegSettings,
+        rng: random.Random,
+        now: float,
+        federation: Federation | None = None,
+        *,
+        standby: bool = False,
     ) -> None:
         """`settings`: how it connects; `rng`: draws pauses; `now`: s; it dials at once, unless
-        `standby`: then it waits for `take_turn`."""
+        `standby`: then it waits for `take_turn`; `federation`: of this broker; without one messages
+        get no mark."""
         self.settings = settings
         self.state = State.STANDBY if standby else State.WAITING
         self.counters = LegCounters()
@@ -249,8 +268,9 @@ class Leg:
         self._behind_retained = False  # what is retained there has come
         self._there = PacketCutter()
         self._here = PacketCutter()
-        self._crossing = Crossing(settings.name, settings.rules, rng)
-        self._rings = 0  # those that were logged
+        self._choose_messages(federation)
+        self._loops_said: set[str] = set()  # legs that were logged as they lead to the same broker
+        self._rings = self._loops = 0  # those that were noticed
         self._plain = False  # the foreign broker does not take the bridge's bit of MQTT 3.1.1
         self._answered = False  # whether its CONNACK has come
         self._unanswered = 0  # CONNECT packets in a row without one
@@ -262,6 +282,27 @@ class Leg:
         self._heir = False  # another gateway of this name has had both sessions
         self._tries_otherwise = False  # the next CONNECT differs from the one that failed
 
+    def _choose_messages(self, federation: Federation | None) -> None:
+        """Make what says which messages cross; `federation`: of this broker."""
+        settings = self.settings
+        asked = settings.interest is not Source.ALL
+        self.interest = Interest(settings.rules) if asked else None
+        """What foreign clients want, None if all is sent."""
+        self._beacons = Beacons() if settings.interest is Source.BEACON else None
+        self._local = LocalSubscriptions()
+        self._kept_here: dict[str, int] = {}  # filters of the session here that stay
+        self._wanted_here: dict[str, int] = {}  # those that it subscribes to
+        self._refused_here: set[str] = set()
+        self._crossing = Crossing(
+            settings.name,
+            settings.rules,
+            self._rng,
+            self._beacons,
+            federation,
+            marks=settings.marks,
+        )
+        self._unmatched = Unmatched(settings.rules)
+
     # ---------------------------------------------------------------- outputs
 
     def take_effects(self) -> list[LegEffect]:
@@ -271,6 +312,8 @@ class Leg:
 
     def next_deadline(self) -> float | None:
         """When `tick` is due (s); None: never."""
+        if self.interest is not None and self.state in CROSSES:
+            return min(self._due, self.interest.next_deadline())
         return None if self.state in (State.STOPPED, State.STANDBY) else self._due
 
     @property
@@ -295,26 +338,51 @@ class Leg:
 
     def drops(self) -> dict[str, int]:
         """Return how many messages did not get across, by reason: the foreign broker has refused
-        them, this one has, no rule has a name for them, they were the foreign broker's echo,
-        went round in a ring, or had come before."""
+        them, this one has, no rule has a name for them, they had come before, and those of
+        `Crossing.drops`."""
         return {
             "refused_there": self._there.refused,
             "refused_here": self._here.refused,
             "unnamed": self.settings.rules.unnamed,
-            "echoes": self._crossing.echoes,
-            "muted": self._crossing.muted,
             "repeated": self._repeats.dropped,
+            **self._crossing.drops(),
         }
+
+    @property
+    def sends_all(self) -> bool:
+        """Whether more is sent than what foreign clients are known to want."""
+        return self.interest is None or not (self.interest.narrow and self._local.settled)
 
     @property
     def rings(self) -> int:
         """How often a probe has come back to this federation by another way."""
         return self._crossing.rings
 
+    @property
+    def loops(self) -> int:
+        """How often the probe of another leg of this federation has come from the foreign
+        broker."""
+        return self._crossing.loops
+
+    def same_broker(self, now: float) -> list[str]:
+        """Return the other legs of this federation that lead to the same foreign broker, or to one
+        that is bridged with it, as far as was noticed lately. `now`: s."""
+        return self._crossing.same_broker(now)
+
+    def unmatched(self) -> dict[str, Any]:
+        """Return how many messages the foreign broker has answered, for how many of these it had no
+        subscriber, and for which rules, if there are several."""
+        return {
+            "answered": self._there.answered,
+            "no_subscribers": self._there.unmatched,
+            "no_subscribers_by_rule": self._unmatched.by_rule(),
+        }
+
     # ---------------------------------------------------------------- inputs
 
     def tick(self, now: float) -> None:
         """Do what is due at `now` (s)."""
+        self._look_for_interest(now)
         if now < self._due or self.state in (State.STOPPED, State.STANDBY):
             return
         if self.state is State.WAITING:
@@ -419,7 +487,10 @@ class Leg:
         """Take bytes of the foreign broker, cut anywhere, at `now` (s)."""
         self._heard = now
         try:
+            before = self._there.unmatched
             for packets in self._there.take(data):
+                if self._there.unmatched != before:
+                    self._unmatched.answered(packets)
                 self._foreign_packets(packets, now)
         except WireError as error:
             self.lost(error.message, now)
@@ -433,13 +504,30 @@ class Leg:
                         packets = self._without_swallowed(packets)
                     if packets:
                         self._repeats.passed(packets, out=True)
-                        self._there_send(self._crossing.outwards(packets, now))
+                        packets = self._crossing.outwards(packets, now)
+                        if self._unmatched.kept:
+                            self._unmatched.sent(packets)
+                        self._there_send(packets)
                         if self._crossing.rings != self._rings:
                             self._note_ring()
                 elif self.state in (State.ENTERING, *CROSSES):
                     self._own_packet(packets, now)
         except WireError as error:
             self.lost(error.message, now)
+
+    def interest_answered(self, filters: Collection[str], now: float) -> None:
+        """Take what foreign clients subscribe to, as `filters`, without the leg's own ones. `now`:
+        s."""
+        if self.interest is not None:
+            self.interest.answered(filters, now)
+            self._follow_interest()
+
+    def interest_failed(self, why: str, now: float) -> None:
+        """Note that it could not be found what foreign clients subscribe to, for the reason `why`,
+        at `now` (s)."""
+        if self.interest is not None:
+            self.interest.failed(why, now)
+            self._follow_interest()
 
     # ---------------------------------------------------------------- steps
 
@@ -497,7 +585,7 @@ class Leg:
         elif five:
             properties[Property.SESSION_EXPIRY_INTERVAL] = 0xFFFFFFFF
             obeyed = [Property.RECEIVE_MAXIMUM, Property.MAXIMUM_PACKET_SIZE]
-            if not settings.rules.mapped:
+            if not settings.rules.mapped and not self._crossing.marks:
                 obeyed.append(Property.TOPIC_ALIAS_MAXIMUM)
             for name in obeyed:
                 if name in self._capabilities:
@@ -548,6 +636,18 @@ class Leg:
             "of this federation. Topics in which a message goes round are muted",
         )
 
+    def _note_loops(self, now: float) -> None:
+        """Log at `now` (s) which legs lead to the same broker, each once as long as it lasts."""
+        self._loops, found = self._crossing.loops, set(self._crossing.same_broker(now))
+        for name in sorted(found - self._loops_said):
+            self._log(
+                "warning",
+                f"legs {self.settings.name} and {shorten(name)} of this federation lead to one "
+                f"broker, {self.settings.address}, or to brokers that are bridged: a message may "
+                "cross by each of them. Take one of them out, or give them different topics",
+            )
+        self._loops_said = found
+
     def _clean_start(self, foreign: bool) -> bool:
         """Return whether CONNECT ends an old session. In MQTT 3.1.1 this also makes the new one end
         with its connection."""
@@ -560,7 +660,6 @@ class Leg:
         self._forget = False
         self.counters.refused_filters.clear()
         self._due = now + PATIENCE
-        settings = self.settings
         if self._known is not None and self._lacks_counterpart(self._known):
             # Others will have their identifiers.
             self._repeats.clear()
@@ -571,8 +670,15 @@ class Leg:
             # What this session received with our identifiers was released elsewhere, or never is.
             self._there_send(b"".join(PUBREL_HEAD + number for number in PACKET_IDS[1:65536]))
         self._heir = False
-        wanted = {topic_filter for topic_filter, _ in settings.rules.outgoing}
-        old = [f for f in self._known_here() if f not in wanted and not f.startswith((NOTE, AT))]
+        if self.interest is not None:
+            self.interest.begin(now)
+        if self._beacons is not None:
+            self._beacons.begin(now)
+        wanted = self._outgoing()
+        known_here = {f: q for f, q in self._known_here().items() if not f.startswith((NOTE, AT))}
+        old = [f for f in known_here if f not in wanted]
+        self._kept_here = {f: q for f, q in known_here.items() if f in wanted}
+        self._refused_here.clear()
         if old:
             self._here_send(encode_packet(Unsubscribe(UNSUBSCRIBE_ID, old), self.version))
         self._subscribe_there()
@@ -622,7 +728,7 @@ class Leg:
         PINGREQ, behind which this broker is subscribed to. MQTT 3.1.1 would bring all that is
         retained once more for a filter that is not new."""
         known, most = self._known_there(), self.settings.max_qos
-        wanted = {f: min(qos, most) for f, qos in self.settings.rules.incoming}
+        wanted = {f: min(qos, most) for f, qos in self._incoming()}
         old = [topic_filter for topic_filter in known if topic_filter not in wanted]
         if old:
             self._there_send(encode_packet(Unsubscribe(UNSUBSCRIBE_ID, old), self.version))
@@ -649,16 +755,77 @@ class Leg:
         old = [f for f in known if f.startswith((NOTE, AT)) and f not in notes]
         if old:
             self._here_send(encode_packet(Unsubscribe(UNSUBSCRIBE_ID, old), self.version))
-        most = min(self.settings.max_qos, self._capabilities.get(Property.MAXIMUM_QOS, 2))
-        wanted = {f: min(qos, most) for f, qos in self.settings.rules.outgoing} | notes
-        self._asked = [(f, q) for f, q in wanted.items() if self.version == 5 or known.get(f) != q]
+        self._wanted_here = self._outgoing()
+        wanted = self._wanted_here | notes
+        always = self.version == 5 and self.interest is None
+        self._asked = [(f, q) for f, q in wanted.items() if always or known.get(f) != q]
         if self._asked:
             self._here_send(self._subscribe(self._asked))
         else:
             self._on(Input.SUBSCRIBED, now)
 
+    def _incoming(self) -> list[tuple[str, int]]:
+        """Return what the leg subscribes to at the foreign broker, with its QoS."""
+        incoming = self.settings.rules.incoming
+        return incoming if self._beacons is None else listening(incoming)
+
+    def _outgoing(self) -> dict[str, int]:
+        """Return what the leg subscribes to here, with its QoS."""
+        most = min(self.settings.max_qos, self._capabilities.get(Property.MAXIMUM_QOS, 2))
+        outgoing = dict(self.settings.rules.outgoing)
+        if self.interest is not None:
+            outgoing = self.interest.subscriptions()
+        return {f: min(qos, most) for f, qos in outgoing.items()}
+
+    def _look_for_interest(self, now: float) -> None:
+        """Ask what foreign clients want if that is due at `now` (s)."""
+        if self.interest is None or self.state not in CROSSES:
+            return
+        self.interest.tick(now)
+        if self._beacons is None:
+            if self.interest.asks(now):
+                self._effects.append(AskInterest())
+        elif self.interest.asks(now):
+            if (filters := self._beacons.filters(now)) is None:
+                self.interest.postponed(now)
+            else:
+                self.interest.answered(filters, now)
+        self._follow_interest()
+
+    def _follow_interest(self) -> None:
+        """Subscribe here to what foreign clients want by now, as far as that is known."""
+        if self.interest is None:
+            return
+        for level, line in self.interest.take_lines():
+            self._log(level, f"leg {self.settings.name}: {line}")
+        if self.state is State.UP:
+            self._local.change(self._outgoing())
+            self._change_local()
+
+    def _change_local(self) -> None:
+        """Subscribe here to what is wanted, then unsubscribe from what is not."""
+        new, covered = self._local.next_subscribe()
+        if new:
+            self._here_send(self._subscribe(new, covered, CHANGE_ID))
+        elif old := self._local.next_unsubscribe():
+            self._here_send(encode_packet(Unsubscribe(UNSUBSCRIBE_ID, old), self.version))
+
+    def _local_suback(self, packet: Suback, now: float) -> None:
+        """Take the answer to a SUBSCRIBE of `_change_local`, at `now` (s)."""
+        if refused := self._local.answered(packet.codes):
+            code = max(packet.codes)
+            why = f"this broker refuses the filter {shorten(refused[0])} (code {code:#04x})"
+            if self.interest is not None and self.interest.narrow:
+                self.interest.refused(why, now)
+                self._follow_interest()
+                return
+            self._log("warning", f"leg {self.settings.name}: {why}")
+        self._change_local()
+
     def _carry(self, now: float) -> None:
         self._up_since = now
+        wanted = dict(self._wanted_here)
+        self._local.begin(self._kept_here | wanted, wanted, self._refused_here)
         self.counters.connects += 1
         self._due = now + self._interval()
         self._busy = now
@@ -671,19 +838,28 @@ class Leg:
         self._unanswered = 0
         self._publish_state(b"1", now)
         self._look_for_rings(now)
+        # Answers came while it was not up.
+        self._follow_interest()
 
-    def _subscribe(self, filters: Iterable[tuple[str, int]]) -> bytes:
+    def _subscribe(
+        self,
+        filters: Iterable[tuple[str, int]],
+        covered: Collection[str] = (),
+        packet_id: int = SUBSCRIBE_ID,
+    ) -> bytes:
         """Return a SUBSCRIBE: No Local, Retain As Published, what is retained for a new
-        subscription only."""
+        subscription only, and not for those that are `covered` by others."""
         five = self.version == 5
         retain = self._capabilities.get(Property.RETAIN_AVAILABLE, 1) == 1
         requests = [
-            SubscriptionRequest(f, qos, not f.startswith("$share/"), retain, 1)
+            SubscriptionRequest(
+                f, qos, not f.startswith("$share/"), retain, 2 if f in covered else 1
+            )
             if five
             else SubscriptionRequest(f, qos)
             for f, qos in filters
         ]
-        return encode_packet(Subscribe(SUBSCRIBE_ID, requests), self.version)
+        return encode_packet(Subscribe(packet_id, requests), self.version)
 
     def _back_off(self, now: float) -> None:
         if self._up_since and now - self._up_since >= STABLE:
@@ -707,6 +883,11 @@ class Leg:
                 self._repeats.passed(packets, out=False)
                 packets = self._repeats.without(packets, self.version)
                 self._here_send(self._crossing.inwards(packets, now))
+                if self._crossing.loops != self._loops:
+                    self._note_loops(now)
+                if self.interest is not None and self._beacons is not None and self._beacons.new:
+                    self._beacons.new = False
+                    self.interest.hurry(now)
             case State.CONNECTING | State.SUBSCRIBING | State.UP:
                 self._foreign_packet(packets, now)
 
@@ -765,6 +946,9 @@ class Leg:
         self._keep_alive = float(
             self._capabilities.get(Property.SERVER_KEEP_ALIVE, self.settings.keep_alive)
         )
+        self._crossing.accepted(
+            self._capabilities.get(Property.MAXIMUM_PACKET_SIZE, MAX_PACKET_SIZE)
+        )
         cleaning = self._clean_start(foreign=True) and self.version != 5
         self._on(Input.CLEANED if cleaning else Input.ACCEPTED, now)
 
@@ -801,23 +985,30 @@ class Leg:
                 if self._heir and packet.session_present:
                     self._known = self.entered
                 self._on(Input.ENTERED, now)
+        elif isinstance(packet, Suback) and packet.packet_id == CHANGE_ID:
+            self._local_suback(packet, now)
         elif isinstance(packet, Suback):
-            self._note_refused(packet, "this broker")
+            self._refused_here.update(self._note_refused(packet, "this broker"))
             if self.state is State.SUBSCRIBING:
                 self._on(Input.SUBSCRIBED, now)
         elif isinstance(packet, Disconnect):
             self.lost(f"this broker disconnects it (reason {packet.reason:#04x})", now)
 
-    def _note_refused(self, packet: Suback, who: str) -> None:
+    def _note_refused(self, packet: Suback, who: str) -> list[str]:
+        """Note the filters that a broker refuses, and return them. `packet`: its answer; `who`: it,
+        for the log."""
         asked, self._asked = self._asked, []
+        refused = []
         for (topic_filter, _), code in zip(asked, packet.codes, strict=False):
             if code >= 0x80:
+                refused.append(topic_filter)
                 self.counters.refused_filters.append(topic_filter)
                 self._log(
                     "warning",
                     f"leg {self.settings.name}: {who} refuses the filter {shorten(topic_filter)} "
                     f"(code {code:#04x})",
                 )
+        return refused
 
     def _without_swallowed(self, packets: bytes) -> bytes:
         """Leave out PUBCOMP of messages whose identifiers the foreign broker has forgotten."""

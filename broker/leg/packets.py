@@ -25,7 +25,7 @@ REFUSING = (PacketType.PUBACK, PacketType.PUBREC)
 class PacketCutter:
     """Cuts what comes from one side into packets, and counts them."""
 
-    __slots__ = ("_rest", "messages", "refused")
+    __slots__ = ("_rest", "answered", "messages", "refused", "unmatched")
 
     def __init__(self) -> None:
         self._rest = b""
@@ -34,6 +34,10 @@ class PacketCutter:
         self.refused = 0
         """PUBLISH packets that this side has refused (PUBACK or PUBREC with a Reason Code of 128 or
         more, MQTT 5)."""
+        self.answered = 0
+        """PUBLISH packets that this side has answered by PUBACK or PUBREC."""
+        self.unmatched = 0
+        """Those of them for which it has no subscriber, as far as it says so (MQTT 5)."""
 
     def clear(self) -> None:
         """Forget a packet of which only a part has come."""
@@ -63,8 +67,11 @@ class PacketCutter:
             kind = data[position] >> 4
             if kind == PacketType.PUBLISH:
                 self.messages += 1
-            elif kind in REFUSING and length > 2 and data[body + 2] >= ReasonCode.UNSPECIFIED_ERROR:
-                self.refused += 1
+            elif kind in REFUSING:
+                self.answered += 1
+                if length > 2 and (code := data[body + 2]):
+                    self.refused += code >= ReasonCode.UNSPECIFIED_ERROR
+                    self.unmatched += code == ReasonCode.NO_MATCHING_SUBSCRIBERS
             elif kind not in CROSSING:
                 if begin < position:
                     yield data[begin:position]
@@ -116,13 +123,14 @@ def _renamed(
             Property.RESPONSE_TOPIC: response(properties[Property.RESPONSE_TOPIC])
         }
     elif packet.topic:
-        other = name(packet.topic)
+        # What was dropped before has no other name, and needs none.
+        other = None if packet.topic == DROPPED else name(packet.topic)
         topic = (other or DROPPED).encode()
         first &= 0xFF if other else 0xFF ^ RETAIN
         rest = body[topic_end(body, 0) :]
-        return _under(first, topic, rest)
+        return under(first, topic, rest)
     if packet.topic:
-        other = name(packet.topic)
+        other = None if packet.topic == DROPPED else name(packet.topic)
         packet.topic, packet.retain = other or DROPPED, packet.retain and other is not None
     return encode_publish(packet, version)
 
@@ -158,7 +166,7 @@ def without(
             if topic and stops(topic, payload):
                 dropped += 1
                 first = packets[position] & (0xFF ^ RETAIN)
-                part = _under(first, DROPPED.encode(), packets[body + 2 + len(topic) : end])
+                part = under(first, DROPPED.encode(), packets[body + 2 + len(topic) : end])
         parts.append(part)
         position = end
     return b"".join(parts), dropped
@@ -177,9 +185,9 @@ def _topic_and_payload(
     return topic, packets[begin:end]
 
 
-def _under(first: int, topic: bytes, rest: bytes) -> bytes:
-    """Return a PUBLISH under another topic. `first`: its first byte; `rest`: what stands behind the
-    topic."""
+def under(first: int, topic: bytes, rest: bytes) -> bytes:
+    """Return a PUBLISH under another `topic`. `first`: its first byte; `rest`: what stands behind
+    the topic."""
     length = encode_varint(2 + len(topic) + len(rest))
     return b"%c%b%b%b%b" % (first, length, len(topic).to_bytes(2, "big"), topic, rest)
 
@@ -198,3 +206,16 @@ def outwards(packets: bytes, version: int, rules: Rules) -> bytes:
     if not rules.mapped:
         return packets
     return renamed(packets, version, rules.to_remote, rules.response_to_remote)
+
+
+def messages_with_ids(packets: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield packet identifier (2 bytes) and topic of each PUBLISH at QoS 1 and 2. `packets`: whole
+    ones of types that cross."""
+    position = 0
+    while position < len(packets):
+        first = packets[position]
+        length, body = read_length(packets, position + 1)
+        if first >> 4 == PacketType.PUBLISH and first & QOS_BITS:
+            end = topic_end(packets, body)
+            yield packets[end : end + 2], packets[body + 2 : end]
+        position = body + length

@@ -117,18 +117,18 @@ class Rule:
         """Return the name here of a topic of the foreign broker; None: it is not of this rule."""
         if not matches(self.remote, topic):
             return None
-        return _exchanged(topic, self.remote_prefix, self.local_prefix)
+        return exchanged(topic, self.remote_prefix, self.local_prefix)
 
     def to_remote(self, topic: str) -> str | None:
         """Return the name at the foreign broker of a topic here; None: it is not of this rule."""
         if not matches(self.local, topic):
             return None
-        return _exchanged(topic, self.local_prefix, self.remote_prefix)
+        return exchanged(topic, self.local_prefix, self.remote_prefix)
 
 
-def _exchanged(topic: str, prefix: str, other: str) -> str | None:
-    """Return a topic with the `other` prefix for its `prefix`. The filter `a/#` matches `a`, too,
-    which lacks the slash of the prefix."""
+def exchanged(topic: str, prefix: str, other: str) -> str | None:
+    """Return a `topic` with the `other` prefix for its `prefix`. The filter `a/#` matches `a`, too,
+    which lacks the slash of the prefix: None if nothing is left of it."""
     if topic.startswith(prefix):
         return other + topic[len(prefix) :]
     return other[:-1] if other.endswith("/") else None
@@ -171,6 +171,11 @@ class Rules:
         """Messages that have no name on the other side, and do not cross."""
         self._local: dict[str, str | None] = {}
         self._remote: dict[str, str | None] = {}
+
+    @property
+    def outward_rules(self) -> list[Rule]:
+        """The rules that let messages out."""
+        return [rule for rule in self._rules if rule.outwards]
 
     @property
     def incoming(self) -> list[tuple[str, int]]:

@@ -243,23 +243,43 @@ def test_a_foreign_amqtt_without_no_local_sends_echoes(tmp_path: Path) -> None:
             program.end(signal.SIGKILL)
 
 
-def test_a_ring_of_two_gateways_is_found_and_comes_to_rest(tmp_path: Path) -> None:
+def ring(cluster: Cluster, foreign: MosquittoBroker, *flags: str) -> list[Gateway]:
+    """Two gateways of one federation to one broker."""
+    gateways: list[Gateway] = []
+    for name in ("g", "h"):
+        seeds = [flag for each in gateways for flag in ("--seed", each.address)]
+        gateway = Gateway(
+            cluster.folder,
+            name,
+            ["--discovery", "static", *seeds, *flags],
+            cluster=cluster.cluster,
+        )
+        gateway.foreign = url(foreign.port)
+        cluster.brokers.append(gateway)
+        gateways.append(gateway)
+        gateway.start().up()
+        up(gateway, name)
+    return gateways
+
+
+def rest(gateways: list[Gateway]) -> None:
+    """Wait until no message comes in any more."""
+    crossed = [-1, 0]
+
+    def rests() -> bool:
+        crossed.append(sum(legs(g)[g.name]["messages_in"] for g in gateways))
+        return crossed[-1] == crossed[-2] == crossed[-3]
+
+    until(rests, "rest")
+
+
+def test_a_ring_of_two_gateways_without_marks_comes_to_rest(tmp_path: Path) -> None:
     with (
         Cluster(tmp_path / "ours") as cluster,
         MosquittoBroker(tmp_path, "theirs") as foreign,
         clients() as make,
     ):
-        gateways = []
-        for name in ("g", "h"):
-            seeds = [flag for each in gateways for flag in ("--seed", each.address)]
-            gateway = Gateway(
-                cluster.folder, name, ["--discovery", "static", *seeds], cluster=cluster.cluster
-            )
-            gateway.foreign = url(foreign.port)
-            cluster.brokers.append(gateway)
-            gateways.append(gateway)
-            gateway.start().up()
-            up(gateway, name)
+        gateways = ring(cluster, foreign, "--marks", "off")
         until(lambda: any(legs(g)[g.name]["rings"] for g in gateways), "a probe that comes back")
         here, there = make(gateways[0].port), make(foreign.port)
         here.subscribe("t")
@@ -267,11 +287,30 @@ def test_a_ring_of_two_gateways_is_found_and_comes_to_rest(tmp_path: Path) -> No
         until(lambda: any(legs(g)[g.name]["dropped"]["muted"] for g in gateways), "a muted topic")
         assert any(g.lines("comes back to this federation by another way") for g in gateways)
         there.publish("u", b"x", 1)
-        crossed = [-1, 0]
-
-        def rests() -> bool:
-            crossed.append(sum(legs(g)[g.name]["messages_in"] for g in gateways))
-            return crossed[-1] == crossed[-2] == crossed[-3]
-
-        until(rests, "rest")
+        rest(gateways)
         assert len(here.payloads()) < 100
+
+
+def test_marks_end_a_ring_of_two_gateways_and_both_are_named(tmp_path: Path) -> None:
+    with (
+        Cluster(tmp_path / "ours") as cluster,
+        MosquittoBroker(tmp_path, "theirs") as foreign,
+        clients() as make,
+    ):
+        first, second = gateways = ring(cluster, foreign)
+        until(lambda: legs(first)["g"]["loops"], "the probe of the other leg")
+        assert len(first.lines("legs g and", "lead to one broker")) == 1
+        assert "leg g: up; leg_loops: leads to the same broker as leg h" in get(first, "/healthz")
+        labels = f'{{leg="g",broker="{url(foreign.port)}"}}'
+        assert f"mqttree_leg_loops_total{labels} 1" in get(first, "/metrics")
+        here, far, there = make(first.port), make(second.port), make(foreign.port)
+        for client in (here, far, there):
+            client.subscribe("t", 2)
+        here.done(here.publish("t", b"ours", 2))
+        there.done(there.publish("t", b"theirs", 2))
+        rest(gateways)
+        until(lambda: all(legs(g)[g.name]["dropped"]["marked"] for g in gateways), "marked ones")
+        assert here.payloads().count(b"ours") == far.payloads().count(b"ours") == 1
+        assert not any(legs(g)[g.name]["dropped"]["muted"] for g in gateways)
+        # Each of the legs takes it.
+        assert here.payloads().count(b"theirs") == 2

@@ -10,6 +10,7 @@ from node_harness import FakeClient, World
 
 from broker.base.limits import DEFAULTS, Limits
 from broker.leg.effects import (
+    AskInterest,
     Close,
     DialForeign,
     Enter,
@@ -38,15 +39,16 @@ class Joined:
         *lines: str,
         foreign: World | None = None,
         others: tuple[World, ...] = (),
+        here: World | None = None,
         standby: bool = False,
         limits: Limits = DEFAULTS,
         edit: Callable[[LegEffect], LegEffect | None] = lambda effect: effect,
         **more: Any,
     ) -> None:
-        """`lines`: rules; `foreign`: the foreign broker; `others`: at its other addresses;
-        `standby`: it waits for its turn; `limits`: of this broker; `edit`: see there; `more`: of
-        the leg's settings."""
-        self.here = World(limits=limits)
+        """`lines`: rules; `foreign`: the foreign broker; `others`: at its other addresses; `here`:
+        this broker; `standby`: it waits for its turn; `limits`: of this broker; `edit`: see there;
+        `more`: of the leg's settings."""
+        self.here = here or World(limits=limits)
         self.places = (foreign or World(), *others)
         self.place = 0
         self.settings = settings(*lines, **more)
@@ -56,6 +58,8 @@ class Joined:
         self.reachable = True
         self.down: set[int] = set()
         """Addresses that do not answer."""
+        self.questions = 0
+        """How often it has asked what foreign clients want; tests answer."""
         self.edit = edit
         """Sees each effect; None: it is lost."""
         self.run()
@@ -82,14 +86,14 @@ class Joined:
     def run(self) -> None:
         """Do what is due, until nothing moves."""
         now = self.here.now
-        due = self.leg.next_deadline()
         found = self.here.node.sessions.get(self.settings.session)
         self.leg.waiting = 0 if found is None else len(found.queue) + len(found.inflight)
-        if due is not None and due <= now:
-            self.leg.tick(now)
         moved = True
         while moved:
             moved = False
+            due = self.leg.next_deadline()
+            if due is not None and due <= now:
+                self.leg.tick(now)
             for effect in self.leg.take_effects():
                 moved = True
                 if (seen := self.edit(effect)) is not None:
@@ -129,6 +133,8 @@ class Joined:
             case ToHere(data):
                 if "here" in self.ends:
                     self.ends["here"].chunks([data])
+            case AskInterest():
+                self.questions += 1
             case Close():
                 for end in self.ends.values():
                     end.vanish()

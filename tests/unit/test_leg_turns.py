@@ -66,7 +66,9 @@ def test_a_broker_that_may_find_others_waits_for_them() -> None:
 
 
 def test_health_says_why_a_leg_is_not_up_and_which_filters_are_refused() -> None:
-    leg = {"state": "up", "last_error": "", "refused_filters": ["a/#"]}
+    leg = {"state": "up", "last_error": "", "refused_filters": ["a/#"], "same_broker": []}
     assert leg_health(leg) == "up; refused filters: 'a/#'"
-    leg = {"state": "waiting", "last_error": "no route", "refused_filters": []}
+    leg |= {"state": "waiting", "last_error": "no route", "refused_filters": []}
     assert leg_health(leg) == "waiting; no route"
+    leg |= {"state": "up", "same_broker": ["plant"]}
+    assert leg_health(leg) == "up; leg_loops: leads to the same broker as leg plant"

@@ -91,3 +91,29 @@ def test_the_live_view_tells_blocked_links_from_direct_ones() -> None:
     found = state(link(1, "blocked", carries=True, source_trees=True), link(2, "blocked"))
     lines = draw([Seen(1883, 7, None, found)], "c", moving=False)
     assert "  1883  root  direct to 10.0.0.1:1883  blocked to 10.0.0.2:1883  pid 7" in lines
+
+
+def leg_line(**more: Any) -> str:
+    """The line of a leg in the status."""
+    leg = {
+        "name": "plant",
+        "broker": "mqtt://h:1883",
+        "state": "up",
+        "mqtt": "5",
+        "messages_in": 1,
+        "messages_out": 2,
+    }
+    (line,) = [line for line in render(state(legs=[leg | more])).splitlines() if "plant" in line]
+    return line
+
+
+def test_the_status_says_what_a_leg_knows_of_foreign_clients() -> None:
+    known = {"source": "emqx", "state": "known", "filters": 3, "sends_all": False, "last_error": ""}
+    assert leg_line(interest=None).endswith("out 2")
+    assert "sends what 3 filters there want (emqx)" in leg_line(interest=known)
+    failed = known | {"state": "failed", "sends_all": True, "last_error": "HTTP 401"}
+    assert "sends all, interest failed (emqx: HTTP 401)" in leg_line(interest=failed)
+    rules = {"a/#": 4, "b": 1}
+    line = leg_line(answered=9, no_subscribers=5, no_subscribers_by_rule=rules)
+    assert "no subscriber there for 5 of 9 (a/# 4, b 1)" in line
+    assert "leads to the same broker as leg g" in leg_line(same_broker=["g"])
