@@ -99,15 +99,15 @@ class Crossing:
                 self._watch.begin(now)
         packets = outwards(packets, self._version, self._rules)
         if self._echoes is not None:
-            for topic, payload in messages(packets, self._version):
-                self._echoes.sent(topic, payload, now)
+            for topic, payload, qos in messages(packets, self._version):
+                self._echoes.sent(topic, payload, now, waits=qos > 0)
         return packets
 
     def own(self, topic: str, payload: bytes, now: float, *, retain: bool = False) -> bytes:
         """Return a PUBLISH of the leg itself to the foreign broker. `topic`, `payload`: of it;
         `now`: s; `retain`: whether it is kept there."""
         if self._echoes is not None:
-            self._echoes.sent(topic.encode(), payload, now)
+            self._echoes.sent(topic.encode(), payload, now, waits=False)
         return encode_packet(Publish(topic, payload, 0, retain), self._version)
 
     def probe(self, now: float) -> bytes:
