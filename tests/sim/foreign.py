@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from broker.config.broker_url import BrokerUrl
+from broker.config.leg_options import LegModel
 from broker.core.client import disconnect
 from broker.core.connection import Connection
 from broker.io.driver import Driver
@@ -233,7 +234,7 @@ class SimLeg(LegDriver):
         world = host.world
         url = BrokerUrl(*foreign.address, False, None)
         driver = cast(Driver, Loop(host, self.node))
-        super().__init__(driver, settings, url, None, lambda: None)
+        super().__init__(driver, settings, LegModel(url, ()), None)
         self.leg = Leg(settings, random.Random(world.rng.getrandbits(64)), world.now)
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:

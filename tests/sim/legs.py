@@ -177,7 +177,7 @@ class Legs:
         )
         leg = SimLeg(host, foreign, settings)
         self.legs[number] = leg
-        leg.call(leg.start)
+        leg.call(leg._tick)
 
     def _clients(self) -> None:
         rng = self.rng
