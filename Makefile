@@ -9,6 +9,7 @@
 #   make fresh [SEEDS=n]     n simulated schedules and drawn examples that no run has tried; what fails is kept in build/found
 #   make scale [ARGS=...]    simulated federations of 5, 50 and 200 brokers, as a table (200: 8 minutes)
 #   make soak [MINUTES=n]    a federation under load and faults for a while
+#   make bridged [ARGS=...]  three Mosquittos with a gateway each, two brokers, ten kills or restarts of each kind
 #   make chaos [ARGS=...]    seven brokers, a hundred clients, twenty kills, pauses and cuts in five minutes
 #                            ARGS="--draw --rate 20000 --clients 30": as fast as the machine can, everything else from the seed
 #   make load [ARGS=...]    faults and slow links at 20,000 messages a second and more, with real brokers
@@ -23,7 +24,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test compiled wheel interop check sim fresh scale soak chaos load fuzz bench converge paths containers licences lock clean
+.PHONY: help run test compiled wheel interop check sim fresh scale soak bridged chaos load fuzz bench converge paths containers licences lock clean
 MAKEFLAGS += --no-print-directory
 
 # Debian keeps mosquitto and ip where only root's path looks.
@@ -84,6 +85,10 @@ scale:
 soak:
 	@scripts/setup venv brokers
 	@$(PYTHON) -m tests.soak --minutes $(MINUTES) $(ARGS)
+
+bridged:
+	@scripts/setup venv brokers
+	@$(PYTHON) -m tests.bridged $(ARGS)
 
 chaos:
 	@scripts/setup venv brokers

@@ -2,7 +2,8 @@
 and two that are one. Pure.
 
 In both, {port}, {tls}, {ws}, {extra} and {more} stand for free ports, {peer_port} and so on for
-those of the other one of two, {config} for the file, {dir} for an empty folder, {cert} and {key}
+those of the other one of two, {first_port} and {last_port} for those where publishers and
+subscribers are, {config} for the file, {dir} for an empty folder, {cert} and {key}
 for a certificate of 127.0.0.1 and its key, {python} for this interpreter, {name} for a name of its
 own, {pair} for one that two have in common, and {durability} (none, async) or {persistence} (false,
 true) for whether messages are kept on the disk.
@@ -28,7 +29,9 @@ class Launches:
 
     plain: Launch
     wide: Launch | None = None
-    hop: tuple[Launch, Launch] | None = None
+    hop: tuple[Launch, ...] | None = None
+    leg: tuple[Launch, ...] | None = None
+    legs: tuple[Launch, ...] | None = None
     version: str = ""
 
 
@@ -43,10 +46,25 @@ def mqttree(program: str) -> Launches:
         Launch(f"{common} --listen 127.0.0.1:{{port}} --discovery off"),
         Launch(f"{common} -c {{config}} --discovery off", _MQTTREE_LISTENERS),
         (hop, hop),
+        (_NEIGHBOUR, Launch(f"{common} -c {{config}} --discovery off", _MQTTREE_LEG)),
+        (
+            _NEIGHBOUR,
+            Launch(f"{common} -c {{config}} --discovery off", _MQTTREE_LEG + _MQTTREE_SECOND),
+            _NEIGHBOUR,
+        ),
         f"{program} --version",
     )
 
 
+_MQTTREE_LEG = """\
+listeners:
+  default: {type: tcp, bind: "127.0.0.1:{port}"}
+legs:
+  first: {broker: "127.0.0.1:{first_port}", topic: "# in 2"}
+"""
+_MQTTREE_SECOND = """\
+  last: {broker: "127.0.0.1:{last_port}", topic: "# out 2"}
+"""
 _MQTTREE_LISTENERS = """\
 listeners:
   default: {type: tcp, bind: "127.0.0.1:{port}"}
@@ -59,10 +77,13 @@ def mosquitto(program: str, nodelay: bool = True) -> Launches:
     """Return how the Mosquitto at `program` is started; `nodelay`: with set_tcp_nodelay."""
     plain = ("set_tcp_nodelay true\n" if nodelay else "") + _MOSQUITTO
     command = f"{program} -c {{config}}"
+    bridged = (Launch(command, plain + _MOSQUITTO_BRIDGE), Launch(command, plain))
     return Launches(
         Launch(command, plain),
         Launch(command, plain + _MOSQUITTO_MORE),
-        (Launch(command, plain + _MOSQUITTO_BRIDGE), Launch(command, plain)),
+        bridged,
+        bridged,
+        bridged,
         f"{program} -h",
     )
 
@@ -78,6 +99,8 @@ log_dest none
 max_inflight_messages 0
 max_queued_messages 0
 """
+_NEIGHBOUR = Launch("mosquitto -c {config}", "set_tcp_nodelay true\n" + _MOSQUITTO)
+"""A Mosquitto at an end of a leg."""
 _MOSQUITTO_MORE = """\
 listener {tls} 127.0.0.1
 certfile {cert}

@@ -13,7 +13,7 @@ from bench.load import LoadError
 from bench.load.cpu import cores, share_out
 from bench.load.mix import MixResult, run_mix
 from bench.load.mixture import MixSpec
-from bench.studies.targets import Running, Target, running, running_pair
+from bench.studies.targets import Running, Target, running, running_path
 
 _SETTLE = 0.5
 """s for a hop to hear of the subscriptions."""
@@ -21,14 +21,15 @@ _SETTLE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class MixedWork:
-    """A load with a name. hop: publishers and subscribers are at two brokers; journal: messages are
-    kept on the disk; plain: name of the work that it is a variant of."""
+    """A load with a name. path: publishers and subscribers are at two brokers, "hop", "leg" or
+    "legs" (empty: at one); journal: messages are kept on the disk; plain: name of the work that it
+    is a variant of."""
 
     name: str
     title: str
     spec: MixSpec
     group: str
-    hop: bool = False
+    path: str = ""
     journal: bool = False
     plain: str = ""
 
@@ -54,15 +55,21 @@ _PLAIN = (
     MixedWork("paced0-20k", "QoS 0, 1,000 to 50, 20,000/s", _paced(0, 20_000.0), "paced"),
     MixedWork("paced1-20k", "QoS 1, 1,000 to 50, 20,000/s", _paced(1, 20_000.0), "paced"),
 )
-_HOPS = tuple(
+_PATHS = {
+    "hop": "one hop",
+    "leg": "from a Mosquitto over a leg or a bridge",
+    "legs": "from a Mosquitto to another one",
+}
+_OVER_PATHS = tuple(
     dataclasses.replace(
         work,
-        name=f"hop-{work.name}",
-        title=f"one hop, {work.title}",
-        group="hop",
-        hop=True,
+        name=f"{path}-{work.name}",
+        title=f"{title}, {work.title}",
+        group=path,
+        path=path,
         spec=dataclasses.replace(work.spec, settle=_SETTLE),
     )
+    for path, title in _PATHS.items()
     for work in _PLAIN
     if work.name in ("mix0", "mix1", "mix2", "paced0-1k")
 )
@@ -86,7 +93,7 @@ WORKS: dict[str, MixedWork] = {
     work.name: work
     for work in (
         *_PLAIN,
-        *_HOPS,
+        *_OVER_PATHS,
         *(
             dataclasses.replace(
                 work,
@@ -107,7 +114,7 @@ WORKS: dict[str, MixedWork] = {
 }
 GROUPS: dict[str, tuple[str, ...]] = {
     group: tuple(name for name, work in WORKS.items() if work.group == group)
-    for group in ("mix", "paced", "hop")
+    for group in ("mix", "paced", *_PATHS)
 }
 GROUPS["variants"] = (
     *_VARIED,
@@ -163,8 +170,8 @@ MixedTable = dict[str, dict[str, Runs]]
 
 def supports(work: MixedWork, target: Target) -> bool:
     """Whether the `target` can be started for the `work`."""
-    if work.hop:
-        return target.hop is not None
+    if work.path:
+        return target.path(work.path) is not None
     if work.spec.transport != "tcp":
         return target.wide is not None
     return not work.journal or target.journals
@@ -211,14 +218,14 @@ def measure(
 def _once(work: MixedWork, target: Target, seconds: float, pin: bool) -> Run:
     """Start the brokers, and put the load on them. Raises LoadError."""
     load = os.getloadavg()[0]
-    count = 2 if work.hop else 1
+    count = len(target.path(work.path) or ()) if work.path else 1
     of_brokers, of_generator = share_out(cores(), count, pin)
     # By the clock, one process publishes and one listens; otherwise each has some of both.
     processes = 2 if work.paced else min(8, max(1, len(cores()) - count))
     with ExitStack() as stack:
         brokers: tuple[Running, ...]
-        if work.hop:
-            brokers = stack.enter_context(running_pair(target, of_brokers))
+        if work.path:
+            brokers = stack.enter_context(running_path(target, work.path, of_brokers))
         else:
             wide = work.spec.transport != "tcp"
             broker = running(target, wide=wide, journal=work.journal, cores=of_brokers)
@@ -228,7 +235,7 @@ def _once(work: MixedWork, target: Target, seconds: float, pin: bool) -> Run:
         spec = dataclasses.replace(
             work.spec,
             port=port,
-            subscriber_port=last.port if work.hop else None,
+            subscriber_port=last.port if work.path else None,
             trusted=first.trusted,
             seconds=seconds,
             warmup=min(1.0, seconds / 4),

@@ -35,6 +35,8 @@ class Target:
     command, config: how it listens on one plain port (see `Launch`).
     wide: how it listens with TLS and WebSocket, too (None: it does not).
     hop: how two of them are one: the publishers' broker, and the subscribers' (None: they are not).
+    leg, legs: the same of a Mosquitto, to which publishers are connected, and of this one; of two
+        Mosquittos with this one between them.
     journals: whether `{durability}` or `{persistence}` is in these commands, or in their files.
     version: a command that prints its version (empty: there is none).
     """
@@ -43,7 +45,9 @@ class Target:
     command: str
     config: str = ""
     wide: Launch | None = None
-    hop: tuple[Launch, Launch] | None = None
+    hop: tuple[Launch, ...] | None = None
+    leg: tuple[Launch, ...] | None = None
+    legs: tuple[Launch, ...] | None = None
     version: str = ""
 
     @property
@@ -51,6 +55,11 @@ class Target:
         """Whether it can be told to keep messages on the disk, or not to."""
         whole = self.command + self.config
         return "{durability}" in whole or "{persistence}" in whole
+
+    def path(self, kind: str) -> tuple[Launch, ...] | None:
+        """Return how the brokers of a path are started, the publishers' first; None: there is none.
+        `kind`: "hop", "leg" or "legs"."""
+        return {"hop": self.hop, "leg": self.leg, "legs": self.legs}[kind]
 
     def available(self) -> bool:
         """Whether the program is installed."""
@@ -72,8 +81,16 @@ class Target:
 
 
 def _made(name: str, made: configurations.Launches) -> Target:
+    plain = made.plain
     return Target(
-        name, made.plain.command, made.plain.config, made.wide, made.hop, version=made.version
+        name,
+        plain.command,
+        plain.config,
+        made.wide,
+        made.hop,
+        made.leg,
+        made.legs,
+        version=made.version,
     )
 
 
@@ -168,30 +185,38 @@ def running(
 
 
 @contextlib.contextmanager
-def running_pair(what: Target, cores: list[int] | None = None) -> Iterator[tuple[Running, Running]]:
-    """Start two brokers that are one, and wait until messages go from the first one, which is the
-    publishers', to the second one; as `running`, each on its own one of the first `cores`. Raises
-    LoadError."""
-    if what.hop is None:
-        raise LoadError(f"{what.name} has no hop here")
-    ports = [_ports(), _ports()]
-    with _folder() as one, _folder() as two, contextlib.ExitStack() as stack:
+def running_path(
+    what: Target, kind: str, cores: list[int] | None = None
+) -> Iterator[tuple[Running, ...]]:
+    """Start the brokers of a path, and wait until messages go from the first one, which is the
+    publishers', to the last one; as `running`, each on its own one of the first `cores`.
+
+    `what`: the target; `kind`: "hop", "leg" or "legs". Raises LoadError.
+    """
+    launches = what.path(kind)
+    if launches is None:
+        raise LoadError(f"{what.name} has no {kind} here")
+    count = len(launches)
+    ports = [_ports() for _ in launches]
+    ends = {"first_port": ports[0]["port"], "last_port": ports[-1]["port"]}
+    with contextlib.ExitStack() as stack:
         started = []
         # The subscribers' broker first: a bridge dials it.
-        for number, folder in ((1, two), (0, one)):
+        for number in reversed(range(count)):
             name = f"{what.name}-{number + 1}"
-            values = _values(folder, journal=False) | ports[number] | {"name": name}
+            folder = stack.enter_context(_folder())
+            values = _values(folder, journal=False) | ports[number] | ends | {"name": name}
             values["pair"] = f"{what.name}-{ports[0]['port']}"
-            values |= {f"peer_{key}": value for key, value in ports[1 - number].items()}
+            peer = ports[(number + 1) % count]
+            values |= {f"peer_{key}": value for key, value in peer.items()}
             core = (cores or [])[number : number + 1]
-            started.append(
-                stack.enter_context(_started(name, what.hop[number], values, folder, core))
-            )
+            launched = _started(name, launches[number], values, folder, core)
+            started.append(stack.enter_context(launched))
         for program, broker in started:
             _await(program, broker.port)
-        far, near = (broker for _, broker in started)
-        _await_path(what.name, near.port, far.port)
-        yield near, far
+        brokers = tuple(broker for _, broker in reversed(started))
+        _await_path(what.name, brokers[0].port, brokers[-1].port)
+        yield brokers
 
 
 @contextlib.contextmanager

@@ -167,15 +167,15 @@ class Crossing:
         if self._marks_used and self._marks is not None:
             packets = self._marks.outwards(packets)
         if self._echoes is not None:
-            for topic, payload in messages(packets, self._version):
-                self._echoes.sent(topic, payload, now)
+            for topic, payload, qos in messages(packets, self._version):
+                self._echoes.sent(topic, payload, now, waits=qos > 0)
         return packets
 
     def own(self, topic: str, payload: bytes, now: float, *, retain: bool = False) -> bytes:
         """Return a PUBLISH of the leg itself to the foreign broker. `topic`, `payload`: of it;
         `now`: s; `retain`: whether it is kept there."""
         if self._echoes is not None:
-            self._echoes.sent(topic.encode(), payload, now)
+            self._echoes.sent(topic.encode(), payload, now, waits=False)
         packet = encode_packet(Publish(topic, payload, 0, retain), self._version)
         if self._marks_used and self._marks is not None:
             packet = self._marks.outwards(packet)
@@ -201,7 +201,7 @@ class Crossing:
         federation = self._federation
         if federation is None:
             return
-        for topic, payload in messages(packets, self._version):
+        for topic, payload, _ in messages(packets, self._version):
             if not topic.startswith(PROBE) or not PROBER.fullmatch(payload):
                 continue
             name = topic[len(PROBE) :].rpartition(b"/")[0].decode(errors="replace")

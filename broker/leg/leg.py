@@ -256,7 +256,7 @@ class Leg:
         self._keep_alive = float(settings.keep_alive)
         self._known: LocalSession | None = None
         self._forget = False  # the session here is not to be used again
-        self._cleaned = False  # the old session at a foreign broker of 3.1.1 is ended
+        self._cleaned = False  # the old session at the foreign broker is ended
         self._capabilities: Properties = {}  # of the foreign broker
         self._present = False  # the foreign broker knew the session
         self._early: list[bytes] = []  # of the foreign broker, before this one has accepted
@@ -576,7 +576,8 @@ class Leg:
         settings, properties = self.settings, Properties()
         five = self.version == 5
         if five and foreign:
-            properties[Property.SESSION_EXPIRY_INTERVAL] = settings.expiry
+            if not self._clean_start(foreign):
+                properties[Property.SESSION_EXPIRY_INTERVAL] = settings.expiry
             properties[Property.RECEIVE_MAXIMUM] = settings.receive_maximum
             if settings.topic_alias_maximum:
                 properties[Property.TOPIC_ALIAS_MAXIMUM] = settings.topic_alias_maximum
@@ -650,10 +651,11 @@ class Leg:
 
     def _clean_start(self, foreign: bool) -> bool:
         """Return whether CONNECT ends an old session. In MQTT 3.1.1 this also makes the new one end
-        with its connection."""
+        with its connection, and Mosquitto does not write such a session to the disk in MQTT 5
+        either: so the foreign broker gets a connection for that alone."""
         if self._known is not None or self._heir:
             return False
-        return self.version == 5 or (foreign and not self._cleaned)
+        return not self._cleaned if foreign else self.version == 5
 
     def _enter(self, now: float) -> None:
         """Note that both brokers have let the leg in: messages cross, and it subscribes."""
@@ -949,7 +951,7 @@ class Leg:
         self._crossing.accepted(
             self._capabilities.get(Property.MAXIMUM_PACKET_SIZE, MAX_PACKET_SIZE)
         )
-        cleaning = self._clean_start(foreign=True) and self.version != 5
+        cleaning = self._clean_start(foreign=True)
         self._on(Input.CLEANED if cleaning else Input.ACCEPTED, now)
 
     def _foreign_suback(self, packet: Suback, now: float) -> None:

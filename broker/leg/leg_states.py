@@ -8,9 +8,9 @@ WAITING -DUE-> DIALLING -DIALLED-> CONNECTING -ACCEPTED-> ENTERING
    +-------- LOST, at any of these: by either side -------------+
 
 The foreign broker lets the leg in first (ACCEPTED), as what its CONNACK says counts for the session
-here; then this broker does (ENTERED). In MQTT 3.1.1 a session that is begun anew ends with its
-connection. So a leg that needs a new one connects once to end the old one (CLEANED), and once more
-to stay.
+here; then this broker does (ENTERED). A session that is begun with Clean Start ends with its
+connection in MQTT 3.1.1, and with a restart of Mosquitto in MQTT 5. So a leg that needs a new one
+connects once to end the old one (CLEANED), and once more to stay.
 
 A lazy leg that has nothing to do is RESTING: UP -IDLE-> RESTING -NEEDED-> DIALLING. A leg of which
 another gateway of the federation has the same name is in STANDBY while that one is active:

@@ -135,14 +135,15 @@ def _renamed(
     return encode_publish(packet, version)
 
 
-def messages(packets: bytes, version: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield topic and payload of each PUBLISH. `packets`: whole ones of types that cross;
+def messages(packets: bytes, version: int) -> Iterator[tuple[bytes, bytes, int]]:
+    """Yield topic, payload and QoS of each PUBLISH. `packets`: whole ones of types that cross;
     `version`: of MQTT (4 or 5)."""
     position = 0
     while position < len(packets):
         length, body = read_length(packets, position + 1)
         if packets[position] >> 4 == PacketType.PUBLISH:
-            yield _topic_and_payload(packets, position, body, body + length, version)
+            topic, payload = _topic_and_payload(packets, position, body, body + length, version)
+            yield topic, payload, (packets[position] & QOS_BITS) >> 1
         position = body + length
 
 

@@ -26,20 +26,22 @@ WATCHED = 10_000
 
 class EchoList:
     """What was sent to a foreign broker that sends it back: an arriving message that equals one of
-    its topic is its echo, and those of the topic that were sent before have none."""
+    its topic is its echo, and those of the topic that were sent before have none. Messages at QoS 0
+    are apart from the others, as they overtake those that wait for a place in flight."""
 
     __slots__ = ("_count", "_sent")
 
     def __init__(self) -> None:
-        self._sent: dict[bytes, deque[tuple[float, int]]] = {}
+        self._sent: dict[bytes, deque[tuple[float, int, bool]]] = {}
         self._count = 0
 
-    def sent(self, topic: bytes, payload: bytes, now: float) -> None:
-        """Note a message that was sent. `topic`, `payload`: of it; `now`: s."""
+    def sent(self, topic: bytes, payload: bytes, now: float, *, waits: bool = True) -> None:
+        """Note a message that was sent. `topic`, `payload`: of it; `now`: s; `waits`: its echo may
+        wait for a place in flight, as that of a message at QoS 1 or 2 does."""
         if self._count >= ECHOES:
             self._forget_old(now)
         waiting = self._sent.setdefault(topic, deque())
-        waiting.append((now, hash(payload)))
+        waiting.append((now, hash(payload), waits))
         self._count += 1
 
     def takes(self, topic: bytes, payload: bytes, now: float) -> bool:
@@ -51,11 +53,12 @@ class EchoList:
         while waiting and now - waiting[0][0] > ECHO_TIME:
             waiting.popleft()
             self._count -= 1
-        place = next((n for n, (_, other) in enumerate(waiting) if other == digest), None)
+        place = next((n for n, (_, other, _) in enumerate(waiting) if other == digest), None)
         if place is not None:
-            for _ in range(place + 1):
-                waiting.popleft()
-            self._count -= place + 1
+            passed = [waiting.popleft() for _ in range(place + 1)]
+            overtaken = [one for one in passed if one[2] != passed[-1][2]]
+            waiting.extendleft(reversed(overtaken))
+            self._count -= len(passed) - len(overtaken)
         if not waiting:
             del self._sent[topic]
         return place is not None
@@ -63,7 +66,7 @@ class EchoList:
     def resume(self, now: float) -> None:
         """Wait for all echoes from `now` (s) on, as the foreign broker was away."""
         for topic, waiting in self._sent.items():
-            self._sent[topic] = deque((now, digest) for _, digest in waiting)
+            self._sent[topic] = deque((now, digest, waits) for _, digest, waits in waiting)
 
     def _forget_old(self, now: float) -> None:
         """Give up echoes that have not come in time, or all of them."""

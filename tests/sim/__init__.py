@@ -18,6 +18,8 @@
 | drains | SIGTERM | `mqttree drain` under load | drain |
 | limits | links' queues small in a quarter | as shipped | |
 
+Federations with legs to foreign brokers are in legs.py, with `--kind legs`.
+
 `python -m tests.sim` draws the kind from the seed: three of four are plain. Nothing is excused but
 what README says: order after a split of five seconds, what brokers published before they met, what
 waits beyond 10,000 messages or 64 MiB for who is away, and what a broker without a journal alone

@@ -172,7 +172,9 @@ def test_every_placeholder_has_a_value(name: str) -> None:
     made = configurations.OTHERS[name]("program")
     values = {"config", "dir", "cert", "key", "name", "pair", "durability", "persistence"}
     values |= {"port", "tls", "ws", "extra", "more", "peer_port", "peer_more"}
-    for launch in (made.plain, made.wide, *(made.hop or ())):
+    values |= {"first_port", "last_port"}
+    paths = (*(made.hop or ()), *(made.leg or ()), *(made.legs or ()))
+    for launch in (made.plain, made.wide, *paths):
         if launch is not None:
             text = launch.command + launch.config
             for each in values:

@@ -50,8 +50,9 @@ def test_every_pair_is_in_the_table_or_impossible(state: State, given_: Input) -
 
 # ---------------------------------------------------------------- packets, byte by byte
 
+CONNECT_CLEAN = b"\x10\x19\x00\x04MQTT\x05\x02\x00\x0a\x03\x21\x03\xe8\x00\x09mqttree-n"
 CONNECT_THERE = (
-    b"\x10\x1e\x00\x04MQTT\x05\x02\x00\x0a\x08\x11\x00\x01\x51\x80\x21\x03\xe8\x00\x09mqttree-n"
+    b"\x10\x1e\x00\x04MQTT\x05\x00\x00\x0a\x08\x11\x00\x01\x51\x80\x21\x03\xe8\x00\x09mqttree-n"
 )
 CONNECT_HERE = b"\x10\x17\x00\x04MQTT\x05\x02\x00\x00\x05\x11\xff\xff\xff\xff\x00\x05leg:n"
 SUBSCRIBE = b"\x82\x07\xff\xff\x00\x00\x01#\x1e"
@@ -72,15 +73,23 @@ def answer_subscribe(leg: Leg) -> None:
     leg.here_received(encode_packet(Suback(0xFFFF, [2, 0]), leg.version), 0.3)
 
 
+def connect(leg: Leg, now: float) -> None:
+    """Dial, and end the session at the foreign broker that a new leg might have there; its next
+    connection, which stays, has sent CONNECT."""
+    leg.tick(now)
+    leg.dialled(None, now)
+    leg.foreign_received(encode_packet(Connack(False, 0), leg.version), now)
+    leg.dialled(None, now)
+
+
 def walk(leg: Leg) -> list[LegEffect]:
     """Bring a leg up; returns all effects but lines for the log."""
     leg.tick(0.0)
     leg.dialled(None, 0.1)
     leg.foreign_received(encode_packet(Connack(False, 0), leg.version), 0.2)
-    if leg.version == 4:
-        # The first connection has only ended the old session.
-        leg.dialled(None, 0.2)
-        leg.foreign_received(encode_packet(Connack(False, 0), 4), 0.2)
+    # The first connection has only ended the old session.
+    leg.dialled(None, 0.2)
+    leg.foreign_received(encode_packet(Connack(False, 0), leg.version), 0.2)
     leg.here_received(encode_packet(Connack(False, 0), leg.version), 0.2)
     answer_subscribe(leg)
     return [effect for effect in leg.take_effects() if not isinstance(effect, Log)]
@@ -89,6 +98,10 @@ def walk(leg: Leg) -> list[LegEffect]:
 def test_a_leg_comes_up_in_these_packets() -> None:
     leg = new()
     assert walk(leg) == [
+        DialForeign(),
+        ToForeign(CONNECT_CLEAN),
+        ToForeign(b"\xe0\x00"),
+        Close(),
         DialForeign(),
         ToForeign(CONNECT_THERE),
         Enter(),
@@ -154,8 +167,7 @@ def test_the_session_here_obeys_what_the_foreign_broker_says() -> None:
 def test_packets_that_come_early_wait_for_this_broker() -> None:
     """Also if the last one of them is cut."""
     leg = new()
-    leg.tick(0.0)
-    leg.dialled(None, 0.1)
+    connect(leg, 0.1)
     data = b"".join(
         encode_packet(packet, 5)
         for packet in (
@@ -308,8 +320,7 @@ def test_any_other_answer_is_one_line_and_a_pause(data: bytes) -> None:
 
 def test_a_refused_filter_is_named_and_the_rest_works() -> None:
     leg = new()
-    leg.tick(0.0)
-    leg.dialled(None, 0.1)
+    connect(leg, 0.1)
     leg.foreign_received(encode_packet(Connack(False, 0), 5), 0.2)
     leg.here_received(encode_packet(Connack(False, 0), 5), 0.2)
     leg.take_effects()
@@ -326,8 +337,7 @@ def test_a_refused_filter_is_named_and_the_rest_works() -> None:
 
 def test_a_leg_is_up_when_both_brokers_have_answered_subscribe() -> None:
     leg = new()
-    leg.tick(0.0)
-    leg.dialled(None, 0.1)
+    connect(leg, 0.1)
     leg.foreign_received(encode_packet(Connack(False, 0), 5), 0.2)
     leg.here_received(encode_packet(Connack(False, 0), 5), 0.2)
     assert leg.state is State.SUBSCRIBING
@@ -336,8 +346,7 @@ def test_a_leg_is_up_when_both_brokers_have_answered_subscribe() -> None:
     (line,) = [effect for effect in leg.take_effects() if isinstance(effect, Log)]
     assert "is up (MQTT 5)" in line.text
     leg = new()
-    leg.tick(0.0)
-    leg.dialled(None, 0.1)
+    connect(leg, 0.1)
     leg.foreign_received(encode_packet(Connack(False, 0), 5), 0.2)
     leg.here_received(encode_packet(Connack(False, 0), 5), 0.2)
     leg.tick(0.3 + PATIENCE)
@@ -356,8 +365,7 @@ def test_pauses_grow_with_jitter_and_begin_anew_after_a_while() -> None:
     assert min(pauses) >= SHORTEST
     assert LONGEST / 2 < max(pauses) < LONGEST + 0.001
     assert len(set(pauses)) > 100
-    leg.tick(now)
-    leg.dialled(None, now)
+    connect(leg, now)
     leg.foreign_received(encode_packet(Connack(False, 0), 5), now)
     leg.here_received(encode_packet(Connack(False, 0), 5), now)
     leg.foreign_received(encode_packet(Suback(0xFFFF, [2]), 5), now)

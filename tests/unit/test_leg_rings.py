@@ -31,6 +31,14 @@ def test_an_echo_has_its_time_and_no_second_chance() -> None:
     assert echoes.takes(b"t", b"4", 105.0)
 
 
+def test_echoes_at_qos_0_overtake_those_that_wait_for_a_place_in_flight() -> None:
+    echoes = EchoList()
+    for payload, waits in ((b"1", True), (b"2", False), (b"3", True), (b"4", False)):
+        echoes.sent(b"t", payload, 0.0, waits=waits)
+    assert [echoes.takes(b"t", payload, 1.0) for payload in (b"4", b"1", b"3")] == [True] * 3
+    assert not echoes.takes(b"t", b"2", 1.0), "its echo would have come before"
+
+
 def test_the_list_is_bounded() -> None:
     echoes = EchoList()
     for number in range(ECHOES + 10):

@@ -1,0 +1,276 @@
+"""Foreign brokers on the virtual clock, and the legs that lead to them.
+
+A foreign broker is a second `Node` without a federation. It keeps its sessions over a restart, or
+loses them. The driver of a leg is the real one (`broker.io.leg_driver`) with an event loop and
+connections of the simulated world.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any, cast
+
+from broker.config.broker_url import BrokerUrl
+from broker.config.leg_options import LegModel
+from broker.core.client import disconnect
+from broker.core.connection import Connection
+from broker.io.driver import Driver
+from broker.io.leg_driver import ForeignProtocol, LegDriver
+from broker.leg.effects import DialForeign, LegEffect, Log
+from broker.leg.leg import Leg, LegSettings
+from broker.leg.leg_states import State
+from broker.node import Node
+from broker.wire.constants import ReasonCode
+from broker.wire.varint import read_length
+from tests.sim.disk import Disk
+from tests.sim.world import DIAL_TIMEOUT, Host, World
+from tests.unit.journal_harness import Files
+
+FIRST = 50
+"""The index of the first foreign broker's host, above those of the federation."""
+BRIDGE_BIT = 0x80
+
+
+class ForeignWorld(World):
+    """A world with foreign brokers. A split of the federation does not concern them."""
+
+    def connected(self, a: Host, b: Host) -> bool:
+        """Whether packets pass between two hosts now."""
+        if isinstance(a, Foreign) or isinstance(b, Foreign):
+            return (min(a.index, b.index), max(a.index, b.index)) not in self.blocked
+        return super().connected(a, b)
+
+
+class Foreign(Host):
+    """A machine with a foreign broker on it, which has a journal."""
+
+    def __init__(self, world: World, number: int, versions: tuple[int, ...], **config: Any) -> None:
+        """`number`: of foreign brokers; `versions`: bytes of CONNECT, the version of MQTT with the
+        bit of a bridge, that it takes; `config`: of its node."""
+        super().__init__(
+            world, FIRST + number, host=f"10.1.0.{number + 1}", discovery="off", **config
+        )
+        self.name = f"f{number}"
+        self.number = number
+        self.versions = versions
+        self.disk = Disk(world, self, sync=False)
+        self.lost: list[float] = []
+        """When (s) it lost sessions."""
+
+    @property
+    def no_local(self) -> bool:
+        """Whether it can keep from sending back what it gets."""
+        return 5 in self.versions or 4 | BRIDGE_BIT in self.versions
+
+    def lose_all(self) -> None:
+        """Kill it, and lose all that it has kept."""
+        self.kill()
+        self.world.say(f"{self.name} has lost all that it had")
+        self.lost.append(self.world.now)
+        self.disk.files = Files()
+        self.disk.files.lazy = True
+        self.disk.under_way = []
+
+    def end_session(self, client_id: str) -> None:
+        """Forget the session of one client, which is connected or away."""
+        node = self.node
+        if node is None or self.paused or (session := node.sessions.get(client_id)) is None:
+            return
+        self.world.say(f"{self.name} forgets the session of {client_id}")
+        self.lost.append(self.world.now)
+
+        def forget(node: Node) -> None:
+            if session.conn is not None:
+                disconnect(session, ReasonCode.ADMINISTRATIVE_ACTION)
+            node.end_session(session, None)
+
+        self.do(forget, node)
+
+
+class Wire:
+    """A leg's connection to its foreign broker, as asyncio shows it to a protocol."""
+
+    def __init__(self, leg: SimLeg, foreign: Foreign) -> None:
+        self._leg, self._foreign = leg, foreign
+        self._protocol = ForeignProtocol(leg)
+        self._first = True
+        self._full = False
+        world, host = leg.host.world, leg.host
+        self._end, other = world.pair(host, foreign, self)
+        # What the end of a stream tells a connection of a node, it tells this one.
+        self._end.conn = cast(Connection, self)
+        world._made(foreign, other, "in", host.address[0], None)
+
+    # ---- of the protocol
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        """Ignore it: the world has a limit of its own."""
+
+    def write(self, data: bytes) -> None:
+        """Send, unless it is a CONNECT that the foreign broker refuses."""
+        if self._first:
+            self._first = False
+            body = read_length(data, 1)[1]
+            version = data[body + 6]
+            if version not in self._foreign.versions:
+                world = self._leg.host.world
+                world.after(2 * world.latency(self._leg.host, self._foreign), self._refuse, version)
+                return
+        self._end.write(data)
+
+    def _refuse(self, version: int) -> None:
+        """Answer as brokers do that know no MQTT 5, or close without a word."""
+        if self._end.state == "open":
+            if version == 5:
+                self.data(b"\x20\x02\x00\x01")
+            self._end.drop(reset=True)
+            self.lost("closed by peer")
+
+    def close(self) -> None:
+        """Close it, once all is sent."""
+        self._end.close()
+
+    def pause_reading(self) -> None:
+        """Read no more."""
+        self._end.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        self._end.resume_reading()
+
+    @property
+    def works(self) -> bool:
+        """Whether all that is sent arrives."""
+        end, world = self._end, self._leg.host.world
+        return world.reaches(end, end.peer) and not end.stuck and not end.peer.stuck
+
+    # ---- of the stream
+
+    def opened(self) -> None:
+        """Tell the protocol that it stands."""
+        self._protocol.connection_made(cast(asyncio.Transport, self))
+
+    def data(self, data: bytes) -> None:
+        """Give the protocol the bytes."""
+        self._leg.call(self._protocol.data_received, data)
+
+    def lost(self, reason: str) -> None:
+        """Tell the protocol that it has ended."""
+        self._leg.call(self._protocol.connection_lost, OSError(reason))
+
+    @property
+    def node(self) -> Node:
+        """The leg's."""
+        return self._leg.node
+
+    def pause(self) -> None:
+        """Tell the protocol that more waits than should."""
+        self._protocol.pause_writing()
+
+    def writable(self, now: float) -> None:
+        """Tell the protocol that it may write."""
+        self._protocol.resume_writing()
+
+
+class Timer:
+    """A call at some time, unless it is cancelled."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        """Have it not come."""
+        self._call = None
+
+    def __call__(self) -> None:
+        if self._call is not None:
+            self._call()
+
+
+class Loop:
+    """The event loop of a leg's driver, and what that uses of a `Driver` besides."""
+
+    def __init__(self, host: Host, node: Node) -> None:
+        self.host, self.node, self.loop = host, node, self
+        self._waking = False
+
+    def time(self) -> float:
+        """The time (s)."""
+        return self.host.world.now
+
+    def call_soon(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Call it in the next turn, which comes when the process goes on if it is stopped."""
+        self.call_later(0.0, call, *arguments)
+
+    def call_later(self, delay: float, call: Callable[..., None], *arguments: Any) -> Timer:
+        """Call it after so many s."""
+        timer = Timer(lambda: call(*arguments))
+        self.host.world.after(delay, self.host.do, lambda _: timer(), self.node)
+        return timer
+
+    def wake(self, source: Connection | None = None) -> None:
+        """Have the node flushed at the end of this turn, and now if somebody is behind."""
+        if self.node.paused:
+            self.node.flush(source)
+        if not self._waking:
+            self._waking = True
+            self.call_soon(self._woken)
+
+    def _woken(self) -> None:
+        # The host flushes behind each call.
+        self._waking = False
+
+
+class SimLeg(LegDriver):
+    """A leg of a simulated broker. It ends with the node."""
+
+    def __init__(self, host: Host, foreign: Foreign, settings: LegSettings) -> None:
+        """`host`: of its broker, which has just started; `foreign`: where it leads; `settings`: how
+        it connects."""
+        self.host, self.foreign = host, foreign
+        self.node = host.running
+        world = host.world
+        url = BrokerUrl(*foreign.address, False, None)
+        driver = cast(Driver, Loop(host, self.node))
+        super().__init__(driver, settings, LegModel(url, ()), None)
+        self.leg = Leg(settings, random.Random(world.rng.getrandbits(64)), world.now)
+
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Have the process of the leg do something, now or when it goes on."""
+        self.host.do(lambda _: function(*arguments), self.node)
+
+    @property
+    def up(self) -> bool:
+        """Whether messages cross, and it has subscribed to all that it wants."""
+        return self.host.node is self.node and self.leg.state is State.UP
+
+    @property
+    def works(self) -> bool:
+        """Whether it is up, and nothing on its way keeps messages from crossing."""
+        running = self.foreign.alive and not self.foreign.paused and not self.host.paused
+        if not self.up or not running or self._foreign is None:
+            return False
+        return cast(Wire, self._foreign.transport).works
+
+    def _do(self, effect: LegEffect) -> None:
+        if isinstance(effect, DialForeign):
+            world = self.host.world
+            world.after(world.latency(self.host, self.foreign), self._syn)
+        elif isinstance(effect, Log):
+            self.host._log(effect.level, effect.text)
+        else:
+            super()._do(effect)
+
+    def _syn(self) -> None:
+        world = self.host.world
+        if self.host.node is not self.node:
+            return
+        if not world.connected(self.host, self.foreign):
+            world.after(DIAL_TIMEOUT, self.call, self.lost, "timed out")
+        elif not self.foreign.alive:
+            self.call(self.lost, "connection refused")
+        else:
+            wire = Wire(self, self.foreign)
+            world.after(world.latency(self.foreign, self.host), self.call, wire.opened)

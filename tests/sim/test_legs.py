@@ -1,0 +1,142 @@
+"""Federations with legs to foreign brokers, and faults planted in legs that the checkers find.
+
+SEEDS=n runs n schedules instead of the default, FIRST=k begins with seed k.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.io.leg_driver import LegDriver
+from broker.leg.crossing import Crossing
+from broker.leg.leg import Leg, LocalSession
+from broker.leg.rings import EchoList
+from broker.wire.encode import encode_packet
+from broker.wire.packets import Subscribe, SubscriptionRequest
+from tests.sim.legs import run_legs
+from tests.sim.mutants import Mutant
+
+SEEDS = int(os.environ.get("SEEDS", "24"))
+FIRST = int(os.environ.get("FIRST", "0"))
+BLOCKS = 2
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_nothing_is_lost_repeated_or_reordered_over_legs(block: int) -> None:
+    bad = []
+    for seed in range(FIRST + block, FIRST + SEEDS, BLOCKS):
+        violations = run_legs(seed).violations
+        for kind, text in violations[:5]:
+            print(f"seed {seed}: {kind}: {text}")
+        if violations:
+            bad.append(seed)
+    assert not bad
+
+
+def test_an_echo_at_qos_0_that_overtakes_others_costs_nothing() -> None:
+    """Those that it overtook came in as new messages: seed 157."""
+    assert run_legs(157).violations == []
+
+
+# ---------------------------------------------------------------- mutants
+
+
+def wants_its_own(patch: Mutant) -> None:
+    """A leg subscribes without No Local."""
+
+    def wrong(self: Leg, filters: Any) -> bytes:
+        requests = [SubscriptionRequest(f, qos, False, True, 1) for f, qos in filters]
+        return encode_packet(Subscribe(0xFFFF, requests), self.version)
+
+    patch.setattr(Leg, "_subscribe", wrong)
+
+
+def takes_echoes_for_messages(patch: Mutant) -> None:
+    """Of what a foreign broker without No Local sends back, one in twenty comes in."""
+    takes = EchoList.takes
+    count = [0]
+
+    def wrong(self: EchoList, topic: bytes, payload: bytes, now: float) -> bool:
+        count[0] += 1
+        return takes(self, topic, payload, now) and count[0] % 20 > 0
+
+    patch.setattr(EchoList, "takes", wrong)
+
+
+def trusts_a_session_that_is_gone(patch: Mutant) -> None:
+    """The session here keeps identifiers that the foreign broker has forgotten, and gives to
+    others."""
+    dialled = Leg.dialled
+
+    def wrong(self: Leg, session: LocalSession | None, now: float) -> None:
+        known = None if session is None else LocalSession(session.filters)
+        dialled(self, known, now)
+
+    patch.setattr(Leg, "dialled", wrong)
+
+
+def begins_anew(patch: Mutant) -> None:
+    """Each connection to the foreign broker ends the session there."""
+    patch.setattr(Leg, "_clean_start", lambda self, foreign: foreign)
+
+
+def drops_what_comes_early(patch: Mutant) -> None:
+    """What the foreign broker sends before this one has let the leg in is lost."""
+    enter = Leg._enter
+
+    def wrong(self: Leg, now: float) -> None:
+        self._early.clear()
+        enter(self, now)
+
+    patch.setattr(Leg, "_enter", wrong)
+
+
+def loses_a_chunk(patch: Mutant) -> None:
+    """One of a hundred chunks from the foreign broker does not get here."""
+    inwards = Crossing.inwards
+    count = [0]
+
+    def wrong(self: Crossing, packets: bytes, now: float) -> bytes:
+        count[0] += 1
+        crossing = inwards(self, packets, now)
+        return b"" if count[0] % 100 == 0 else crossing
+
+    patch.setattr(Crossing, "inwards", wrong)
+
+
+def forgets_the_session(patch: Mutant) -> None:
+    """A driver does not say which session this broker has, as if there was none."""
+    dialled = LegDriver.dialled
+
+    def wrong(self: LegDriver, protocol: Any) -> None:
+        sessions = self.driver.node.sessions
+        found = sessions.pop(self.settings.session, None)
+        dialled(self, protocol)
+        if found is not None:
+            sessions[self.settings.session] = found
+
+    patch.setattr(LegDriver, "dialled", wrong)
+
+
+MUTANTS: dict[str, tuple[Callable[[Mutant], None], tuple[int, ...], str]] = {
+    "no No Local": (wants_its_own, tuple(range(12)), "twice"),
+    "no echo list": (takes_echoes_for_messages, tuple(range(13, 25)), "twice"),
+    "trusts a session that is gone": (trusts_a_session_that_is_gone, tuple(range(80, 130)), "lost"),
+    "always begins anew": (begins_anew, tuple(range(12)), "lost"),
+    "drops what comes early": (drops_what_comes_early, tuple(range(24)), "lost"),
+    "loses a chunk": (loses_a_chunk, tuple(range(8, 20)), "lost"),
+    "forgets the session here": (forgets_the_session, tuple(range(12)), "lost"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_fault_in_a_leg_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, seeds, kind = MUTANTS[name]
+    with Mutant(monkeypatch) as mutant:
+        plant(mutant)
+        found = (run_legs(seed).violations for seed in seeds)
+        assert any(kind == each for violations in found for each, _ in violations)
