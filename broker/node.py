@@ -46,6 +46,7 @@ from broker.core.session import Session
 from broker.core.session_registry import SessionRegistry
 from broker.core.shutdown import Shutdown
 from broker.core.wills import Wills
+from broker.leg.retained_base import RetainedBases
 from broker.persistence.absent_members import AbsentMembers
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class Node:
         self._compose_output()
         self.checking = 0  # passwords
         self.retained = RetainedStore(self.counters, config.retained_limit(limits), limits=limits)
+        self.leg_bases: RetainedBases = RetainedBases(limits.max_leg_base)
         self.feeds: RetainedFeeds = RetainedFeeds(self)
         self.dispatcher: Dispatcher = Dispatcher(self)
         self._compose_clients()

@@ -382,6 +382,16 @@ def _add_federate(federate: Parser) -> None:
         help='where both brokers have a retained "1" while the leg is up, and "0" else; off: '
         "nowhere (mqttree/leg/NAME/state)",
     )
+    federate.add_argument(
+        "--retain",
+        metavar="both|in|out|off",
+        help="which way RETAIN crosses, and retained messages are compared; in: to here (both)",
+    )
+    federate.add_argument(
+        "--conflict",
+        metavar="federation|foreign",
+        help="whose value stays if both sides have changed a retained topic (federation)",
+    )
     federate.add_argument("--mqtt", metavar="5|3.1.1|auto", help="version of MQTT there (auto)")
     for flag, metavar, text in LEG_FLAGS:
         federate.add_argument(flag, metavar=metavar, help=text)

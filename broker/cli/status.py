@@ -166,6 +166,10 @@ def _leg(leg: dict[str, Any]) -> str:
     about += [f"{reason.replace('_', ' ')} {number}" for reason, number in drops.items()]
     if leg.get("sessions_lost"):
         about.append(f"sessions lost {leg['sessions_lost']}")
+    if leg.get("retained_merging"):
+        about.append("comparing retained messages")
+    if leg.get("retained_conflicts"):
+        about.append(f"retained conflicts {leg['retained_conflicts']}")
     if filters := leg.get("refused_filters"):
         about.append(f"refused filters {' '.join(filters)}")
     if others := leg.get("same_broker"):

@@ -19,6 +19,7 @@ from broker.core.local_broker import LocalBroker
 from broker.core.message import Message, Stamp
 from broker.core.retained_index import RetainedVersion, place_of
 from broker.core.retained_store import Change
+from broker.core.session import Session
 from broker.wire.strings import shorten
 
 if TYPE_CHECKING:
@@ -31,10 +32,15 @@ if TYPE_CHECKING:
     from broker.cluster.sessions.session_history import SessionHistory
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
     from broker.core.connection import Connection
+    from broker.leg.retained_base import RetainedBases
 
 
 class RetainingBroker(LocalBroker, Protocol):
     """One broker whose retained messages other brokers keep, too."""
+
+    @property
+    def leg_bases(self) -> RetainedBases:
+        """What this broker's legs have exchanged with foreign brokers."""
 
     def retain(self, message: Message) -> None:
         """Note that a message has become the retained one of its topic."""
@@ -91,7 +97,16 @@ class RetainedSync:
                 node.retain(message)
             return
         message.stamp = self.stamp_for(message)
-        self._take(message, self._forwarder.key, 0, node.now, source, tell)
+        change = self._take(message, self._forwarder.key, 0, node.now, source, tell)
+        sender = message.sender
+        if node.leg_bases and isinstance(sender, Session):
+            node.leg_bases.came_in(
+                sender.client_id,
+                message.topic,
+                message.payload,
+                message.properties,
+                kept=change >= Change.TAKEN,
+            )
 
     def put(self, message: Message) -> None:
         """Keep or delete a retained message without publishing it: subscribers here get nothing,

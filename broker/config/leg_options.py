@@ -13,6 +13,7 @@ from broker.config.secret_file import read_secret
 from broker.config.yaml_file import ConfigError, ConfigFile, kind_of
 from broker.leg.interest import Source
 from broker.leg.leg import Start
+from broker.leg.retained_rules import Conflict, Retain
 from broker.leg.rules import RuleError, Rules, parse_rule
 from broker.wire.strings import shorten
 from routing.topic_filter import valid_topic_name
@@ -20,6 +21,8 @@ from routing.topic_filter import valid_topic_name
 __all__ = ["LEG_OPTIONS", "LegModel", "read_leg", "read_legs"]
 
 STARTS = {start.value: start for start in Start}
+RETAIN = [each.value for each in Retain]
+CONFLICT = [each.value for each in Conflict]
 VERSIONS = {"auto": 0, "5": 5, "3.1.1": 4}
 DEFAULT_RULE = "# both 2"
 MAX_NAME = 64
@@ -53,6 +56,8 @@ LEG_OPTIONS = (
     "interest_url",
     "interest_password_file",
     "marks",
+    "retain",
+    "conflict",
 )
 """Keys of a section, and flags."""
 MAX_QUEUED, MAX_QUEUED_BYTES = 100_000, 256 * 1024 * 1024
@@ -90,6 +95,10 @@ class LegModel:
     interest_password_file: Path | None = None
     marks: bool = True
     """Whether messages carry the mark of this federation (MQTT 5)."""
+    retain: Retain = Retain.BOTH
+    """Which way RETAIN crosses."""
+    conflict: Conflict = Conflict.FEDERATION
+    """Whose value stays if both sides have changed a retained topic."""
     secret: bytes | None = field(default=None, repr=False)
     """The password, if it is in no file of its own."""
     others: tuple[BrokerUrl, ...] = ()
@@ -233,6 +242,8 @@ def read_leg(values: Mapping[str, object], fail: Fail) -> LegModel:
         alpn=alpn,
         psk_identity=psk_identity,
         psk_file=psk_file,
+        retain=Retain(_one_of(values, "retain", RETAIN, fail)),
+        conflict=Conflict(_one_of(values, "conflict", CONFLICT, fail)),
     )
 
 
@@ -314,6 +325,16 @@ def _switch(values: Mapping[str, object], option: str, fail: Fail) -> bool:
     if value is not None and not isinstance(value, bool):
         fail(option, f"must be yes or no, not {kind_of(value)}")
     return bool(value)
+
+
+def _one_of(values: Mapping[str, object], option: str, words: list[str], fail: Fail) -> str:
+    """Return a word of an option, the first one of `words` if none is given."""
+    word = values.get(option)
+    # YAML reads the word off as False.
+    word = words[0] if word is None else "off" if word is False else word
+    if word not in words:
+        fail(option, f"must be one of {', '.join(words)}, not {shorten(str(word))}")
+    return str(word)
 
 
 def _topics(value: object, fail: Fail) -> tuple[str, ...]:

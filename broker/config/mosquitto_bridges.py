@@ -10,6 +10,7 @@ from broker.config.broker_url import BrokerUrl
 from broker.config.leg_options import LegModel, knows_psk
 from broker.config.yaml_file import ConfigError, read_text
 from broker.leg.leg import Start
+from broker.leg.retained_rules import Retain
 from broker.leg.rules import RuleError, parse_rule
 from broker.wire.strings import shorten
 
@@ -29,6 +30,7 @@ TAKEN = {
     "bridge_certfile",
     "bridge_identity",
     "bridge_keyfile",
+    "bridge_outgoing_retain",
     "bridge_protocol_version",
     "bridge_psk",
     "bridge_receive_maximum",
@@ -49,7 +51,6 @@ NEEDLESS = {
     "bridge_attempt_unsubscribe",
     "bridge_max_packet_size",
     "bridge_max_topic_alias",
-    "bridge_outgoing_retain",
     "bridge_reload_type",
     "bridge_session_expiry_interval",
     "bridge_tcp_keepalive",
@@ -154,6 +155,7 @@ def _leg(name: str, bridge: Bridge, path: str, notes: list[str]) -> LegModel:
         cert=_path(options.get("bridge_certfile")),
         key=_path(options.get("bridge_keyfile")),
         state_topic=state,
+        retain=Retain.IN if options.get("bridge_outgoing_retain") == "false" else Retain.BOTH,
         secret=None if password is None else password.encode(),
         others=tuple(others),
         round_robin=options.get("round_robin") == "true",

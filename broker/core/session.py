@@ -615,6 +615,10 @@ class Session:
         """Whether the rules let the client subscribe to a filter (without `$share/<group>/`)."""
         return self.permissions is None or self.permissions.may_subscribe(topic_filter)
 
+    def may_publish(self, topic: str) -> bool:
+        """Whether the rules let the client publish to a topic."""
+        return self.permissions is None or self.permissions.may_publish(topic)
+
     def may_receive(self, topic: str) -> bool:
         """Whether the rules let the client have messages of a topic."""
         return self.permissions is None or self.permissions.may_receive(topic)

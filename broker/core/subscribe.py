@@ -11,6 +11,7 @@ from broker.base import costs
 from broker.core.capabilities import check_identifier, unavailable
 from broker.core.effects import AuthorizeSubscribe
 from broker.core.session import Subscription
+from broker.core.session_owner import LEG_LISTENER
 from broker.core.wildcard_forms import filter_memory, form_of
 from broker.wire.constants import PacketType, ReasonCode
 from broker.wire.decode import FILTERS, reading_subscribe, reading_unsubscribe
@@ -395,6 +396,8 @@ def _add(
     if (
         group is not None
         or request.retain_handling == 2
+        # MQTT 3.1.1 cannot ask for none; a leg compares them.
+        or (client.version != 5 and client.conn.listener == LEG_LISTENER)
         or (request.retain_handling == 1 and known is not None)
     ):
         return {}  # MQTT-3.3.1-9 to -11; shared subscriptions get no retained messages

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import random
 import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from broker.base.address import Address
@@ -18,22 +19,30 @@ from broker.core.connection import Connection
 from broker.core.session_owner import LEG_LISTENER
 from broker.io.driver import Driver
 from broker.io.interest_driver import InterestDriver
+from broker.io.leg_retained import RetainedHere, SyncProtocol
 from broker.io.subscription_reader import ReadError, SubscriptionReader
 from broker.io.tls import describe_error
 from broker.leg.effects import (
     AskInterest,
     Close,
+    CloseSync,
     DialForeign,
+    DialSync,
     Enter,
     LegEffect,
     Log,
+    RetainHere,
     ToForeign,
     ToHere,
+    ToSync,
     TryHome,
 )
 from broker.leg.leg import CROSSES, OWN_PAUSE, PATIENCE, Leg, LegSettings, LocalSession
 from broker.leg.leg_states import State
 from broker.leg.marks import Federation
+from broker.leg.retained_base import RetainedBases
+from broker.leg.retained_exchange import ExchangeSettings, RetainedExchange
+from broker.leg.retained_rules import RetainedRules
 
 if TYPE_CHECKING:
     from broker.core.session import Session
@@ -63,6 +72,13 @@ class LegDriver:
         cluster = node.cluster
         federation = Federation(node.config.id, cluster.knows)
         self.leg = Leg(settings, random.Random(), now, federation, standby=True)
+        self._retained = RetainedHere(driver.node, settings.session)
+        self._exchange: RetainedExchange
+        self._sync: SyncProtocol | None = None
+        self._sync_dialling: asyncio.Task[None] | None = None
+        self._sync_reads = True
+        self._changes = 0  # of the base, of which the journal knows
+        self._place = 0  # which address was dialled
         self._model = model
         self._context = context
         self._foreign: ForeignProtocol | None = None
@@ -87,8 +103,17 @@ class LegDriver:
         """The session here."""
         return self.driver.node.sessions.get(self.settings.session)
 
+    def attach(self) -> None:
+        """Take what the node keeps of the leg, as its options are in force."""
+        bases = self.driver.node.leg_bases
+        self._exchange = new_exchange(self.settings, bases, self._retained)
+        self.leg.exchange = self._exchange
+
     def take_turn(self, *, heir: bool) -> None:
         """Begin to dial. `heir`: another gateway of this name did before."""
+        if heir:
+            bases = self.driver.node.leg_bases
+            bases.clear(self.settings.session)
         self.leg.take_turn(self.driver.time(), heir=heir)
         self.act()
 
@@ -101,7 +126,7 @@ class LegDriver:
         """End the leg: say goodbye to the foreign broker; both sessions stay."""
         self.leg.stop(self.driver.time())
         self.act()
-        for task in (self._dialling, self._homing):
+        for task in (self._dialling, self._homing, self._sync_dialling):
             if task is not None:
                 task.cancel()
         if self._slowed is not None:
@@ -199,6 +224,7 @@ class LegDriver:
             "refused_filters": list(counters.refused_filters),
             "last_error": leg.last_error,
             "interest": interest_report(leg),
+            **self._exchange.report(self.driver.time()),
         }
 
     def _tick(self) -> None:
@@ -218,6 +244,16 @@ class LegDriver:
         if self._reads != self.leg.reads:
             self._reads = self.leg.reads
             self.pace()
+        if self._sync is not None and self._sync_reads != self._exchange.reads:
+            self._sync_reads = not self._sync_reads
+            with contextlib.suppress(RuntimeError):
+                if self._sync_reads:
+                    self._sync.transport.resume_reading()
+                else:
+                    self._sync.transport.pause_reading()
+        if self._changes != self._exchange.changes:
+            self._changes = self._exchange.changes
+            self.driver.wake()
         if self._timer is not None:
             self._timer.cancel()
         due = self.leg.next_deadline()
@@ -237,6 +273,7 @@ class LegDriver:
             case DialForeign(place):
                 if self._dialling is not None:
                     self._dialling.cancel()
+                self._place = place
                 self._dialling = self.driver.loop.create_task(self._dial(place))
             case TryHome():
                 self._homing = self.driver.loop.create_task(self._try_home())
@@ -249,6 +286,23 @@ class LegDriver:
                 self._close()
             case Log(level, text):
                 log_line(level, text)
+            case _:
+                self._do_retained(effect)
+
+    def _do_retained(self, effect: LegEffect) -> None:
+        match effect:
+            case DialSync():
+                self._sync_dialling = self.driver.loop.create_task(self._dial_sync())
+            case ToSync(data):
+                if self._sync is not None:
+                    self._sync.transport.write(data)
+            case CloseSync():
+                sync, self._sync = self._sync, None
+                if sync is not None:
+                    sync.transport.close()
+            case RetainHere(message):
+                self._retained.publish(message, self.driver.time())
+                self.driver.wake()
 
     def _close(self) -> None:
         foreign, self._foreign = self._foreign, None
@@ -259,22 +313,31 @@ class LegDriver:
             here.leave()
 
     async def _dial(self, place: int) -> None:
-        url = self._model.urls[place]
-        name = None if self._context is None else url.host
         try:
             self.leg.password = self._model.password()
-            dialling = self.driver.loop.create_connection(
-                lambda: ForeignProtocol(self),
-                url.host,
-                url.port,
-                ssl=self._context,
-                server_hostname=name,
-            )
-            await asyncio.wait_for(dialling, PATIENCE / 2)
+            await self._connect(place, lambda: ForeignProtocol(self))
         except (OSError, TimeoutError, ValueError, OverflowError) as error:
             if self._foreign is None:
                 self._dialling = None
                 self.lost(describe_error(error) or "timed out")
+
+    async def _dial_sync(self) -> None:
+        try:
+            self._exchange.use_password(self._model.password())
+            await self._connect(self._place, lambda: SyncProtocol(self))
+        except (OSError, TimeoutError, ValueError, OverflowError) as error:
+            if self._sync is None:
+                self.sync_lost(None, describe_error(error) or "timed out")
+
+    async def _connect(self, place: int, protocol: Callable[[], asyncio.Protocol]) -> None:
+        """Open a connection to an address (`place`) of the foreign broker. Raises OSError and
+        TimeoutError."""
+        url = self._model.urls[place]
+        name = None if self._context is None else url.host
+        dialling = self.driver.loop.create_connection(
+            protocol, url.host, url.port, ssl=self._context, server_hostname=name
+        )
+        await asyncio.wait_for(dialling, PATIENCE / 2)
 
     async def _try_home(self) -> None:
         url = self._model.url
@@ -290,6 +353,7 @@ class LegDriver:
     def dialled(self, protocol: ForeignProtocol) -> None:
         """Take the connection to the foreign broker, which stands."""
         self._foreign, self._dialling, self._full = protocol, None, False
+        self._retained.full = False
         self.leg.dialled(self._local_session(), self.driver.time())
         self.act()
 
@@ -300,6 +364,26 @@ class LegDriver:
         return LocalSession(
             {f: each.qos for f, each in session.subscriptions.items()}, tuple(session.incoming)
         )
+
+    def sync_dialled(self, protocol: SyncProtocol) -> None:
+        """Take the second connection to the foreign broker, which stands."""
+        self._sync, self._sync_reads = protocol, True
+        self.leg.sync_dialled(self.driver.time())
+        self.act()
+
+    def sync_received(self, protocol: SyncProtocol, data: bytes) -> None:
+        """Take bytes of the foreign broker on its second connection."""
+        if protocol is self._sync:
+            self.leg.sync_received(data, self.driver.time())
+            self.act()
+
+    def sync_lost(self, protocol: SyncProtocol | None, why: str) -> None:
+        """Note that the second connection has ended, for the reason `why`, or (None) could not be
+        opened."""
+        if protocol is self._sync:
+            self._sync = None
+            self.leg.sync_lost(why, self.driver.time())
+            self.act()
 
     def lost(self, why: str, least: float = 0.0) -> None:
         """Note that one of the connections has ended, or could not be opened. `why`: for the log;
@@ -328,7 +412,7 @@ class LegDriver:
 
     def foreign_full(self, full: bool) -> None:
         """Have this broker send no more, or go on."""
-        self._full = full
+        self._full = self._retained.full = full
         self._let_out()
 
     def _let_out(self) -> None:
@@ -394,6 +478,26 @@ def interest_report(leg: Leg) -> dict[str, Any] | None:
         "sends_all": leg.sends_all,
         "last_error": interest.last_error,
     }
+
+
+def new_exchange(
+    settings: LegSettings, bases: RetainedBases, here: RetainedHere
+) -> RetainedExchange:
+    """Return the exchange of retained messages of a leg. `settings`: of the leg; `bases`: of this
+    broker; `here`: what this broker has retained."""
+    found = ExchangeSettings(
+        settings.name,
+        settings.address,
+        f"{settings.client_id}-sync",
+        settings.username,
+        settings.keep_alive,
+        settings.rules,
+        settings.retain,
+        settings.conflict,
+        settings.maximum_packet_size,
+    )
+    mapping = RetainedRules(settings.rules, settings.retain).mapping
+    return RetainedExchange(found, bases.of(settings.session, mapping), here, random.Random())
 
 
 class ForeignProtocol(asyncio.Protocol):

@@ -73,6 +73,10 @@ class Legs:
         for session in [each for each in node.sessions.values() if is_of_leg(each)]:
             if session.client_id not in kept:
                 node.end_session(session, None)
+        bases = node.leg_bases
+        for base in list(bases):
+            if base.session not in kept:
+                bases.forget(base.session)
         journal = node.journal
         if changed and not journal.recording:
             log_line(
@@ -84,6 +88,7 @@ class Legs:
         self._legs |= changed
         self._turns.post(set(wanted))
         for leg in changed.values():
+            leg.attach()
             leg.bound_queue()
         self._look()
         self._driver.wake()
@@ -123,6 +128,8 @@ class Legs:
             elif session := node.sessions.get(settings.session):
                 node.end_session(session, None)
             if not why:
+                bases = node.leg_bases
+                bases.forget(settings.session)
                 log_line("info", f"leg {name}: its sessions are ended")
         self._driver.wake()
         return failures
@@ -178,6 +185,8 @@ def leg_settings(name: str, model: LegModel, config: NodeConfig) -> LegSettings:
         max_qos=model.max_qos,
         foreign_client_id=model.client_id,
         max_rate=min(model.max_rate, 65_535),
+        retain=model.retain,
+        conflict=model.conflict,
     )
 
 

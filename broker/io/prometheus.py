@@ -118,6 +118,8 @@ def _leg_metrics(lines: list[str], legs: list[tuple[dict[str, str], Mapping[str,
         if leg["interest"] is not None
     ]
     _metric(lines, "mqttree_leg_interest_known", "gauge", GAUGE_HELP["leg_interest_known"], known)
+    base = [(labels, leg["retained_base"]) for labels, leg in legs]
+    _metric(lines, "mqttree_leg_retained_base", "gauge", GAUGE_HELP["leg_retained_base"], base)
     for name, text in LEG_HELP.items():
         samples = [(labels, leg[name]) for labels, leg in legs]
         _metric(lines, f"mqttree_leg_{name}_total", "counter", text, samples)

@@ -174,9 +174,14 @@ class Crossing:
     def own(self, topic: str, payload: bytes, now: float, *, retain: bool = False) -> bytes:
         """Return a PUBLISH of the leg itself to the foreign broker. `topic`, `payload`: of it;
         `now`: s; `retain`: whether it is kept there."""
+        return self.publish(Publish(topic, payload, 0, retain), now)
+
+    def publish(self, message: Publish, now: float) -> bytes:
+        """Return a `message` of the leg itself to the foreign broker as bytes. `now`: s."""
         if self._echoes is not None:
-            self._echoes.sent(topic.encode(), payload, now, waits=False)
-        packet = encode_packet(Publish(topic, payload, 0, retain), self._version)
+            topic = message.topic.encode()
+            self._echoes.sent(topic, message.payload, now, waits=message.qos > 0)
+        packet = encode_packet(message, self._version)
         if self._marks_used and self._marks is not None:
             packet = self._marks.outwards(packet)
         return packet

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from broker.wire.packets import Publish
+
 
 @dataclass(frozen=True, slots=True)
 class DialForeign:
@@ -58,4 +60,42 @@ class Log:
     text: str
 
 
-LegEffect = DialForeign | TryHome | ToForeign | Enter | ToHere | AskInterest | Close | Log
+@dataclass(frozen=True, slots=True)
+class DialSync:
+    """Open a second connection to the foreign broker. Answer: `Leg.sync_dialled`, or
+    `Leg.sync_lost`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToSync:
+    """Send bytes to the foreign broker on the second connection."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSync:
+    """Close the second connection, once the bytes are out. Harmless when there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetainHere:
+    """Publish a retained message here as the leg's session; one without a payload deletes."""
+
+    message: Publish
+
+
+LegEffect = (
+    DialForeign
+    | TryHome
+    | ToForeign
+    | Enter
+    | ToHere
+    | AskInterest
+    | Close
+    | Log
+    | DialSync
+    | ToSync
+    | CloseSync
+    | RetainHere
+)

@@ -35,6 +35,8 @@ from broker.leg.local_subscriptions import LocalSubscriptions
 from broker.leg.marks import Federation
 from broker.leg.packets import CROSSING, PacketCutter
 from broker.leg.repeats import Repeats
+from broker.leg.retained_exchange import RetainedExchange
+from broker.leg.retained_rules import Conflict, Retain
 from broker.leg.rules import Rules
 from broker.leg.unmatched import Unmatched
 from broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
@@ -173,6 +175,10 @@ class LegSettings:
     """The highest QoS of messages that cross."""
     max_rate: int = 0
     """Messages that go out in a second, 0: as many as there are; so many are in flight at most."""
+    retain: Retain = Retain.BOTH
+    """Which way RETAIN crosses."""
+    conflict: Conflict = Conflict.FEDERATION
+    """Whose value stays if both sides have changed a retained topic."""
     foreign_client_id: str = ""
     """The client id at the foreign broker; "": one made of the name."""
 
@@ -242,6 +248,8 @@ class Leg:
         """Of the user at the foreign broker, for the next connection."""
         self.last_error = ""
         """Why it was not up last."""
+        self.exchange: RetainedExchange | None = None
+        """Compares retained messages; None: they only cross when they are published."""
         self.waiting = 0
         """Messages that wait in the session here; the driver sets it ahead of `tick`."""
         self.entered: LocalSession | None = None
@@ -266,6 +274,7 @@ class Leg:
         ] = []  # of the foreign broker, then of this one, without an answer
         self._granted: dict[str, int] = {}  # what it has granted: filters with their QoS
         self._behind_retained = False  # what is retained there has come
+        self._brings_stored = False  # it comes, as MQTT 3.1.1 brings it to each new subscription
         self._there = PacketCutter()
         self._here = PacketCutter()
         self._choose_messages(federation)
@@ -308,13 +317,20 @@ class Leg:
     def take_effects(self) -> list[LegEffect]:
         """Drain what the driver is to do."""
         effects, self._effects = self._effects, []
+        if self.exchange is not None:
+            effects += self.exchange.take_effects()
         return effects
 
     def next_deadline(self) -> float | None:
         """When `tick` is due (s); None: never."""
+        if self.state in (State.STOPPED, State.STANDBY):
+            return None
+        dues = [self._due]
         if self.interest is not None and self.state in CROSSES:
-            return min(self._due, self.interest.next_deadline())
-        return None if self.state in (State.STOPPED, State.STANDBY) else self._due
+            dues.append(self.interest.next_deadline())
+        if self.exchange is not None and (due := self.exchange.due) is not None:
+            dues.append(due)
+        return min(dues)
 
     @property
     def address(self) -> str:
@@ -383,6 +399,8 @@ class Leg:
     def tick(self, now: float) -> None:
         """Do what is due at `now` (s)."""
         self._look_for_interest(now)
+        if self.exchange is not None:
+            self.exchange.tick(now)
         if now < self._due or self.state in (State.STOPPED, State.STANDBY):
             return
         if self.state is State.WAITING:
@@ -401,7 +419,7 @@ class Leg:
             self._due = now + QUEUE_LOOK
         else:
             if self._keep_alive:
-                self._there_send(encode_packet(Pingreq(), self.version))
+                self._ping_there()
             self._due = now + self._interval()
             self._look_for_rings(now)
             if self._addresses.looks_home(now):
@@ -504,7 +522,7 @@ class Leg:
                         packets = self._without_swallowed(packets)
                     if packets:
                         self._repeats.passed(packets, out=True)
-                        packets = self._crossing.outwards(packets, now)
+                        packets = self._outwards(packets, now)
                         if self._unmatched.kept:
                             self._unmatched.sent(packets)
                         self._there_send(packets)
@@ -536,6 +554,8 @@ class Leg:
         action, self.state = transition(before, given)
         if before in CROSSES and self.state not in CROSSES:
             self._repeats.lost()
+            if self.exchange is not None:
+                self.exchange.down(now)
         match action:
             case Action.DIAL:
                 self._due = now + PATIENCE
@@ -585,10 +605,8 @@ class Leg:
                 properties[Property.MAXIMUM_PACKET_SIZE] = settings.maximum_packet_size
         elif five:
             properties[Property.SESSION_EXPIRY_INTERVAL] = 0xFFFFFFFF
-            obeyed = [Property.RECEIVE_MAXIMUM, Property.MAXIMUM_PACKET_SIZE]
-            if not settings.rules.mapped and not self._crossing.marks:
-                obeyed.append(Property.TOPIC_ALIAS_MAXIMUM)
-            for name in obeyed:
+            # No topic aliases: the topic of a retained message has to be seen.
+            for name in (Property.RECEIVE_MAXIMUM, Property.MAXIMUM_PACKET_SIZE):
                 if name in self._capabilities:
                     properties[name] = self._capabilities[name]
             if settings.max_rate:
@@ -742,9 +760,10 @@ class Leg:
             else:
                 self._asked.append((topic_filter, qos))
         if self._asked:
-            self._there_send(self._subscribe(self._asked))
+            self._there_send(self._subscribe(self._asked, inwards=True))
         self._behind_retained = False
-        self._there_send(encode_packet(Pingreq(), self.version))
+        self._brings_stored = bool(self._asked) and self.version != 5
+        self._ping_there()
 
     def _subscribe_here(self, now: float) -> None:
         """Subscribe at this broker, once the foreign one has answered SUBSCRIBE and PINGREQ."""
@@ -762,7 +781,7 @@ class Leg:
         always = self.version == 5 and self.interest is None
         self._asked = [(f, q) for f, q in wanted.items() if always or known.get(f) != q]
         if self._asked:
-            self._here_send(self._subscribe(self._asked))
+            self._here_send(self._subscribe(self._asked, inwards=False))
         else:
             self._on(Input.SUBSCRIBED, now)
 
@@ -842,20 +861,31 @@ class Leg:
         self._look_for_rings(now)
         # Answers came while it was not up.
         self._follow_interest()
+        if self.exchange is not None:
+            self.exchange.up(now, present=self._present and not self._moved())
 
     def _subscribe(
         self,
         filters: Iterable[tuple[str, int]],
         covered: Collection[str] = (),
         packet_id: int = SUBSCRIBE_ID,
+        *,
+        inwards: bool = False,
     ) -> bytes:
-        """Return a SUBSCRIBE: No Local, Retain As Published, what is retained for a new
-        subscription only, and not for those that are `covered` by others."""
+        """Return a SUBSCRIBE: No Local, Retain As Published, nothing that is retained, as a merge
+        compares that. What foreign clients begin to want is sent at once, unless it is `covered` by
+        other filters. `inwards`: it is for the foreign broker."""
         five = self.version == 5
         retain = self._capabilities.get(Property.RETAIN_AVAILABLE, 1) == 1
+        if self.exchange is not None:
+            retain = self.exchange.retains(inwards=inwards)
         requests = [
             SubscriptionRequest(
-                f, qos, not f.startswith("$share/"), retain, 2 if f in covered else 1
+                f,
+                qos,
+                not f.startswith("$share/"),
+                retain,
+                2 if inwards or self.interest is None or f in covered else 1,
             )
             if five
             else SubscriptionRequest(f, qos)
@@ -884,7 +914,7 @@ class Leg:
             case State.SUBSCRIBING | State.UP if packets[0] >> 4 in CROSSING:
                 self._repeats.passed(packets, out=False)
                 packets = self._repeats.without(packets, self.version)
-                self._here_send(self._crossing.inwards(packets, now))
+                self._here_send(self._inwards(packets, now))
                 if self._crossing.loops != self._loops:
                     self._note_loops(now)
                 if self.interest is not None and self._beacons is not None and self._beacons.new:
@@ -892,6 +922,27 @@ class Leg:
                     self.interest.hurry(now)
             case State.CONNECTING | State.SUBSCRIBING | State.UP:
                 self._foreign_packet(packets, now)
+
+    def _inwards(self, packets: bytes, now: float) -> bytes:
+        """Return packets that cross as they are for this broker. Raises MalformedPacket and
+        ProtocolViolation."""
+        exchange = self.exchange
+        if exchange is not None:
+            if exchange.listens:
+                exchange.acknowledged(packets, now)
+            if self._there.retained:
+                # Without the bit of a bridge there is no Retain As Published.
+                stored = self._brings_stored or (self._plain and self.version != 5)
+                packets = exchange.incoming(packets, stored=stored)
+        return self._crossing.inwards(packets, now)
+
+    def _outwards(self, packets: bytes, now: float) -> bytes:
+        """Return packets that cross as they are for the foreign broker. Raises MalformedPacket and
+        ProtocolViolation."""
+        crossed = self._crossing.outwards(packets, now)
+        if self.exchange is not None and self._here.retained:
+            return self.exchange.outgoing(packets, crossed, now)
+        return crossed
 
     def _foreign_packet(self, data: bytes, now: float) -> None:
         body = read_length(data, 1)[1]
@@ -914,8 +965,10 @@ class Leg:
             else:
                 self.lost(why, now)
         elif data[0] >> 4 == PacketType.PINGRESP:
+            if self.exchange is not None:
+                self.exchange.ping_answered(now)
             if self.state is State.SUBSCRIBING:
-                self._behind_retained = True
+                self._behind_retained, self._brings_stored = True, False
                 self._subscribe_here(now)
         elif data[0] >> 4 != PacketType.UNSUBACK:
             self.lost(f"{type(packet).__name__.upper()} is not for a client", now)
@@ -951,6 +1004,8 @@ class Leg:
         self._crossing.accepted(
             self._capabilities.get(Property.MAXIMUM_PACKET_SIZE, MAX_PACKET_SIZE)
         )
+        if self.exchange is not None:
+            self.exchange.connecting(self._crossing, self.version, self._capabilities)
         cleaning = self._clean_start(foreign=True)
         self._on(Input.CLEANED if cleaning else Input.ACCEPTED, now)
 
@@ -1027,7 +1082,32 @@ class Leg:
             position = end
         return b"".join(kept)
 
+    # ---------------------------------------------------------------- the sync session
+
+    def sync_dialled(self, now: float) -> None:
+        """Note that the second connection to the foreign broker stands, at `now` (s)."""
+        if self.exchange is not None:
+            self.exchange.sync.dialled(now)
+
+    def sync_received(self, data: bytes, now: float) -> None:
+        """Take bytes of the foreign broker on that connection, cut anywhere, at `now` (s)."""
+        if self.exchange is not None:
+            self.exchange.sync.received(data, now)
+            self.exchange.go_on(now)
+
+    def sync_lost(self, why: str, now: float) -> None:
+        """Note that that connection could not be opened or has ended; harmless when repeated.
+        `why`: for the log; `now`: s."""
+        if self.exchange is not None:
+            self.exchange.sync.lost(why, now)
+            self.exchange.go_on(now)
+
     # ---------------------------------------------------------------- everything else
+
+    def _ping_there(self) -> None:
+        if self.exchange is not None:
+            self.exchange.ping_sent()
+        self._there_send(encode_packet(Pingreq(), self.version))
 
     def _there_send(self, data: bytes) -> None:
         self._effects.append(ToForeign(data))

@@ -25,7 +25,7 @@ REFUSING = (PacketType.PUBACK, PacketType.PUBREC)
 class PacketCutter:
     """Cuts what comes from one side into packets, and counts them."""
 
-    __slots__ = ("_rest", "answered", "messages", "refused", "unmatched")
+    __slots__ = ("_rest", "answered", "messages", "refused", "retained", "unmatched")
 
     def __init__(self) -> None:
         self._rest = b""
@@ -38,6 +38,8 @@ class PacketCutter:
         """PUBLISH packets that this side has answered by PUBACK or PUBREC."""
         self.unmatched = 0
         """Those of them for which it has no subscriber, as far as it says so (MQTT 5)."""
+        self.retained = False
+        """Whether a PUBLISH among the packets that were yielded last has RETAIN."""
 
     def clear(self) -> None:
         """Forget a packet of which only a part has come."""
@@ -53,7 +55,7 @@ class PacketCutter:
         if self._rest:
             data = self._rest + data
             self._rest = b""
-        begin = position = 0
+        begin = position = bits = 0
         size = len(data)
         while position + 2 <= size:
             length, body = read_length(data, position + 1)
@@ -64,9 +66,11 @@ class PacketCutter:
                 raise ProtocolViolation("packet too large", ReasonCode.PACKET_TOO_LARGE)
             if end > size:
                 break
-            kind = data[position] >> 4
+            first = data[position]
+            kind = first >> 4
             if kind == PacketType.PUBLISH:
                 self.messages += 1
+                bits |= first
             elif kind in REFUSING:
                 self.answered += 1
                 if length > 2 and (code := data[body + 2]):
@@ -74,13 +78,16 @@ class PacketCutter:
                     self.unmatched += code == ReasonCode.NO_MATCHING_SUBSCRIBERS
             elif kind not in CROSSING:
                 if begin < position:
+                    self.retained, bits = bits & RETAIN != 0, 0
                     yield data[begin:position]
+                self.retained = False
                 yield data[position:end]
                 begin = end
             position = end
         # Set ahead of the last `yield`, as whoever takes that may not ask for more.
         self._rest = data[position:]
         if begin < position:
+            self.retained = bits & RETAIN != 0
             yield data[begin:position]
 
 

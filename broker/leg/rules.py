@@ -178,6 +178,11 @@ class Rules:
         return [rule for rule in self._rules if rule.outwards]
 
     @property
+    def all(self) -> tuple[Rule, ...]:
+        """The rules, in the order in which they count."""
+        return self._rules
+
+    @property
     def incoming(self) -> list[tuple[str, int]]:
         """The filters to which a leg subscribes at the foreign broker, each with its QoS."""
         return covering((rule.remote, rule.qos) for rule in self._rules if rule.inwards)

@@ -19,9 +19,9 @@ from enum import IntEnum
 from typing import BinaryIO, Final, NamedTuple
 from zlib import crc32
 
-VERSION = 5
+VERSION = 6
 """1: sessions without their listeners. 2: without their owners and ages. 3: no batches among the
-messages that other brokers may lack. 4: no PUBLISHED."""
+messages that other brokers may lack. 4: no PUBLISHED. 5: no LEG_BASE."""
 FULL_SNAPSHOT = 0x8000
 """Added to the version of a segment that began after a failed write. Its records do not continue
 those of the segment before, so it starts with a full snapshot: without a SNAPSHOT_END it is
@@ -91,6 +91,8 @@ class Kind(IntEnum):
     PUBLISHED = 21
     """Messages as the PUBLISH packets that a client sent one behind the other, and the sessions
     that have them in flight (`published_record`)."""
+    LEG_BASE = 22
+    """What a leg and its foreign broker had last of some retained topics (`leg_base_record`)."""
 
 
 MESSAGE_KIND: Final = int(Kind.MESSAGE)
@@ -114,6 +116,7 @@ START_VECTOR_KIND: Final = int(Kind.START_VECTOR)
 START_TIME_KIND: Final = int(Kind.START_TIME)
 DELIVERED_KIND: Final = int(Kind.DELIVERED)
 PUBLISHED_KIND: Final = int(Kind.PUBLISHED)
+LEG_BASE_KIND: Final = int(Kind.LEG_BASE)
 """The same as numbers: to write a member of an enumeration takes longer."""
 
 BULK = frozenset((Kind.MESSAGE, Kind.RUN, Kind.RETAINED, Kind.LOGGED))
@@ -232,7 +235,7 @@ def read_frames(stream: BinaryIO, at: int) -> Iterator[tuple[int, bytes] | Cut]:
         at += FRAME_SIZE + size
 
 
-_LIKE_A_FRAME = re.compile(rb"(?s)(?=.{8}\x00\x00.{6}[\x01-\x15])")
+_LIKE_A_FRAME = re.compile(rb"(?s)(?=.{8}\x00\x00.{6}[\x01-\x16])")
 
 
 def frame_within(data: bytes) -> bool:

@@ -27,6 +27,7 @@ from broker.core.retained_index import RetainedVersion, place_of
 from broker.core.session import NEVER, RELEASED, Session
 from broker.persistence import shared_records
 from broker.persistence.image import Image, RecordedSession
+from broker.persistence.leg_base_record import DOUBTED
 from broker.persistence.records import (
     CLEAN,
     HAS_WILL,
@@ -80,6 +81,7 @@ class Recovery:
         that are due follow with the first tick."""
         node = self.node
         self._retain()
+        self._restore_leg_bases()
         found = []
         for number, recorded in self.image.sessions.items():
             session = self._session(recorded)
@@ -215,6 +217,15 @@ class Recovery:
             store.bring_back(message, version, now, wall)
         self.clock.merge(newest, now)
         node.counters.retained_loaded += len(store)
+
+    def _restore_leg_bases(self) -> None:
+        """Give legs back what they have exchanged with their foreign brokers."""
+        bases = self.image.leg_bases
+        for name in list(bases):
+            base = bases.pop(name)
+            doubted = base.flags & DOUBTED != 0
+            session = name.decode(errors="replace")
+            self.node.leg_bases.restore(session, base.mapping, doubted, base.entries())
 
     def _message(self, number: int) -> Message | None:
         """Return a message by its number: one object for all sessions that have it."""

@@ -9,15 +9,22 @@ from typing import Any
 from node_harness import FakeClient, World
 
 from broker.base.limits import DEFAULTS, Limits
+from broker.core.session_owner import LEG_LISTENER
+from broker.io.leg_driver import new_exchange
+from broker.io.leg_retained import RetainedHere
 from broker.leg.effects import (
     AskInterest,
     Close,
+    CloseSync,
     DialForeign,
+    DialSync,
     Enter,
     LegEffect,
     Log,
+    RetainHere,
     ToForeign,
     ToHere,
+    ToSync,
     TryHome,
 )
 from broker.leg.leg import Leg, LegSettings, LocalSession
@@ -53,9 +60,16 @@ class Joined:
         self.place = 0
         self.settings = settings(*lines, **more)
         self.leg = Leg(self.settings, random.Random(1), self.here.now, standby=standby)
+        self.retained = RetainedHere(self.here.node, self.settings.session)
+        self.exchange = new_exchange(self.settings, self.here.node.leg_bases, self.retained)
+        self.leg.exchange = self.exchange
         self.ends: dict[str, FakeClient] = {}
         self.log: list[str] = []
         self.reachable = True
+        self.syncs = True
+        """Whether the second connection can be opened."""
+        self.deaf = False
+        """Whether all that the foreign broker sends is lost."""
         self.down: set[int] = set()
         """Addresses that do not answer."""
         self.questions = 0
@@ -105,12 +119,22 @@ class Joined:
                     end.transport.written.clear()
                     if self.leg.state is State.ENTERING:
                         self.leg.entered = self.session()
-                    receive = self.leg.foreign_received
-                    (receive if side == "there" else self.leg.here_received)(data, now)
+                    self._received(side, data)
                 elif end.conn.closed and side in self.ends:
                     moved = True
                     del self.ends[side]
-                    self.leg.lost("closed", now)
+                    (self.leg.sync_lost if side == "sync" else self.leg.lost)("closed", now)
+
+    def _received(self, side: str, data: bytes) -> None:
+        if self.deaf and side != "here":
+            return
+        match side:
+            case "there":
+                self.leg.foreign_received(data, self.here.now)
+            case "here":
+                self.leg.here_received(data, self.here.now)
+            case _:
+                self.leg.sync_received(data, self.here.now)
 
     def _do(self, effect: LegEffect) -> None:
         now = self.here.now
@@ -129,18 +153,42 @@ class Joined:
                 if "there" in self.ends:
                     self.ends["there"].chunks([data])
             case Enter():
-                self.ends["here"] = self.here.open(self.leg.version)
+                self.ends["here"] = self.here.open(self.leg.version, LEG_LISTENER)
             case ToHere(data):
                 if "here" in self.ends:
                     self.ends["here"].chunks([data])
             case AskInterest():
                 self.questions += 1
             case Close():
-                for end in self.ends.values():
-                    end.vanish()
-                self.ends.clear()
+                for side in ("there", "here"):
+                    self._vanish(side)
             case Log(_, text):
                 self.log.append(text)
+            case _:
+                self._do_retained(effect)
+
+    def _do_retained(self, effect: LegEffect) -> None:
+        now = self.here.now
+        match effect:
+            case DialSync():
+                if self.syncs:
+                    self.ends["sync"] = self.there.open(self.leg.version)
+                    self.leg.sync_dialled(now)
+                else:
+                    self.leg.sync_lost("no route", now)
+            case ToSync(data):
+                if "sync" in self.ends:
+                    self.ends["sync"].chunks([data])
+            case CloseSync():
+                self._vanish("sync")
+            case RetainHere(message):
+                self.retained.publish(message, now)
+                self.here.settle()
+
+    def _vanish(self, side: str) -> None:
+        end = self.ends.pop(side, None)
+        if end is not None:
+            end.vanish()
 
     def cut(self) -> None:
         """Lose the connection to the foreign broker, with all that is on its way."""
@@ -154,6 +202,9 @@ class Joined:
         end = self.here.now + seconds
         while self.here.now < end:
             step = min(1.0, end - self.here.now)
+            due = self.leg.next_deadline()
+            if due is not None:
+                step = max(0.001, min(step, due - self.here.now))
             self.here.advance(step)
             for world in self.places:
                 world.advance(step)

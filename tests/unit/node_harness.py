@@ -171,9 +171,9 @@ class World:
             most = max(most, count() - before)
         return most
 
-    def open(self, version: int = 5) -> FakeClient:
-        """A connection on which nothing was said yet."""
-        return FakeClient(self, version)
+    def open(self, version: int = 5, listener: str = "tcp") -> FakeClient:
+        """A connection on which nothing was said yet. `listener`: where it came in."""
+        return FakeClient(self, version, listener)
 
     def connect(self, client_id: str = "c", version: int = 5, **options: Any) -> FakeClient:
         """A client whose CONNECT was accepted; its CONNACK is in `connack`."""
@@ -204,12 +204,12 @@ class World:
 class FakeClient:
     """One connection as its client sees it. `inbox`: packets that came and were not looked at."""
 
-    def __init__(self, world: World, version: int) -> None:
+    def __init__(self, world: World, version: int, listener: str = "tcp") -> None:
         self.world = world
         self.version = version
         self.transport = FakeTransport()
         self.conn = world.node.connection_made(
-            "in", f"peer:{len(world.peers)}", "tcp", self.transport, world.now
+            "in", f"peer:{len(world.peers)}", listener, self.transport, world.now
         )
         self.transport.conn = self.conn
         self.decoder = Decoder(version)

@@ -15,6 +15,7 @@ from broker.leg.effects import Close, DialForeign, Enter, LegEffect, Log, ToFore
 from broker.leg.leg import LONGEST, PATIENCE, SHORTEST, STABLE, Leg, LocalSession
 from broker.leg.leg_states import TRANSITIONS, Action, Input, State, transition
 from broker.leg.packets import PacketCutter
+from broker.leg.sync_session import QUIET
 from broker.wire import (
     Connack,
     Disconnect,
@@ -55,9 +56,9 @@ CONNECT_THERE = (
     b"\x10\x1e\x00\x04MQTT\x05\x00\x00\x0a\x08\x11\x00\x01\x51\x80\x21\x03\xe8\x00\x09mqttree-n"
 )
 CONNECT_HERE = b"\x10\x17\x00\x04MQTT\x05\x02\x00\x00\x05\x11\xff\xff\xff\xff\x00\x05leg:n"
-SUBSCRIBE = b"\x82\x07\xff\xff\x00\x00\x01#\x1e"
-"""QoS 2, No Local, Retain As Published, Retain Handling 1."""
-SUBSCRIBE_HERE = b"\x82\x1d\xff\xff\x00\x00\x01#\x1e\x00\x13$leg/subscribed/2/#\x1c"
+SUBSCRIBE = b"\x82\x07\xff\xff\x00\x00\x01#\x2e"
+"""QoS 2, No Local, Retain As Published, Retain Handling 2."""
+SUBSCRIBE_HERE = b"\x82\x1d\xff\xff\x00\x00\x01#\x2e\x00\x13$leg/subscribed/2/#\x2c"
 """The same, and a note of what the foreign broker has granted."""
 
 
@@ -147,15 +148,15 @@ def test_the_session_here_obeys_what_the_foreign_broker_says() -> None:
     }
     leg.foreign_received(encode_packet(Connack(True, 0, said), 5), 0.2)
     assert leg.take_effects()[-1] == ToHere(
-        b"\x10\x22\x00\x04MQTT\x05\x00\x00\x00\x10\x11\xff\xff\xff\xff\x21\x00\x14"
-        b"\x27\x00\x1e\x84\x80\x22\x00\x0a\x00\x05leg:n"
+        b"\x10\x1f\x00\x04MQTT\x05\x00\x00\x00\x0d\x11\xff\xff\xff\xff\x21\x00\x14"
+        b"\x27\x00\x1e\x84\x80\x00\x05leg:n"
     )
     leg.here_received(encode_packet(Connack(True, 0), 5), 0.2)
     leg.foreign_received(encode_packet(Suback(0xFFFF, [1]), 5), 0.3)
     leg.foreign_received(encode_packet(Pingresp(), 5), 0.3)
     sent = leg.take_effects()[-1]
     assert isinstance(sent, ToHere)
-    assert sent.data[4:9] == b"\x00\x00\x01#\x15"
+    assert sent.data[4:9] == b"\x00\x00\x01#\x25"
     leg.here_received(encode_packet(Suback(0xFFFF, [1, 0]), 5), 0.3)
     leg.take_effects()
     leg.tick(2.3)
@@ -423,8 +424,9 @@ def test_retained_messages_cross_when_a_leg_is_new_and_not_again() -> None:
     there = World()
     there.connect("t").publish("old/there", b"1", retain=True)
     joined = Joined(foreign=there)
+    joined.advance(QUIET + 1)
     late = joined.here.connect("late")
-    late.subscribe("#")
+    late.subscribe("old/#")
     assert late.take_publishes() == [Publish("old/there", b"1", retain=True)]
     joined.cut()
     joined.advance(2 * LONGEST)

@@ -9,6 +9,7 @@ import pytest
 from broker.config.mosquitto_bridges import NEEDLESS, SYNONYMS, TAKEN, read_bridges
 from broker.config.yaml_file import ConfigError
 from broker.leg.leg import Start
+from broker.leg.retained_rules import Retain
 
 FILE = """
 # a comment
@@ -28,6 +29,7 @@ threshold 5
 keepalive_interval 20
 remote_clientid old-bridge
 bridge_capath /etc/certs
+bridge_outgoing_retain false
 topic a/# in 1
 topic # both 2 "" site/
 
@@ -48,6 +50,7 @@ def test_bridges_become_legs(tmp_path: Path) -> None:
     assert list(legs) == ["plant", "second"]
     assert str(plant.url) == "mqtts://plant.example:8883"
     assert (plant.url.user, plant.password(), plant.version) == ("anna", b"se cret", 5)
+    assert (plant.retain, second.retain) == (Retain.IN, Retain.BOTH)
     assert plant.cafile == Path("/etc/ca.pem")
     assert plant.rules.incoming == [("a/#", 1), ("site/#", 2)]
     assert plant.rules.to_remote("x") == "site/x"

@@ -12,6 +12,7 @@ from broker.config.options import read_settings
 from broker.config.yaml_file import ConfigError, ConfigFile
 from broker.leg.interest import Source
 from broker.leg.leg import Start
+from broker.leg.retained_rules import Conflict, Retain
 
 
 def legs(text: str) -> dict[str, LegModel]:
@@ -32,9 +33,12 @@ legs:
     cert: c.pem
     key: k.pem
     as-user: plant
+    retain: in
+    conflict: foreign
   other:
     broker: 192.0.2.1:1884
     mqtt: 5
+    retain: off
 """
     )
     plant, other = found["plant"], found["other"]
@@ -42,6 +46,8 @@ legs:
     assert (plant.url.user, plant.as_user, plant.version) == ("anna", "plant", 4)
     assert (plant.cafile, plant.cert, plant.key) == (Path("ca.pem"), Path("c.pem"), Path("k.pem"))
     assert plant.rules.incoming == [("a/#", 1), ("y/b", 2)]
+    assert (plant.retain, plant.conflict) == (Retain.IN, Conflict.FOREIGN)
+    assert (other.retain, other.conflict) == (Retain.OFF, Conflict.FEDERATION)
     assert (other.url.port, other.version, other.topics) == (1884, 5, ("# both 2",))
 
 
@@ -75,6 +81,9 @@ legs:
         ("legs: {x: {broker: h, round-robin: 1}}", "must be yes or no, not the number 1"),
         ("legs: {x: {broker: h, alpn: mqtt}}", "of use with mqtts:// alone"),
         ("legs: {x: {broker: h, psk-file: f}}", "psk-identity: is missing: both go together"),
+        ("legs: {x: {broker: h, retain: up}}", "legs.x.retain: must be one of both, in, out, off"),
+        ("legs: {x: {broker: h, retain: [in]}}", "legs.x.retain: must be one of both, in, out"),
+        ("legs: {x: {broker: h, conflict: x}}", "must be one of federation, foreign, not 'x'"),
         ("legs: {x: {broker: h, as-user: 1}}", "expected a text, not the number 1"),
         ("legs: {x: {broker: h, marks: 3}}", "legs.x.marks: must be on or off, not '3'"),
         ("legs: {x: {broker: h, interest: hivemq}}", "one of all, emqx, nanomq, beacon, not"),

@@ -85,7 +85,12 @@ def known_words() -> set[str]:
     words |= {field.name for kind in (BrokerConfig, ListenerConfig) for field in fields(kind)}
     words |= set(TlsSettings.FIELDS) | set(COUNTER_HELP) | set(GAUGE_HELP)
     words |= set(state) | set(state.get("source_trees", {})) | {"max_qos"}
-    legs = ("broker/io/leg_driver.py", "broker/leg/leg.py", "broker/leg/crossing.py")
+    legs = (
+        "broker/io/leg_driver.py",
+        "broker/leg/leg.py",
+        "broker/leg/crossing.py",
+        "broker/leg/retained_exchange.py",
+    )
     for name in ("broker/io/admin_http.py", "broker/cluster/state_view.py", *legs):
         words |= set(re.findall(r'"([a-z]+_[a-z_]+)":', read(name)))
     return words | {column.name for column in schema.SCHEMA}

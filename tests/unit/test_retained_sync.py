@@ -206,6 +206,17 @@ def test_a_message_that_a_link_brought_is_not_delivered_again() -> None:
     assert len(world.node.retained) == 1
 
 
+def test_a_leg_gets_what_is_restored_with_retain_and_deletions_too() -> None:
+    world, neighbour = pair()
+    leg, other = world.connect("leg:n"), world.connect("c")
+    leg.subscribe("#", qos=1, retain_as_published=True)
+    other.subscribe("#", qos=1)
+    neighbour.send(restored(b"t", b"x", 5, sequence=7, key=origin_key(FAR, 2_000)))
+    neighbour.send(restored(b"t", b"", 900, sequence=8, key=origin_key(FAR, 2_000)))
+    assert [(p.payload, p.retain) for p in leg.take_publishes()] == [(b"x", True), (b"", True)]
+    assert [(p.payload, p.retain) for p in other.take_publishes()] == [(b"x", False), (b"", False)]
+
+
 @pytest.mark.parametrize("sequence", [0, 7])
 def test_restored_deletions_are_delivered_and_expiries_are_not(sequence: int) -> None:
     world, neighbour = pair()

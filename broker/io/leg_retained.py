@@ -1,0 +1,141 @@
+"""The retained messages of this broker for a leg, and the second connection on which a leg reads
+those of its foreign broker. Both decide nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol, cast
+
+from broker.base.counters import Counters
+from broker.core.message import Message
+from broker.io.tls import describe_error
+from broker.leg.retained_digest import read_section
+from broker.wire.packets import Publish
+from broker.wire.properties import NOT_FORWARDED, Property, encode_properties
+from broker.wire.varint import read_length
+
+if TYPE_CHECKING:
+    from broker.core.retained_store import RetainedStore
+    from broker.core.session import Session
+    from broker.node import Node
+
+
+class RetainedHere:
+    """What this broker has retained, as a leg may see it."""
+
+    def __init__(self, node: Node, session: str) -> None:
+        """`node`: this broker; `session`: the client id of the leg's session."""
+        self._node = node
+        self._store: RetainedStore = node.retained
+        self._counters: Counters = node.counters
+        self._name = session
+        self._all = 0
+        self._mine = 0
+        self.full = False
+
+    @property
+    def _session(self) -> Session | None:
+        return self._node.sessions.get(self._name)
+
+    @property
+    def waiting(self) -> int:
+        """Return how many messages wait for the foreign broker."""
+        session = self._session
+        return 0 if session is None else len(session.queue)
+
+    @property
+    def dropped(self) -> int:
+        """Return a number that rises when messages for the foreign broker may have been dropped."""
+        session, counters = self._session, self._counters
+        if session is None:
+            return self._mine
+        if counters.dropped_slow_consumer != self._all:
+            self._all = counters.dropped_slow_consumer
+            conn = session.conn
+            self._mine += conn is None or bool(conn.backlog)
+        return self._mine + session.dropped_full
+
+    def get(self, topic: str, now: float) -> Publish | None:
+        """Return the retained message of a `topic` at `now` (s); None: there is none."""
+        message = self._store.get(topic)
+        if message is None or message.expired(now):
+            return None
+        properties = read_section(message.properties)
+        if message.expires_at is not None:
+            left = max(1, round(message.expires_at - now))
+            properties = {Property.MESSAGE_EXPIRY_INTERVAL: left} | (properties or {})
+        return Publish(topic, message.payload, message.qos, True, properties=properties)
+
+    def topics(self, topic_filter: str, now: float) -> Iterator[str | None]:
+        """Yield the topics that a filter matches at `now` (s), and None for steps without one."""
+        for message in self._store.search(topic_filter, now):
+            yield None if message is None else message.topic.decode()
+
+    def may_publish(self, topic: str) -> bool:
+        """Return whether the rules let the leg publish to a `topic`."""
+        session = self._session
+        return session is not None and session.may_publish(topic)
+
+    def may_receive(self, topic: str) -> bool:
+        """Return whether the rules let the leg have messages of a `topic`."""
+        session = self._session
+        return session is not None and session.may_receive(topic)
+
+    def publish(self, message: Publish, now: float) -> None:
+        """Publish a `message` as the leg's session, which does not get it back. `now`: s."""
+        session = self._session
+        if session is None:
+            return
+        node = self._node
+        node.now = now
+        properties = message.properties or {}
+        expiry = properties.get(Property.MESSAGE_EXPIRY_INTERVAL)
+        rest = {name: value for name, value in properties.items() if name not in NOT_FORWARDED}
+        encoded = encode_properties(rest)
+        node.publish(
+            Message(
+                message.topic.encode(),
+                message.payload,
+                min(message.qos, node.config.max_qos),
+                True,
+                encoded[read_length(encoded, 0)[1] :],
+                None if expiry is None else now + expiry,
+                session,
+            ),
+            None,
+        )
+
+
+class SyncOwner(Protocol):
+    """Hears of the second connection."""
+
+    def sync_dialled(self, protocol: SyncProtocol, /) -> None:
+        """It stands."""
+
+    def sync_received(self, protocol: SyncProtocol, data: bytes, /) -> None:
+        """Bytes have come on it."""
+
+    def sync_lost(self, protocol: SyncProtocol, why: str, /) -> None:
+        """It has ended, for the reason `why`."""
+
+
+class SyncProtocol(asyncio.Protocol):
+    """The second connection to the foreign broker."""
+
+    def __init__(self, leg: SyncOwner) -> None:
+        self._leg = leg
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Tell the leg that it stands."""
+        self.transport = cast(asyncio.Transport, transport)
+        self._leg.sync_dialled(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Give the leg the bytes."""
+        self._leg.sync_received(self, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the leg that it has ended."""
+        self._leg.sync_lost(self, "it closes" if exc is None else describe_error(exc))

@@ -1,0 +1,119 @@
+"""Retained messages on both sides of a leg to a real Mosquitto, compared after it was away."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.kit.brokers import Cluster
+from tests.kit.clients import clients
+from tests.kit.foreign import MOSQUITTO, MosquittoBroker
+from tests.kit.waiting import until
+from tests.process.test_legs import Gateway, legs, up, url
+
+pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="Mosquitto is not installed")
+
+
+class Pair:
+    """A gateway and its Mosquitto."""
+
+    def __init__(self, folder: Path, *lines: str, flags: tuple[str, ...] = ()) -> None:
+        """`lines`: of Mosquitto's file; `flags`: of the gateway."""
+        store = folder / "store"
+        store.mkdir()
+        kept = ("persistence true", f"persistence_location {store}/", "autosave_on_changes true")
+        self.foreign = MosquittoBroker(folder, "theirs", *(lines or (*kept, "autosave_interval 1")))
+        self.cluster = Cluster(folder / "ours")
+        flags = ("--discovery", "off", "--topic", "t/# both 2", *flags)
+        self.gateway = Gateway(self.cluster.folder, "g", list(flags), cluster=self.cluster.cluster)
+        self.gateway.foreign = url(self.foreign.port)
+        self.cluster.brokers.append(self.gateway)
+
+    def start(self) -> None:
+        """Start the gateway, and wait until it has compared."""
+        self.gateway.start().up()
+        self.compared()
+
+    def compared(self) -> None:
+        """Wait until the leg is up and has compared once since its gateway began."""
+        up(self.gateway, "g")
+        until(lambda: legs(self.gateway)["g"]["retained_merges"] >= 1, "a merge", 120)
+
+    def write(self, port: int, **values: bytes) -> None:
+        """Retain messages at QoS 0, which nobody keeps for a leg that is away."""
+        with clients() as make:
+            client = make(port)
+            for name, payload in values.items():
+                client.publish(f"t/{name}", payload, 0, retain=True)
+            client.done(client.publish("other", b"", 1))
+
+    def retained(self, port: int) -> dict[str, bytes]:
+        """What a new subscriber gets."""
+        with clients() as make:
+            client = make(port)
+            client.subscribe("t/#", 1)
+            client.subscribe("end", 1)
+            client.done(client.publish("end", b"end", 1))
+            until(lambda: b"end" in client.payloads("end"), "all that is retained")
+            return {m.topic: m.payload for m in client.messages if m.topic.startswith("t/")}
+
+    def equal(self, **values: bytes) -> None:
+        """Wait until both sides have these."""
+        wanted = {f"t/{name}": payload for name, payload in values.items()}
+        for port in (self.gateway.port, self.foreign.port):
+            until(lambda port=port: self.retained(port) == wanted, f"{wanted} at {port}", 60)
+
+
+def test_what_changed_while_the_gateway_was_down_is_merged(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    with pair.foreign, pair.cluster:
+        pair.write(pair.foreign.port, a=b"1", b=b"1", c=b"1", d=b"1")
+        pair.start()
+        pair.equal(a=b"1", b=b"1", c=b"1", d=b"1")
+        pair.gateway.kill()
+        pair.write(pair.foreign.port, a=b"", b=b"2", new=b"3")
+        pair.start()
+        pair.equal(b=b"2", c=b"1", d=b"1", new=b"3")
+        assert legs(pair.gateway)["g"]["retained_deleted_here"] == 1
+        # Now Mosquitto is away.
+        pair.foreign.end(signal.SIGTERM)
+        until(lambda: legs(pair.gateway)["g"]["state"] != "up", "a leg that is down")
+        pair.write(pair.gateway.port, b=b"", c=b"4", own=b"5")
+        pair.foreign.start()
+        up(pair.gateway, "g")
+        pair.equal(c=b"4", d=b"1", new=b"3", own=b"5")
+        assert legs(pair.gateway)["g"]["retained_conflicts"] == 0
+
+
+def test_a_mosquitto_that_lost_everything_gets_it_again(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, "persistence false")
+    with pair.foreign, pair.cluster:
+        pair.write(pair.foreign.port, a=b"1", b=b"1")
+        pair.start()
+        pair.write(pair.gateway.port, c=b"2")
+        pair.equal(a=b"1", b=b"1", c=b"2")
+        pair.foreign.end(signal.SIGKILL)
+        pair.foreign.start()
+        up(pair.gateway, "g")
+        pair.equal(a=b"1", b=b"1", c=b"2")
+        assert legs(pair.gateway)["g"]["retained_deleted_here"] == 0
+
+
+@pytest.mark.parametrize("stays", ["federation", "foreign"])
+def test_of_two_values_the_option_says_which_one_stays(tmp_path: Path, stays: str) -> None:
+    pair = Pair(tmp_path, flags=("--conflict", stays))
+    with pair.foreign, pair.cluster:
+        pair.write(pair.foreign.port, a=b"foreign")
+        pair.start()
+        pair.equal(a=b"foreign")
+        pair.foreign.end(signal.SIGTERM)
+        until(lambda: legs(pair.gateway)["g"]["state"] != "up", "a leg that is down")
+        pair.write(pair.gateway.port, a=b"federation")
+        pair.gateway.kill()
+        pair.foreign.start()
+        pair.write(pair.foreign.port, a=b"other")
+        pair.start()
+        pair.equal(a=b"federation" if stays == "federation" else b"other")
+        assert legs(pair.gateway)["g"]["retained_conflicts"] == 1
