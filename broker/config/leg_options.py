@@ -12,7 +12,7 @@ from broker.config.broker_url import BrokerUrl, HttpUrl, read_http_url, read_url
 from broker.config.secret_file import read_secret
 from broker.config.yaml_file import ConfigError, ConfigFile, kind_of
 from broker.leg.interest import Source
-from broker.leg.leg import Start
+from broker.leg.leg_settings import Start
 from broker.leg.retained_rules import Conflict, Retain
 from broker.leg.rules import RuleError, Rules, parse_rule
 from broker.wire.strings import shorten

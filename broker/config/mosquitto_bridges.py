@@ -9,7 +9,7 @@ from pathlib import Path
 from broker.config.broker_url import BrokerUrl
 from broker.config.leg_options import LegModel, knows_psk
 from broker.config.yaml_file import ConfigError, read_text
-from broker.leg.leg import Start
+from broker.leg.leg_settings import Start
 from broker.leg.retained_rules import Retain
 from broker.leg.rules import RuleError, parse_rule
 from broker.wire.strings import shorten

@@ -37,7 +37,8 @@ from broker.leg.effects import (
     ToSync,
     TryHome,
 )
-from broker.leg.leg import CROSSES, OWN_PAUSE, PATIENCE, Leg, LegSettings, LocalSession
+from broker.leg.leg import CROSSES, OWN_PAUSE, PATIENCE, Leg, LocalSession
+from broker.leg.leg_settings import LegSettings
 from broker.leg.leg_states import State
 from broker.leg.marks import Federation
 from broker.leg.retained_base import RetainedBases

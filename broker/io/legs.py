@@ -21,7 +21,7 @@ from broker.io.leg_turns import LegTurns
 from broker.io.subscription_reader import SubscriptionReader
 from broker.io.tls import client_context, describe_error
 from broker.leg.interest import Source
-from broker.leg.leg import SESSION, LegSettings
+from broker.leg.leg_settings import SESSION, LegSettings
 from broker.leg.leg_states import State
 from broker.wire.constants import MAX_PACKET_SIZE
 from routing.topic_filter import valid_topic_name

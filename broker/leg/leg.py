@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 from broker.leg.addresses import Addresses
@@ -30,14 +29,13 @@ from broker.leg.effects import (
     TryHome,
 )
 from broker.leg.interest import Interest, Source
+from broker.leg.leg_settings import LegSettings, Start
 from broker.leg.leg_states import Action, Input, State, transition
 from broker.leg.local_subscriptions import LocalSubscriptions
 from broker.leg.marks import Federation
 from broker.leg.packets import CROSSING, PacketCutter
 from broker.leg.repeats import Repeats
 from broker.leg.retained_exchange import RetainedExchange
-from broker.leg.retained_rules import Conflict, Retain
-from broker.leg.rules import Rules
 from broker.leg.unmatched import Unmatched
 from broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
 from broker.wire.decode import decode_packet
@@ -70,8 +68,6 @@ PATIENCE = 10.0
 SUBSCRIBE_ID, UNSUBSCRIBE_ID, CHANGE_ID = 0xFFFF, 0xFFFE, 0xFFFD
 """Packet identifiers: brokers count those of PUBLISH from 1 up. The last one is that of SUBSCRIBE
 while the leg is up."""
-SESSION = "leg:"
-"""Ahead of a leg's name: the client id of its session here."""
 NOTE = "$leg/subscribed/"
 """Ahead of filters to which the session here subscribes for a note only, as nobody publishes there:
 behind it are QoS and filter of a subscription at the foreign broker. So the leg knows after a
@@ -115,87 +111,6 @@ def describe(code: int) -> str:
         return ReasonCode(code).name.lower().replace("_", " ")
     except ValueError:
         return "unknown reason"
-
-
-class Start(Enum):
-    """When a leg is connected, as `start_type` of Mosquitto's bridges."""
-
-    AUTOMATIC = "automatic"
-    """Always."""
-    LAZY = "lazy"
-    """While messages cross."""
-    ONCE = "once"
-    """Until it is lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class LegSettings:
-    """How a leg connects."""
-
-    name: str
-    """Sessions on both sides are known by it."""
-    address: str
-    """HOST:PORT of the foreign broker, for log lines."""
-    rules: Rules
-    """Which topics cross."""
-    username: str | None = None
-    """The user at the foreign broker."""
-    as_user: str | None = None
-    """The user here, whose rules count; None: it may do everything."""
-    version: int = 0
-    """Of MQTT: 5, 4 (3.1.1), or 0: 5 if the foreign broker knows it."""
-    keep_alive: int = 10
-    """s."""
-    probes: bool = False
-    """Whether it looks for rings."""
-    state_topic: str = ""
-    """Where both brokers have a retained "1" while it is up, and "0" else; "": nowhere."""
-    interest: Source = Source.ALL
-    """Who says what foreign clients want."""
-    marks: bool = True
-    """Whether messages carry the mark of this federation (MQTT 5)."""
-    expiry: int = 86_400
-    """s that the foreign session is kept while the leg is away."""
-    receive_maximum: int = 1000
-    """Messages at QoS 1 and 2 that the foreign broker may have in flight to here."""
-    topic_alias_maximum: int = 0
-    """Topic aliases that this broker takes."""
-    maximum_packet_size: int = MAX_PACKET_SIZE
-    """bytes that this broker takes."""
-    more_addresses: tuple[str, ...] = ()
-    """Further ones, HOST:PORT each."""
-    round_robin: bool = False
-    """Whether all addresses are equal; else the first one is dialled first."""
-    start: Start = Start.AUTOMATIC
-    idle_timeout: float = 60.0
-    """s without messages after which a lazy leg disconnects."""
-    threshold: int = 1
-    """Messages that have to wait here for a lazy leg to connect."""
-    max_qos: int = 2
-    """The highest QoS of messages that cross."""
-    max_rate: int = 0
-    """Messages that go out in a second, 0: as many as there are; so many are in flight at most."""
-    retain: Retain = Retain.BOTH
-    """Which way RETAIN crosses."""
-    conflict: Conflict = Conflict.FEDERATION
-    """Whose value stays if both sides have changed a retained topic."""
-    foreign_client_id: str = ""
-    """The client id at the foreign broker; "": one made of the name."""
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """All addresses."""
-        return (self.address, *self.more_addresses)
-
-    @property
-    def client_id(self) -> str:
-        """The client id at the foreign broker."""
-        return self.foreign_client_id or f"mqttree-{self.name}"
-
-    @property
-    def session(self) -> str:
-        """The client id of the session here."""
-        return f"{SESSION}{self.name}"
 
 
 @dataclass(slots=True)

@@ -313,4 +313,5 @@ def test_marks_end_a_ring_of_two_gateways_and_both_are_named(tmp_path: Path) -> 
         assert here.payloads().count(b"ours") == far.payloads().count(b"ours") == 1
         assert not any(legs(g)[g.name]["dropped"]["muted"] for g in gateways)
         # Each of the legs takes it.
+        until(lambda: here.payloads().count(b"theirs") >= 2, "the message of both legs")
         assert here.payloads().count(b"theirs") == 2

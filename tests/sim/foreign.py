@@ -19,7 +19,8 @@ from broker.core.connection import Connection
 from broker.io.driver import Driver
 from broker.io.leg_driver import ForeignProtocol, LegDriver
 from broker.leg.effects import DialForeign, LegEffect, Log
-from broker.leg.leg import Leg, LegSettings
+from broker.leg.leg import Leg
+from broker.leg.leg_settings import LegSettings
 from broker.leg.leg_states import State
 from broker.node import Node
 from broker.wire.constants import ReasonCode

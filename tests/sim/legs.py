@@ -14,7 +14,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from broker.leg.leg import LegSettings
+from broker.leg.leg_settings import LegSettings
 from broker.leg.rules import Rules, parse_rule
 from broker.wire.packets import Publish
 from tests.sim.checkers import ORDER, Splits, bound_faults, watch_crossings

@@ -27,7 +27,8 @@ from broker.leg.effects import (
     ToSync,
     TryHome,
 )
-from broker.leg.leg import Leg, LegSettings, LocalSession
+from broker.leg.leg import Leg, LocalSession
+from broker.leg.leg_settings import LegSettings
 from broker.leg.leg_states import State
 from broker.leg.rules import Rules, parse_rule
 

@@ -8,7 +8,7 @@ import pytest
 
 from broker.config.mosquitto_bridges import NEEDLESS, SYNONYMS, TAKEN, read_bridges
 from broker.config.yaml_file import ConfigError
-from broker.leg.leg import Start
+from broker.leg.leg_settings import Start
 from broker.leg.retained_rules import Retain
 
 FILE = """

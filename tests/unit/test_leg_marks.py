@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from node_harness import FakeClient, World
 
 from broker.leg.effects import LegEffect, ToForeign
-from broker.leg.leg import Leg, LegSettings
+from broker.leg.leg import Leg
+from broker.leg.leg_settings import LegSettings
 from broker.leg.marks import FEDERATIONS, HEAD, NAME, Federation, Marks
 from broker.leg.rules import Rules, parse_rule
 from broker.wire import Property, Puback, Publish, Pubrec, encode_packet

@@ -11,7 +11,7 @@ from broker.config.leg_options import LegModel, flag_error, read_leg, read_legs
 from broker.config.options import read_settings
 from broker.config.yaml_file import ConfigError, ConfigFile
 from broker.leg.interest import Source
-from broker.leg.leg import Start
+from broker.leg.leg_settings import Start
 from broker.leg.retained_rules import Conflict, Retain
 
 
