@@ -65,6 +65,10 @@ MAX_QUEUED, MAX_QUEUED_BYTES = 100_000, 256 * 1024 * 1024
 message a second and more, as a foreign broker may be away for long while nobody looks. Those beyond
 are dropped, the newest first [mqttree_leg_dropped_total, queue_full]."""
 
+HIGHEST_QOS = 2
+RECEIVE_MAXIMUM = 1000
+"""Messages at QoS 1 and 2 that a foreign broker may have in flight to here, if it takes so many."""
+
 Fail = Callable[[str, str], NoReturn]
 """Raises ConfigError about an option."""
 
@@ -105,7 +109,7 @@ class LegModel:
     """Further addresses of the foreign broker."""
     round_robin: bool = False
     """Whether all addresses are equal; else the first one comes first."""
-    max_qos: int = 2
+    max_qos: int = HIGHEST_QOS
     """The highest QoS of messages that cross."""
     start: Start = Start.AUTOMATIC
     idle_timeout: int = 60
@@ -116,7 +120,7 @@ class LegModel:
     """The client id at the foreign broker; "": one made of the name."""
     keep_alive: int = 10
     """s."""
-    receive_maximum: int = 1000
+    receive_maximum: int = RECEIVE_MAXIMUM
     """Messages at QoS 1 and 2 that the foreign broker may have in flight to here."""
     max_queued: int = MAX_QUEUED
     max_queued_bytes: int = MAX_QUEUED_BYTES
@@ -229,13 +233,13 @@ def read_leg(values: Mapping[str, object], fail: Fail) -> LegModel:
         _marks(values.get("marks"), fail),
         others=tuple(others),
         round_robin=_switch(values, "round_robin", fail),
-        max_qos=_whole(values, "max_qos", 0, 2, 2, fail),
+        max_qos=_whole(values, "max_qos", 0, 2, HIGHEST_QOS, fail),
         start=STARTS[start],
         idle_timeout=_whole(values, "idle_timeout", 1, 86_400, 60, fail),
         threshold=_whole(values, "threshold", 1, MAX_QUEUED, 1, fail),
         client_id=client_id,
         keep_alive=_whole(values, "keep_alive", 0, 65_535, 10, fail),
-        receive_maximum=_whole(values, "receive_maximum", 1, 65_535, 1000, fail),
+        receive_maximum=_whole(values, "receive_maximum", 1, 65_535, RECEIVE_MAXIMUM, fail),
         max_queued=_whole(values, "max_queued", 1, 10_000_000, MAX_QUEUED, fail),
         max_queued_bytes=_whole(values, "max_queued_bytes", 1, 1 << 40, MAX_QUEUED_BYTES, fail),
         max_rate=_whole(values, "max_rate", 0, 1_000_000, 0, fail),

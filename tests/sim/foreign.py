@@ -18,7 +18,8 @@ from broker.core.client import disconnect
 from broker.core.connection import Connection
 from broker.io.driver import Driver
 from broker.io.leg_driver import ForeignProtocol, LegDriver
-from broker.leg.effects import DialForeign, LegEffect, Log
+from broker.io.leg_retained import SyncProtocol
+from broker.leg.effects import DialForeign, DialSync, LegEffect, Log
 from broker.leg.leg import Leg
 from broker.leg.leg_settings import LegSettings
 from broker.leg.leg_states import State
@@ -93,9 +94,11 @@ class Foreign(Host):
 class Wire:
     """A leg's connection to its foreign broker, as asyncio shows it to a protocol."""
 
-    def __init__(self, leg: SimLeg, foreign: Foreign) -> None:
+    def __init__(
+        self, leg: SimLeg, foreign: Foreign, protocol: ForeignProtocol | SyncProtocol
+    ) -> None:
         self._leg, self._foreign = leg, foreign
-        self._protocol = ForeignProtocol(leg)
+        self._protocol = protocol
         self._first = True
         self._full = False
         world, host = leg.host.world, leg.host
@@ -237,6 +240,7 @@ class SimLeg(LegDriver):
         driver = cast(Driver, Loop(host, self.node))
         super().__init__(driver, settings, LegModel(url, ()), None)
         self.leg = Leg(settings, random.Random(world.rng.getrandbits(64)), world.now)
+        self.attach()
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Have the process of the leg do something, now or when it goes on."""
@@ -258,20 +262,32 @@ class SimLeg(LegDriver):
     def _do(self, effect: LegEffect) -> None:
         if isinstance(effect, DialForeign):
             world = self.host.world
-            world.after(world.latency(self.host, self.foreign), self._syn)
+            world.after(world.latency(self.host, self.foreign), self._syn, self._lost_dial)
+        elif isinstance(effect, DialSync):
+            world = self.host.world
+            world.after(world.latency(self.host, self.foreign), self._syn, self._lost_sync)
         elif isinstance(effect, Log):
             self.host._log(effect.level, effect.text)
         else:
             super()._do(effect)
 
-    def _syn(self) -> None:
+    def _lost_dial(self, why: str) -> None:
+        self.lost(why)
+
+    def _lost_sync(self, why: str) -> None:
+        self.sync_lost(None, why)
+
+    def _syn(self, lost: Callable[[str], None]) -> None:
+        """Open a connection, the leg's or (`lost` is `_lost_sync`) that of a merge."""
         world = self.host.world
         if self.host.node is not self.node:
             return
         if not world.connected(self.host, self.foreign):
-            world.after(DIAL_TIMEOUT, self.call, self.lost, "timed out")
+            world.after(DIAL_TIMEOUT, self.call, lost, "timed out")
         elif not self.foreign.alive:
-            self.call(self.lost, "connection refused")
+            self.call(lost, "connection refused")
         else:
-            wire = Wire(self, self.foreign)
+            second = lost == self._lost_sync
+            protocol = SyncProtocol(self) if second else ForeignProtocol(self)
+            wire = Wire(self, self.foreign, protocol)
             world.after(world.latency(self.foreign, self.host), self.call, wire.opened)

@@ -48,9 +48,11 @@ def test_an_echo_at_qos_0_that_overtakes_others_costs_nothing() -> None:
 def wants_its_own(patch: Mutant) -> None:
     """A leg subscribes without No Local."""
 
-    def wrong(self: Leg, filters: Any) -> bytes:
-        requests = [SubscriptionRequest(f, qos, False, True, 1) for f, qos in filters]
-        return encode_packet(Subscribe(0xFFFF, requests), self.version)
+    def wrong(
+        self: Leg, filters: Any, _: Any = (), packet_id: int = 0xFFFF, *, inwards: bool = False
+    ) -> bytes:
+        requests = [SubscriptionRequest(f, qos, False, True, 2) for f, qos in filters]
+        return encode_packet(Subscribe(packet_id, requests), self.version)
 
     patch.setattr(Leg, "_subscribe", wrong)
 
