@@ -18,9 +18,8 @@ COPY mqttree mqttree
 COPY bench bench
 # A network that needs pip configuration of its own gives it as the secret "pip"; it does not stay in the image.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf,required=false \
-    /opt/build/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt setuptools mypy \
-    && MQTTREE_COMPILE=$COMPILE /opt/build/bin/pip wheel --no-cache-dir --disable-pip-version-check \
-        --no-build-isolation --no-deps --wheel-dir /wheels . \
+    MQTTREE_COMPILE=$COMPILE PIP_CONSTRAINT=constraints.txt /opt/build/bin/pip wheel --no-cache-dir \
+        --disable-pip-version-check --no-deps --wheel-dir /wheels . \
     && /opt/mqttree/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt /wheels/*.whl
 
 FROM ${BASE}
