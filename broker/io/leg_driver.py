@@ -1,5 +1,5 @@
-"""The driver of a leg: the connection to the foreign broker, and one to this broker that has no
-socket. It decides nothing; the leg does."""
+"""The driver of a leg: it carries out what the leg asks for, and tells it what happens. It decides
+nothing; the leg does."""
 
 from __future__ import annotations
 
@@ -8,48 +8,43 @@ import contextlib
 import random
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from broker.base.address import Address
 from broker.base.log_format import log_line
 from broker.base.rate_limit import Budget
-from broker.cluster.sessions.session_entries import posted_stamp
 from broker.config.leg_options import LegModel
-from broker.core.connection import Connection
-from broker.core.session_owner import LEG_LISTENER
 from broker.io.driver import Driver
 from broker.io.interest_driver import InterestDriver
-from broker.io.leg_retained import RetainedHere, SyncProtocol
+from broker.io.leg_connections import ForeignProtocol, HereTransport, SyncProtocol
+from broker.io.leg_report import leg_report
+from broker.io.leg_retained import RetainedHere
+from broker.io.leg_watch import LegWatch, own_broker
 from broker.io.subscription_reader import ReadError, SubscriptionReader
 from broker.io.tls import describe_error
+from broker.leg.backoff import OWN_PAUSE
 from broker.leg.effects import (
     AskInterest,
     Close,
-    CloseSync,
     DialForeign,
-    DialSync,
     Enter,
     LegEffect,
     Log,
     RetainHere,
     ToForeign,
     ToHere,
-    ToSync,
     TryHome,
 )
-from broker.leg.leg import CROSSES, OWN_PAUSE, PATIENCE, Leg, LocalSession
+from broker.leg.leg import PATIENCE, Leg
 from broker.leg.leg_settings import LegSettings
-from broker.leg.leg_states import State
+from broker.leg.leg_states import CROSSES, State
 from broker.leg.marks import Federation
 from broker.leg.retained_base import RetainedBases
 from broker.leg.retained_exchange import ExchangeSettings, RetainedExchange
 from broker.leg.retained_rules import RetainedRules
+from broker.leg.session_pair import LocalSession
 
 if TYPE_CHECKING:
     from broker.core.session import Session
-
-HIGH_WATER = 256 * 1024
-"""bytes that may wait for the foreign broker before this one sends no more."""
 
 
 class LegDriver:
@@ -94,9 +89,7 @@ class LegDriver:
             self._budget = Budget(max(1.0, rate / 10), rate, now)
         self._sent = 0  # messages that the budget knows of
         self._slowed: asyncio.TimerHandle | None = None
-        self._refused = (0, 0)  # messages that the foreign broker had refused, at which connection
-        self._dropped = 0  # messages of which the log knows
-        self._drops = False  # the queue is full
+        self._watch = LegWatch(settings.name)
         self._interest = None if reader is None else InterestDriver(reader, self._interest_read)
 
     @property
@@ -138,20 +131,18 @@ class LegDriver:
     # ---------------------------------------------------------------- once a second
 
     def look(self) -> None:
-        """Look at what nobody reports: a full queue, refused messages, a foreign broker that is one
-        of this federation. To be called about once a second."""
+        """Look at what nothing reports (`LegWatch`). To be called about once a second."""
         self.bound_queue()
         session = self.session
         if session is not None:
-            self._look_at_queue(session)
-        refused, connects = self.leg.drops()["refused_there"], self.leg.counters.connects
-        if refused > self._refused[0]:
-            if connects > self._refused[1]:
-                text = "refuses messages; they are dropped, see refused_there"
-                log_line("warning", f"leg {self.settings.name}: the foreign broker {text}")
-            self._refused = refused, connects
-        if self.leg.state in CROSSES and (own := self._own_broker()):
-            self.lost(f"{self.leg.address} is {own}, and no foreign one", OWN_PAUSE)
+            self._watch.look_at_queue(session)
+        leg = self.leg
+        self._watch.look_at_refused(leg.drops()["refused_there"], leg.counters.connects)
+        if self.leg.state in CROSSES and self._foreign is not None:
+            node, transport = self.driver.node, self._foreign.transport
+            own = own_broker(node, self.settings.client_id, transport, self.driver.time())
+            if own:
+                self.lost(f"{self.leg.address} is {own}, and no foreign one", OWN_PAUSE)
 
     def bound_queue(self) -> None:
         """Give the session here the queue of a leg."""
@@ -160,73 +151,9 @@ class LegDriver:
             session.max_queued = self._model.max_queued
             session.max_queued_bytes = self._model.max_queued_bytes
 
-    def _look_at_queue(self, session: Session) -> None:
-        if session.dropped_full > self._dropped and not self._drops:
-            self._drops = True
-            log_line(
-                "warning",
-                f"leg {self.settings.name}: its queue is full ({len(session.queue)} messages, "
-                f"{session.queued_bytes} bytes); new messages are dropped, see queue_full",
-            )
-        elif 2 * len(session.queue) < session.max_queued:
-            self._drops = False
-        self._dropped = session.dropped_full
-
-    def _own_broker(self) -> str:
-        """Return which broker of this federation the foreign one is, "" if it is none."""
-        node, foreign = self.driver.node, self._foreign
-        if foreign is None:
-            return ""
-        transport, client_id = foreign.transport, self.settings.client_id
-        session = node.sessions.get(client_id)
-        conn = None if session is None else session.conn
-        if conn is not None and conn.peer == str(
-            Address(*transport.get_extra_info("sockname")[:2])
-        ):
-            return "this broker itself"
-        cluster = node.cluster
-        membership, directory = cluster.membership, cluster.directory
-        there = Address(*transport.get_extra_info("peername")[:2])
-        for broker_id, _, addresses, _ in membership.members(self.driver.time()):
-            if there in addresses and posted_stamp(directory, broker_id, client_id):
-                name = membership.name_of(broker_id) or broker_id.hex()
-                return f"the broker {name} of this federation"
-        return ""
-
     def report(self) -> dict[str, Any]:
         """Return the leg's state, for people and programs."""
-        leg = self.leg
-        counters, interest = leg.counters, leg.interest
-        session = self.session
-        drops = leg.drops()
-        drops |= {
-            "queue_full": 0 if session is None else session.dropped_full,
-            "too_large": 0 if session is None else session.dropped_large,
-        }
-        return {
-            "name": self.settings.name,
-            "broker": str(self._model.url),
-            "address": leg.address,
-            "state": leg.state.value,
-            "mqtt": "5" if leg.version == 5 else "3.1.1",
-            "messages_in": leg.messages_in,
-            "messages_out": leg.messages_out,
-            "queued": 0 if session is None else len(session.queue),
-            "dropped": drops,
-            "connects": counters.connects,
-            "failures": counters.failures,
-            "sessions_lost": counters.sessions_lost,
-            "moves": counters.moves,
-            "rings": leg.rings,
-            "loops": leg.loops,
-            "same_broker": leg.same_broker(self.driver.time()),
-            **leg.unmatched(),
-            "interest_failures": 0 if interest is None else interest.failures,
-            "refused_filters": list(counters.refused_filters),
-            "last_error": leg.last_error,
-            "interest": interest_report(leg),
-            **self._exchange.report(self.driver.time()),
-        }
+        return leg_report(self.leg, self.session, str(self._model.url), self.driver.time())
 
     def _tick(self) -> None:
         self._timer = None
@@ -264,13 +191,16 @@ class LegDriver:
 
     def _do(self, effect: LegEffect) -> None:
         match effect:
-            case ToForeign(data):
-                if self._foreign is not None:
-                    self._foreign.transport.write(data)
+            case ToForeign(data, sync=sync):
+                connection = self._sync if sync else self._foreign
+                if connection is not None:
+                    connection.transport.write(data)
             case ToHere(data):
                 if self._here is not None:
                     self._here.conn.receive(data, self.driver.time())
                     self.driver.wake(self._here.conn)
+            case DialForeign(sync=True):
+                self._sync_dialling = self.driver.loop.create_task(self._dial_sync())
             case DialForeign(place):
                 if self._dialling is not None:
                     self._dialling.cancel()
@@ -279,28 +209,18 @@ class LegDriver:
             case TryHome():
                 self._homing = self.driver.loop.create_task(self._try_home())
             case Enter():
-                self._here = HereTransport(self)
+                self._here = HereTransport(self, self.settings.name)
             case AskInterest():
                 if self._interest is not None:
                     self._interest.ask(self.driver.loop)
+            case Close(sync=True):
+                sync_connection, self._sync = self._sync, None
+                if sync_connection is not None:
+                    sync_connection.transport.close()
             case Close():
                 self._close()
             case Log(level, text):
                 log_line(level, text)
-            case _:
-                self._do_retained(effect)
-
-    def _do_retained(self, effect: LegEffect) -> None:
-        match effect:
-            case DialSync():
-                self._sync_dialling = self.driver.loop.create_task(self._dial_sync())
-            case ToSync(data):
-                if self._sync is not None:
-                    self._sync.transport.write(data)
-            case CloseSync():
-                sync, self._sync = self._sync, None
-                if sync is not None:
-                    sync.transport.close()
             case RetainHere(message):
                 self._retained.publish(message, self.driver.time())
                 self.driver.wake()
@@ -466,21 +386,6 @@ class LegDriver:
                     self._foreign.transport.resume_reading()
 
 
-def interest_report(leg: Leg) -> dict[str, Any] | None:
-    """Return what is known of the interest of foreign clients, for people and programs; None if it
-    is not asked for."""
-    interest = leg.interest
-    if interest is None:
-        return None
-    return {
-        "source": leg.settings.interest.value,
-        "state": interest.state.value,
-        "filters": interest.filters,
-        "sends_all": leg.sends_all,
-        "last_error": interest.last_error,
-    }
-
-
 def new_exchange(
     settings: LegSettings, bases: RetainedBases, here: RetainedHere
 ) -> RetainedExchange:
@@ -499,100 +404,3 @@ def new_exchange(
     )
     mapping = RetainedRules(settings.rules, settings.retain).mapping
     return RetainedExchange(found, bases.of(settings.session, mapping), here, random.Random())
-
-
-class ForeignProtocol(asyncio.Protocol):
-    """The connection to the foreign broker."""
-
-    def __init__(self, leg: LegDriver) -> None:
-        self._leg = leg
-        self.transport: asyncio.Transport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Tell the leg that it stands."""
-        self.transport = cast(asyncio.Transport, transport)
-        self.transport.set_write_buffer_limits(HIGH_WATER)
-        self._leg.dialled(self)
-
-    def data_received(self, data: bytes) -> None:
-        """Give the leg the bytes."""
-        self._leg.foreign_received(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the leg that it has ended."""
-        self._leg.foreign_lost(self, "it closes" if exc is None else describe_error(exc))
-
-    def pause_writing(self) -> None:
-        """Have this broker send no more."""
-        self._leg.foreign_full(True)
-
-    def resume_writing(self) -> None:
-        """Have it go on."""
-        self._leg.foreign_full(False)
-
-
-class HereTransport:
-    """The transport of the leg's connection to this broker. What the node writes reaches the leg in
-    the next turn, as the node is in the middle of something."""
-
-    def __init__(self, leg: LegDriver) -> None:
-        self._leg = leg
-        self._written: list[bytes] = []
-        self._over = False
-        self.held = False
-        driver = leg.driver
-        name = leg.settings.name
-        self.conn: Connection = driver.node.connection_made(
-            "in", f"leg {name}", LEG_LISTENER, self, driver.time()
-        )
-
-    def leave(self) -> None:
-        """End the connection from the leg's side: the session stays."""
-        self._over = True
-        driver = self._leg.driver
-        driver.node.connection_lost(self.conn, "the leg is down", driver.time())
-        driver.wake()
-
-    def _hand_over(self) -> None:
-        if not self._over and self._written:
-            data = b"".join(self._written)
-            self._written.clear()
-            self._leg.here_received(data)
-
-    def _end(self) -> None:
-        self._hand_over()
-        if not self._over:
-            self.leave()
-            self._leg.here_lost(self, "this broker closes its session")
-
-    def write(self, data: bytes) -> None:
-        """Pass bytes on to the leg, in the next turn."""
-        if not self._written:
-            self._leg.driver.loop.call_soon(self._hand_over)
-        self._written.append(data)
-
-    def close(self) -> None:
-        """Close once all is passed on."""
-        self._leg.driver.loop.call_soon(self._end)
-
-    def abort(self) -> None:
-        """Close at once."""
-        self._leg.driver.loop.call_soon(self._end)
-
-    def pause_reading(self) -> None:
-        """Read the foreign broker no further."""
-        self.held = True
-        self._leg.pace()
-
-    def resume_reading(self) -> None:
-        """Read it again."""
-        self.held = False
-        self._leg.pace()
-
-    def unread(self) -> bool:
-        """Nothing waits here."""
-        return False
-
-    def unsent(self) -> int:
-        """Return the bytes that are not passed on yet."""
-        return sum(map(len, self._written))

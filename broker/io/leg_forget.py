@@ -8,7 +8,8 @@ import ssl
 
 from broker.config.leg_options import LegModel
 from broker.io.tls import describe_error
-from broker.leg.leg import PATIENCE, describe
+from broker.leg.connect import describe
+from broker.leg.leg import PATIENCE
 from broker.leg.leg_settings import LegSettings
 from broker.wire.constants import PacketType
 from broker.wire.decode import decode_packet

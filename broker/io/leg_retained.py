@@ -1,15 +1,12 @@
-"""The retained messages of this broker for a leg, and the second connection on which a leg reads
-those of its foreign broker. Both decide nothing."""
+"""The retained messages of this broker for a leg. It decides nothing."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
 
 from broker.base.counters import Counters
 from broker.core.message import Message
-from broker.io.tls import describe_error
 from broker.leg.retained_digest import read_section
 from broker.wire.packets import Publish
 from broker.wire.properties import NOT_FORWARDED, Property, encode_properties
@@ -105,37 +102,3 @@ class RetainedHere:
             ),
             None,
         )
-
-
-class SyncOwner(Protocol):
-    """Hears of the second connection."""
-
-    def sync_dialled(self, protocol: SyncProtocol, /) -> None:
-        """It stands."""
-
-    def sync_received(self, protocol: SyncProtocol, data: bytes, /) -> None:
-        """Bytes have come on it."""
-
-    def sync_lost(self, protocol: SyncProtocol, why: str, /) -> None:
-        """It has ended, for the reason `why`."""
-
-
-class SyncProtocol(asyncio.Protocol):
-    """The second connection to the foreign broker."""
-
-    def __init__(self, leg: SyncOwner) -> None:
-        self._leg = leg
-        self.transport: asyncio.Transport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Tell the leg that it stands."""
-        self.transport = cast(asyncio.Transport, transport)
-        self._leg.sync_dialled(self)
-
-    def data_received(self, data: bytes) -> None:
-        """Give the leg the bytes."""
-        self._leg.sync_received(self, data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the leg that it has ended."""
-        self._leg.sync_lost(self, "it closes" if exc is None else describe_error(exc))

@@ -1,18 +1,21 @@
-"""What a leg asks its driver to do, as data, in this order."""
+"""What a leg asks its driver to do, as data, in this order. What concerns the foreign broker may be
+meant for the second connection there, that of the sync session (`sync`)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from broker.wire.packets import Publish
 
 
 @dataclass(frozen=True, slots=True)
 class DialForeign:
-    """Open a connection to the foreign broker. Answer: `Leg.dialled`, or `Leg.lost`."""
+    """Open a connection to the foreign broker. Answer: `Leg.dialled`, or `Leg.lost`; of the second
+    one `Leg.sync_dialled`, or `Leg.sync_lost`."""
 
     place: int = 0
-    """Which of its addresses."""
+    """Which of its addresses; the second connection goes to that of the first one."""
+    sync: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,7 @@ class ToForeign:
     """Send bytes to the foreign broker."""
 
     data: bytes
+    sync: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,10 @@ class AskInterest:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close the connections to both, once the bytes are out. Harmless when there is none."""
+    """Close the connections to both brokers, or the second one, once the bytes are out. Harmless
+    when there is none."""
+
+    sync: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +68,6 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
-class DialSync:
-    """Open a second connection to the foreign broker. Answer: `Leg.sync_dialled`, or
-    `Leg.sync_lost`."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToSync:
-    """Send bytes to the foreign broker on the second connection."""
-
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class CloseSync:
-    """Close the second connection, once the bytes are out. Harmless when there is none."""
-
-
-@dataclass(frozen=True, slots=True)
 class RetainHere:
     """Publish a retained message here as the leg's session; one without a payload deletes."""
 
@@ -86,16 +75,5 @@ class RetainHere:
 
 
 LegEffect = (
-    DialForeign
-    | TryHome
-    | ToForeign
-    | Enter
-    | ToHere
-    | AskInterest
-    | Close
-    | Log
-    | DialSync
-    | ToSync
-    | CloseSync
-    | RetainHere
+    DialForeign | TryHome | ToForeign | Enter | ToHere | AskInterest | Close | Log | RetainHere
 )

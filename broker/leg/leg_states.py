@@ -48,6 +48,10 @@ class State(TableEnum):
     """It was ended, and does not dial any more."""
 
 
+CROSSES: Final = (State.SUBSCRIBING, State.UP)
+"""States in which messages cross."""
+
+
 class Input(TableEnum):
     """What happens to a leg."""
 

@@ -10,7 +10,7 @@ from broker.wire.decode import decode_publish
 from broker.wire.encode import encode_publish
 from broker.wire.errors import ProtocolViolation
 from broker.wire.properties import Property
-from broker.wire.publish_header import QOS_BITS, RETAIN, topic_end
+from broker.wire.publish_header import PUBCOMP, QOS_BITS, RETAIN, topic_end
 from broker.wire.varint import encode_varint, read_length
 
 CROSSING = range(3, 8)
@@ -214,6 +214,23 @@ def outwards(packets: bytes, version: int, rules: Rules) -> bytes:
     if not rules.mapped:
         return packets
     return renamed(packets, version, rules.to_remote, rules.response_to_remote)
+
+
+def without_pubcomp(packets: bytes, packet_ids: set[int]) -> bytes:
+    """Return packets without the PUBCOMP of some messages. `packets`: whole ones of types that
+    cross; `packet_ids`: of these messages; those that were found are taken out of it."""
+    kept = []
+    position = 0
+    while position < len(packets):
+        length, body = read_length(packets, position + 1)
+        end = body + length
+        packet_id = int.from_bytes(packets[body : body + 2], "big")
+        if packets[position] == PUBCOMP and packet_id in packet_ids:
+            packet_ids.discard(packet_id)
+        else:
+            kept.append(packets[position:end])
+        position = end
+    return b"".join(kept)
 
 
 def messages_with_ids(packets: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.leg.effects import CloseSync, DialSync, LegEffect, ToSync
+from broker.leg.effects import Close, DialForeign, LegEffect, ToForeign
 from broker.leg.sync_states import SyncAction, SyncInput, SyncState, sync_transition
 from broker.wire.constants import MAX_PACKET_SIZE, PacketType
 from broker.wire.decode import decode_packet
@@ -191,7 +191,7 @@ class SyncSession:
                 self._heard, self._rest = now, b""
                 self._asked = self._subscribed = ()
                 self._pings = self._pongs = 0
-                self._effects.append(DialSync())
+                self._effects.append(DialForeign(sync=True))
             case SyncAction.GREET:
                 self._heard = now
                 self._send(self._connect())
@@ -199,11 +199,11 @@ class SyncSession:
                 self._ask(now)
             case SyncAction.GIVE_UP:
                 self._rest = b""
-                self._effects.append(CloseSync())
+                self._effects.append(Close(sync=True))
             case SyncAction.HANG_UP:
                 self._rest = b""
                 self._send(encode_packet(Disconnect(), self._version))
-                self._effects.append(CloseSync())
+                self._effects.append(Close(sync=True))
 
     def _connect(self) -> bytes:
         properties: Properties = {}
@@ -275,4 +275,4 @@ class SyncSession:
             self.lost(f"it disconnects (reason {packet.reason:#04x})", now)
 
     def _send(self, data: bytes) -> None:
-        self._effects.append(ToSync(data))
+        self._effects.append(ToForeign(data, sync=True))

@@ -17,9 +17,9 @@ from broker.config.leg_options import LegModel
 from broker.core.client import disconnect
 from broker.core.connection import Connection
 from broker.io.driver import Driver
-from broker.io.leg_driver import ForeignProtocol, LegDriver
-from broker.io.leg_retained import SyncProtocol
-from broker.leg.effects import DialForeign, DialSync, LegEffect, Log
+from broker.io.leg_connections import ForeignProtocol, SyncProtocol
+from broker.io.leg_driver import LegDriver
+from broker.leg.effects import DialForeign, LegEffect, Log
 from broker.leg.leg import Leg
 from broker.leg.leg_settings import LegSettings
 from broker.leg.leg_states import State
@@ -262,10 +262,8 @@ class SimLeg(LegDriver):
     def _do(self, effect: LegEffect) -> None:
         if isinstance(effect, DialForeign):
             world = self.host.world
-            world.after(world.latency(self.host, self.foreign), self._syn, self._lost_dial)
-        elif isinstance(effect, DialSync):
-            world = self.host.world
-            world.after(world.latency(self.host, self.foreign), self._syn, self._lost_sync)
+            lost = self._lost_sync if effect.sync else self._lost_dial
+            world.after(world.latency(self.host, self.foreign), self._syn, lost)
         elif isinstance(effect, Log):
             self.host._log(effect.level, effect.text)
         else:

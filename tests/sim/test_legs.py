@@ -13,8 +13,9 @@ import pytest
 
 from broker.io.leg_driver import LegDriver
 from broker.leg.crossing import Crossing
-from broker.leg.leg import Leg, LocalSession
+from broker.leg.leg import Leg
 from broker.leg.rings import EchoList
+from broker.leg.session_pair import LocalSession
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Subscribe, SubscriptionRequest
 from tests.sim.legs import run_legs

@@ -15,22 +15,20 @@ from broker.io.leg_retained import RetainedHere
 from broker.leg.effects import (
     AskInterest,
     Close,
-    CloseSync,
     DialForeign,
-    DialSync,
     Enter,
     LegEffect,
     Log,
     RetainHere,
     ToForeign,
     ToHere,
-    ToSync,
     TryHome,
 )
-from broker.leg.leg import Leg, LocalSession
+from broker.leg.leg import Leg
 from broker.leg.leg_settings import LegSettings
 from broker.leg.leg_states import State
 from broker.leg.rules import Rules, parse_rule
+from broker.leg.session_pair import LocalSession
 
 
 def settings(*lines: str, **more: Any) -> LegSettings:
@@ -140,6 +138,12 @@ class Joined:
     def _do(self, effect: LegEffect) -> None:
         now = self.here.now
         match effect:
+            case DialForeign(sync=True):
+                if self.syncs:
+                    self.ends["sync"] = self.there.open(self.leg.version)
+                    self.leg.sync_dialled(now)
+                else:
+                    self.leg.sync_lost("no route", now)
             case DialForeign(place):
                 self.place = place
                 if self.reachable and place not in self.down:
@@ -150,9 +154,9 @@ class Joined:
             case TryHome():
                 if 0 not in self.down:
                     self.leg.home_answers(now)
-            case ToForeign(data):
-                if "there" in self.ends:
-                    self.ends["there"].chunks([data])
+            case ToForeign(data, sync=sync):
+                if (side := "sync" if sync else "there") in self.ends:
+                    self.ends[side].chunks([data])
             case Enter():
                 self.ends["here"] = self.here.open(self.leg.version, LEG_LISTENER)
             case ToHere(data):
@@ -160,28 +164,11 @@ class Joined:
                     self.ends["here"].chunks([data])
             case AskInterest():
                 self.questions += 1
-            case Close():
-                for side in ("there", "here"):
+            case Close(sync=sync):
+                for side in ("sync",) if sync else ("there", "here"):
                     self._vanish(side)
             case Log(_, text):
                 self.log.append(text)
-            case _:
-                self._do_retained(effect)
-
-    def _do_retained(self, effect: LegEffect) -> None:
-        now = self.here.now
-        match effect:
-            case DialSync():
-                if self.syncs:
-                    self.ends["sync"] = self.there.open(self.leg.version)
-                    self.leg.sync_dialled(now)
-                else:
-                    self.leg.sync_lost("no route", now)
-            case ToSync(data):
-                if "sync" in self.ends:
-                    self.ends["sync"].chunks([data])
-            case CloseSync():
-                self._vanish("sync")
             case RetainHere(message):
                 self.retained.publish(message, now)
                 self.here.settle()

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from node_harness import FakeClient, World
 
 from broker.base.state_table import ImpossibleInputError
+from broker.leg.backoff import LONGEST, SHORTEST, STABLE
 from broker.leg.effects import Close, DialForeign, Enter, LegEffect, Log, ToForeign, ToHere
-from broker.leg.leg import LONGEST, PATIENCE, SHORTEST, STABLE, Leg, LocalSession
+from broker.leg.leg import PATIENCE, Leg
 from broker.leg.leg_states import TRANSITIONS, Action, Input, State, transition
 from broker.leg.packets import PacketCutter
+from broker.leg.session_pair import LocalSession
 from broker.leg.sync_session import QUIET
 from broker.wire import (
     Connack,

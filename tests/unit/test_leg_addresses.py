@@ -8,8 +8,9 @@ import pytest
 from node_harness import World
 
 from broker.leg.addresses import HOME_PAUSE, Addresses
+from broker.leg.backoff import LONGEST, OWN_PAUSE, SHORTEST, TAKEN_OVER_PAUSE
 from broker.leg.effects import DialForeign, Log
-from broker.leg.leg import LONGEST, OWN_PAUSE, SHORTEST, TAKEN_OVER_PAUSE, Leg
+from broker.leg.leg import Leg
 from broker.leg.leg_settings import Start
 from broker.leg.leg_states import State
 from broker.wire import Disconnect, Publish, Pubrel, encode_packet

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_harness import World
 
-from broker.leg.effects import LegEffect, ToForeign, ToSync
-from broker.leg.leg import LONGEST
+from broker.leg.backoff import LONGEST
+from broker.leg.effects import LegEffect, ToForeign
 from broker.leg.retained_base import own
 from broker.leg.retained_exchange import PERIOD, PROVE_AFTER, PROVE_PAUSE, SOON
 from broker.leg.retained_rules import Conflict, Retain
@@ -307,14 +307,21 @@ def test_a_topic_that_was_never_read_there_is_not_deleted_here() -> None:
     assert joined.exchange.counters.deleted_here == 0
 
 
+def asks_for_all(effect: LegEffect) -> TypeGuard[ToForeign]:
+    """Whether a sync session subscribes to all topics."""
+    if not isinstance(effect, ToForeign) or not effect.sync:
+        return False
+    return effect.data[:1] == b"\x82" and b"\x01#" in effect.data
+
+
 def test_what_a_long_answer_lacks_is_asked_for_by_name() -> None:
     joined = in_common("a", "b")
     away(joined)
 
     def shorten_answer(effect: LegEffect) -> LegEffect | None:
         """Have the broker leave out b where all is asked for."""
-        if isinstance(effect, ToSync) and effect.data[:1] == b"\x82" and b"\x01#" in effect.data:
-            return ToSync(effect.data.replace(b"\x01#", b"\x01a"))
+        if asks_for_all(effect):
+            return ToForeign(effect.data.replace(b"\x01#", b"\x01a"), sync=True)
         return effect
 
     joined.edit = shorten_answer
@@ -328,10 +335,9 @@ def test_a_refused_filter_deletes_nothing() -> None:
     away(joined)
 
     def misspell(effect: LegEffect) -> LegEffect | None:
-        if isinstance(effect, ToSync) and effect.data[:1] == b"\x82" and b"\x01#" in effect.data:
-            return ToSync(
-                effect.data.replace(b"\x00\x01#", b"\x00\x03a#b").replace(b"\x82\x07", b"\x82\x09")
-            )
+        if asks_for_all(effect):
+            data = effect.data.replace(b"\x00\x01#", b"\x00\x03a#b")
+            return ToForeign(data.replace(b"\x82\x07", b"\x82\x09"), sync=True)
         return effect
 
     joined.edit = misspell
@@ -494,7 +500,7 @@ def test_after_a_merge_both_sides_are_equal_and_no_single_change_is_lost(
         joined.advance(2 * MERGED)
         model.check(joined)
         if lost in ("out", "both"):
-            joined.edit = lambda e: None if isinstance(e, ToForeign | ToSync) else e
+            joined.edit = lambda e: None if isinstance(e, ToForeign) else e
         joined.deaf = lost in ("in", "both")
         for write in meanwhile:
             model.write(joined, write)

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from node_harness import FakeClient, World
 
 from broker.base.limits import Limits
+from broker.leg.backoff import LONGEST
 from broker.leg.beacons import HOLD
 from broker.leg.effects import AskInterest, LegEffect
 from broker.leg.interest import LINGER, POLL, Source
 from broker.leg.interest import State as Known
-from broker.leg.leg import LONGEST, Leg
+from broker.leg.leg import Leg
 from broker.wire import Publish
 from routing.topic_filter import matches
 from tests.unit.leg_harness import Joined

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.base.state_table import ImpossibleInputError
-from broker.leg.effects import CloseSync, DialSync, ToSync
+from broker.leg.effects import Close, DialForeign, ToForeign
 from broker.leg.retained_base import RetainedBase, RetainedBases, Standing, own
 from broker.leg.retained_digest import digest_of, key_of, read_section
 from broker.leg.retained_merge import STEPS, Relation, Step, relate
@@ -451,10 +451,11 @@ def test_a_question_in_packets(version: int) -> None:
     five = b"\x00" if version == 5 else b""
     subscribe = b"\x00\x01" + five + b"\x00\x01a\x00\x00\x01b\x00"
     sent = session.take_effects()
-    assert sent[0] == DialSync()
-    assert isinstance(sent[1], ToSync)
+    assert sent[0] == DialForeign(sync=True)
+    assert isinstance(sent[1], ToForeign)
     assert connect in sent[1].data
-    assert sent[2:] == [ToSync(b"\x82%c%b" % (len(subscribe), subscribe)), ToSync(b"\xc0\x00")]
+    packets = (b"\x82%c%b" % (len(subscribe), subscribe), b"\xc0\x00")
+    assert sent[2:] == [ToForeign(packet, sync=True) for packet in packets]
     stored = encode_packet(Publish("a", b"1", retain=True), version)
     live = encode_packet(Publish("a", b"2"), version)
     session.received(stored + live + encode_packet(Suback(1, [0, 0x80]), version), 1.1)
@@ -472,7 +473,7 @@ def test_a_question_in_packets(version: int) -> None:
     assert session.state is SyncState.READY
     assert session.refused == ["b"]
     session.end(9.0)
-    assert session.take_effects()[-1] == CloseSync()
+    assert session.take_effects()[-1] == Close(sync=True)
     assert session.state is SyncState.IDLE
 
 
@@ -506,7 +507,7 @@ def test_a_sync_session_that_cannot_begin_says_why(data: bytes, why: str) -> Non
     session.take(10, 0.2)
     assert session.state is SyncState.IDLE
     assert why.lower() in session.failure.lower()
-    assert session.take_effects()[-1] == CloseSync()
+    assert session.take_effects()[-1] == Close(sync=True)
 
 
 def test_a_sync_session_is_given_up_that_is_not_answered() -> None:
@@ -516,7 +517,7 @@ def test_a_sync_session_is_given_up_that_is_not_answered() -> None:
     session.tick(PATIENCE)
     assert session.state is SyncState.IDLE
     session.dialled(PATIENCE + 1)  # too late
-    assert session.take_effects()[-1] == CloseSync()
+    assert session.take_effects()[-1] == Close(sync=True)
     session = ready()
     session.ask(["#"], 1.0)
     session.tick(1.0 + 5)

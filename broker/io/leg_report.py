@@ -1,0 +1,64 @@
+"""The state of a leg, for people and programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from broker.leg.leg import Leg
+
+if TYPE_CHECKING:
+    from broker.core.session import Session
+
+__all__ = ["leg_report"]
+
+
+def leg_report(leg: Leg, session: Session | None, broker: str, now: float) -> dict[str, Any]:
+    """Return the state of a leg.
+
+    `leg`: the leg; `session`: its session here, None if there is none; `broker`: the URL of the
+    foreign broker; `now`: s.
+    """
+    counters, interest, exchange = leg.counters, leg.interest, leg.exchange
+    drops = leg.drops()
+    drops |= {
+        "queue_full": 0 if session is None else session.dropped_full,
+        "too_large": 0 if session is None else session.dropped_large,
+    }
+    return {
+        "name": leg.settings.name,
+        "broker": broker,
+        "address": leg.address,
+        "state": leg.state.value,
+        "mqtt": "5" if leg.version == 5 else "3.1.1",
+        "messages_in": leg.messages_in,
+        "messages_out": leg.messages_out,
+        "queued": 0 if session is None else len(session.queue),
+        "dropped": drops,
+        "connects": counters.connects,
+        "failures": counters.failures,
+        "sessions_lost": counters.sessions_lost,
+        "moves": counters.moves,
+        "rings": leg.rings,
+        "loops": leg.loops,
+        "same_broker": leg.same_broker(now),
+        **leg.unmatched(),
+        "interest_failures": 0 if interest is None else interest.failures,
+        "refused_filters": list(counters.refused_filters),
+        "last_error": leg.last_error,
+        "interest": _interest_report(leg),
+        **({} if exchange is None else exchange.report(now)),
+    }
+
+
+def _interest_report(leg: Leg) -> dict[str, Any] | None:
+    """Return what is known of the interest of foreign clients; None if it is not asked for."""
+    interest = leg.interest
+    if interest is None:
+        return None
+    return {
+        "source": leg.settings.interest.value,
+        "state": interest.state.value,
+        "filters": interest.filters,
+        "sends_all": leg.sends_all,
+        "last_error": interest.last_error,
+    }

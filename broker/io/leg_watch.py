@@ -1,0 +1,68 @@
+"""What is looked at once a second while a leg is up, as nothing reports it: a full queue, refused
+messages, a foreign broker that is one of this federation."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from broker.base.address import Address
+from broker.base.log_format import log_line
+from broker.cluster.sessions.session_entries import posted_stamp
+
+if TYPE_CHECKING:
+    from broker.core.session import Session
+    from broker.node import Node
+
+
+class LegWatch:
+    """Logs what was found, each once as long as it lasts."""
+
+    def __init__(self, name: str) -> None:
+        """`name`: of the leg."""
+        self._name = name
+        self._refused = (0, 0)  # messages that the foreign broker had refused, at which connection
+        self._dropped = 0  # messages of which the log knows
+        self._drops = False  # the queue is full
+
+    def look_at_queue(self, session: Session) -> None:
+        """Log once that messages were dropped as the queue of the `session` here was full."""
+        if session.dropped_full > self._dropped and not self._drops:
+            self._drops = True
+            log_line(
+                "warning",
+                f"leg {self._name}: its queue is full ({len(session.queue)} messages, "
+                f"{session.queued_bytes} bytes); new messages are dropped, see queue_full",
+            )
+        elif 2 * len(session.queue) < session.max_queued:
+            self._drops = False
+        self._dropped = session.dropped_full
+
+    def look_at_refused(self, refused: int, connects: int) -> None:
+        """Log once for each connection that the foreign broker refuses messages. `refused`: how
+        many, until now; `connects`: how often the leg came up."""
+        if refused > self._refused[0]:
+            if connects > self._refused[1]:
+                text = "refuses messages; they are dropped, see refused_there"
+                log_line("warning", f"leg {self._name}: the foreign broker {text}")
+            self._refused = refused, connects
+
+
+def own_broker(node: Node, client_id: str, transport: asyncio.BaseTransport, now: float) -> str:
+    """Return which broker of this federation the foreign one is, "" if it is none.
+
+    `node`: of this broker; `client_id`: of the leg at the foreign broker; `transport`: of the
+    connection there; `now`: s.
+    """
+    session = node.sessions.get(client_id)
+    conn = None if session is None else session.conn
+    if conn is not None and conn.peer == str(Address(*transport.get_extra_info("sockname")[:2])):
+        return "this broker itself"
+    cluster = node.cluster
+    membership, directory = cluster.membership, cluster.directory
+    there = Address(*transport.get_extra_info("peername")[:2])
+    for broker_id, _, addresses, _ in membership.members(now):
+        if there in addresses and posted_stamp(directory, broker_id, client_id):
+            name = membership.name_of(broker_id) or broker_id.hex()
+            return f"the broker {name} of this federation"
+    return ""

@@ -1,0 +1,142 @@
+"""The way of PUBLISH and its acknowledgements between both sides of a leg, in each direction.
+Pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from typing import Any
+
+from broker.leg.beacons import Beacons
+from broker.leg.crossing import Crossing
+from broker.leg.leg_settings import LegSettings
+from broker.leg.marks import Federation
+from broker.leg.packets import PacketCutter, without_pubcomp
+from broker.leg.repeats import Repeats
+from broker.leg.retained_exchange import RetainedExchange
+from broker.leg.unmatched import Unmatched
+
+
+class Relay:
+    """What one leg does with packets that cross."""
+
+    __slots__ = (
+        "_repeats",
+        "_swallowed",
+        "_unmatched",
+        "_unmatched_seen",
+        "_version",
+        "crossing",
+        "exchange",
+        "here",
+        "there",
+    )
+
+    def __init__(
+        self,
+        settings: LegSettings,
+        rng: random.Random,
+        beacons: Beacons | None,
+        federation: Federation | None,
+    ) -> None:
+        """`settings`: of the leg; `rng`: draws numbers of probes; `beacons`: gets those of foreign
+        clients, None: these are messages like others; `federation`: of this broker, if there is
+        one."""
+        self.exchange: RetainedExchange | None = None
+        """Hears of retained messages that cross; None: they are messages like others."""
+        self.there = PacketCutter()
+        """Of the foreign broker."""
+        self.here = PacketCutter()
+        """Of this broker."""
+        self.crossing = Crossing(
+            settings.name, settings.rules, rng, beacons, federation, marks=settings.marks
+        )
+        self._repeats = Repeats()
+        self._unmatched = Unmatched(settings.rules)
+        self._unmatched_seen = 0
+        self._swallowed: set[int] = set()  # PUBCOMP of this broker with these is not passed on
+        self._version = 5
+
+    # ---------------------------------------------------------------- what happens to the leg
+
+    def connecting(self, version: int, *, echoing: bool, now: float) -> None:
+        """Note that the leg connects to the foreign broker. `version`: of MQTT (4 or 5);
+        `echoing`: that broker sends back what it gets; `now`: s."""
+        self._version = version
+        self.there.clear()
+        self.crossing.begin(version, echoing, now)
+
+    def entering(self) -> None:
+        """Note that the leg connects to this broker."""
+        self.here.clear()
+        self._swallowed.clear()
+
+    def released(self, packet_ids: Collection[int]) -> None:
+        """Note that messages that the foreign broker has forgotten are released here: their PUBCOMP
+        is not for it. Others will have their identifiers (`packet_ids`)."""
+        self._repeats.clear()
+        self._swallowed.update(packet_ids)
+
+    def lost(self) -> None:
+        """Note that messages do not cross any more."""
+        self._repeats.lost()
+
+    # ---------------------------------------------------------------- counts
+
+    def drops(self) -> dict[str, int]:
+        """Return how many messages did not get across, by reason: the foreign broker has refused
+        them, this one has, they had come before, and those of `Crossing.drops`."""
+        return {
+            "refused_there": self.there.refused,
+            "refused_here": self.here.refused,
+            "repeated": self._repeats.dropped,
+            **self.crossing.drops(),
+        }
+
+    def unmatched(self) -> dict[str, Any]:
+        """Return how many messages the foreign broker has answered, for how many of these it had no
+        subscriber, and for which rules, if there are several."""
+        return {
+            "answered": self.there.answered,
+            "no_subscribers": self.there.unmatched,
+            "no_subscribers_by_rule": self._unmatched.by_rule(),
+        }
+
+    # ---------------------------------------------------------------- packets
+
+    def inwards(self, packets: bytes, now: float, *, stored: bool) -> bytes:
+        """Return packets of the foreign broker for this one.
+
+        `packets`: whole ones of types that cross; `now`: s; `stored`: those with RETAIN are not
+        published now. Raises MalformedPacket and ProtocolViolation.
+        """
+        if self.there.unmatched != self._unmatched_seen:
+            self._unmatched_seen = self.there.unmatched
+            self._unmatched.answered(packets)
+        self._repeats.passed(packets, out=False)
+        packets = self._repeats.without(packets, self._version)
+        exchange = self.exchange
+        if exchange is not None:
+            if exchange.listens:
+                exchange.acknowledged(packets, now)
+            if self.there.retained:
+                packets = exchange.incoming(packets, stored=stored)
+        return self.crossing.inwards(packets, now)
+
+    def outwards(self, packets: bytes, now: float) -> bytes:
+        """Return packets of this broker for the foreign one, b"" if it gets none of them.
+
+        `packets`: whole ones of types that cross; `now`: s. Raises MalformedPacket and
+        ProtocolViolation.
+        """
+        if self._swallowed:
+            packets = without_pubcomp(packets, self._swallowed)
+            if not packets:
+                return b""
+        self._repeats.passed(packets, out=True)
+        crossed = self.crossing.outwards(packets, now)
+        if self.exchange is not None and self.here.retained:
+            crossed = self.exchange.outgoing(packets, crossed, now)
+        if self._unmatched.kept:
+            self._unmatched.sent(crossed)
+        return crossed
