@@ -21,7 +21,7 @@ from tests.sim.checkers import ORDER, Splits, bound_faults, watch_crossings
 from tests.sim.clients import Got, Interest, Ledger, Sent, matches
 from tests.sim.disk import Disk, Stayer
 from tests.sim.foreign import BRIDGE_BIT, Foreign, ForeignWorld, SimLeg
-from tests.sim.schedule import Result, quiet
+from tests.sim.schedule import Result, quiet, result_of
 from tests.sim.world import Host
 
 TOPICS = ("a", "a/b", "a/c", "x/y", "x/z")
@@ -373,7 +373,15 @@ class Legs:
             self.check(probes)
         except Exception:
             world.violation("simulation", traceback.format_exc(limit=-6))
-        return self._result()
+        return result_of(
+            self.seed,
+            self.world,
+            self.count,
+            self.ledger,
+            self.clients,
+            converge=self.converge,
+            routing="legs",
+        )
 
     def _heal(self) -> None:
         world = self.world
@@ -546,27 +554,6 @@ class Legs:
     def _name(self, sent: Sent) -> str:
         at = f"{sent.at - self.world.started:.4f}"
         return f"message {sent.number} ({sent.topic}, QoS {sent.qos}, {sent.client.name}, {at})"
-
-    def _result(self) -> Result:
-        world = self.world
-        counters: dict[str, int] = {}
-        for host in world.alive():
-            for name, value in host.running.counters.as_dict().items():
-                counters[name] = counters.get(name, 0) + value
-        return Result(
-            self.seed,
-            world.violations,
-            world.digest,
-            world.transcript,
-            world.events,
-            self.count,
-            len(self.ledger.sent),
-            sum(len(client.got) for client in self.clients),
-            self.converge,
-            counters,
-            world.now - world.started,
-            "legs",
-        )
 
 
 def run_legs(seed: int, verbose: int = 0) -> Result:

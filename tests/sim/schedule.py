@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,39 @@ class Result:
     virtual: float = 0.0
     routing: str = ""
     """How its brokers route; "mixed": not all alike."""
+
+
+def result_of(
+    seed: int,
+    world: World,
+    brokers: int,
+    ledger: Ledger,
+    clients: Sequence[SimClient],
+    *,
+    converge: float,
+    routing: str,
+) -> Result:
+    """Return what came of a schedule that has ended. `brokers`: how many there were; `ledger`: what
+    was published; `converge`: virtual s from the last healing to agreement; `routing`: how brokers
+    route."""
+    counters: dict[str, int] = {}
+    for host in world.alive():
+        for name, value in host.running.counters.as_dict().items():
+            counters[name] = counters.get(name, 0) + value
+    return Result(
+        seed,
+        world.violations,
+        world.digest,
+        world.transcript,
+        world.events,
+        brokers,
+        len(ledger.sent),
+        sum(len(client.got) for client in clients),
+        converge,
+        counters,
+        world.now - world.started,
+        routing,
+    )
 
 
 class Schedule:
@@ -319,7 +352,15 @@ class Schedule:
         except Exception:
             # In a client, the network or a checker; what a node raises is caught at its host.
             world.violation("simulation", traceback.format_exc(limit=-6))
-        return self._result()
+        return result_of(
+            self.seed,
+            self.world,
+            self.count,
+            self.ledger,
+            self.clients,
+            converge=self.converge,
+            routing=self._kind(),
+        )
 
     def _end(self) -> None:
         world = self.world
@@ -392,27 +433,6 @@ class Schedule:
             self.groups.probed(first, messages)
         for kind, text in log_faults(world.alive(), self.ledger):
             world.violation(kind, text)
-
-    def _result(self) -> Result:
-        world = self.world
-        counters: dict[str, int] = {}
-        for host in world.alive():
-            for name, value in host.running.counters.as_dict().items():
-                counters[name] = counters.get(name, 0) + value
-        return Result(
-            self.seed,
-            world.violations,
-            world.digest,
-            world.transcript,
-            world.events,
-            self.count,
-            len(self.ledger.sent),
-            sum(len(c.got) for c in self.clients),
-            self.converge,
-            counters,
-            world.now - world.started,
-            self._kind(),
-        )
 
     def _kind(self) -> str:
         kinds = {self._routing(index) for index in range(self.count)}
