@@ -21,6 +21,7 @@ PACKAGES = (
     "broker.base",
     "routing",
     "stp",
+    "broker.leg",
     "broker.core",
     "broker.cluster",
     "broker.persistence",
@@ -40,9 +41,11 @@ INTERPRETED = (
     "broker.base.version",
     "broker.cluster.events",
     "broker.core.effects",
+    "broker.leg.effects",
+    "broker.leg.leg_settings",
 )
 """Modules of these packages that are not compiled: what only drivers use, and data classes that
-name types of modules above them."""
+name types of modules above them, or are made of many options."""
 
 ROOT = Path(__file__).parents[2]
 """The folder that has the packages."""

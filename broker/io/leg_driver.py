@@ -80,6 +80,7 @@ class LegDriver:
         self._foreign: ForeignProtocol | None = None
         self._here: HereTransport | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._ticks_at = 0.0  # s
         self._dialling: asyncio.Task[None] | None = None
         self._homing: asyncio.Task[None] | None = None
         self._reads = True
@@ -182,12 +183,22 @@ class LegDriver:
         if self._changes != self._exchange.changes:
             self._changes = self._exchange.changes
             self.driver.wake()
-        if self._timer is not None:
-            self._timer.cancel()
-        due = self.leg.next_deadline()
-        if due is not None:
-            wait = max(0.0, due - self.driver.time())
-            self._timer = self.driver.loop.call_later(wait + 0.0005, self._tick)
+        self._arm()
+
+    def _arm(self) -> None:
+        """Have the leg ticked when it is due. A timer that comes earlier stays, as most acts move
+        the deadline a little further: the tick then does nothing but arm the next one."""
+        due, timer = self.leg.next_deadline(), self._timer
+        if timer is not None:
+            if due is not None and self._ticks_at <= due:
+                return
+            timer.cancel()
+            self._timer = None
+        if due is None:
+            return
+        self._ticks_at = due
+        wait = max(0.0, due - self.driver.time())
+        self._timer = self.driver.loop.call_later(wait + 0.0005, self._tick)
 
     def _do(self, effect: LegEffect) -> None:
         match effect:

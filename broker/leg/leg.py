@@ -26,7 +26,7 @@ from broker.leg.effects import (
 )
 from broker.leg.interest import Interest, Source
 from broker.leg.leg_settings import LegSettings, Start
-from broker.leg.leg_states import CROSSES, Action, Input, State, transition
+from broker.leg.leg_states import CROSSES, ENTERED, Action, Input, State, transition
 from broker.leg.marks import Federation
 from broker.leg.packets import CROSSING
 from broker.leg.protocol_level import ProtocolLevel
@@ -317,7 +317,7 @@ class Leg:
                     self._there_send(self._relay.outwards(packets, now))
                     if self._alarm.due:
                         self._raise_alarm(now)
-                elif self.state in (State.ENTERING, *CROSSES):
+                elif self.state in ENTERED:
                     self._own_packet(packets, now)
         except WireError as error:
             self.lost(error.message, now)
@@ -365,7 +365,7 @@ class Leg:
             case Action.LEAVE:
                 if before is State.UP:
                     self._publish_state(b"0", now)
-                if before in (State.ENTERING, *CROSSES):
+                if before in ENTERED:
                     self._there_send(encode_packet(Disconnect(), self.version))
                 self._effects.append(Close())
 

@@ -50,6 +50,8 @@ class State(TableEnum):
 
 CROSSES: Final = (State.SUBSCRIBING, State.UP)
 """States in which messages cross."""
+ENTERED: Final = (State.ENTERING, State.SUBSCRIBING, State.UP)
+"""States in which this broker has the leg's CONNECT."""
 
 
 class Input(TableEnum):

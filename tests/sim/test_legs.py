@@ -15,7 +15,8 @@ from broker.io.leg_driver import LegDriver
 from broker.leg.crossing import Crossing
 from broker.leg.leg import Leg
 from broker.leg.rings import EchoList
-from broker.leg.session_pair import LocalSession
+from broker.leg.session_pair import LocalSession, SessionPair
+from broker.leg.subscriptions import Subscriptions
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Subscribe, SubscriptionRequest
 from tests.sim.legs import run_legs
@@ -50,12 +51,17 @@ def wants_its_own(patch: Mutant) -> None:
     """A leg subscribes without No Local."""
 
     def wrong(
-        self: Leg, filters: Any, _: Any = (), packet_id: int = 0xFFFF, *, inwards: bool = False
+        self: Subscriptions,
+        filters: Any,
+        _: Any = (),
+        packet_id: int = 0xFFFF,
+        *,
+        inwards: bool = False,
     ) -> bytes:
         requests = [SubscriptionRequest(f, qos, False, True, 2) for f, qos in filters]
-        return encode_packet(Subscribe(packet_id, requests), self.version)
+        return encode_packet(Subscribe(packet_id, requests), self._version)
 
-    patch.setattr(Leg, "_subscribe", wrong)
+    patch.setattr(Subscriptions, "_subscribe", wrong)
 
 
 def takes_echoes_for_messages(patch: Mutant) -> None:
@@ -84,7 +90,11 @@ def trusts_a_session_that_is_gone(patch: Mutant) -> None:
 
 def begins_anew(patch: Mutant) -> None:
     """Each connection to the foreign broker ends the session there."""
-    patch.setattr(Leg, "_clean_start", lambda self, foreign: foreign)
+
+    def wrong(self: SessionPair, version: int, *, foreign: bool) -> bool:
+        return foreign
+
+    patch.setattr(SessionPair, "clean_start", wrong)
 
 
 def drops_what_comes_early(patch: Mutant) -> None:
