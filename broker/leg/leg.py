@@ -195,7 +195,8 @@ class Leg:
         self._choose_messages(federation)
         self._loops_said: set[str] = set()  # legs that were logged as they lead to the same broker
         self._rings = self._loops = 0  # those that were noticed
-        self._plain = False  # the foreign broker does not take the bridge's bit of MQTT 3.1.1
+        # The foreign broker does not take the bridge's bit of MQTT 3.1.1.
+        self._plain = settings.plain
         self._answered = False  # whether its CONNACK has come
         self._unanswered = 0  # CONNECT packets in a row without one
         self._will = bool(settings.state_topic)  # it takes a retained will
@@ -898,7 +899,7 @@ class Leg:
             self._plain = True
         else:
             self._tries_otherwise = False
-            self.version, self._plain = self.settings.version or 5, False
+            self.version, self._plain = self.settings.version or 5, self.settings.plain
 
     def _language(self) -> str:
         """Return how the leg connects, for people."""
