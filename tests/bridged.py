@@ -1,10 +1,12 @@
 """Three Mosquittos with a gateway each and two brokers, under traffic at QoS 2 both ways while
-gateways, connections and brokers are killed and Mosquittos restarted:
+gateways and brokers are killed, links and connections of legs cut, and Mosquittos restarted:
 `python -m tests.bridged [--kills N] [--seed N]`.
-Exit code 1 if a message that was acknowledged is missing anywhere, or came twice.
+Exit code 1 if a message that was acknowledged is missing anywhere, came twice or in another order,
+or if brokers differ in what they retain.
 
 Mosquitto has the settings of docs/bridging.md. All clients keep their sessions and send again what
-was not acknowledged, so that in the end each message has been acknowledged.
+was not acknowledged, so that in the end each message has been acknowledged. The links between
+brokers of mqttree run through a process that cuts them.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter
 from contextlib import nullcontext, redirect_stdout, suppress
 from io import StringIO
@@ -25,10 +28,14 @@ from typing import Any
 from urllib.request import urlopen
 
 import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
 from bench.lab import launcher
+from bench.lab.ports import free_ports
+from tests.chaos.crowds import Helper
+from tests.kit import relay
 from tests.kit.brokers import Broker, Cluster
+from tests.kit.clients import clients
 from tests.kit.foreign import MosquittoBroker
 from tests.kit.waiting import until
 
@@ -44,7 +51,17 @@ LINES = (
 """Of a Mosquitto's file."""
 PATIENCE = 120.0
 """s until everything is there: a leg dials again after half a minute at most."""
-FAULTS = ("gateway", "connection", "broker", "restart")
+MERGED = 240.0
+"""s until retained messages are equal everywhere: a leg compares them a minute after it has found
+that it does not know which of two values came last."""
+CUT = (0.2, 3.0)
+"""s for which a broker is cut off: up to five seconds messages keep their order
+(docs/promises.md)."""
+KEPT = 5
+"""Topics of each client in which it retains messages."""
+COMMON = "kept/common"
+"""A topic in which all clients retain messages: any of them may stay, the same one everywhere."""
+FAULTS = ("gateway", "connection", "link", "broker", "restart")
 
 
 class Gateway(Broker):
@@ -115,25 +132,55 @@ class Cable:
         self.reset()
 
 
+class OrderedClient(paho.Client):
+    """A client whose messages leave in the order in which they were published, also over
+    reconnects. The one of the library sends what is published as it connects ahead of what it has
+    to send again."""
+
+    def __init__(self, client_id: str) -> None:
+        """`client_id`: of its session, which stays."""
+        super().__init__(
+            CallbackAPIVersion.VERSION2, client_id, clean_session=False, protocol=paho.MQTTv311
+        )
+        self._turn = threading.RLock()
+        self._later: list[tuple[str, bytes, bool]] = []
+
+    def publish_in_order(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
+        """Publish at QoS 2 behind all that was published before."""
+        with self._turn:
+            if self.is_connected():
+                self.publish(topic, payload, 2, retain)
+            else:
+                self._later.append((topic, payload, retain))
+
+    def _handle_connack(self) -> MQTTErrorCode:
+        with self._turn:
+            code = super()._handle_connack()
+            if self.is_connected():
+                later, self._later = self._later, []
+                for topic, payload, retain in later:
+                    self.publish(topic, payload, 2, retain)
+        return code
+
+
 class Peer:
     """A client with a session that publishes, and gets what all of them publish; it connects again
     whenever it has to."""
 
     def __init__(self, name: str, port: int) -> None:
-        """`name`: of its topic; `port`: of its broker."""
-        self.name = name
+        """`name`: of its topics; `port`: of its broker."""
+        self.name, self.port = name, port
         self.sent: list[bytes] = []
-        self.acknowledged = 0
+        self.retained: dict[str, bytes] = {}
+        """The last message of each of its own topics, without those that it has deleted."""
         self.got: dict[str, list[bytes]] = {}
+        self._written = 0
         self._subscribed = threading.Event()
-        self._paho = paho.Client(
-            CallbackAPIVersion.VERSION2, f"peer-{name}", clean_session=False, protocol=paho.MQTTv311
-        )
+        self._paho = OrderedClient(f"peer-{name}")
         self._paho.max_queued_messages_set(0)
         self._paho.reconnect_delay_set(1, 1)
         self._paho.on_connect = self._on_connect
         self._paho.on_subscribe = lambda *_: self._subscribed.set()
-        self._paho.on_publish = self._on_publish
         self._paho.on_message = self._on_message
         self._paho.connect("127.0.0.1", port)
         self._paho.loop_start()
@@ -143,9 +190,6 @@ class Peer:
         if not self._subscribed.is_set():
             self._paho.subscribe("load/#", 2)
 
-    def _on_publish(self, *_: Any) -> None:
-        self.acknowledged += 1
-
     def _on_message(self, _client: Any, _data: Any, message: paho.MQTTMessage) -> None:
         self.got.setdefault(message.topic, []).append(bytes(message.payload))
 
@@ -154,12 +198,36 @@ class Peer:
         for _ in range(count):
             payload = b"%d" % len(self.sent)
             self.sent.append(payload)
-            self._paho.publish(f"load/{self.name}", payload, 2)
+            self._paho.publish_in_order(f"load/{self.name}", payload)
+
+    def retain(self) -> None:
+        """Set or delete the retained message of one of its topics, and set that of the common
+        one."""
+        number = self._written = self._written + 1
+        topic = f"kept/{self.name}/{number % KEPT}"
+        # Each topic is deleted now and then, and set again.
+        payload = b"" if number // KEPT % 3 == 2 else b"%d" % number
+        self.retained[topic] = payload
+        if not payload:
+            del self.retained[topic]
+        self._paho.publish_in_order(topic, payload, retain=True)
+        self._paho.publish_in_order(COMMON, b"%s %d" % (self.name.encode(), number), retain=True)
 
     def close(self) -> None:
         """Disconnect."""
         self._paho.disconnect()
         self._paho.loop_stop()
+
+
+def retained(port: int) -> dict[str, bytes]:
+    """Return what a broker has retained below `kept/`, as a new subscriber gets it."""
+    with clients() as make:
+        client = make(port)
+        client.subscribe("kept/#", 2)
+        client.subscribe("end", 2)
+        client.done(client.publish("end", b"end", 2))
+        until(lambda: b"end" in client.payloads("end"), "all that is retained")
+        return {m.topic: m.payload for m in client.messages if m.topic.startswith("kept/")}
 
 
 class Bridged:
@@ -174,12 +242,14 @@ class Bridged:
             store.mkdir()
             each.configure(*LINES, f"persistence_location {store}/")
         self.cluster = Cluster(folder / "ours")
+        self.network: Helper | None = None
+        """Between the brokers of mqttree."""
         self.cables: list[Cable] = []
         self.gateways: list[Gateway] = []
         self.brokers: list[Broker] = []
         self.peers: list[Peer] = []
         self.disturbed: set[str] = set()
-        """Brokers that were killed or restarted."""
+        """Mosquittos that were restarted."""
         self.quiet = False
         """Whether no logs are printed at the end."""
 
@@ -196,17 +266,24 @@ class Bridged:
         for each in self.foreign:
             each.start()
             self.cables.append(Cable(each.port))
-        self.brokers = [self.cluster.add("--discovery", "static").up()]
-        seed = ("--discovery", "static", "--seed", self.brokers[0].address)
-        self.brokers.append(self.cluster.add(*seed).up())
+        first = self.cluster.add("--discovery", "static", start=False)
+        ports = dict(zip(("b0", "b1", "g0", "g1", "g2"), free_ports(2 + SITES), strict=True))
+        seed = ("--discovery", "static", "--seed", f"127.0.0.1:{ports['b0']}")
+        self.brokers = [first, self.cluster.add(*seed, start=False)]
         for number, cable in enumerate(self.cables):
             gateway = Gateway(
                 self.cluster.folder, f"g{number}", list(seed), cluster=self.cluster.cluster
             )
             gateway.foreign = f"mqtt://127.0.0.1:{cable.port}"
-            self.cluster.brokers.append(gateway)
             self.gateways.append(gateway)
-            gateway.start().up()
+            self.cluster.brokers.append(gateway)
+        members = self.cluster.brokers
+        for broker in members:
+            broker.flags += ("--advertise", f"127.0.0.1:{ports[broker.name]}")
+        self.network = Helper(relay.run, {each.name: each.port for each in members}, ports)
+        self.network.answer()
+        for broker in members:
+            broker.start().up()
         self.settle()
         sites: list[MosquittoBroker | Broker] = [*self.foreign, *self.brokers]
         for site in sites:
@@ -222,6 +299,8 @@ class Bridged:
             self.cluster.__exit__()
             for each in self.foreign:
                 each.__exit__()
+        if self.network is not None:
+            self.network.end()
 
     def settle(self) -> None:
         """Wait until brokers agree, and all legs are up."""
@@ -238,9 +317,10 @@ class Bridged:
         if kind == "connection":
             self.cables[number].reset()
             return f"the connection of {self.gateways[number].name} was reset"
+        if kind == "link":
+            return self._cut()
         if kind == "broker":
             broker = self.brokers[number % len(self.brokers)]
-            self.disturbed.add(broker.name)
             broker.kill()
             broker.start()
             return f"{broker.name} was killed"
@@ -250,22 +330,46 @@ class Bridged:
         foreign.start()
         return f"{foreign.name} was restarted"
 
+    def _cut(self) -> str:
+        """Reset a link, or cut a broker off from all others for a while; return a line about it."""
+        assert self.network is not None
+        names = [each.name for each in self.cluster.brokers]
+        one, other, *rest = self.rng.sample(names, len(names))
+        if self.rng.random() < 0.5:
+            self._tell(one, [other], "reset")
+            return f"the link between {one} and {other} was reset"
+        others, seconds = [other, *rest], self.rng.uniform(*CUT)
+        self._tell(one, others, "cut")
+        for peer in self.peers:
+            peer.publish(BURST)
+        time.sleep(seconds)
+        self._tell(one, others, "heal")
+        return f"{one} was cut off for {seconds:.1f} s"
+
+    def _tell(self, one: str, others: list[str], what: str) -> None:
+        assert self.network is not None
+        for other in others:
+            for order in relay.orders(one, other, what):
+                self.network.ask(order)
+
     def round(self, kind: str) -> str:
         """Publish before, during and after a fault, and wait until all is well again."""
         for peer in self.peers:
             peer.publish(BURST)
+            peer.retain()
         line = self.fault(kind)
         for peer in self.peers:
             peer.publish(BURST)
+            peer.retain()
         for broker in self.cluster.brokers:
             broker.up()
         self.settle()
         return line
 
     def check(self) -> list[str]:
-        """Return what is missing, came twice, or in another order, once all is there that will be.
-        Not looked at is the order of publishers whose broker was killed or restarted: they send
-        again what was not acknowledged."""
+        """Return what is missing, came twice or in another order, and what is not retained
+        everywhere, once all is there that will be. Not looked at is the order of publishers at a
+        Mosquitto that was restarted, which is its own matter."""
         wanted = {f"load/{peer.name}": peer.sent for peer in self.peers}
 
         def whole() -> bool:
@@ -287,6 +391,29 @@ class Bridged:
             for topic, sent in wanted.items():
                 ordered = topic.removeprefix("load/") not in self.disturbed
                 found += _wrong(peer.name, topic, sent, peer.got.get(topic, []), ordered)
+        return found + self._unequal()
+
+    def _unequal(self) -> list[str]:
+        """Return how the brokers differ in what they retain, once they are as equal as they get."""
+        wanted = {topic: value for peer in self.peers for topic, value in peer.retained.items()}
+        ports = {peer.name: peer.port for peer in self.peers}
+        ports |= {gateway.name: gateway.port for gateway in self.gateways}
+        found: list[str] = []
+
+        def equal() -> bool:
+            have = {name: retained(port) for name, port in ports.items()}
+            common = {each.pop(COMMON, b"") for each in have.values()}
+            found[:] = [f"{COMMON} is {sorted(common)}"] if len(common) > 1 else []
+            for name, values in have.items():
+                topics = sorted(t for t in wanted | values if wanted.get(t) != values.get(t))
+                found.extend(
+                    f"{name} retains {values.get(t)!r} of {t}, not {wanted.get(t)!r}"
+                    for t in topics
+                )
+            return not found
+
+        with suppress(AssertionError):
+            until(equal, "retained messages are equal everywhere", MERGED)
         return found
 
 

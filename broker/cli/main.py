@@ -392,7 +392,11 @@ def _add_federate(federate: Parser) -> None:
         metavar="federation|foreign",
         help="whose value stays if both sides have changed a retained topic (federation)",
     )
-    federate.add_argument("--mqtt", metavar="5|3.1.1|auto", help="version of MQTT there (auto)")
+    federate.add_argument(
+        "--mqtt",
+        metavar="VERSION",
+        help="version of MQTT there: 5, 3.1.1, 3.1.1-plain or auto (auto)",
+    )
     for flag, metavar, text in LEG_FLAGS:
         federate.add_argument(flag, metavar=metavar, help=text)
     federate.add_argument(

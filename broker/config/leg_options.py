@@ -23,7 +23,9 @@ __all__ = ["LEG_OPTIONS", "LegModel", "read_leg", "read_legs"]
 STARTS = {start.value: start for start in Start}
 RETAIN = [each.value for each in Retain]
 CONFLICT = [each.value for each in Conflict]
-VERSIONS = {"auto": 0, "5": 5, "3.1.1": 4}
+PLAIN = "3.1.1-plain"
+"""MQTT 3.1.1 without the bit of a bridge."""
+VERSIONS = {"auto": 0, "5": 5, "3.1.1": 4, PLAIN: 4}
 DEFAULT_RULE = "# both 2"
 MAX_NAME = 64
 """characters of a leg's name, which is in two client ids."""
@@ -83,6 +85,8 @@ class LegModel:
     """Lines of rules."""
     version: int = 0
     """Of MQTT: 5, 4 (3.1.1), or 0: 5 if the foreign broker knows it."""
+    plain: bool = False
+    """Whether MQTT 3.1.1 comes without the bit of a bridge."""
     password_file: Path | None = None
     cafile: Path | None = None
     cert: Path | None = None
@@ -223,6 +227,7 @@ def read_leg(values: Mapping[str, object], fail: Fail) -> LegModel:
         url,
         _topics(values.get("topic"), fail),
         VERSIONS[version],
+        version == PLAIN,
         password_file,
         _path(values, "cafile", fail),
         cert,

@@ -45,6 +45,7 @@ TAKEN = {
     "round_robin",
     "start_type",
     "threshold",
+    "try_private",
 }
 """Options of a bridge that have a counterpart; the last one of each counts."""
 NEEDLESS = {
@@ -60,7 +61,6 @@ NEEDLESS = {
     "local_cleansession",
     "local_clientid",
     "restart_timeout",
-    "try_private",
 }
 """Options of a bridge of which a leg has its own way. All others are named in a line: they need
 something done by hand (a folder of authorities, a local user), or have no counterpart."""
@@ -138,7 +138,8 @@ def _leg(name: str, bridge: Bridge, path: str, notes: list[str]) -> LegModel:
     tls = bool(cafile or identity) or options.get("bridge_tls_use_os_certs") == "true"
     if identity is not None and not knows_psk():
         raise ConfigError(f"{where}: bridge_psk needs Python 3.13 or newer")
-    version = options.get("bridge_protocol_version", "")
+    plain = options.get("try_private") == "false"
+    version = options.get("bridge_protocol_version", "mqttv311" if plain else "")
     if version and version not in VERSIONS:
         raise ConfigError(f"{where}: {shorten(version)} is no bridge_protocol_version")
     password = options.get("remote_password")
@@ -151,6 +152,7 @@ def _leg(name: str, bridge: Bridge, path: str, notes: list[str]) -> LegModel:
         url,
         tuple(bridge.topics),
         VERSIONS.get(version, 0),
+        plain,
         cafile=_path(cafile),
         cert=_path(options.get("bridge_certfile")),
         key=_path(options.get("bridge_keyfile")),

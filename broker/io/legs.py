@@ -168,6 +168,7 @@ def leg_settings(name: str, model: LegModel, config: NodeConfig) -> LegSettings:
         model.url.user,
         model.as_user,
         model.version,
+        plain=model.plain,
         probes=True,
         state_topic=state if valid_topic_name(state) else "",
         interest=model.interest,

@@ -105,7 +105,7 @@ class Leg:
         self._due = now  # to dial, to give up, or to ping
         self._heard = now  # when the foreign broker sent something last
         self._keep_alive = float(settings.keep_alive)
-        self._level = ProtocolLevel(settings.version)
+        self._level = ProtocolLevel(settings.version, plain=settings.plain)
         self._capabilities: Properties = {}  # of the foreign broker
         self._will = bool(settings.state_topic)  # it takes a retained will
         self._pair = SessionPair()

@@ -41,6 +41,8 @@ class LegSettings:
     """The user here, whose rules count; None: it may do everything."""
     version: int = 0
     """Of MQTT: 5, 4 (3.1.1), or 0: 5 if the foreign broker knows it."""
+    plain: bool = False
+    """Whether MQTT 3.1.1 comes without the bit of a bridge from the first CONNECT on."""
     keep_alive: int = 10
     """s."""
     probes: bool = False

@@ -11,17 +11,18 @@ version of MQTT, or without the bit of a bridge."""
 class ProtocolLevel:
     """The version of MQTT of one leg's next CONNECT."""
 
-    __slots__ = ("_answered", "_set", "_unanswered", "changed", "plain", "version")
+    __slots__ = ("_answered", "_plain", "_set", "_unanswered", "changed", "plain", "version")
 
-    def __init__(self, version: int) -> None:
-        """`version`: the one that is set, 5 or 4 (3.1.1); 0: it is found out."""
+    def __init__(self, version: int, *, plain: bool = False) -> None:
+        """`version`: the one that is set, 5 or 4 (3.1.1); 0: it is found out; `plain`: without the
+        bit of a bridge from the start."""
         self.version = version or 5
         """Of MQTT, 5 or 4 (3.1.1)."""
-        self.plain = False
+        self.plain = plain
         """Whether the foreign broker does not take the bridge's bit of MQTT 3.1.1."""
         self.changed = False
         """Whether the next CONNECT differs from the one that failed."""
-        self._set = version
+        self._set, self._plain = version, plain
         self._answered = False  # whether the CONNACK has come
         self._unanswered = 0  # CONNECT packets in a row without one
 
@@ -58,7 +59,7 @@ class ProtocolLevel:
             self.plain = True
         else:
             self.changed = False
-            self.version, self.plain = self._set or 5, False
+            self.version, self.plain = self._set or 5, self._plain
 
     def __str__(self) -> str:
         """How the leg connects, for people."""

@@ -283,6 +283,11 @@ class RetainedExchange:
         if self._watch.disordered:
             self._watch.disordered = False
             self._want(now)
+        if self._watch.uncertain:
+            self._watch.uncertain = False
+            if self._merge is not None:
+                # It was left out of this one.
+                self._merge.left = True
         if self._watch.unproven and self._prove_at is None:
             self._prove_at = now + PROVE_AFTER
 
@@ -316,7 +321,7 @@ class RetainedExchange:
             self._dropped = dropped
             self._want(now)
         if now >= self._wanted_at and now >= self._look_at:
-            if self._here.waiting and now < self._wait_until:
+            if (self._here.waiting or self._watch.repeating) and now < self._wait_until:
                 self._look_at = now + WAIT_LOOK
             else:
                 self._begin(None, now)
@@ -350,6 +355,8 @@ class RetainedExchange:
             version=self._version,
             names=names,
         )
+        # The answer may have been given before these took effect there.
+        self._merge.live.update(self._watch.unconfirmed())
         self._step_at = None
         self.sync.want(self._version, now)
 

@@ -55,6 +55,7 @@ class RetainedWatch:
         "_unnumbered",
         "disordered",
         "maybe",
+        "uncertain",
         "unproven",
     )
 
@@ -77,6 +78,14 @@ class RetainedWatch:
         """A message was confirmed behind which another one has come, or ahead of an older one:
         which of both is there is not known."""
 
+        self.uncertain = False
+        """A message was confirmed that may have been there before, and another one since."""
+
+    @property
+    def repeating(self) -> bool:
+        """Whether a message was sent again that is not confirmed."""
+        return any(each.repeated for sent in self._by_key.values() for each in sent)
+
     @property
     def numbered(self) -> bool:
         """Whether acknowledgements are waited for."""
@@ -90,6 +99,10 @@ class RetainedWatch:
     def waits(self, key: int) -> bool:
         """Return whether a message of a topic (`key`) is not confirmed."""
         return key in self._by_key
+
+    def unconfirmed(self) -> Iterable[int]:
+        """Return the keys of topics of which a message is not confirmed."""
+        return self._by_key.keys()
 
     def sent(
         self, topic: bytes, digest: int, packet_id: int, qos: int, *, repeated: bool = False
@@ -186,6 +199,7 @@ class RetainedWatch:
             each.superseded = each.qos != 2 or message.qos == 2
         if message.repeated or message.superseded:
             # It may have been there before, and something else since.
+            self.uncertain = self.uncertain or message.repeated
             return
         if not message.valid:
             for each in (*older, *newer):

@@ -551,6 +551,14 @@ def test_an_echo_is_dropped_where_there_is_no_no_local(qos: int) -> None:
     assert got == [b"1"]
 
 
+def test_a_plain_leg_connects_without_the_bit_of_a_bridge_from_the_start() -> None:
+    joined = Joined(version=4, plain=True)
+    joined.run()
+    assert joined.up
+    assert any("is up (MQTT 3.1.1 without the bit of a bridge)" in line for line in joined.log)
+    assert joined.leg.counters.failures == 0
+
+
 def settle(joined: Joined, client: FakeClient) -> list[Publish]:
     """Have a client acknowledge all that it gets; returns that."""
     got = []

@@ -133,6 +133,23 @@ def test_each_option_of_a_bridge_is_taken_needless_or_noted() -> None:
     assert not TAKEN & NEEDLESS
 
 
+@pytest.mark.parametrize(
+    ("lines", "version", "plain"),
+    [
+        ("", 0, False),
+        ("try_private true", 0, False),
+        ("try_private false", 4, True),
+        ("try_private false\nbridge_protocol_version mqttv50", 5, True),
+    ],
+)
+def test_a_bridge_that_does_not_say_what_it_is_becomes_a_plain_leg(
+    tmp_path: Path, lines: str, version: int, plain: bool
+) -> None:
+    (tmp_path / "m.conf").write_text(f"connection a\naddress h\ntopic # both\n{lines}\n")
+    leg = read_bridges(str(tmp_path / "m.conf"))[0]["a"]
+    assert (leg.version, leg.plain) == (version, plain)
+
+
 def test_a_bridge_by_a_key_that_both_know_needs_a_newer_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from broker.leg.retained_base import own
 from broker.leg.retained_exchange import PERIOD, PROVE_AFTER, PROVE_PAUSE, SOON
 from broker.leg.retained_rules import Conflict, Retain
 from broker.leg.sync_session import QUIET
-from broker.wire import Property, Publish, Pubrel
+from broker.wire import Property, Pubcomp, Publish, Pubrel, encode_packet
 from tests.unit.leg_harness import Joined
 
 MERGED = LONGEST + SOON + 4 * QUIET + 20
@@ -432,6 +432,23 @@ def test_a_merge_looks_at_few_topics_in_one_turn(monkeypatch: pytest.MonkeyPatch
     joined.advance(QUIET + 10)
     assert len(retained(joined.there)) == 1000
     assert 0 < most <= 200
+
+
+def test_a_value_on_its_way_as_a_merge_begins_is_not_undone_by_an_older_answer() -> None:
+    """The foreign broker has said what it retained before the value took effect there, and
+    confirms the value before that answer is looked at."""
+    joined = in_common("a")
+    exchange, now = joined.exchange, joined.here.now
+    put(joined.here, "a", b"new")
+    packet = encode_packet(Publish("a", b"new", 2, True, packet_id=7), 5)
+    exchange.outgoing(packet, packet, now)
+    exchange._begin(None, now)
+    merge = exchange._merge
+    assert merge is not None
+    exchange.acknowledged(encode_packet(Pubcomp(7), 5), now)
+    merge.arrived(Publish("a", b"old", 0, True), now)
+    assert merge.take_deeds() == []
+    assert retained(joined.here) == {"a": b"new"}
 
 
 # ---------------------------------------------------------------- any schedule

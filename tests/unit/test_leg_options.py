@@ -66,7 +66,10 @@ legs:
         ("legs: {x: {broker: h, topic: []}}", "has no rule: nothing would cross"),
         ("legs: {x: {broker: h, topic: '$SYS/# out'}}", "begins with $: nobody may publish it"),
         ("legs: {x: {broker: h, topic: '$share/g/a in'}}", "cannot come in: a shared"),
-        ("legs: {x: {broker: h, mqtt: 4}}", "legs.x.mqtt: must be one of auto, 5, 3.1.1, not '4'"),
+        (
+            "legs: {x: {broker: h, mqtt: 4}}",
+            "legs.x.mqtt: must be one of auto, 5, 3.1.1, 3.1.1-plain, not '4'",
+        ),
         ("legs: {x: {broker: h, key: k}}", "legs.x.key: is of no use without cert"),
         ("legs: {x: {broker: h, password-file: p}}", "is of no use without a user"),
         ("legs: {x: {broker: 'mqtt://u@h', password-file: /nix}}", "password-file: cannot read"),
