@@ -327,6 +327,7 @@ def _add_run(run: Parser) -> None:
 
 
 LEG_FLAGS = (
+    ("--mqtt", "VERSION", "version of MQTT there: 5, 3.1.1, 3.1.1-plain or auto (auto)"),
     ("--max-qos", "0|1|2", "highest QoS of messages that cross (2)"),
     ("--start", "automatic|lazy|once", "connected always, while messages cross, or until lost"),
     ("--idle-timeout", "S", "s without messages after which a lazy leg disconnects (60)"),
@@ -391,11 +392,6 @@ def _add_federate(federate: Parser) -> None:
         "--conflict",
         metavar="federation|foreign",
         help="whose value stays if both sides have changed a retained topic (federation)",
-    )
-    federate.add_argument(
-        "--mqtt",
-        metavar="VERSION",
-        help="version of MQTT there: 5, 3.1.1, 3.1.1-plain or auto (auto)",
     )
     for flag, metavar, text in LEG_FLAGS:
         federate.add_argument(flag, metavar=metavar, help=text)
