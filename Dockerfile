@@ -13,6 +13,7 @@ COPY stp stp
 COPY discovery discovery
 COPY routing routing
 COPY federator federator
+COPY placement placement
 COPY broker broker
 COPY mqttree mqttree
 COPY bench bench

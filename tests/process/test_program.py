@@ -481,7 +481,16 @@ def test_the_wheel_is_typed_and_runs_a_users_program(tmp_path: Path) -> None:
     """What `pip install` brings has the types, and a user's program is checked and runs with it."""
     source, site, wheels = tmp_path / "source", tmp_path / "site", tmp_path / "wheels"
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for package in ("mqttree", "broker", "bench", "stp", "discovery", "routing", "federator"):
+    for package in (
+        "mqttree",
+        "broker",
+        "bench",
+        "stp",
+        "discovery",
+        "routing",
+        "federator",
+        "placement",
+    ):
         shutil.copytree(ROOT / package, source / package, ignore=ignored)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)

@@ -15,7 +15,7 @@ from tests.kit.attribute_chains import Project
 
 ROOT = Path(__file__).resolve().parents[2]
 
-PACKAGES = ("mqttree", "bench", "broker", "routing", "stp", "discovery", "federator")
+PACKAGES = ("mqttree", "bench", "broker", "routing", "stp", "discovery", "federator", "placement")
 
 # Only these wait, open sockets, read clocks or make up randomness; everything else is handed what
 # it needs. The measuring tools are drivers altogether.

@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-PACKAGES = ("broker", "stp", "discovery", "routing", "federator", "mqttree", "bench")
+PACKAGES = ("broker", "stp", "discovery", "routing", "federator", "placement", "mqttree", "bench")
 
 FEW = 2
 """So many parameters explain themselves by name and type."""

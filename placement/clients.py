@@ -1,0 +1,183 @@
+"""The clients that are placed: who has which topics at which broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from placement.greedy import Assignment, greedy, greedy_items
+from placement.state import Placement, Topic
+
+GAMMA = 1.1
+"""How many times its due a broker may have of what goes out to subscribers."""
+
+SESSIONS = 4
+"""Connections of a client at most."""
+
+Session = tuple[str, tuple[str, ...]]
+"""A broker, and a client's topics there."""
+
+_SLOT = [bytes([slot]) for slot in range(256)]
+
+
+class _Client:
+    """The topics of a client, and for each of them the slot of its broker."""
+
+    __slots__ = ("slots", "topics")
+
+    def __init__(self, topics: tuple[Topic, ...], slots: bytes) -> None:
+        self.topics = topics
+        self.slots = slots
+
+
+class Clients:
+    """Places clients that come and forgets those that leave."""
+
+    def __init__(self, placement: Placement, gamma: float = GAMMA, by_load: bool = True) -> None:
+        """Begin without clients.
+
+        `placement`: the brokers and topics, in which clients are counted; `gamma`: how many times
+        its due a broker may have; `by_load`: as for `greedy`.
+        """
+        self.placement = placement
+        self.gamma = gamma
+        self.by_load = by_load
+        self.sessions = 0
+        """connections of all clients together."""
+        self._clients: dict[str, _Client] = {}
+        # Slot -> the clients that have a session there.
+        self._at: dict[int, set[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __contains__(self, client: str) -> bool:
+        return client in self._clients
+
+    def join(
+        self,
+        client: str,
+        topics: Iterable[str],
+        sessions: int = SESSIONS,
+        avoid: Iterable[str] = (),
+    ) -> list[Session]:
+        """Place a client; return its sessions. One that is there already is placed again. Raises
+        ValueError if no broker takes clients.
+
+        `client`: its id; `topics`: what it subscribes to; `sessions`: connections at most, at least
+        1; `avoid`: ids of brokers that it cannot reach.
+        """
+        if client in self._clients:
+            self.leave(client)
+        placement = self.placement
+        # A topic that is named twice is one subscription.
+        found = placement.known(dict.fromkeys(topics))
+        try:
+            where = greedy(placement, found, sessions, self.gamma, self.by_load, self._mask(avoid))
+        except ValueError:
+            placement.forget(found)
+            raise
+        return self._settle(client, where)
+
+    def join_items(
+        self,
+        client: str,
+        items: Sequence[Sequence[str]],
+        sessions: int = SESSIONS,
+        avoid: Iterable[str] = (),
+    ) -> list[Session]:
+        """Place a client some of whose topics have to stay together, as those of one filter.
+
+        `client`, `sessions`, `avoid`: as for `join`; `items`: topics that stay together, no topic
+        in two of them. Raises ValueError as `join` does.
+        """
+        if client in self._clients:
+            self.leave(client)
+        placement = self.placement
+        found = [tuple(placement.known(dict.fromkeys(item))) for item in items if item]
+        mask = self._mask(avoid)
+        try:
+            where = greedy_items(placement, found, sessions, self.gamma, self.by_load, mask)
+        except ValueError:
+            for item in found:
+                placement.forget(item)
+            raise
+        return self._settle(client, where)
+
+    def attach(self, client: str, sessions: Iterable[Session]) -> None:
+        """Note a client that is where it is. Raises KeyError if a broker is not there.
+
+        `client`: its id; `sessions`: brokers, each with the client's topics there.
+        """
+        slots = self.placement.slots
+        there: Assignment = {}
+        for broker, topics in sessions:
+            there.setdefault(slots[broker], []).extend(map(self.placement.topic, topics))
+        if client in self._clients:
+            self.leave(client)
+        self._settle(client, there)
+
+    def leave(self, client: str) -> None:
+        """Forget a client and its subscriptions. Raises KeyError if it is not there."""
+        there = self._clients.pop(client)
+        displace = self.placement.displace
+        for topic, slot in zip(there.topics, there.slots, strict=True):
+            displace(topic, slot)
+        for slot in set(there.slots):
+            self.sessions -= 1
+            self._at[slot].discard(client)
+
+    def sessions_of(self, client: str) -> list[Session]:
+        """Return where a client is. Raises KeyError if it is not there."""
+        there = self._clients[client]
+        found: dict[int, list[str]] = {}
+        for topic, slot in zip(there.topics, there.slots, strict=True):
+            found.setdefault(slot, []).append(topic.name)
+        name = self.placement.names.__getitem__
+        return [(str(name(slot)), tuple(topics)) for slot, topics in found.items()]
+
+    def at(self, broker: str) -> frozenset[str]:
+        """Return the clients that have a session at a broker. Raises KeyError if it is not
+        there."""
+        return frozenset(self._at.get(self.placement.slots[broker], ()))
+
+    def fail(self, broker: str) -> dict[str, tuple[str, ...]]:
+        """Remove a broker; return its clients, each with the topics that it had there: they are
+        placed nowhere. Raises KeyError if the broker is not there."""
+        slot = self.placement.slots[broker]
+        orphans: dict[str, tuple[str, ...]] = {}
+        for client in sorted(self._at.pop(slot, ())):
+            there = self._clients[client]
+            pairs = list(zip(there.topics, there.slots, strict=True))
+            orphans[client] = tuple(topic.name for topic, at in pairs if at == slot)
+            there.topics = tuple(topic for topic, at in pairs if at != slot)
+            there.slots = bytes(at for _, at in pairs if at != slot)
+            self.sessions -= 1
+        self.placement.fail(broker)
+        return orphans
+
+    def _mask(self, brokers: Iterable[str]) -> int:
+        slots = self.placement.slots
+        mask = 0
+        for broker in brokers:
+            if broker in slots:
+                mask |= 1 << slots[broker]
+        return mask
+
+    def _settle(self, client: str, assignment: Assignment) -> list[Session]:
+        """Count a client's subscriptions where it is placed."""
+        placement = self.placement
+        place = placement.place
+        names = placement.names
+        all_topics: list[Topic] = []
+        slots = b""
+        found: list[Session] = []
+        for slot, topics in assignment.items():
+            for topic in topics:
+                place(topic, slot)
+            all_topics += topics
+            slots += _SLOT[slot] * len(topics)
+            self._at.setdefault(slot, set()).add(client)
+            found.append((str(names[slot]), tuple([topic.name for topic in topics])))
+        self._clients[client] = _Client(tuple(all_topics), slots)
+        self.sessions += len(assignment)
+        return found

@@ -1,0 +1,168 @@
+"""Where a client that comes is placed, broker by broker: each time the one where most of what is
+left costs nothing further.
+
+This is algorithm 1 of the paper as the placements that its authors published show it
+(docs/decisions/0048 has where its text differs). A broker takes part while its share of what goes
+out to subscribers is below `gamma` times its due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from placement.state import LANE_BITS, Placement, Topic
+
+Item = tuple[Topic, ...]
+"""Topics of a client that stay together on one broker."""
+
+Assignment = dict[int, list[Topic]]
+"""The slots where a client is placed -> its topics there, in the order in which they were."""
+
+_LANE = (1 << LANE_BITS) - 1
+
+
+def fair_slots(
+    placement: Placement, aeo: Sequence[float], gamma: float, avoid: int = 0
+) -> list[int]:
+    """Return the slots that may take a client; the one with the least load where none is below
+    its bound. Raises ValueError if there is no broker to choose from.
+
+    `placement`: the brokers; `aeo`: their loads by slot (messages/s to subscribers); `gamma`: how
+    many times its due a broker may have; `avoid`: a mask of slots that are not asked.
+    """
+    # The order of operations is that of the published placements.
+    total = sum(aeo)
+    opened = placement.open
+    if avoid:
+        opened = [slot for slot in opened if not avoid >> slot & 1]
+    if total == 0 and opened:
+        return opened
+    if placement.uniform:
+        bound = gamma * total / max(len(placement.open), 1)
+        found = [slot for slot in opened if aeo[slot] < bound]
+    else:
+        capacities = placement.capacities
+        due = gamma * total / sum(capacities[slot] for slot in placement.open)
+        found = [slot for slot in opened if aeo[slot] < due * capacities[slot]]
+    return found or [least_loaded(placement, aeo, opened)]
+
+
+def least_loaded(placement: Placement, aeo: Sequence[float], slots: Sequence[int]) -> int:
+    """Return which slot has the least load for its capacity, the lowest of equal ones. Raises
+    ValueError if there are none.
+
+    `placement`: the brokers; `aeo`: their loads by slot (messages/s); `slots`: those to look at.
+    """
+    if not slots:
+        raise ValueError("no broker takes clients")
+    capacities = placement.capacities
+    return min(slots, key=lambda slot: aeo[slot] / capacities[slot])
+
+
+def greedy(
+    placement: Placement,
+    topics: Sequence[Topic],
+    sessions: int,
+    gamma: float,
+    by_load: bool = True,
+    avoid: int = 0,
+) -> Assignment:
+    """Return where a client's topics should be; nothing is changed. Raises ValueError if no broker
+    takes clients.
+
+    `placement`: what is there; `topics`: different ones; `sessions`: how many brokers at most, at
+    least 1; `gamma`: how many times its due a broker may have; `by_load`: of brokers that cost the
+    same, the one with the least load, else the lowest slot; `avoid`: a mask of slots.
+    """
+    if placement.fractions:
+        items = [(topic,) for topic in topics]
+        return greedy_items(placement, items, sessions, gamma, by_load, avoid)
+    aeo = placement.aeo.copy()
+    left = list(topics)
+    used: Assignment = {}
+    while left:
+        fair = fair_slots(placement, aeo, gamma, avoid)
+        hits = 0
+        for topic in left:
+            hits += topic.lanes
+        # What costs least is where most is spared; `hits` has all brokers at once.
+        spared = [hits >> slot * LANE_BITS & _LANE for slot in fair]
+        most = max(spared)
+        if by_load:
+            equal = [slot for slot, part in zip(fair, spared, strict=True) if part == most]
+            chosen = equal[0] if len(equal) == 1 else least_loaded(placement, aeo, equal)
+        else:
+            chosen = fair[spared.index(most)]
+        taken = used.get(chosen)
+        if taken is None:
+            taken = used[chosen] = []
+        if len(used) == sessions:
+            taken += left
+            break
+        costs = [topic.cost(chosen) for topic in left]
+        least = min(costs)
+        rest = []
+        for topic, cost in zip(left, costs, strict=True):
+            if cost == least:
+                taken.append(topic)
+                aeo[chosen] += topic.weight
+            else:
+                rest.append(topic)
+        left = rest
+    return used
+
+
+def item_costs(placement: Placement, item: Item) -> list[float]:
+    """Return the traffic between brokers that a subscriber of an item adds, by slot (messages/s).
+
+    `placement`: what is there; `item`: topics that stay together.
+    """
+    slots = range(len(placement.names))
+    if len(item) == 1:
+        (topic,) = item
+        return [topic.cost(slot) for slot in slots]
+    return [sum(topic.cost(slot) for topic in item) for slot in slots]
+
+
+def greedy_items(
+    placement: Placement,
+    items: Sequence[Item],
+    sessions: int,
+    gamma: float,
+    by_load: bool = True,
+    avoid: int = 0,
+) -> Assignment:
+    """Return the same as `greedy` for topics some of which stay together, and for any rates.
+
+    `placement`, `sessions`, `gamma`, `by_load`, `avoid`: as for `greedy`; `items`: topics that
+    stay together, no topic in two of them. Raises ValueError if no broker takes clients.
+    """
+    aeo = placement.aeo.copy()
+    left = [(item, item_costs(placement, item)) for item in items]
+    used: Assignment = {}
+    while left:
+        fair = fair_slots(placement, aeo, gamma, avoid)
+        sums = [sum(costs[slot] for _, costs in left) for slot in fair]
+        least = min(sums)
+        if by_load:
+            equal = [slot for slot, cost in zip(fair, sums, strict=True) if cost == least]
+            chosen = equal[0] if len(equal) == 1 else least_loaded(placement, aeo, equal)
+        else:
+            chosen = fair[sums.index(least)]
+        taken = used.setdefault(chosen, [])
+        if len(used) == sessions:
+            for item, _ in left:
+                taken += item
+            break
+        least = min(costs[chosen] for _, costs in left)
+        rest = []
+        for entry in left:
+            item, costs = entry
+            if costs[chosen] == least:
+                taken += item
+                for topic in item:
+                    aeo[chosen] += topic.weight
+            else:
+                rest.append(entry)
+        left = rest
+    return used

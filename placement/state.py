@@ -1,0 +1,461 @@
+"""What is placed where, and the traffic that follows (equations 8 to 10 in their general form).
+
+A broker that has a subscriber of a topic gets every message of it that is published elsewhere. All
+sums are kept up with each change, at the cost of the topics that it names; `recomputed` has them
+from nothing, for tests.
+
+A broker has a *slot*, a small number: it is the bit in masks and the index in lists. Slots of
+brokers that went are given again. The brokers' order, which decides ties, is that of their slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from placement.figures import Figures
+
+MOST_BROKERS: Final = 256
+"""so that a slot is one byte."""
+
+EVERYWHERE: Final = -1
+"""The mask of all slots, also of those that no broker has yet."""
+
+LANE_BITS: Final = 48
+"""bits of a broker in `Topic.lanes`."""
+
+LANE_RATE: Final = 1 << 32
+"""A rate from here on has no lanes; 65,536 topics of a client can be added up."""
+
+
+class Topic:
+    """A topic: who publishes it where, and how many subscribe to it where."""
+
+    __slots__ = (
+        "announced",
+        "counts",
+        "expected",
+        "free",
+        "lanes",
+        "name",
+        "present",
+        "publishers",
+        "weight",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        # Slot -> messages/s that are published there; 0 for a publisher that is silent.
+        self.publishers: dict[int, float] = {}
+        # Messages/s while nobody publishes it, if that is known beforehand.
+        self.expected: float = 0
+        # Messages/s that each of its subscribers gets.
+        self.weight: float = 0
+        # Subscriptions by slot; shorter than there are slots until one is needed.
+        self.counts: list[int] = []
+        # Slots with a subscription that is counted.
+        self.present = 0
+        # Slots with a subscriber of which no more is known.
+        self.announced = 0
+        # Slots where a further subscriber adds no traffic between brokers.
+        self.free = EVERYWHERE
+        # What a subscriber spares, `LANE_BITS` for each slot; -1 if rates are no integers.
+        self.lanes = 0
+
+    def active(self) -> int:
+        """Return the slots that have a subscriber."""
+        return self.present | self.announced
+
+    def cost(self, slot: int) -> float:
+        """Return the traffic between brokers that a subscriber at a slot adds (messages/s)."""
+        if self.free >> slot & 1:
+            return 0
+        return self.weight - self.publishers.get(slot, 0)
+
+    def inflow(self, slot: int) -> float:
+        """Return the messages/s that are published at other brokers than a slot's."""
+        return sum(rate for at, rate in self.publishers.items() if at != slot)
+
+
+class Placement:
+    """The brokers, the topics, and the traffic of both.
+
+    Rates are messages/s. Give integers (in any unit) where you can: sums are exact then, and
+    placing is faster.
+    """
+
+    def __init__(self, affinity: bool = False) -> None:
+        """Make a placement without brokers.
+
+        `affinity`: a subscriber of a topic that nobody publishes yet belongs to its other
+        subscribers (for subscribers that come before publishers).
+        """
+        self.affinity = affinity
+        self.topics: dict[str, Topic] = {}
+        self.slots: dict[str, int] = {}
+        self.names: list[str | None] = []
+        self.capacities: list[float] = []
+        # Slots that take clients, in order.
+        self.open: list[int] = []
+        self.uniform = True
+        """whether all brokers that take clients have the same capacity."""
+        self.fractions = 0
+        """topics without lanes."""
+        self.aei: list[float] = []
+        self.aeo: list[float] = []
+        self.aii: list[float] = []
+        self.aio: list[float] = []
+        self.internal: float = 0
+        self._drained: set[int] = set()
+        self._subscribed: list[set[Topic]] = []
+        self._published: list[set[Topic]] = []
+
+    # Brokers.
+
+    def add_broker(self, broker: str, capacity: float = 1.0) -> int:
+        """Add a broker without clients; return its slot. Raises ValueError if it is there already,
+        or if there are too many.
+
+        `capacity`: the part of the load that it should have, compared with the others; above 0.
+        """
+        _check_capacity(capacity)
+        if broker in self.slots:
+            raise ValueError(f"broker {broker} is there already")
+        slot = next((i for i, name in enumerate(self.names) if name is None), len(self.names))
+        if slot == MOST_BROKERS:
+            raise ValueError(f"there are more than {MOST_BROKERS} brokers")
+        if slot == len(self.names):
+            self.names.append(None)
+            self.capacities.append(0.0)
+            for kind in (self.aei, self.aeo, self.aii, self.aio):
+                kind.append(0)
+            self._subscribed.append(set())
+            self._published.append(set())
+        self.slots[broker] = slot
+        self.names[slot] = broker
+        self.capacities[slot] = capacity
+        self._reopen()
+        return slot
+
+    def fail(self, broker: str) -> None:
+        """Remove a broker and all that is subscribed and published there. Raises KeyError if it is
+        not there."""
+        slot = self.slots[broker]
+        for topic in list(self._published[slot]):
+            self._drop_publisher(topic, slot)
+        for topic in list(self._subscribed[slot]):
+            topic.announced &= ~(1 << slot)
+            topic.present &= ~(1 << slot)
+            if slot < len(topic.counts):
+                topic.counts[slot] = 0
+            self._deactivate(topic, slot)
+            self._refresh(topic)
+            self._forget(topic)
+        # Sums of floats end near 0, not at it.
+        for kind in (self.aei, self.aeo, self.aii, self.aio):
+            kind[slot] = 0
+        del self.slots[broker]
+        self.names[slot] = None
+        self._drained.discard(slot)
+        self._reopen()
+
+    def set_capacity(self, broker: str, capacity: float) -> None:
+        """Change the part of the load that a broker should have. Raises KeyError if the broker is
+        not there, ValueError if the capacity is not above 0.
+
+        `broker`: its id; `capacity`: compared with those of the others.
+        """
+        _check_capacity(capacity)
+        self.capacities[self.slots[broker]] = capacity
+        self._reopen()
+
+    def drain(self, broker: str, drained: bool = True) -> None:
+        """Let a broker get no further client, or let it get some again. Raises KeyError if it is
+        not there.
+
+        `drained`: whether it gets none.
+        """
+        slot = self.slots[broker]
+        (self._drained.add if drained else self._drained.discard)(slot)
+        self._reopen()
+
+    def _reopen(self) -> None:
+        self.open = sorted(slot for slot in self.slots.values() if slot not in self._drained)
+        self.uniform = len({self.capacities[slot] for slot in self.open}) <= 1
+
+    # Topics.
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic, which is made if it is not there."""
+        found = self.topics.get(name)
+        if found is None:
+            found = self.topics[name] = Topic(name)
+        return found
+
+    def known(self, names: Iterable[str]) -> list[Topic]:
+        """Return the topics with these names, in the same order; those that are not there are
+        made."""
+        there = self.topics
+        found = []
+        for name in names:
+            topic = there.get(name)
+            found.append(self.topic(name) if topic is None else topic)
+        return found
+
+    def forget(self, topics: Iterable[Topic]) -> None:
+        """Drop those topics that nobody publishes, wants or expects."""
+        for topic in topics:
+            self._forget(topic)
+
+    def expect(self, topic: str, rate: float) -> None:
+        """Note what a topic will carry when it is published; counts as its rate until then.
+
+        `topic`: its name; `rate`: messages/s, 0 to take it back.
+        """
+        found = self.topic(topic)
+        before = found.weight
+        found.expected = rate
+        self._refresh(found)
+        self._reload(found, before)
+        self._forget(found)
+
+    def publish(self, topic: str, broker: str, rate: float) -> None:
+        """Set the rate at which a topic is published at a broker. Raises KeyError if the broker is
+        not there, ValueError if the rate is below 0.
+
+        `topic`: its name; `broker`: an id; `rate`: messages/s of all publishers there together, 0
+        if they are silent.
+        """
+        if not 0 <= rate < float("inf"):
+            raise ValueError(f"{rate} is no rate of a topic")
+        slot = self.slots[broker]
+        found = self.topic(topic)
+        self._published[slot].add(found)
+        self._set_rate(found, slot, rate)
+
+    def unpublish(self, topic: str, broker: str) -> None:
+        """Remove the publishers of a topic at a broker; nothing happens if there are none. Raises
+        KeyError if the broker is not there.
+
+        `topic`: its name; `broker`: an id.
+        """
+        slot = self.slots[broker]
+        found = self.topics.get(topic)
+        if found is None or slot not in found.publishers:
+            return
+        self._drop_publisher(found, slot)
+
+    def subscribe(self, topic: str, broker: str, n: int = 1) -> None:
+        """Add subscriptions to a topic at a broker. Raises KeyError if the broker is not there,
+        ValueError if n is below 1.
+
+        `topic`: its name; `broker`: an id; `n`: how many.
+        """
+        if n < 1:
+            raise ValueError(f"{n} subscriptions cannot be added")
+        self.place(self.topic(topic), self.slots[broker], n)
+
+    def unsubscribe(self, topic: str, broker: str, n: int = 1) -> None:
+        """Remove subscriptions to a topic at a broker. Raises KeyError if the broker is not there,
+        ValueError if there are fewer than n.
+
+        `topic`: its name; `broker`: an id; `n`: how many.
+        """
+        slot = self.slots[broker]
+        found = self.topics.get(topic)
+        if n < 1 or found is None or slot >= len(found.counts) or found.counts[slot] < n:
+            raise ValueError(f"{topic} has no {n} subscriptions at {broker}")
+        self.displace(found, slot, n)
+
+    def announce(self, topic: str, broker: str, wanted: bool = True) -> None:
+        """Note whether a broker has a subscriber of a topic, of which no more is known: the topic
+        is sent there, and nothing counts as sent to subscribers. Raises KeyError if the broker is
+        not there.
+
+        `topic`: its name; `broker`: an id; `wanted`: whether there is a subscriber.
+        """
+        slot = self.slots[broker]
+        found = self.topic(topic)
+        bit = 1 << slot
+        if wanted and not found.announced & bit:
+            if not found.present & bit:
+                self._activate(found, slot)
+            found.announced |= bit
+        elif not wanted and found.announced & bit:
+            found.announced &= ~bit
+            if not found.present & bit:
+                self._deactivate(found, slot)
+        self._refresh(found)
+        self._forget(found)
+
+    # What strategies use: topics and slots themselves.
+
+    def place(self, topic: Topic, slot: int, n: int = 1) -> None:
+        """Add subscriptions.
+
+        `topic`: one of this placement; `slot`: of its broker; `n`: how many.
+        """
+        if topic.present >> slot & 1:
+            topic.counts[slot] += n
+        else:
+            if slot >= len(topic.counts):
+                topic.counts += [0] * (slot + 1 - len(topic.counts))
+            topic.counts[slot] = n
+            if not topic.announced >> slot & 1:
+                self._activate(topic, slot)
+            topic.present |= 1 << slot
+            self._refresh(topic)
+        self.aeo[slot] += topic.weight * n
+
+    def displace(self, topic: Topic, slot: int, n: int = 1) -> None:
+        """Remove subscriptions that there are.
+
+        `topic`: one of this placement; `slot`: of its broker; `n`: how many.
+        """
+        topic.counts[slot] -= n
+        self.aeo[slot] -= topic.weight * n
+        if not topic.counts[slot]:
+            topic.present &= ~(1 << slot)
+            if not topic.announced >> slot & 1:
+                self._deactivate(topic, slot)
+            self._refresh(topic)
+            self._forget(topic)
+
+    def figures(self) -> Figures:
+        """Return the traffic, with the brokers in the order of their slots."""
+        slots = sorted(self.slots.values())
+        aei, aeo, aii, aio = (
+            tuple(kind[slot] for slot in slots) for kind in (self.aei, self.aeo, self.aii, self.aio)
+        )
+        names = tuple(self._name(slot) for slot in slots)
+        return Figures(names, aei, aeo, aii, aio, self.internal)
+
+    def recomputed(self) -> Figures:
+        """Return what `figures` should be, found from the topics alone: for checks."""
+        slots = sorted(self.slots.values())
+        aei, aeo, aii, aio = (dict.fromkeys(slots, 0.0) for _ in range(4))
+        for topic in self.topics.values():
+            total = sum(topic.publishers.values()) if topic.publishers else topic.expected
+            for slot in slots:
+                aei[slot] += topic.publishers.get(slot, 0)
+                count = topic.counts[slot] if slot < len(topic.counts) else 0
+                aeo[slot] += count * total
+                if not count and not topic.announced >> slot & 1:
+                    continue
+                for at, rate in topic.publishers.items():
+                    if at != slot:
+                        aii[slot] += rate
+                        aio[at] += rate
+        kinds = [tuple(kind.values()) for kind in (aei, aeo, aii, aio)]
+        names = tuple(self._name(slot) for slot in slots)
+        return Figures(names, kinds[0], kinds[1], kinds[2], kinds[3], sum(aii.values()))
+
+    # What changes with a topic.
+
+    def _name(self, slot: int) -> str:
+        name = self.names[slot]
+        assert name is not None
+        return name
+
+    def _activate(self, topic: Topic, slot: int) -> None:
+        """A broker without a subscriber of a topic gets one."""
+        self._subscribed[slot].add(topic)
+        for at, rate in topic.publishers.items():
+            if at != slot:
+                self.aio[at] += rate
+                self.aii[slot] += rate
+                self.internal += rate
+
+    def _deactivate(self, topic: Topic, slot: int) -> None:
+        """A broker loses its last subscriber of a topic."""
+        self._subscribed[slot].discard(topic)
+        for at, rate in topic.publishers.items():
+            if at != slot:
+                self.aio[at] -= rate
+                self.aii[slot] -= rate
+                self.internal -= rate
+
+    def _set_rate(self, topic: Topic, slot: int, rate: float) -> None:
+        """Change the rate of a topic at a broker, and all that follows from it."""
+        more = rate - topic.publishers.get(slot, 0)
+        topic.publishers[slot] = rate
+        self.aei[slot] += more
+        receivers = topic.active() & ~(1 << slot)
+        for at in bits(receivers):
+            self.aii[at] += more
+        crossing = more * receivers.bit_count()
+        self.aio[slot] += crossing
+        self.internal += crossing
+        before = topic.weight
+        self._refresh(topic)
+        self._reload(topic, before)
+
+    def _drop_publisher(self, topic: Topic, slot: int) -> None:
+        """Forget the publishers of a topic at a broker."""
+        self._set_rate(topic, slot, 0)
+        del topic.publishers[slot]
+        self._published[slot].discard(topic)
+        before = topic.weight
+        self._refresh(topic)
+        self._reload(topic, before)
+        self._forget(topic)
+
+    def _reload(self, topic: Topic, before: float) -> None:
+        """A topic's subscribers get it at another rate than before."""
+        more = topic.weight - before
+        if more:
+            for slot in bits(topic.present):
+                self.aeo[slot] += more * topic.counts[slot]
+
+    def _refresh(self, topic: Topic) -> None:
+        """Find again what a subscriber costs where."""
+        publishers = topic.publishers
+        active = topic.present | topic.announced
+        topic.weight = weight = sum(publishers.values()) if publishers else topic.expected
+        if publishers:
+            free = active if weight else EVERYWHERE
+            for slot in publishers:
+                if not topic.inflow(slot):
+                    free |= 1 << slot
+        else:
+            free = active if self.affinity and active and weight else EVERYWHERE
+        topic.free = free
+        self.fractions -= topic.lanes < 0
+        topic.lanes = self._lanes(topic)
+        self.fractions += topic.lanes < 0
+
+    def _lanes(self, topic: Topic) -> int:
+        weight = topic.weight
+        if topic.free == EVERYWHERE or not weight:
+            return 0
+        whole = int(weight)
+        if whole != weight or weight >= LANE_RATE:
+            return -1
+        lanes = 0
+        for slot in bits(topic.free):
+            lanes |= whole << slot * LANE_BITS
+        if len(topic.publishers) > 1:
+            for slot, rate in topic.publishers.items():
+                if int(rate) != rate:
+                    return -1
+                if not topic.free >> slot & 1:
+                    lanes |= int(rate) << slot * LANE_BITS
+        return lanes
+
+    def _forget(self, topic: Topic) -> None:
+        """Drop a topic of which nothing is left."""
+        if not (topic.present or topic.announced or topic.publishers or topic.expected):
+            self.topics.pop(topic.name, None)
+
+
+def bits(mask: int) -> Iterator[int]:
+    """Return the slots of a mask, lowest first."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
+
+
+def _check_capacity(capacity: float) -> None:
+    if not 0 < capacity < float("inf"):
+        raise ValueError(f"{capacity} is no capacity of a broker")

@@ -1,0 +1,77 @@
+"""The ways to place a client that comes, by name."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from placement.greedy import Assignment, greedy
+from placement.state import Placement, Topic
+
+Strategy = Callable[[Placement, Sequence[Topic], int, float], Assignment]
+"""(what is there, the client's topics, connections at most, gamma) -> where they go. What is there
+does not change. Raises ValueError if no broker takes clients."""
+
+
+def best_matching(
+    placement: Placement, topics: Sequence[Topic], sessions: int, gamma: float
+) -> Assignment:
+    """Return the one broker where a client costs least, the lowest of equal ones (equation 11).
+
+    `placement`, `topics`, `gamma`: as for `greedy`; `sessions`: not looked at, one is taken.
+    """
+    return greedy(placement, topics, 1, gamma, by_load=False)
+
+
+def paper(placement: Placement, topics: Sequence[Topic], sessions: int, gamma: float) -> Assignment:
+    """Return where the paper's greedy strategy places a client; equal brokers by their order.
+
+    `placement`, `topics`, `sessions`, `gamma`: as for `greedy`.
+    """
+    return greedy(placement, topics, sessions, gamma, by_load=False)
+
+
+def load(placement: Placement, topics: Sequence[Topic], sessions: int, gamma: float) -> Assignment:
+    """Return where the greedy strategy places a client; of equal brokers, that with the least load.
+
+    `placement`, `topics`, `sessions`, `gamma`: as for `greedy`.
+    """
+    return greedy(placement, topics, sessions, gamma)
+
+
+def random_attach(drawn: random.Random) -> Strategy:
+    """Return a strategy that connects each client to one broker at random.
+
+    `drawn`: where the brokers are drawn from.
+    """
+
+    def attach(
+        placement: Placement, topics: Sequence[Topic], sessions: int, gamma: float
+    ) -> Assignment:
+        if not placement.open:
+            raise ValueError("no broker takes clients")
+        return {drawn.choice(placement.open): list(topics)}
+
+    return attach
+
+
+def publisher_slot(
+    placement: Placement, topics: Sequence[Topic], rate: float, avoid: int = 0
+) -> int:
+    """Return the slot where a publisher adds the least traffic between brokers (equation 10,
+    corrected), of equal ones that with the least load. Raises ValueError if no broker takes
+    clients.
+
+    `placement`: what is there; `topics`: what it publishes; `rate`: messages/s of each; `avoid`: a
+    mask of slots that are not asked.
+    """
+    opened = [slot for slot in placement.open if not avoid >> slot & 1]
+    if not opened:
+        raise ValueError("no broker takes clients")
+    receivers = [topic.active() for topic in topics]
+
+    def cost(slot: int) -> tuple[float, float]:
+        crossing = rate * sum((mask & ~(1 << slot)).bit_count() for mask in receivers)
+        return crossing, placement.aei[slot] / placement.capacities[slot]
+
+    return min(opened, key=cost)

@@ -1,0 +1,62 @@
+"""Placements with known results: our own draws of the paper's workloads, one result for each number
+of brokers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from placement.figures import Figures
+from placement.state import Placement
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "placement"
+
+KEYS = ("Ai", "h_rt", "h_fw", "jain", "peak", "sessions", "aei", "aeo", "aii", "aio")
+
+
+def load(name: str) -> Any:
+    """The known results of one file."""
+    return json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def published(publishers: list[int], brokers: int, rates: float | list[float]) -> Placement:
+    """Brokers "0", "1", ... with all publishers; topics are "0", "1", ..."""
+    placement = Placement()
+    for slot in range(brokers):
+        placement.add_broker(str(slot))
+    for topic, slot in enumerate(publishers):
+        rate = rates[topic] if isinstance(rates, list) else rates
+        placement.publish(str(topic), str(slot), rate)
+    return placement
+
+
+def placed(sessions: list[tuple[str, tuple[str, ...]]]) -> dict[str, list[int]]:
+    """The sessions of a client as the files have them."""
+    return {broker: sorted(map(int, topics)) for broker, topics in sorted(sessions)}
+
+
+def row(figures: Figures, sessions: int) -> dict[str, Any]:
+    """Figures as the files have them."""
+    return {
+        "Ai": figures.internal,
+        "h_rt": round(figures.routing_overhead, 6),
+        "h_fw": round(figures.forwarding_overhead, 6),
+        "jain": round(figures.jain, 6),
+        "peak": round(figures.peak, 6),
+        "sessions": sessions,
+        "aei": list(figures.aei),
+        "aeo": list(figures.aeo),
+        "aii": list(figures.aii),
+        "aio": list(figures.aio),
+    }
+
+
+def check(placement: Placement) -> None:
+    """What is kept up is what is found from nothing."""
+    kept, found = placement.figures(), placement.recomputed()
+    scale = 1 + sum(found.loads)
+    for name in ("aei", "aeo", "aii", "aio"):
+        for a, b in zip(getattr(kept, name), getattr(found, name), strict=True):
+            assert abs(a - b) <= 1e-9 * scale, (name, kept, found)
+    assert abs(kept.internal - found.internal) <= 1e-9 * scale

@@ -1,0 +1,223 @@
+"""Where clients are placed: published results exactly, and the traffic that is kept up against the
+same from nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from placement.clients import Clients
+from placement.greedy import greedy, greedy_items
+from placement.state import Placement
+from tests.kit.placement import KEYS, check, load, placed, published, row
+
+CASES = [
+    (name, brokers) for name in ("social-100", "iot-300") for brokers in load(name)["by_brokers"]
+]
+
+STRATEGIES = {
+    "greedy": {"by_load": False},
+    "best_matching": {"by_load": False, "sessions": 1},
+    "greedy_ties_by_load": {"by_load": True},
+}
+
+
+def all_placed(data: Any, brokers: str, by_load: bool, sessions: int) -> tuple[Any, Clients]:
+    """All clients of a file, placed."""
+    there = data["by_brokers"][brokers]
+    placement = published(there["publishers"], int(brokers), data["rates"])
+    clients = Clients(placement, data["gamma"], by_load)
+    found = [
+        placed(clients.join(f"c{number}", map(str, topics), sessions))
+        for number, topics in enumerate(data["clients"])
+    ]
+    return found, clients
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(("name", "brokers"), CASES)
+def test_published_placements_are_found_exactly(name: str, brokers: str, strategy: str) -> None:
+    data = load(name)
+    known = data["by_brokers"][brokers][strategy]
+    options = {"sessions": data["nses"], **STRATEGIES[strategy]}
+    found, clients = all_placed(data, brokers, **options)
+    figures = row(clients.placement.figures(), clients.sessions)
+    assert figures == {key: known[key] for key in KEYS}
+    if "placement" in known:
+        assert found == known["placement"]
+    check(clients.placement)
+
+
+@pytest.mark.parametrize(("name", "brokers"), CASES)
+def test_random_attach_has_the_published_traffic(name: str, brokers: str) -> None:
+    data = load(name)
+    there = data["by_brokers"][brokers]
+    placement = published(there["publishers"], int(brokers), data["rates"])
+    clients = Clients(placement)
+    for number, topics in enumerate(data["clients"]):
+        at = str(there["random_attach"][number])
+        clients.attach(f"c{number}", [(at, tuple(map(str, topics)))])
+    assert row(placement.figures(), clients.sessions) == there["random"]
+
+
+def test_a_client_with_two_sessions_spares_what_one_would_cost() -> None:
+    placement = Placement()
+    for broker in ("1", "2"):
+        placement.add_broker(broker)
+    placement.publish("tennis", "1", 5)
+    placement.publish("baseball", "2", 5)
+    clients = Clients(placement)
+    assert clients.join("one", ["tennis", "baseball"], 1) == [("1", ("tennis", "baseball"))]
+    assert placement.figures().internal == 5
+    clients.leave("one")
+    assert len(clients.join("two", ["tennis", "baseball"], 2)) == 2
+    assert placement.figures().internal == 0
+
+
+def test_a_drained_broker_gets_no_client_and_keeps_those_that_it_has() -> None:
+    placement = published([0, 0, 1, 1], 2, 1)
+    clients = Clients(placement)
+    clients.join("before", ["0"])
+    assert clients.at("0") == {"before"}
+    placement.drain("0")
+    for number in range(20):
+        assert clients.join(f"c{number}", ["0", "1"]) == [("1", ("0", "1"))]
+    assert clients.at("0") == {"before"}
+    placement.drain("1")
+    with pytest.raises(ValueError, match="no broker takes clients"):
+        clients.join("late", ["0"])
+
+
+def test_a_broker_gets_load_by_its_capacity() -> None:
+    placement = published([0] * 50, 2, 1)
+    placement.set_capacity("1", 3)
+    clients = Clients(placement)
+    for number in range(2000):
+        clients.join(f"c{number}", [str(number % 50)])
+    small, large = placement.figures().aeo
+    assert 2.6 < large / small < 3.4
+
+
+def test_only_clients_of_a_failed_broker_are_orphans() -> None:
+    data = load("social-100")
+    _, clients = all_placed(data, "8", True, 4)
+    before = {f"c{number}": clients.sessions_of(f"c{number}") for number in range(100)}
+    orphans = clients.fail("3")
+    assert set(orphans) == {
+        name for name, sessions in before.items() if any(broker == "3" for broker, _ in sessions)
+    }
+    for name, sessions in before.items():
+        kept = [each for each in sessions if each[0] != "3"]
+        assert sorted(clients.sessions_of(name)) == sorted(kept)
+        lost = [topics for broker, topics in sessions if broker == "3"]
+        assert orphans.get(name, ()) == (lost[0] if lost else ())
+    check(clients.placement)
+
+
+def test_interest_without_counts_brings_traffic_between_brokers_only() -> None:
+    placement = published([0], 2, 7)
+    placement.announce("0", "1")
+    assert placement.figures().internal == 7
+    assert placement.figures().aeo == (0, 0)
+    placement.subscribe("0", "1", 2)
+    placement.announce("0", "1", wanted=False)
+    assert placement.figures().internal == 7
+    placement.unsubscribe("0", "1", 2)
+    assert placement.figures().internal == 0
+    check(placement)
+
+
+RATES = st.sampled_from([0, 1, 2, 5, 0.5, 0.3, 1e6])
+TOPICS = st.sampled_from([f"t{number}" for number in range(8)])
+NUMBERS = st.integers(0, 9)
+
+
+class Changes(RuleBasedStateMachine):
+    """Brokers, publishers and clients that come and go, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.placement = Placement()
+        self.clients = Clients(self.placement)
+        self.names = 0
+        self.add_broker(1)
+
+    def broker(self, number: int) -> str:
+        """One of the brokers that there are."""
+        there = sorted(self.placement.slots)
+        return there[number % len(there)]
+
+    @precondition(lambda self: len(self.placement.slots) < 6)
+    @rule(capacity=st.sampled_from([1, 2, 0.5]))
+    def add_broker(self, capacity: float) -> None:
+        self.names += 1
+        self.placement.add_broker(f"b{self.names}", capacity)
+
+    @precondition(lambda self: len(self.placement.slots) > 1)
+    @rule(number=NUMBERS)
+    def fail(self, number: int) -> None:
+        for client, topics in self.clients.fail(self.broker(number)).items():
+            assert topics
+            assert client in self.clients
+
+    @rule(topic=TOPICS, number=NUMBERS, rate=RATES)
+    def publish(self, topic: str, number: int, rate: float) -> None:
+        self.placement.publish(topic, self.broker(number), rate)
+
+    @rule(topic=TOPICS, number=NUMBERS)
+    def unpublish(self, topic: str, number: int) -> None:
+        self.placement.unpublish(topic, self.broker(number))
+
+    @rule(topic=TOPICS, rate=RATES)
+    def expect(self, topic: str, rate: float) -> None:
+        self.placement.expect(topic, rate)
+
+    @rule(topic=TOPICS, number=NUMBERS, wanted=st.booleans())
+    def announce(self, topic: str, number: int, wanted: bool) -> None:
+        self.placement.announce(topic, self.broker(number), wanted)
+
+    @rule(topic=TOPICS, number=NUMBERS, n=st.integers(1, 3))
+    def subscribe_and_unsubscribe(self, topic: str, number: int, n: int) -> None:
+        broker = self.broker(number)
+        self.placement.subscribe(topic, broker, n)
+        check(self.placement)
+        self.placement.unsubscribe(topic, broker, n)
+
+    @rule(client=NUMBERS, topics=st.sets(TOPICS), sessions=st.integers(1, 4))
+    def join(self, client: int, topics: set[str], sessions: int) -> None:
+        wanted = sorted(topics)
+        found = self.clients.join(f"c{client}", wanted, sessions)
+        assert len(found) <= sessions
+        assert sorted(topic for _, each in found for topic in each) == wanted
+
+    @rule(topics=st.sets(TOPICS), sessions=st.integers(1, 4), by_load=st.booleans())
+    def both_forms_of_greedy_agree(self, topics: set[str], sessions: int, by_load: bool) -> None:
+        found = [
+            self.placement.topics[name] for name in sorted(topics & set(self.placement.topics))
+        ]
+        one = greedy(self.placement, found, sessions, 1.1, by_load)
+        other = greedy_items(self.placement, [(each,) for each in found], sessions, 1.1, by_load)
+        assert one == other
+
+    @rule(client=NUMBERS)
+    def leave(self, client: int) -> None:
+        if f"c{client}" in self.clients:
+            self.clients.leave(f"c{client}")
+
+    @invariant()
+    def what_is_kept_is_what_is_found_anew(self) -> None:
+        check(self.placement)
+
+    @invariant()
+    def sessions_are_counted(self) -> None:
+        names = [f"c{number}" for number in range(10) if f"c{number}" in self.clients]
+        assert self.clients.sessions == sum(len(self.clients.sessions_of(name)) for name in names)
+        assert len(self.clients) == len(names)
+
+
+TestChanges = Changes.TestCase
+TestChanges.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
