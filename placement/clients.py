@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
-from placement.greedy import Assignment, greedy, greedy_items
+from placement.greedy import Assignment, greedy_items
 from placement.state import Placement, Topic
+from placement.strategies import Strategy, load
 
 GAMMA = 1.1
 """How many times its due a broker may have of what goes out to subscribers."""
@@ -16,6 +18,7 @@ SESSIONS = 4
 Session = tuple[str, tuple[str, ...]]
 """A broker, and a client's topics there."""
 
+_NAME = attrgetter("name")
 _SLOT = [bytes([slot]) for slot in range(256)]
 
 
@@ -32,15 +35,17 @@ class _Client:
 class Clients:
     """Places clients that come and forgets those that leave."""
 
-    def __init__(self, placement: Placement, gamma: float = GAMMA, by_load: bool = True) -> None:
+    def __init__(
+        self, placement: Placement, gamma: float = GAMMA, strategy: Strategy = load
+    ) -> None:
         """Begin without clients.
 
         `placement`: the brokers and topics, in which clients are counted; `gamma`: how many times
-        its due a broker may have; `by_load`: as for `greedy`.
+        its due a broker may have; `strategy`: where clients are placed.
         """
         self.placement = placement
         self.gamma = gamma
-        self.by_load = by_load
+        self.strategy = strategy
         self.sessions = 0
         """connections of all clients together."""
         self._clients: dict[str, _Client] = {}
@@ -72,7 +77,7 @@ class Clients:
         # A topic that is named twice is one subscription.
         found = placement.known(dict.fromkeys(topics))
         try:
-            where = greedy(placement, found, sessions, self.gamma, self.by_load, self._mask(avoid))
+            where = self.strategy(placement, found, sessions, self.gamma, self._mask(avoid))
         except ValueError:
             placement.forget(found)
             raise
@@ -85,7 +90,8 @@ class Clients:
         sessions: int = SESSIONS,
         avoid: Iterable[str] = (),
     ) -> list[Session]:
-        """Place a client some of whose topics have to stay together, as those of one filter.
+        """Place a client some of whose topics have to stay together, as those of one filter; of
+        equal brokers, the one with the least load.
 
         `client`, `sessions`, `avoid`: as for `join`; `items`: topics that stay together, no topic
         in two of them. Raises ValueError as `join` does.
@@ -96,7 +102,7 @@ class Clients:
         found = [tuple(placement.known(dict.fromkeys(item))) for item in items if item]
         mask = self._mask(avoid)
         try:
-            where = greedy_items(placement, found, sessions, self.gamma, self.by_load, mask)
+            where = greedy_items(placement, found, sessions, self.gamma, avoid=mask)
         except ValueError:
             for item in found:
                 placement.forget(item)
@@ -166,18 +172,19 @@ class Clients:
     def _settle(self, client: str, assignment: Assignment) -> list[Session]:
         """Count a client's subscriptions where it is placed."""
         placement = self.placement
-        place = placement.place
         names = placement.names
         all_topics: list[Topic] = []
         slots = b""
         found: list[Session] = []
         for slot, topics in assignment.items():
-            for topic in topics:
-                place(topic, slot)
+            placement.place_all(topics, slot)
             all_topics += topics
             slots += _SLOT[slot] * len(topics)
-            self._at.setdefault(slot, set()).add(client)
-            found.append((str(names[slot]), tuple([topic.name for topic in topics])))
+            at = self._at.get(slot)
+            if at is None:
+                at = self._at[slot] = set()
+            at.add(client)
+            found.append((str(names[slot]), tuple(map(_NAME, topics))))
         self._clients[client] = _Client(tuple(all_topics), slots)
         self.sessions += len(assignment)
         return found

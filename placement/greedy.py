@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from placement.state import LANE_BITS, Placement, Topic
+from placement.state import Placement, Topic
 
 Item = tuple[Topic, ...]
 """Topics of a client that stay together on one broker."""
@@ -18,7 +18,7 @@ Item = tuple[Topic, ...]
 Assignment = dict[int, list[Topic]]
 """The slots where a client is placed -> its topics there, in the order in which they were."""
 
-_LANE = (1 << LANE_BITS) - 1
+INFINITE = float("inf")
 
 
 def fair_slots(
@@ -74,41 +74,60 @@ def greedy(
     least 1; `gamma`: how many times its due a broker may have; `by_load`: of brokers that cost the
     same, the one with the least load, else the lowest slot; `avoid`: a mask of slots.
     """
-    if placement.fractions:
+    if placement.fractions or not placement.uniform:
         items = [(topic,) for topic in topics]
         return greedy_items(placement, items, sessions, gamma, by_load, avoid)
+    opened = placement.open
+    if avoid:
+        opened = [slot for slot in opened if not avoid >> slot & 1]
+    if not opened:
+        raise ValueError("no broker takes clients")
     aeo = placement.aeo.copy()
-    left = list(topics)
+    total = sum(aeo)
+    hits = 0
+    for topic in topics:
+        hits += topic.lanes
+    size, lanes = placement.lane_format
+    left = topics
     used: Assignment = {}
     while left:
-        fair = fair_slots(placement, aeo, gamma, avoid)
-        hits = 0
-        for topic in left:
-            hits += topic.lanes
-        # What costs least is where most is spared; `hits` has all brokers at once.
-        spared = [hits >> slot * LANE_BITS & _LANE for slot in fair]
-        most = max(spared)
-        if by_load:
-            equal = [slot for slot, part in zip(fair, spared, strict=True) if part == most]
-            chosen = equal[0] if len(equal) == 1 else least_loaded(placement, aeo, equal)
-        else:
-            chosen = fair[spared.index(most)]
+        # What costs least is where most is spared; `spared` has all brokers.
+        spared = lanes.unpack(hits.to_bytes(size, "little"))
+        bound = gamma * total / len(placement.open) if total else INFINITE
+        most = chosen = -1
+        lightest: float = 0
+        for slot in opened:
+            load = aeo[slot]
+            if load < bound:
+                part = spared[slot]
+                if part > most or (by_load and part == most and load < lightest):
+                    most, chosen, lightest = part, slot, load
+        if chosen < 0:
+            chosen = least_loaded(placement, aeo, opened)
         taken = used.get(chosen)
         if taken is None:
             taken = used[chosen] = []
         if len(used) == sessions:
             taken += left
             break
-        costs = [topic.cost(chosen) for topic in left]
-        least = min(costs)
-        rest = []
-        for topic, cost in zip(left, costs, strict=True):
-            if cost == least:
-                taken.append(topic)
-                aeo[chosen] += topic.weight
-            else:
-                rest.append(topic)
-        left = rest
+        bit = 1 << chosen
+        going = [topic for topic in left if topic.free & bit]
+        if len(going) == len(left):
+            taken += left
+            break
+        if going:
+            left = [topic for topic in left if not topic.free & bit]
+        else:
+            costs = [topic.cost(chosen) for topic in left]
+            least = min(costs)
+            pairs = list(zip(left, costs, strict=True))
+            going = [topic for topic, cost in pairs if cost == least]
+            left = [topic for topic, cost in pairs if cost != least]
+        taken += going
+        for topic in going:
+            hits -= topic.lanes
+            aeo[chosen] += topic.weight
+            total += topic.weight
     return used
 
 

@@ -11,6 +11,7 @@ brokers that went are given again. The brokers' order, which decides ties, is th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from struct import Struct
 from typing import Final
 
 from placement.figures import Figures
@@ -21,11 +22,11 @@ MOST_BROKERS: Final = 256
 EVERYWHERE: Final = -1
 """The mask of all slots, also of those that no broker has yet."""
 
-LANE_BITS: Final = 48
+LANE_BITS: Final = 64
 """bits of a broker in `Topic.lanes`."""
 
-LANE_RATE: Final = 1 << 32
-"""A rate from here on has no lanes; 65,536 topics of a client can be added up."""
+LANE_RATE: Final = 1 << 40
+"""A rate from here on has no lanes; 16 million topics of a client can be added up."""
 
 
 class Topic:
@@ -101,6 +102,8 @@ class Placement:
         """whether all brokers that take clients have the same capacity."""
         self.fractions = 0
         """topics without lanes."""
+        self.lane_format = _lane_format(0)
+        """bytes of `Topic.lanes`, and how they are read."""
         self.aei: list[float] = []
         self.aeo: list[float] = []
         self.aii: list[float] = []
@@ -131,6 +134,7 @@ class Placement:
                 kind.append(0)
             self._subscribed.append(set())
             self._published.append(set())
+            self.lane_format = _lane_format(len(self.names))
         self.slots[broker] = slot
         self.names[slot] = broker
         self.capacities[slot] = capacity
@@ -195,12 +199,12 @@ class Placement:
     def known(self, names: Iterable[str]) -> list[Topic]:
         """Return the topics with these names, in the same order; those that are not there are
         made."""
+        wanted = list(names)
         there = self.topics
-        found = []
-        for name in names:
-            topic = there.get(name)
-            found.append(self.topic(name) if topic is None else topic)
-        return found
+        try:
+            return [there[name] for name in wanted]
+        except KeyError:
+            return [self.topic(name) for name in wanted]
 
     def forget(self, topics: Iterable[Topic]) -> None:
         """Drop those topics that nobody publishes, wants or expects."""
@@ -298,14 +302,33 @@ class Placement:
         if topic.present >> slot & 1:
             topic.counts[slot] += n
         else:
-            if slot >= len(topic.counts):
-                topic.counts += [0] * (slot + 1 - len(topic.counts))
-            topic.counts[slot] = n
-            if not topic.announced >> slot & 1:
-                self._activate(topic, slot)
-            topic.present |= 1 << slot
-            self._refresh(topic)
+            self._first(topic, slot, n)
         self.aeo[slot] += topic.weight * n
+
+    def place_all(self, topics: Iterable[Topic], slot: int) -> None:
+        """Add one subscription to each of some topics.
+
+        `topics`: of this placement; `slot`: of their broker.
+        """
+        bit = 1 << slot
+        load = self.aeo[slot]
+        for topic in topics:
+            if topic.present & bit:
+                topic.counts[slot] += 1
+            else:
+                self._first(topic, slot, 1)
+            load += topic.weight
+        self.aeo[slot] = load
+
+    def _first(self, topic: Topic, slot: int, n: int) -> None:
+        """Add the first n subscriptions of a topic at a broker."""
+        if slot >= len(topic.counts):
+            topic.counts += [0] * (slot + 1 - len(topic.counts))
+        topic.counts[slot] = n
+        if not topic.announced >> slot & 1:
+            self._activate(topic, slot)
+        topic.present |= 1 << slot
+        self._refresh(topic)
 
     def displace(self, topic: Topic, slot: int, n: int = 1) -> None:
         """Remove subscriptions that there are.
@@ -446,6 +469,11 @@ class Placement:
         """Drop a topic of which nothing is left."""
         if not (topic.present or topic.announced or topic.publishers or topic.expected):
             self.topics.pop(topic.name, None)
+
+
+def _lane_format(slots: int) -> tuple[int, Struct]:
+    lanes = Struct(f"<{slots}Q")
+    return lanes.size, lanes
 
 
 def bits(mask: int) -> Iterator[int]:

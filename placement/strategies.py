@@ -6,37 +6,44 @@ import random
 from collections.abc import Callable, Sequence
 
 from placement.greedy import Assignment, greedy
+from placement.optimum import optimum
 from placement.state import Placement, Topic
 
-Strategy = Callable[[Placement, Sequence[Topic], int, float], Assignment]
-"""(what is there, the client's topics, connections at most, gamma) -> where they go. What is there
-does not change. Raises ValueError if no broker takes clients."""
+Strategy = Callable[[Placement, Sequence[Topic], int, float, int], Assignment]
+"""(what is there, the client's topics, connections at most, gamma, mask of slots that are not
+asked) -> where they go. What is there does not change. Raises ValueError if no broker takes
+clients."""
 
 
 def best_matching(
-    placement: Placement, topics: Sequence[Topic], sessions: int, gamma: float
+    placement: Placement, topics: Sequence[Topic], sessions: int, gamma: float, avoid: int = 0
 ) -> Assignment:
     """Return the one broker where a client costs least, the lowest of equal ones (equation 11).
 
-    `placement`, `topics`, `gamma`: as for `greedy`; `sessions`: not looked at, one is taken.
+    `placement`, `topics`, `gamma`, `avoid`: as for `greedy`; `sessions`: one is
+    taken, whatever it is.
     """
-    return greedy(placement, topics, 1, gamma, by_load=False)
+    return greedy(placement, topics, 1, gamma, by_load=False, avoid=avoid)
 
 
-def paper(placement: Placement, topics: Sequence[Topic], sessions: int, gamma: float) -> Assignment:
+def paper(
+    placement: Placement, topics: Sequence[Topic], sessions: int, gamma: float, avoid: int = 0
+) -> Assignment:
     """Return where the paper's greedy strategy places a client; equal brokers by their order.
 
-    `placement`, `topics`, `sessions`, `gamma`: as for `greedy`.
+    `placement`, `topics`, `sessions`, `gamma`, `avoid`: as for `greedy`.
     """
-    return greedy(placement, topics, sessions, gamma, by_load=False)
+    return greedy(placement, topics, sessions, gamma, by_load=False, avoid=avoid)
 
 
-def load(placement: Placement, topics: Sequence[Topic], sessions: int, gamma: float) -> Assignment:
+def load(
+    placement: Placement, topics: Sequence[Topic], sessions: int, gamma: float, avoid: int = 0
+) -> Assignment:
     """Return where the greedy strategy places a client; of equal brokers, that with the least load.
 
-    `placement`, `topics`, `sessions`, `gamma`: as for `greedy`.
+    `placement`, `topics`, `sessions`, `gamma`, `avoid`: as for `greedy`.
     """
-    return greedy(placement, topics, sessions, gamma)
+    return greedy(placement, topics, sessions, gamma, avoid=avoid)
 
 
 def random_attach(drawn: random.Random) -> Strategy:
@@ -46,13 +53,23 @@ def random_attach(drawn: random.Random) -> Strategy:
     """
 
     def attach(
-        placement: Placement, topics: Sequence[Topic], sessions: int, gamma: float
+        placement: Placement, topics: Sequence[Topic], sessions: int, gamma: float, avoid: int = 0
     ) -> Assignment:
-        if not placement.open:
+        opened = [slot for slot in placement.open if not avoid >> slot & 1]
+        if not opened:
             raise ValueError("no broker takes clients")
-        return {drawn.choice(placement.open): list(topics)}
+        return {drawn.choice(opened): list(topics)}
 
     return attach
+
+
+STRATEGIES: dict[str, Strategy] = {
+    "best": best_matching,
+    "paper": paper,
+    "load": load,
+    "optimum": optimum,
+}
+"""All but random attach, which needs what it draws from."""
 
 
 def publisher_slot(

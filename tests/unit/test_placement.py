@@ -12,39 +12,36 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from placement.clients import Clients
 from placement.greedy import greedy, greedy_items
+from placement.optimum import cheapest_set
 from placement.state import Placement
+from placement.strategies import STRATEGIES
 from tests.kit.placement import KEYS, check, load, placed, published, row
 
 CASES = [
     (name, brokers) for name in ("social-100", "iot-300") for brokers in load(name)["by_brokers"]
 ]
 
-STRATEGIES = {
-    "greedy": {"by_load": False},
-    "best_matching": {"by_load": False, "sessions": 1},
-    "greedy_ties_by_load": {"by_load": True},
-}
+NAMES = {"greedy": "paper", "best_matching": "best", "greedy_ties_by_load": "load"}
 
 
-def all_placed(data: Any, brokers: str, by_load: bool, sessions: int) -> tuple[Any, Clients]:
+def all_placed(data: Any, brokers: str, strategy: str) -> tuple[Any, Clients]:
     """All clients of a file, placed."""
     there = data["by_brokers"][brokers]
     placement = published(there["publishers"], int(brokers), data["rates"])
-    clients = Clients(placement, data["gamma"], by_load)
+    clients = Clients(placement, data["gamma"], STRATEGIES[strategy])
     found = [
-        placed(clients.join(f"c{number}", map(str, topics), sessions))
+        placed(clients.join(f"c{number}", map(str, topics), data["nses"]))
         for number, topics in enumerate(data["clients"])
     ]
     return found, clients
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", NAMES)
 @pytest.mark.parametrize(("name", "brokers"), CASES)
 def test_published_placements_are_found_exactly(name: str, brokers: str, strategy: str) -> None:
     data = load(name)
     known = data["by_brokers"][brokers][strategy]
-    options = {"sessions": data["nses"], **STRATEGIES[strategy]}
-    found, clients = all_placed(data, brokers, **options)
+    found, clients = all_placed(data, brokers, NAMES[strategy])
     figures = row(clients.placement.figures(), clients.sessions)
     assert figures == {key: known[key] for key in KEYS}
     if "placement" in known:
@@ -62,6 +59,21 @@ def test_random_attach_has_the_published_traffic(name: str, brokers: str) -> Non
         at = str(there["random_attach"][number])
         clients.attach(f"c{number}", [(at, tuple(map(str, topics)))])
     assert row(placement.figures(), clients.sessions) == there["random"]
+
+
+@pytest.mark.parametrize("case", load("tiny"))
+def test_the_optimum_for_one_client_is_that_of_all_assignments(case: Any) -> None:
+    costs = [
+        [
+            0 if case["active"][topic] >> slot & 1 else case["rates"][topic]
+            for slot in range(case["m"])
+        ]
+        for topic in case["topics"]
+    ]
+    least, slots = cheapest_set(costs, case["candidates"], case["nses"])
+    assert least == case["least_increase"]
+    assert len(slots) <= case["nses"]
+    assert set(slots) <= set(case["candidates"])
 
 
 def test_a_client_with_two_sessions_spares_what_one_would_cost() -> None:
@@ -104,7 +116,7 @@ def test_a_broker_gets_load_by_its_capacity() -> None:
 
 def test_only_clients_of_a_failed_broker_are_orphans() -> None:
     data = load("social-100")
-    _, clients = all_placed(data, "8", True, 4)
+    _, clients = all_placed(data, "8", "load")
     before = {f"c{number}": clients.sessions_of(f"c{number}") for number in range(100)}
     orphans = clients.fail("3")
     assert set(orphans) == {
