@@ -23,6 +23,7 @@ TOOLS = {
     "converge": ("bench.studies.converge", "how fast brokers agree on a tree and repair it"),
     "paths": ("bench.studies.paths", "what a hop costs, how fast paths open and close"),
     "overlays": ("bench.studies.overlays", "what kinds of trees are worth, computed"),
+    "placement": ("bench.placement.command", "where clients should connect, computed"),
     "restart": (
         "bench.studies.restart",
         "how long a broker takes to be back, with how much memory",

@@ -1,0 +1,120 @@
+"""Places a workload: all publishers first, then one client after the other. Pure."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from bench.placement.workload import Workload
+from placement.clients import Clients, Session
+from placement.figures import Figures
+from placement.state import Placement
+from placement.strategies import STRATEGIES, random_attach
+
+NAMES = ("random", *STRATEGIES)
+
+GIVEN = "given"
+"""The placement that a file has."""
+
+
+@dataclass
+class Placed:
+    """What became of a workload."""
+
+    figures: Figures
+    sessions: int
+    clients: list[list[Session]]
+
+    def row(self) -> dict[str, Any]:
+        """Return the figures as files of known results have them."""
+        figures = self.figures
+        return {
+            "Ai": number(figures.internal),
+            "h_rt": round(figures.routing_overhead, 6),
+            "h_fw": round(figures.forwarding_overhead, 6),
+            "jain": round(figures.jain, 6),
+            "peak": round(figures.peak, 6),
+            "sessions": self.sessions,
+            "aei": list(map(number, figures.aei)),
+            "aeo": list(map(number, figures.aeo)),
+            "aii": list(map(number, figures.aii)),
+            "aio": list(map(number, figures.aio)),
+        }
+
+    def placement(self) -> list[dict[str, list[int]]]:
+        """Return the brokers of each client and its topics there, in order."""
+        return [
+            {
+                broker: sorted(map(int, topics))
+                for broker, topics in sorted(sessions, key=lambda each: int(each[0]))
+            }
+            for sessions in self.clients
+        ]
+
+
+def number(value: float) -> float:
+    """Return a sum of rates to six places; whole ones stay whole."""
+    return value if isinstance(value, int) else round(value, 6)
+
+
+def publish(work: Workload, brokers: int, seed: int) -> Placement:
+    """Return a placement of brokers "0", "1", ... with the publishers of a workload.
+
+    `brokers`: how many; `seed`: of what is drawn.
+    """
+    placement = Placement()
+    for slot in range(brokers):
+        placement.add_broker(str(slot))
+    for topic, slot in work.publishers_on(brokers, seed).items():
+        placement.publish(str(topic), str(slot), work.rates[topic])
+    return placement
+
+
+def place(
+    work: Workload,
+    brokers: int,
+    strategy: str,
+    seed: int = 1,
+    sessions: int | None = None,
+    gamma: float | None = None,
+) -> Placed:
+    """Return what becomes of a workload. Raises ValueError if a file has no placement that is
+    asked for, or if there are too many sets of brokers for `optimum`.
+
+    `brokers`: how many, from 1; `strategy`: of `NAMES`, or `GIVEN`; `seed`: of what is drawn;
+    `sessions`, `gamma`: instead of those of the workload.
+    """
+    placement = publish(work, brokers, seed)
+    if strategy in STRATEGIES:
+        chosen = STRATEGIES[strategy]
+    else:
+        chosen = random_attach(random.Random(f"attach {seed}"))
+    clients = Clients(placement, work.gamma if gamma is None else gamma, chosen)
+    most = work.sessions if sessions is None else sessions
+    found = []
+    given = _given(work, brokers, strategy, seed)
+    for index, topics in enumerate(work.clients):
+        name = f"c{index}"
+        if given is not None:
+            clients.attach(name, given[index])
+            found.append(given[index])
+        else:
+            found.append(clients.join(name, map(str, topics), most))
+    return Placed(placement.figures(), clients.sessions, found)
+
+
+def _given(work: Workload, brokers: int, strategy: str, seed: int) -> list[list[Session]] | None:
+    """Where clients are, if that is known beforehand."""
+    if strategy == "random":
+        slots = work.attached_on(brokers, seed)
+        pairs = zip(slots, work.clients, strict=True)
+        return [[(str(slot), tuple(map(str, topics)))] for slot, topics in pairs]
+    if strategy != GIVEN:
+        return None
+    if brokers not in work.given:
+        raise ValueError(f"the file has no placement on {brokers} brokers")
+    return [
+        [(str(slot), tuple(map(str, topics))) for slot, topics in client.items()]
+        for client in work.given[brokers]
+    ]
