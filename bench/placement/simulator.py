@@ -61,7 +61,7 @@ def number(value: float) -> float:
 def publish(work: Workload, brokers: int, seed: int) -> Placement:
     """Return a placement of brokers "0", "1", ... with the publishers of a workload.
 
-    `brokers`: how many; `seed`: of what is drawn.
+    `work`: the workload; `brokers`: how many; `seed`: of what is drawn.
     """
     placement = Placement()
     for slot in range(brokers):
@@ -82,7 +82,7 @@ def place(
     """Return what becomes of a workload. Raises ValueError if a file has no placement that is
     asked for, or if there are too many sets of brokers for `optimum`.
 
-    `brokers`: how many, from 1; `strategy`: of `NAMES`, or `GIVEN`; `seed`: of what is drawn;
+    `work`: the workload; `brokers`: how many, from 1; `strategy`: of `NAMES`, or `GIVEN`; `seed`: of what is drawn;
     `sessions`, `gamma`: instead of those of the workload.
     """
     placement = publish(work, brokers, seed)
