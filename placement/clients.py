@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from operator import attrgetter
 
 from placement.greedy import Assignment, greedy_items
@@ -121,6 +121,50 @@ class Clients:
         if client in self._clients:
             self.leave(client)
         self._settle(client, there)
+
+    def move(self, client: str, topic: str, broker: str) -> None:
+        """Move one subscription of a client to another broker. Raises KeyError if the client has
+        no such topic, or if the broker is not there.
+
+        `client`: its id; `topic`: the topic's name; `broker`: where it goes.
+        """
+        there = self._clients[client]
+        slot = self.placement.slots[broker]
+        index = next((i for i, each in enumerate(there.topics) if each.name == topic), None)
+        if index is None:
+            raise KeyError(topic)
+        before = there.slots[index]
+        if before == slot:
+            return
+        had = set(there.slots)
+        there.slots = there.slots[:index] + _SLOT[slot] + there.slots[index + 1 :]
+        moved = there.topics[index]
+        # First where it goes: a topic without subscriptions would be forgotten.
+        self.placement.place(moved, slot)
+        self.placement.displace(moved, before)
+        if slot not in had:
+            self.sessions += 1
+            self._at.setdefault(slot, set()).add(client)
+        if before not in there.slots:
+            self.sessions -= 1
+            self._at[before].discard(client)
+
+    def holders(self, wanted: Container[tuple[Topic, int]]) -> dict[tuple[Topic, int], list[str]]:
+        """Return the clients that have some topics at some slots, in order of their ids.
+
+        `wanted`: pairs of a topic and a slot.
+        """
+        found: dict[tuple[Topic, int], list[str]] = {}
+        for client in sorted(self._clients):
+            there = self._clients[client]
+            for pair in zip(there.topics, there.slots, strict=True):
+                if pair in wanted:
+                    found.setdefault(pair, []).append(client)
+        return found
+
+    def slots_of(self, client: str) -> set[int]:
+        """Return the slots where a client has a session. Raises KeyError if it is not there."""
+        return set(self._clients[client].slots)
 
     def leave(self, client: str) -> None:
         """Forget a client and its subscriptions. Raises KeyError if it is not there."""

@@ -82,8 +82,8 @@ def place(
     """Return what becomes of a workload. Raises ValueError if a file has no placement that is
     asked for, or if there are too many sets of brokers for `optimum`.
 
-    `work`: the workload; `brokers`: how many, from 1; `strategy`: of `NAMES`, or `GIVEN`; `seed`: of what is drawn;
-    `sessions`, `gamma`: instead of those of the workload.
+    `work`: the workload; `brokers`: how many, from 1; `strategy`: of `NAMES`, or `GIVEN`;
+    `seed`: of what is drawn; `sessions`, `gamma`: instead of those of the workload.
     """
     placement = publish(work, brokers, seed)
     if strategy in STRATEGIES:

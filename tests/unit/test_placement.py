@@ -3,6 +3,7 @@ same from nothing."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from placement.clients import Clients
 from placement.greedy import greedy, greedy_items
+from placement.local_search import LocalSearch, problem_of
 from placement.optimum import cheapest_set
-from placement.state import Placement
-from placement.strategies import STRATEGIES
+from placement.rebalancing import apply, plan
+from placement.state import Placement, bits
+from placement.strategies import STRATEGIES, publisher_slot
 from tests.kit.placement import KEYS, check, load, placed, published, row
 
 CASES = [
@@ -130,6 +133,80 @@ def test_only_clients_of_a_failed_broker_are_orphans() -> None:
     check(clients.placement)
 
 
+def test_a_plan_saves_most_of_what_a_placement_from_nothing_would() -> None:
+    data = load("social-100")
+    _, clients = all_placed(data, "8", "best")
+    before = clients.placement.figures()
+    planned = plan(clients, 200)
+    apply(clients, planned)
+    after = clients.placement.figures()
+    check(clients.placement)
+    assert len(planned) == 200
+    assert after.internal == before.internal - sum(move.saving for move in planned)
+    assert after.internal < 0.75 * before.internal
+    assert max(after.aeo) <= 1.1 * sum(after.aeo) / 8
+
+
+def test_a_plan_relieves_a_broker_that_has_too_much() -> None:
+    data = load("social-100")
+    placement = published(data["by_brokers"]["2"]["publishers"], 2, 1)
+    clients = Clients(placement)
+    for number, topics in enumerate(data["clients"]):
+        clients.attach(f"c{number}", [(str(int(number < 20)), tuple(map(str, topics)))])
+    bound = 1.1 * sum(placement.aeo) / 2
+    assert placement.aeo[0] > bound
+    before = placement.figures().internal
+    apply(clients, plan(clients, 1000))
+    assert placement.aeo[0] <= bound
+    assert placement.figures().internal <= before
+    check(placement)
+
+
+def test_local_search_finds_less_traffic_within_the_bounds() -> None:
+    data = load("social-100")
+    there = data["by_brokers"]["8"]
+    for publishers, most in ((False, 165), (True, 100)):
+        problem = problem_of(
+            [{int(k): topics for k, topics in c.items()} for c in there["greedy"]["placement"]],
+            there["publishers"],
+            [1] * 1000,
+            brokers=8,
+            sessions=data["nses"],
+            gamma=data["gamma"],
+        )
+        search = LocalSearch(problem, random.Random(1), publishers)
+        assert search.internal == 199
+        found = search.run(60_000)
+        assert found == problem.internal() <= most
+        assert max(problem.loads()) <= data["gamma"] * sum(problem.loads()) / 8
+        for topics, placed_topics in zip(data["clients"], problem.clients, strict=True):
+            assert sorted(placed_topics) == sorted(topics)
+            assert len(set(placed_topics.values())) <= data["nses"]
+
+
+def test_a_publisher_goes_to_the_least_loaded_broker_with_a_subscriber() -> None:
+    placement = Placement(affinity=True)
+    for broker in "012":
+        placement.add_broker(broker)
+    for topic in ("a", "b"):
+        placement.expect(topic, 5)
+    clients = Clients(placement)
+    clients.join("first", ["a", "b"])
+    # Nobody publishes yet, but both want the same.
+    assert clients.join("second", ["a"], 1) != clients.join("third", ["c"], 1)
+    placement.announce("a", "1")
+    placement.announce("a", "2")
+    placement.publish("other", "1", 3)
+    wanted = [placement.topic("a")]
+    placement.drain("0")
+    assert publisher_slot(placement, wanted, 5) == 2
+    assert publisher_slot(placement, wanted, 5, avoid=1 << 2) == 1
+    placement.publish("a", "2", 5)
+    assert placement.figures().internal == 5 * (len(list(bits(wanted[0].active()))) - 1)
+    with pytest.raises(ValueError, match="no broker takes clients"):
+        publisher_slot(placement, wanted, 5, avoid=-1)
+
+
 def test_interest_without_counts_brings_traffic_between_brokers_only() -> None:
     placement = published([0], 2, 7)
     placement.announce("0", "1")
@@ -214,6 +291,32 @@ class Changes(RuleBasedStateMachine):
         one = greedy(self.placement, found, sessions, 1.1, by_load)
         other = greedy_items(self.placement, [(each,) for each in found], sessions, 1.1, by_load)
         assert one == other
+
+    @rule(client=NUMBERS, topic=TOPICS, number=NUMBERS)
+    def move(self, client: int, topic: str, number: int) -> None:
+        name, broker = f"c{client}", self.broker(number)
+        if name not in self.clients:
+            return
+        before = dict(self.clients.sessions_of(name))
+        if not any(topic in topics for topics in before.values()):
+            with pytest.raises(KeyError):
+                self.clients.move(name, topic, broker)
+            return
+        self.clients.move(name, topic, broker)
+        after = dict(self.clients.sessions_of(name))
+        assert topic in after[broker]
+        assert sum(map(len, after.values())) == sum(map(len, before.values()))
+
+    @rule(moves=st.integers(0, 6), sessions=st.integers(1, 4))
+    def planned_moves_save_what_they_say(self, moves: int, sessions: int) -> None:
+        before = self.placement.figures()
+        planned = plan(self.clients, moves, sessions)
+        assert len(planned) <= moves
+        assert self.placement.figures().internal == pytest.approx(before.internal, abs=1e-6)
+        apply(self.clients, planned)
+        saved = sum(move.saving for move in planned)
+        after = self.placement.figures().internal
+        assert after == pytest.approx(before.internal - saved, rel=1e-9, abs=1e-3)
 
     @rule(client=NUMBERS)
     def leave(self, client: int) -> None:
