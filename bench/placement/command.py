@@ -1,16 +1,21 @@
-"""`mqttree bench placement place FILE`: a workload, placed, and the traffic that follows."""
+"""`mqttree bench placement`: `place` places a workload, `figures` makes the page with the paper's
+figures."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench import checked
-from bench.placement import simulator, workload_file
+from bench.placement import averages, grid, page, simulator, workload_file
+from bench.placement.grid import Case
+from bench.spark.session import SparkMissingError, java
 from placement.state import MOST_BROKERS
 
 MOST_BYTES = 1 << 30
@@ -70,7 +75,62 @@ def _parser() -> argparse.ArgumentParser:
     )
     place.add_argument("--json", action="store_true", help="one JSON object")
     place.set_defaults(handler=_place)
+    figures = commands.add_parser("figures", help="the paper's figures as a page (needs Java)")
+    figures.add_argument(
+        "--out", default="placement.md", metavar="FILE", help="the page (placement.md)"
+    )
+    figures.add_argument(
+        "--rows", metavar="FILE", help="keep the rows, as Parquet (they are removed)"
+    )
+    figures.add_argument(
+        "--seeds",
+        type=partial(checked.count, most=1000),
+        metavar="N",
+        help="draws of each point (10, in the quick form 2)",
+    )
+    figures.add_argument("--quick", action="store_true", help="a tenth of the workloads")
+    figures.set_defaults(handler=_figures)
     return parser
+
+
+def _figures(arguments: argparse.Namespace) -> int:
+    for file in filter(None, (arguments.out, arguments.rows)):
+        # Before minutes of work.
+        if Path(file).is_dir() or not Path(file).resolve().parent.is_dir():
+            raise ValueError(f"{file}: no file can be written there")
+    seeds = arguments.seeds or (2 if arguments.quick else 10)
+    cases = grid.cases(arguments.quick)
+    try:
+        java()
+        with tempfile.TemporaryDirectory(prefix="mqttree-placement-") as folder:
+            path = Path(arguments.rows or Path(folder) / "rows.parquet")
+            averages.write(list(_rows(cases, seeds)), path)
+            found = averages.means(path)
+    except SparkMissingError as error:
+        raise ValueError(str(error)) from None
+    except OSError as error:
+        raise ValueError(f"{error.filename or arguments.rows}: {error.strerror or error}") from None
+    text = "\n".join(page.page(cases, found, seeds, arguments.quick)) + "\n"
+    try:
+        Path(arguments.out).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{arguments.out}: {error.strerror or error}") from None
+    return 0
+
+
+def _rows(cases: Sequence[Case], seeds: int) -> Iterator[dict[str, Any]]:
+    """All rows; how far it is stands on standard error, if that is a terminal."""
+    telling = sys.stderr.isatty()
+    # The same draws follow each other: they are kept for a moment.
+    for seed in range(1, seeds + 1):
+        for number, case in enumerate(cases, 1):
+            yield grid.run(case, seed)
+            if telling:
+                print(
+                    f"\rseed {seed} of {seeds}, {number} of {len(cases)}  ", end="", file=sys.stderr
+                )
+    if telling:
+        print(file=sys.stderr)
 
 
 def _read(path: str) -> str:

@@ -10,7 +10,7 @@ from bench.placement.workload import Workload
 from placement.clients import Clients, Session
 from placement.figures import Figures
 from placement.state import Placement
-from placement.strategies import STRATEGIES, random_attach
+from placement.strategies import STRATEGIES, publisher_slot, random_attach
 
 NAMES = ("random", *STRATEGIES)
 
@@ -71,6 +71,25 @@ def publish(work: Workload, brokers: int, seed: int) -> Placement:
     return placement
 
 
+def expect(work: Workload, brokers: int) -> Placement:
+    """Return a placement of brokers "0", "1", ... that knows what topics will carry.
+
+    `work`: the workload; `brokers`: how many.
+    """
+    placement = Placement(affinity=True)
+    for slot in range(brokers):
+        placement.add_broker(str(slot))
+    for topic, rate in work.rates.items():
+        placement.expect(str(topic), rate)
+    return placement
+
+
+def _publish_last(placement: Placement, work: Workload) -> None:
+    for topic, rate in work.rates.items():
+        slot = publisher_slot(placement, placement.known([str(topic)]), rate)
+        placement.publish(str(topic), str(slot), rate)
+
+
 def place(
     work: Workload,
     brokers: int,
@@ -78,14 +97,16 @@ def place(
     seed: int = 1,
     sessions: int | None = None,
     gamma: float | None = None,
+    subscribers_first: bool = False,
 ) -> Placed:
     """Return what becomes of a workload. Raises ValueError if a file has no placement that is
     asked for, or if there are too many sets of brokers for `optimum`.
 
     `work`: the workload; `brokers`: how many, from 1; `strategy`: of `NAMES`, or `GIVEN`;
-    `seed`: of what is drawn; `sessions`, `gamma`: instead of those of the workload.
+    `seed`: of what is drawn; `sessions`, `gamma`: instead of those of the workload;
+    `subscribers_first`: publishers come last, each to the best broker for it.
     """
-    placement = publish(work, brokers, seed)
+    placement = expect(work, brokers) if subscribers_first else publish(work, brokers, seed)
     if strategy in STRATEGIES:
         chosen = STRATEGIES[strategy]
     else:
@@ -101,6 +122,8 @@ def place(
             found.append(given[index])
         else:
             found.append(clients.join(name, map(str, topics), most))
+    if subscribers_first:
+        _publish_last(placement, work)
     return Placed(placement.figures(), clients.sessions, found)
 
 

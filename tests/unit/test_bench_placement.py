@@ -4,13 +4,15 @@ named in one line."""
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.cli import main
-from bench.placement import workload, workload_file
+from bench.placement import averages, grid, page, workload, workload_file
+from bench.spark.session import SparkMissingError, java
 from tests.kit.placement import DATA, KEYS, load
 
 CASES = [
@@ -176,3 +178,105 @@ def test_leaves_of_a_level_belong_to_one_node_each() -> None:
 def test_published_ids_are_text() -> None:
     work = workload_file.read('{"subscriber": [{"sub_id": 1.10, "node_id": 1, "topic_list": []}]}')
     assert work.clients == [[]]
+
+
+def test_figures_come_from_rows_that_a_seed_determines() -> None:
+    quick = {case.figure: case for case in grid.cases(quick=True)}
+    assert set(quick) == {figure.key for figure in page.FIGURES} - set(page.SAME)
+    for case in quick.values():
+        row = grid.run(case, 1)
+        assert row == grid.run(case, 1)
+        assert set(row) == {"figure", "curve", "x", "seed", *grid.MEASURES}
+        assert row["internal"] >= 0
+        assert 1 / case.brokers <= row["jain"] <= 1 + 1e-9
+        assert (row["space"] is not None) == (case.figure == "11")
+
+
+SIMULATED = load("simulated")["mean_and_deviation"]
+CURVES = {"random": "random", "greedy": "paper", "greedy_load": "load"}
+X = {"M": "brokers", "Nses": "sessions", "Nsub": "subscribers", "Nsxs": "each", "alpha": "alpha"}
+
+
+def simulated_case(key: str, curve: str) -> grid.Case:
+    """The case of which a file has means and deviations."""
+    figure, *words = key.split()
+    options: dict[str, Any] = {"strategy": CURVES[curve]}
+    for word in words:
+        name, _, value = word.partition("=")
+        options[X[name]] = float(value) if name == "alpha" else int(value)
+    if figure in ("fig7", "fig10", "fig12"):
+        options |= grid.SOCIAL_1000
+    if figure == "fig10":
+        options["sessions"] = 1
+    if figure == "fig12":
+        options["each"] = 5
+    if figure.endswith("A"):
+        options = {"alpha": 1.5, "nodes": grid.VARIANT_A} | options
+    return grid.Case(figure, curve, 0, **options)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *(f"fig7 M={brokers}" for brokers in (2, 4, 8, 16)),
+        *(f"fig10 Nsxs=1 M={brokers}" for brokers in (2, 4, 8, 16)),
+        *(f"fig12 M=8 Nses={sessions}" for sessions in range(1, 9)),
+        "fig10 Nsxs=40 M=8",
+        "fig13+18 M=8",
+        "fig19A M=8",
+    ],
+)
+def test_draws_are_within_three_deviations_of_those_that_are_known(key: str) -> None:
+    seeds = 3
+    for curve, known in SIMULATED[key].items():
+        rows = [grid.run(simulated_case(key, curve), seed) for seed in range(1, seeds + 1)]
+        for measure, name in (("internal", "Ai"), ("h_rt", "h_rt"), ("h_fw", "h_fw")):
+            mean, deviation = known[name]
+            # Known values have four places.
+            near = 3 * deviation * math.sqrt(1 / seeds + 1 / 10) + 1e-4
+            found = sum(row[measure] for row in rows) / seeds
+            assert abs(found - mean) <= near, (key, curve, measure)
+
+
+def test_the_page_has_each_figure_and_judges_each_statement() -> None:
+    cases = [case for case in grid.cases(quick=True) if case.brokers <= 4 or case.figure == "12"]
+    rows = [grid.run(case, seed) for case in cases for seed in (1, 2)]
+    lines = list(page.page(cases, averages.means_of(rows), 2, quick=True))
+    for figure in page.FIGURES:
+        assert f"## {figure.title}" in lines
+    text = "\n".join(lines)
+    assert text.count("\n| 12 | ") == 2
+    assert " ± " in text
+    assert all(len(line) <= 100 for line in lines if not line.startswith("|"))
+    assert lines == list(page.page(cases, averages.means_of(rows), 2, quick=True))
+
+
+def test_spark_finds_the_same_means(tmp_path: Path) -> None:
+    try:
+        java()
+    except SparkMissingError as error:
+        pytest.skip(str(error))
+    pytest.importorskip("pyspark")
+    cases = [case for case in grid.cases(quick=True) if case.figure in ("7", "11")]
+    rows = [grid.run(case, seed) for case in cases for seed in (1, 2, 3)]
+    file = tmp_path / "rows.parquet"
+    averages.write(rows[::-1], file)
+    assert averages.means(file, "512m") == averages.means_of(rows)
+
+
+def test_a_page_that_cannot_be_written_is_named_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "none" / "page.md"
+    assert main(["placement", "figures", "--quick", "--out", str(out)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(out) in line
+
+
+def test_without_java_figures_say_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    assert main(["placement", "figures", "--quick"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "Spark needs Java" in line
