@@ -22,14 +22,8 @@ _NAME = attrgetter("name")
 _SLOT = [bytes([slot]) for slot in range(256)]
 
 
-class _Client:
-    """The topics of a client, and for each of them the slot of its broker."""
-
-    __slots__ = ("slots", "topics")
-
-    def __init__(self, topics: tuple[Topic, ...], slots: bytes) -> None:
-        self.topics = topics
-        self.slots = slots
+_Client = tuple[tuple[Topic, ...], bytes]
+"""The topics of a client, and for each of them the slot of its broker."""
 
 
 class Clients:
@@ -128,24 +122,23 @@ class Clients:
 
         `client`: its id; `topic`: the topic's name; `broker`: where it goes.
         """
-        there = self._clients[client]
+        topics, slots = self._clients[client]
         slot = self.placement.slots[broker]
-        index = next((i for i, each in enumerate(there.topics) if each.name == topic), None)
+        index = next((i for i, each in enumerate(topics) if each.name == topic), None)
         if index is None:
             raise KeyError(topic)
-        before = there.slots[index]
+        before, moved = slots[index], topics[index]
         if before == slot:
             return
-        had = set(there.slots)
-        there.slots = there.slots[:index] + _SLOT[slot] + there.slots[index + 1 :]
-        moved = there.topics[index]
+        now = slots[:index] + _SLOT[slot] + slots[index + 1 :]
+        self._clients[client] = (topics, now)
         # First where it goes: a topic without subscriptions would be forgotten.
         self.placement.place(moved, slot)
         self.placement.displace(moved, before)
-        if slot not in had:
+        if slot not in slots:
             self.sessions += 1
             self._at.setdefault(slot, set()).add(client)
-        if before not in there.slots:
+        if before not in now:
             self.sessions -= 1
             self._at[before].discard(client)
 
@@ -156,31 +149,30 @@ class Clients:
         """
         found: dict[tuple[Topic, int], list[str]] = {}
         for client in sorted(self._clients):
-            there = self._clients[client]
-            for pair in zip(there.topics, there.slots, strict=True):
+            topics, slots = self._clients[client]
+            for pair in zip(topics, slots, strict=True):
                 if pair in wanted:
                     found.setdefault(pair, []).append(client)
         return found
 
     def slots_of(self, client: str) -> set[int]:
         """Return the slots where a client has a session. Raises KeyError if it is not there."""
-        return set(self._clients[client].slots)
+        return set(self._clients[client][1])
 
     def leave(self, client: str) -> None:
         """Forget a client and its subscriptions. Raises KeyError if it is not there."""
-        there = self._clients.pop(client)
+        topics, slots = self._clients.pop(client)
         displace = self.placement.displace
-        for topic, slot in zip(there.topics, there.slots, strict=True):
+        for topic, slot in zip(topics, slots, strict=True):
             displace(topic, slot)
-        for slot in set(there.slots):
+        for slot in set(slots):
             self.sessions -= 1
             self._at[slot].discard(client)
 
     def sessions_of(self, client: str) -> list[Session]:
         """Return where a client is. Raises KeyError if it is not there."""
-        there = self._clients[client]
         found: dict[int, list[str]] = {}
-        for topic, slot in zip(there.topics, there.slots, strict=True):
+        for topic, slot in zip(*self._clients[client], strict=True):
             found.setdefault(slot, []).append(topic.name)
         name = self.placement.names.__getitem__
         return [(str(name(slot)), tuple(topics)) for slot, topics in found.items()]
@@ -196,11 +188,12 @@ class Clients:
         slot = self.placement.slots[broker]
         orphans: dict[str, tuple[str, ...]] = {}
         for client in sorted(self._at.pop(slot, ())):
-            there = self._clients[client]
-            pairs = list(zip(there.topics, there.slots, strict=True))
+            pairs = list(zip(*self._clients[client], strict=True))
             orphans[client] = tuple(topic.name for topic, at in pairs if at == slot)
-            there.topics = tuple(topic for topic, at in pairs if at != slot)
-            there.slots = bytes(at for _, at in pairs if at != slot)
+            self._clients[client] = (
+                tuple(topic for topic, at in pairs if at != slot),
+                bytes(at for _, at in pairs if at != slot),
+            )
             self.sessions -= 1
         self.placement.fail(broker)
         return orphans
@@ -229,6 +222,6 @@ class Clients:
                 at = self._at[slot] = set()
             at.add(client)
             found.append((str(names[slot]), tuple(map(_NAME, topics))))
-        self._clients[client] = _Client(tuple(all_topics), slots)
+        self._clients[client] = (tuple(all_topics), slots)
         self.sessions += len(assignment)
         return found

@@ -64,15 +64,16 @@ def greedy(
     topics: Sequence[Topic],
     sessions: int,
     gamma: float,
-    by_load: bool = True,
     avoid: int = 0,
+    by_load: bool = True,
 ) -> Assignment:
     """Return where a client's topics should be; nothing is changed. Raises ValueError if no broker
     takes clients.
 
     `placement`: what is there; `topics`: different ones; `sessions`: how many brokers at most, at
-    least 1; `gamma`: how many times its due a broker may have; `by_load`: of brokers that cost the
-    same, the one with the least load, else the lowest slot; `avoid`: a mask of slots.
+    least 1; `gamma`: how many times its due a broker may have; `avoid`: a mask of slots that are
+    not asked; `by_load`: of brokers that cost the same, the one with the least load, else the
+    lowest slot.
     """
     if placement.fractions or not placement.uniform:
         items = [(topic,) for topic in topics]
@@ -80,10 +81,11 @@ def greedy(
     opened = placement.open
     if avoid:
         opened = [slot for slot in opened if not avoid >> slot & 1]
-    if not opened:
+    if topics and not opened:
         raise ValueError("no broker takes clients")
     aeo = placement.aeo.copy()
     total = sum(aeo)
+    brokers = len(placement.open)
     hits = 0
     for topic in topics:
         hits += topic.lanes
@@ -93,42 +95,52 @@ def greedy(
     while left:
         # What costs least is where most is spared; `spared` has all brokers.
         spared = lanes.unpack(hits.to_bytes(size, "little"))
-        bound = gamma * total / len(placement.open) if total else INFINITE
+        bound = gamma * total / brokers if total else INFINITE
         most = chosen = -1
         lightest: float = 0
         for slot in opened:
             load = aeo[slot]
             if load < bound:
                 part = spared[slot]
-                if part > most or (by_load and part == most and load < lightest):
+                if part > most or (part == most and by_load and load < lightest):
                     most, chosen, lightest = part, slot, load
         if chosen < 0:
             chosen = least_loaded(placement, aeo, opened)
         taken = used.get(chosen)
         if taken is None:
             taken = used[chosen] = []
-        if len(used) == sessions:
-            taken += left
-            break
+            if len(used) == sessions:
+                taken += left
+                break
         bit = 1 << chosen
         going = [topic for topic in left if topic.free & bit]
-        if len(going) == len(left):
-            taken += left
-            break
         if going:
+            if len(going) == len(left):
+                taken += going
+                break
             left = [topic for topic in left if not topic.free & bit]
         else:
-            costs = [topic.cost(chosen) for topic in left]
-            least = min(costs)
-            pairs = list(zip(left, costs, strict=True))
-            going = [topic for topic, cost in pairs if cost == least]
-            left = [topic for topic, cost in pairs if cost != least]
+            going, left = _cheapest(left, chosen)
         taken += going
+        added: float = 0
         for topic in going:
             hits -= topic.lanes
-            aeo[chosen] += topic.weight
-            total += topic.weight
+            added += topic.weight
+        # Rates are integers here: the order of additions does not matter.
+        aeo[chosen] += added
+        total += added
     return used
+
+
+def _cheapest(topics: Sequence[Topic], slot: int) -> tuple[list[Topic], list[Topic]]:
+    """The topics that cost least at a slot, and the others."""
+    costs = [topic.cost(slot) for topic in topics]
+    least = min(costs)
+    pairs = list(zip(topics, costs, strict=True))
+    return (
+        [topic for topic, cost in pairs if cost == least],
+        [topic for topic, cost in pairs if cost != least],
+    )
 
 
 def item_costs(placement: Placement, item: Item) -> list[float]:

@@ -10,7 +10,7 @@ brokers that went are given again. The brokers' order, which decides ties, is th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from struct import Struct
 from typing import Final
 
@@ -196,15 +196,14 @@ class Placement:
             found = self.topics[name] = Topic(name)
         return found
 
-    def known(self, names: Iterable[str]) -> list[Topic]:
+    def known(self, names: Collection[str]) -> list[Topic]:
         """Return the topics with these names, in the same order; those that are not there are
         made."""
-        wanted = list(names)
         there = self.topics
         try:
-            return [there[name] for name in wanted]
+            return [there[name] for name in names]
         except KeyError:
-            return [self.topic(name) for name in wanted]
+            return [self.topic(name) for name in names]
 
     def forget(self, topics: Iterable[Topic]) -> None:
         """Drop those topics that nobody publishes, wants or expects."""

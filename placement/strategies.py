@@ -36,14 +36,8 @@ def paper(
     return greedy(placement, topics, sessions, gamma, by_load=False, avoid=avoid)
 
 
-def load(
-    placement: Placement, topics: Sequence[Topic], sessions: int, gamma: float, avoid: int = 0
-) -> Assignment:
-    """Return where the greedy strategy places a client; of equal brokers, that with the least load.
-
-    `placement`, `topics`, `sessions`, `gamma`, `avoid`: as for `greedy`.
-    """
-    return greedy(placement, topics, sessions, gamma, avoid=avoid)
+load: Strategy = greedy
+"""Greedy; of brokers that cost the same, the one with the least load."""
 
 
 def random_attach(drawn: random.Random) -> Strategy:

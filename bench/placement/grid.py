@@ -236,7 +236,7 @@ def decision_space(work: Workload, case: Case, seed: int) -> float:
 def _put(
     placement: Placement, strategy: Any, names: Sequence[int], sessions: int, gamma: float
 ) -> None:
-    topics = placement.known(map(str, names))
+    topics = placement.known([str(name) for name in names])
     for slot, there in strategy(placement, topics, sessions, gamma).items():
         placement.place_all(there, slot)
 

@@ -288,7 +288,7 @@ class Changes(RuleBasedStateMachine):
         found = [
             self.placement.topics[name] for name in sorted(topics & set(self.placement.topics))
         ]
-        one = greedy(self.placement, found, sessions, 1.1, by_load)
+        one = greedy(self.placement, found, sessions, 1.1, by_load=by_load)
         other = greedy_items(self.placement, [(each,) for each in found], sessions, 1.1, by_load)
         assert one == other
 
