@@ -65,17 +65,30 @@ class Clients:
         `client`: its id; `topics`: what it subscribes to; `sessions`: connections at most, at least
         1; `avoid`: ids of brokers that it cannot reach.
         """
+        return self._sessions(self._join(client, topics, sessions, self._mask(avoid)))
+
+    def join_all(self, clients: Iterable[tuple[str, Iterable[str]]], sessions: int) -> None:
+        """Place clients one after the other, as `join` does, without telling where they are.
+
+        `clients`: ids, each with what the client subscribes to; `sessions`: connections of each at
+        most. Raises ValueError if no broker takes clients.
+        """
+        for client, topics in clients:
+            self._join(client, topics, sessions, 0)
+
+    def _join(self, client: str, topics: Iterable[str], sessions: int, avoid: int) -> Assignment:
         if client in self._clients:
             self.leave(client)
         placement = self.placement
         # A topic that is named twice is one subscription.
         found = placement.known(dict.fromkeys(topics))
         try:
-            where = self.strategy(placement, found, sessions, self.gamma, self._mask(avoid))
+            where = self.strategy(placement, found, sessions, self.gamma, avoid)
         except ValueError:
             placement.forget(found)
             raise
-        return self._settle(client, where)
+        self._settle(client, where)
+        return where
 
     def join_items(
         self,
@@ -101,7 +114,8 @@ class Clients:
             for item in found:
                 placement.forget(item)
             raise
-        return self._settle(client, where)
+        self._settle(client, where)
+        return self._sessions(where)
 
     def attach(self, client: str, sessions: Iterable[Session]) -> None:
         """Note a client that is where it is. Raises KeyError if a broker is not there.
@@ -206,22 +220,24 @@ class Clients:
                 mask |= 1 << slots[broker]
         return mask
 
-    def _settle(self, client: str, assignment: Assignment) -> list[Session]:
+    def _settle(self, client: str, assignment: Assignment) -> None:
         """Count a client's subscriptions where it is placed."""
-        placement = self.placement
-        names = placement.names
+        place_all = self.placement.place_all
         all_topics: list[Topic] = []
         slots = b""
-        found: list[Session] = []
         for slot, topics in assignment.items():
-            placement.place_all(topics, slot)
+            place_all(topics, slot)
             all_topics += topics
             slots += _SLOT[slot] * len(topics)
             at = self._at.get(slot)
             if at is None:
                 at = self._at[slot] = set()
             at.add(client)
-            found.append((str(names[slot]), tuple(map(_NAME, topics))))
         self._clients[client] = (tuple(all_topics), slots)
         self.sessions += len(assignment)
-        return found
+
+    def _sessions(self, assignment: Assignment) -> list[Session]:
+        names = self.placement.names
+        return [
+            (str(names[slot]), tuple(map(_NAME, topics))) for slot, topics in assignment.items()
+        ]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import checked
-from bench.placement import averages, grid, page, simulator, workload_file
+from bench.placement import averages, grid, page, simulator, speed, workload_file
 from bench.placement.grid import Case
 from bench.spark.session import SparkMissingError, java
 from placement.state import MOST_BROKERS
@@ -90,6 +90,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     figures.add_argument("--quick", action="store_true", help="a tenth of the workloads")
     figures.set_defaults(handler=_figures)
+    fast = commands.add_parser("speed", help="how fast clients are placed")
+    for name, default, purpose in (
+        ("clients", 1_000_000, "clients that come one after the other"),
+        ("topics", 100_000, "topics, with one publisher each"),
+        ("brokers", 8, "brokers"),
+        ("each", 10, "topics of a client"),
+        ("sessions", 4, "connections of a client at most"),
+    ):
+        fast.add_argument(
+            f"--{name}",
+            type=partial(checked.count, most=MOST_BROKERS if name == "brokers" else 10**8),
+            default=default,
+            metavar="N",
+            help=f"{purpose} ({default:,})",
+        )
+    fast.add_argument("--alpha", type=checked.positive, default=1.13, metavar="X", help="(1.13)")
+    fast.add_argument("--seed", type=partial(checked.count, least=0), default=1, metavar="N")
+    fast.set_defaults(handler=_speed)
     return parser
 
 
@@ -115,6 +133,30 @@ def _figures(arguments: argparse.Namespace) -> int:
         Path(arguments.out).write_text(text, encoding="utf-8")
     except OSError as error:
         raise ValueError(f"{arguments.out}: {error.strerror or error}") from None
+    return 0
+
+
+def _speed(arguments: argparse.Namespace) -> int:
+    if arguments.each >= arguments.topics:
+        raise ValueError(f"a client cannot have {arguments.each} of {arguments.topics} topics")
+    found = speed.measure(
+        arguments.clients,
+        arguments.topics,
+        arguments.brokers,
+        arguments.each,
+        arguments.alpha,
+        arguments.sessions,
+        arguments.seed,
+    )
+    print(
+        f"{found.clients:,} clients in {found.seconds:.2f} s of CPU time, "
+        f"{found.seconds / found.clients * 1e6:.1f} us each, {found.memory / 1e6:,.0f} MB"
+    )
+    print(f"one client: join p99 {found.join_p99:.1f} us, leave p99 {found.leave_p99:.1f} us")
+    print(
+        f"between brokers {_short(found.internal)} messages/s, Jain {found.jain:.4f}, "
+        f"{found.sessions / found.clients:.2f} connections a client"
+    )
     return 0
 
 

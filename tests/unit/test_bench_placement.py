@@ -280,3 +280,15 @@ def test_without_java_figures_say_what_to_install(
     assert main(["placement", "figures", "--quick"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "Spark needs Java" in line
+
+
+def test_speed_is_told_in_three_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--clients", "2000", "--topics", "500", "--brokers", "4")
+    assert main(["placement", "speed", *words]) == 0
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first.startswith("2,000 clients in ")
+    assert "join p99" in second
+    assert "connections a client" in third
+    assert main(["placement", "speed", "--topics", "10"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "cannot have 10 of 10 topics" in line

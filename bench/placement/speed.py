@@ -1,0 +1,104 @@
+"""How fast clients are placed, and in how much memory."""
+
+from __future__ import annotations
+
+import gc
+import random
+import resource
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from bench.placement.workload import popular_topics
+from placement.clients import Clients
+from placement.state import Placement
+
+BLOCK = 10_000
+"""clients that are drawn before they are placed."""
+
+SINGLE = 10_000
+"""clients that join and leave one by one when all are there."""
+
+
+Block = list[tuple[str, list[str]]]
+"""Clients, each with its topics."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What was measured."""
+
+    clients: int
+    seconds: float
+    """CPU time to place all clients, without what draws them."""
+    join_p99: float
+    leave_p99: float
+    """us of a single client."""
+    memory: int
+    """bytes of the process at most, with one block of drawn clients."""
+    internal: float
+    """messages/s between brokers."""
+    jain: float
+    sessions: int
+
+
+def measure(
+    clients: int, topics: int, brokers: int, each: int, alpha: float, sessions: int, seed: int
+) -> Speed:
+    """Return how fast clients are placed on brokers with all publishers.
+
+    `clients`, `topics`, `brokers`: how many; `each`: topics of a client; `alpha`: shape of their
+    popularity; `sessions`: connections of a client at most; `seed`: of what is drawn.
+    """
+    placement = Placement()
+    drawn = random.Random(seed)
+    for slot in range(brokers):
+        placement.add_broker(f"b{slot}")
+    names = [f"t{topic}" for topic in range(topics)]
+    for name in names:
+        placement.publish(name, f"b{drawn.randrange(brokers)}", 1)
+    there = Clients(placement)
+    blocks = _drawn(clients, names, each, popular_topics(topics, alpha, drawn))
+    # Clients that are placed stay: looking for garbage among them finds nothing.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        spent, block = 0.0, Block()
+        for block in blocks:
+            began = time.process_time()
+            there.join_all(block, sessions)
+            spent += time.process_time() - began
+        figures, count = placement.figures(), there.sessions
+        joins, leaves = _single(there, block, sessions)
+    finally:
+        if collecting:
+            gc.enable()
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Speed(clients, spent, joins, leaves, memory, figures.internal, figures.jain, count)
+
+
+def _drawn(
+    clients: int, names: list[str], each: int, draw: Callable[[int], list[int]]
+) -> Iterator[Block]:
+    for first in range(0, clients, BLOCK):
+        yield [
+            (f"c{number}", [names[topic] for topic in draw(each)])
+            for number in range(first, min(first + BLOCK, clients))
+        ]
+
+
+def _single(there: Clients, block: Block, sessions: int) -> tuple[float, float]:
+    """The 99th percentiles of joins and leaves, in us."""
+    joins, leaves = [], []
+    for client, topics in block[:SINGLE]:
+        began = time.perf_counter()
+        there.leave(client)
+        middle = time.perf_counter()
+        there.join(client, topics, sessions)
+        joins.append(time.perf_counter() - middle)
+        leaves.append(middle - began)
+    return _p99(joins), _p99(leaves)
+
+
+def _p99(seconds: list[float]) -> float:
+    return sorted(seconds)[len(seconds) * 99 // 100] * 1e6
