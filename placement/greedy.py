@@ -32,9 +32,7 @@ def fair_slots(
     """
     # The order of operations is that of the published placements.
     total = sum(aeo)
-    opened = placement.open
-    if avoid:
-        opened = [slot for slot in opened if not avoid >> slot & 1]
+    opened = open_slots(placement, avoid)
     if total == 0 and opened:
         return opened
     if placement.uniform:
@@ -45,6 +43,15 @@ def fair_slots(
         due = gamma * total / sum(capacities[slot] for slot in placement.open)
         found = [slot for slot in opened if aeo[slot] < due * capacities[slot]]
     return found or [least_loaded(placement, aeo, opened)]
+
+
+def open_slots(placement: Placement, avoid: int = 0) -> list[int]:
+    """Return the slots that take clients, in order; the placement's own list if none is avoided.
+
+    `placement`: the brokers; `avoid`: a mask of slots that are left out.
+    """
+    opened = placement.open
+    return [slot for slot in opened if not avoid >> slot & 1] if avoid else opened
 
 
 def least_loaded(placement: Placement, aeo: Sequence[float], slots: Sequence[int]) -> int:
@@ -78,9 +85,7 @@ def greedy(
     if placement.fractions or not placement.uniform:
         items = [(topic,) for topic in topics]
         return greedy_items(placement, items, sessions, gamma, by_load, avoid)
-    opened = placement.open
-    if avoid:
-        opened = [slot for slot in opened if not avoid >> slot & 1]
+    opened = open_slots(placement, avoid)
     if topics and not opened:
         raise ValueError("no broker takes clients")
     aeo = placement.aeo.copy()
@@ -106,18 +111,16 @@ def greedy(
                     most, chosen, lightest = part, slot, load
         if chosen < 0:
             chosen = least_loaded(placement, aeo, opened)
-        taken = used.get(chosen)
-        if taken is None:
-            taken = used[chosen] = []
-            if len(used) == sessions:
-                taken += left
-                break
+        taken = used.setdefault(chosen, [])
+        if len(used) == sessions:
+            taken += left
+            break
         bit = 1 << chosen
         going = [topic for topic in left if topic.free & bit]
+        if len(going) == len(left):
+            taken += going
+            break
         if going:
-            if len(going) == len(left):
-                taken += going
-                break
             left = [topic for topic in left if not topic.free & bit]
         else:
             going, left = _cheapest(left, chosen)

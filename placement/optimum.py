@@ -58,24 +58,32 @@ def cheapest_set(
 
 
 def optimum(
-    placement: Placement, topics: Sequence[Topic], sessions: int, gamma: float, avoid: int = 0
+    placement: Placement,
+    topics: Sequence[Topic],
+    sessions: int,
+    gamma: float,
+    avoid: int = 0,
+    by_load: bool = True,
 ) -> Assignment:
     """Return where a client adds the least traffic; nothing is changed. Which brokers are below
     their bound is asked once. Raises ValueError if no broker takes clients, or if there are too
     many sets of brokers.
 
-    `placement`, `topics`, `sessions`, `gamma`, `avoid`: as for `greedy`.
+    `placement`, `topics`, `sessions`, `gamma`, `avoid`, `by_load`: as for `greedy`.
     """
     items: list[Item] = [(topic,) for topic in topics]
     loads = placement.aeo.copy()
     capacities = placement.capacities
-    fair = fair_slots(placement, loads, gamma, avoid)
-    fair = sorted(fair, key=lambda slot: loads[slot] / capacities[slot])
+
+    def rank(slot: int) -> float:
+        return loads[slot] / capacities[slot] if by_load else slot
+
+    fair = sorted(fair_slots(placement, loads, gamma, avoid), key=rank)
     costs = [item_costs(placement, item) for item in items]
     _, used = cheapest_set(costs, fair, sessions)
     found: Assignment = {}
     for item, row in zip(items, costs, strict=True):
-        slot = min(used, key=lambda slot: (row[slot], loads[slot] / capacities[slot]))
+        slot = min(used, key=lambda slot: (row[slot], rank(slot)))
         found.setdefault(slot, []).extend(item)
         loads[slot] += sum(topic.weight for topic in item)
     return found

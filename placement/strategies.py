@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from placement.greedy import Assignment, greedy
+from placement.greedy import Assignment, greedy, open_slots
 from placement.optimum import optimum
 from placement.state import Placement, Topic
 
@@ -49,7 +49,7 @@ def random_attach(drawn: random.Random) -> Strategy:
     def attach(
         placement: Placement, topics: Sequence[Topic], sessions: int, gamma: float, avoid: int = 0
     ) -> Assignment:
-        opened = [slot for slot in placement.open if not avoid >> slot & 1]
+        opened = open_slots(placement, avoid)
         if not opened:
             raise ValueError("no broker takes clients")
         return {drawn.choice(opened): list(topics)}
@@ -76,7 +76,7 @@ def publisher_slot(
     `placement`: what is there; `topics`: what it publishes; `rate`: messages/s of each; `avoid`: a
     mask of slots that are not asked.
     """
-    opened = [slot for slot in placement.open if not avoid >> slot & 1]
+    opened = open_slots(placement, avoid)
     if not opened:
         raise ValueError("no broker takes clients")
     receivers = [topic.active() for topic in topics]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from bench.placement.averages import Point
 from bench.placement.grid import Case, cases, model
+from bench.placement.simulator import FIRST_OPTIMUM
 from bench.spark.means import Mean
 
 Means = Mapping[Point, Mapping[str, Mean]]
@@ -60,8 +61,9 @@ def _gain(each: int) -> Callable[[Means], float]:
     """The part of the traffic that best matching saves, with eight brokers."""
 
     def check(found: Means) -> float:
-        attached = _value(found, "10", f"random, {each} topics", 8)
-        return 1 - _value(found, "10", f"best, {each} topics", 8) / attached
+        of_each = f"{each} topic{'s' * (each > 1)}"
+        attached = _value(found, "10", f"random, {of_each}", 8)
+        return 1 - _value(found, "10", f"best, {of_each}", 8) / attached
 
     return check
 
@@ -88,7 +90,7 @@ def _space(found: Means) -> Finding:
 
 def _optimum(found: Means) -> Finding:
     parts = [
-        _value(found, "12", "paper", sessions) / _value(found, "12", "optimum", sessions)
+        _value(found, "12", "paper", sessions) / _value(found, "12", FIRST_OPTIMUM, sessions)
         for sessions in range(1, 6)
     ]
     return f"{min(parts):.2f} to {max(parts):.2f} times", max(parts) <= 1.25

@@ -20,6 +20,9 @@ from placement.state import MOST_BROKERS
 
 MOST_BYTES = 1 << 30
 
+Commands = Any
+"""argparse's private type of what `add_subparsers` returns."""
+
 
 def main(argv: Sequence[str]) -> int:
     """Carry out the command; 0: done. Raises ValueError for bad input, in one line.
@@ -43,6 +46,13 @@ def _parser() -> argparse.ArgumentParser:
         description="Where clients should connect, computed; no broker runs.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _place_arguments(commands)
+    _figures_arguments(commands)
+    _speed_arguments(commands)
+    return parser
+
+
+def _place_arguments(commands: Commands) -> None:
     place = commands.add_parser("place", help="place the clients of a file")
     place.add_argument("file", metavar="FILE", help="a workload (docs/guides/placement.md)")
     place.add_argument(
@@ -75,12 +85,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     place.add_argument("--json", action="store_true", help="one JSON object")
     place.set_defaults(handler=_place)
+
+
+def _figures_arguments(commands: Commands) -> None:
     figures = commands.add_parser("figures", help="the paper's figures as a page (needs Java)")
     figures.add_argument(
         "--out", default="placement.md", metavar="FILE", help="the page (placement.md)"
     )
     figures.add_argument(
         "--rows", metavar="FILE", help="keep the rows, as Parquet (they are removed)"
+    )
+    figures.add_argument(
+        "--read", metavar="FILE", help="the page of rows that were kept, instead of new ones"
     )
     figures.add_argument(
         "--seeds",
@@ -90,6 +106,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     figures.add_argument("--quick", action="store_true", help="a tenth of the workloads")
     figures.set_defaults(handler=_figures)
+
+
+def _speed_arguments(commands: Commands) -> None:
     fast = commands.add_parser("speed", help="how fast clients are placed")
     for name, default, purpose in (
         ("clients", 1_000_000, "clients that come one after the other"),
@@ -108,7 +127,6 @@ def _parser() -> argparse.ArgumentParser:
     fast.add_argument("--alpha", type=checked.positive, default=1.13, metavar="X", help="(1.13)")
     fast.add_argument("--seed", type=partial(checked.count, least=0), default=1, metavar="N")
     fast.set_defaults(handler=_speed)
-    return parser
 
 
 def _figures(arguments: argparse.Namespace) -> int:
@@ -121,13 +139,18 @@ def _figures(arguments: argparse.Namespace) -> int:
     try:
         java()
         with tempfile.TemporaryDirectory(prefix="mqttree-placement-") as folder:
-            path = Path(arguments.rows or Path(folder) / "rows.parquet")
-            averages.write(list(_rows(cases, seeds)), path)
+            path = Path(arguments.read or arguments.rows or Path(folder) / "rows.parquet")
+            if not arguments.read:
+                averages.write(list(_rows(cases, seeds)), path)
+            elif not path.is_file():
+                raise ValueError(f"{path}: there is no such file")
             found = averages.means(path)
     except SparkMissingError as error:
         raise ValueError(str(error)) from None
     except OSError as error:
         raise ValueError(f"{error.filename or arguments.rows}: {error.strerror or error}") from None
+    if arguments.read:
+        seeds = max((each.n for kinds in found.values() for each in kinds.values()), default=0)
     text = "\n".join(page.page(cases, found, seeds, arguments.quick)) + "\n"
     try:
         Path(arguments.out).write_text(text, encoding="utf-8")

@@ -64,6 +64,8 @@ class Case:
         return self.chances or traffic.level_chances(len(self.nodes), self.alpha)
 
 
+OF_FIGURE_12 = ("paper", simulator.FIRST_OPTIMUM, "load", "optimum")
+
 SOCIAL_1000: dict[str, Any] = {"topics": 1000, "subscribers": 1000}
 
 
@@ -104,7 +106,7 @@ def _model_and_simulation() -> Iterator[Case]:
     for each in (1, 40):
         for brokers in (2, 4, 8, 16):
             for strategy in ("random", "best"):
-                curve = f"{strategy}, {each} topics"
+                curve = f"{strategy}, {each} topic{'s' * (each > 1)}"
                 yield Case("10", curve, brokers, brokers, strategy, 1, each=each, **SOCIAL_1000)
 
 
@@ -114,10 +116,10 @@ def _sessions() -> Iterator[Case]:
             options: dict[str, Any] = {"each": each, **SOCIAL_1000}
             yield Case("11", f"{each} topics", sessions, 8, "paper", sessions, **options)
     for sessions in range(1, 9):
-        for strategy in ("paper", "optimum", "load"):
+        for strategy in OF_FIGURE_12:
             yield Case("12", strategy, sessions, 8, strategy, sessions, each=5, **SOCIAL_1000)
     for brokers in (2, 4, 6, 8, 10, 12):
-        for strategy in ("paper", "optimum", "load"):
+        for strategy in OF_FIGURE_12:
             yield Case("12b", strategy, brokers, brokers, strategy, each=5, **SOCIAL_1000)
 
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from bench.placement.workload import Workload
 from placement.clients import Clients, Session
 from placement.figures import Figures
+from placement.optimum import optimum
 from placement.state import Placement
 from placement.strategies import STRATEGIES, publisher_slot, random_attach
 
 NAMES = ("random", *STRATEGIES)
+
+FIRST_OPTIMUM = "optimum, first"
+"""The optimum with ties as the paper's strategy has them: the first broker. For comparison."""
 
 GIVEN = "given"
 """The placement that a file has."""
@@ -102,13 +107,15 @@ def place(
     """Return what becomes of a workload. Raises ValueError if a file has no placement that is
     asked for, or if there are too many sets of brokers for `optimum`.
 
-    `work`: the workload; `brokers`: how many, from 1; `strategy`: of `NAMES`, or `GIVEN`;
+    `work`: the workload; `brokers`: how many, from 1; `strategy`: of `NAMES`, `GIVEN` or `FIRST_OPTIMUM`;
     `seed`: of what is drawn; `sessions`, `gamma`: instead of those of the workload;
     `subscribers_first`: publishers come last, each to the best broker for it.
     """
     placement = expect(work, brokers) if subscribers_first else publish(work, brokers, seed)
     if strategy in STRATEGIES:
         chosen = STRATEGIES[strategy]
+    elif strategy == FIRST_OPTIMUM:
+        chosen = partial(optimum, by_load=False)
     else:
         chosen = random_attach(random.Random(f"attach {seed}"))
     clients = Clients(placement, work.gamma if gamma is None else gamma, chosen)

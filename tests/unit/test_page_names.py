@@ -10,6 +10,7 @@ from itertools import chain
 import pytest
 from amqtt.contexts import BrokerConfig, ListenerConfig
 
+from bench.placement.command import _parser as placement_parser
 from bench.trace import schema
 from broker.cli.main import _parser
 from broker.cluster.state_view import federation_state
@@ -46,7 +47,8 @@ def flags(parser: ArgumentParser) -> set[str]:
 @pytest.mark.parametrize("page", USERS)
 def test_flags_on_pages_exist(page: str) -> None:
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", read(page)))
-    assert named - flags(_parser()) - LIVE - NOT_OURS == set()
+    known = flags(_parser()) | flags(placement_parser())
+    assert named - known - LIVE - NOT_OURS == set()
 
 
 @pytest.mark.parametrize("page", GUIDES)
@@ -93,6 +95,8 @@ def known_words() -> set[str]:
     )
     for name in ("broker/io/admin_http.py", "broker/cluster/state_view.py", *legs):
         words |= set(re.findall(r'"([a-z]+_[a-z_]+)":', read(name)))
+    for name in ("bench/placement/workload_file.py", "bench/placement/simulator.py"):
+        words |= set(re.findall(r'"([a-z]+_[a-z_]+)"', read(name)))
     return words | {column.name for column in schema.SCHEMA}
 
 
