@@ -107,8 +107,8 @@ def place(
     """Return what becomes of a workload. Raises ValueError if a file has no placement that is
     asked for, or if there are too many sets of brokers for `optimum`.
 
-    `work`: the workload; `brokers`: how many, from 1; `strategy`: of `NAMES`, `GIVEN` or `FIRST_OPTIMUM`;
-    `seed`: of what is drawn; `sessions`, `gamma`: instead of those of the workload;
+    `work`: the workload; `brokers`: how many, from 1; `strategy`: of `NAMES`, `GIVEN` or
+    `FIRST_OPTIMUM`; `seed`: of what is drawn; `sessions`, `gamma`: instead of those of the workload;
     `subscribers_first`: publishers come last, each to the best broker for it.
     """
     placement = expect(work, brokers) if subscribers_first else publish(work, brokers, seed)
