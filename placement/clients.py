@@ -117,6 +117,33 @@ class Clients:
         self._settle(client, where)
         return self._sessions(where)
 
+    def add(self, client: str, topics: Iterable[str], sessions: int = SESSIONS) -> None:
+        """Place further topics of a client, as those that a failed broker had; what it has stays
+        where it is. Raises KeyError if the client is not there, ValueError if no broker takes
+        clients.
+
+        `client`: its id; `topics`: none that it has already; `sessions`: connections at most, with
+        those that it has.
+        """
+        before, slots = self._clients[client]
+        placement = self.placement
+        used = set(slots)
+        found = placement.known(dict.fromkeys(topics))
+        avoid = 0
+        if len(used) >= sessions:
+            # No further broker: all but its own are left out.
+            avoid = sum(1 << slot for slot in placement.open if slot not in used)
+        try:
+            most = max(1, sessions - len(used)) if len(used) < sessions else sessions
+            where = self.strategy(placement, found, most, self.gamma, avoid)
+        except ValueError:
+            placement.forget(found)
+            raise
+        self._settle(client, where)
+        added, at = self._clients[client]
+        self._clients[client] = (before + added, slots + at)
+        self.sessions -= len(used & set(where))
+
     def attach(self, client: str, sessions: Iterable[Session]) -> None:
         """Note a client that is where it is. Raises KeyError if a broker is not there.
 

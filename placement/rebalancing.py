@@ -20,6 +20,10 @@ LOOKED_AT = 8
 """Pairs of a topic and a broker that are looked at, for each move that may be made."""
 
 
+LEAST = 1e-6
+"""Messages/s that a move saves at least: less is a sum of floats that is not exact."""
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     """A subscription that goes to another broker."""
@@ -85,11 +89,31 @@ def _saving(clients: Clients, moves: int, sessions: int) -> Iterator[Move]:
             continue
         targets = _targets(clients, topic, slot, there, sessions, bounds)
         if targets is None:
+            if count == 1:
+                for move in _placed_again(clients, there[0], sessions, left):
+                    yield move
+                    left -= 1
             continue
         saved = topic.inflow(slot) / count
         for client, target in zip(there, targets, strict=True):
             yield _moved(clients, client, topic, (slot, target), saved)
             left -= 1
+
+
+def _placed_again(clients: Clients, client: str, sessions: int, moves: int) -> list[Move]:
+    """Place a client again as if it came now; return its moves, none if nothing is saved."""
+    placement = clients.placement
+    before, internal = clients.sessions_of(client), placement.internal
+    at = {topic: broker for broker, topics in before for topic in topics}
+    clients.leave(client)
+    there = clients.join(client, at, sessions)
+    moved = [(topic, broker) for broker, topics in there for topic in topics if broker != at[topic]]
+    saved = internal - placement.internal
+    if len(moved) > moves or saved <= LEAST * len(moved):
+        clients.leave(client)
+        clients.attach(client, before)
+        return []
+    return [Move(client, topic, at[topic], broker, saved / len(moved)) for topic, broker in moved]
 
 
 def _worth(placement: Placement, moves: int) -> list[tuple[float, Topic, int]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from bench.placement import simulator, workload
+from bench.placement import changes, simulator, workload
 from bench.placement.workload import Workload
 from placement import traffic
 from placement.figures import Figures, overhead
@@ -64,6 +65,13 @@ class Case:
         return self.chances or traffic.level_chances(len(self.nodes), self.alpha)
 
 
+CHANGES = ("churn", "moves", "failure")
+"""Figures, none of the paper, of placements that change."""
+
+SINGLE = "load, one session at first"
+MOVED = "load, then 100 moves"
+BEFORE, ORPHANS, EVERYBODY = "before", "only its clients placed", "all clients placed again"
+
 OF_FIGURE_12 = ("paper", simulator.FIRST_OPTIMUM, "load", "optimum")
 
 SOCIAL_1000: dict[str, Any] = {"topics": 1000, "subscribers": 1000}
@@ -81,6 +89,7 @@ def cases(quick: bool = False) -> list[Case]:
         *_trees(),
         *_measured(),
         *_beyond(),
+        *_changes(),
     ]
     if not quick:
         return found
@@ -156,6 +165,20 @@ def _measured() -> Iterator[Case]:
                 yield Case("22", f"{strategy}, {alpha}", brokers, brokers, strategy, **options)
 
 
+def _changes() -> Iterator[Case]:
+    for strategy in ("paper", "load"):
+        for times in (0, 1, 3):
+            yield Case("churn", strategy, times, 8, strategy, **SOCIAL_1000)
+    for times in (0, 1, 3):
+        yield Case("churn", MOVED, times, 8, "load", **SOCIAL_1000)
+    for moves in (0, 100, 200, 500, 1000, 2000):
+        yield Case("moves", SINGLE, moves, 8, "load", **SOCIAL_1000)
+        yield Case("moves", "paper", moves, 8, "paper", **SOCIAL_1000)
+        yield Case("moves", "load", moves, 8, "load", **SOCIAL_1000)
+    for curve in (BEFORE, ORPHANS, EVERYBODY):
+        yield Case("failure", curve, 8, 8, "load", **SOCIAL_1000)
+
+
 def _beyond() -> Iterator[Case]:
     for brokers in (8, 16):
         for first in (False, True):
@@ -188,6 +211,8 @@ def run(case: Case, seed: int) -> dict[str, Any]:
 
     `case`: the point; `seed`: of what is drawn.
     """
+    if case.figure in CHANGES:
+        return _row(case, seed, *changed(case, seed))
     work = work_of(case, seed)
     first = case.subscribers_first
     placed = simulator.place(
@@ -196,15 +221,43 @@ def run(case: Case, seed: int) -> dict[str, Any]:
     space = None
     if case.figure == "11":
         space = decision_space(work, case, seed)
+    return _row(case, seed, placed.figures, placed.sessions, space)
+
+
+def _row(
+    case: Case, seed: int, figures: Figures, sessions: int, space: float | None = None
+) -> dict[str, Any]:
     return {
         "figure": case.figure,
         "curve": case.curve,
         "x": float(case.x),
         "seed": seed,
-        **_numbers(placed.figures),
-        "sessions_each": placed.sessions / len(work.clients),
+        **_numbers(figures),
+        "sessions_each": sessions / case.subscribers,
         "space": space,
     }
+
+
+def changed(case: Case, seed: int) -> tuple[Figures, int]:
+    """Return the traffic and the sessions of all clients after changes.
+
+    `case`: of `CHANGES`; `seed`: of what is drawn.
+    """
+    work = work_of(case, seed)
+    sessions = 1 if case.curve == SINGLE else case.sessions
+    clients = changes.joined(work, case.brokers, case.strategy, sessions, seed)
+    if case.figure == "churn":
+        drawn = random.Random(f"coming {seed}")
+        draw = workload.popular_topics(case.topics, case.alpha, drawn)
+        times = int(case.x)
+        changes.replace(clients, lambda: draw(case.each), times, sessions, seed)
+        if case.curve == MOVED:
+            changes.move(clients, 100, sessions)
+    elif case.figure == "moves":
+        changes.move(clients, int(case.x), case.sessions)
+    elif case.curve != BEFORE:
+        changes.fail(clients, work, sessions, everybody=case.curve == EVERYBODY)
+    return clients.placement.figures(), clients.sessions
 
 
 def _numbers(figures: Figures) -> dict[str, float]:

@@ -98,6 +98,29 @@ FIGURES = (
         "Subscribers join others that want the same. A publisher then goes to the least loaded "
         "broker that has a subscriber of its topic.",
     ),
+    Figure(
+        "churn",
+        "Beyond the paper: clients that go, and others that come",
+        "times replaced",
+        ("internal", "peak"),
+        "1,000 topics, 1,000 subscribers with ten each, eight brokers. Clients go at random, and "
+        "each is followed by another one with other topics. All others stay where they are.",
+    ),
+    Figure(
+        "moves",
+        "Beyond the paper: moves of single subscriptions, the same workload",
+        "moves at most",
+        ("internal", "peak"),
+        "The moves that `placement/rebalancing.py` finds when all clients are there. Clients may "
+        "have four sessions.",
+    ),
+    Figure(
+        "failure",
+        "Beyond the paper: one of eight brokers fails, the same workload",
+        "brokers at first",
+        ("internal", "jain"),
+        "Its publishers and clients go elsewhere, and all others stay where they are.",
+    ),
 )
 
 NAMES = {

@@ -108,7 +108,7 @@ def place(
     asked for, or if there are too many sets of brokers for `optimum`.
 
     `work`: the workload; `brokers`: how many, from 1; `strategy`: of `NAMES`, `GIVEN` or
-    `FIRST_OPTIMUM`; `seed`: of what is drawn; `sessions`, `gamma`: instead of those of the workload;
+    `FIRST_OPTIMUM`; `seed`: of what is drawn; `sessions`, `gamma`: instead of the workload's;
     `subscribers_first`: publishers come last, each to the best broker for it.
     """
     placement = expect(work, brokers) if subscribers_first else publish(work, brokers, seed)

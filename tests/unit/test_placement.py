@@ -233,6 +233,8 @@ class Changes(RuleBasedStateMachine):
         self.placement = Placement()
         self.clients = Clients(self.placement)
         self.names = 0
+        # Client -> connections that it may have had.
+        self.most: dict[str, int] = {}
         self.add_broker(1)
 
     def broker(self, number: int) -> str:
@@ -247,11 +249,16 @@ class Changes(RuleBasedStateMachine):
         self.placement.add_broker(f"b{self.names}", capacity)
 
     @precondition(lambda self: len(self.placement.slots) > 1)
-    @rule(number=NUMBERS)
-    def fail(self, number: int) -> None:
+    @rule(number=NUMBERS, sessions=st.integers(1, 4))
+    def fail(self, number: int, sessions: int) -> None:
         for client, topics in self.clients.fail(self.broker(number)).items():
+            had = {name for _, each in self.clients.sessions_of(client) for name in each}
             assert topics
-            assert client in self.clients
+            assert not had & set(topics)
+            self.clients.add(client, topics, sessions)
+            found = self.clients.sessions_of(client)
+            assert {name for _, each in found for name in each} == had | set(topics)
+            assert len(found) <= max(sessions, self.most[client])
 
     @rule(topic=TOPICS, number=NUMBERS, rate=RATES)
     def publish(self, topic: str, number: int, rate: float) -> None:
@@ -280,6 +287,7 @@ class Changes(RuleBasedStateMachine):
     def join(self, client: int, topics: set[str], sessions: int) -> None:
         wanted = sorted(topics)
         found = self.clients.join(f"c{client}", wanted, sessions)
+        self.most[f"c{client}"] = 6
         assert len(found) <= sessions
         assert sorted(topic for _, each in found for topic in each) == wanted
 
