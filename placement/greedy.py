@@ -154,7 +154,10 @@ def item_costs(placement: Placement, item: Item) -> list[float]:
     slots = range(len(placement.names))
     if len(item) == 1:
         (topic,) = item
-        return [topic.cost(slot) for slot in slots]
+        if len(topic.publishers) > 1:
+            return [topic.cost(slot) for slot in slots]
+        free, weight = topic.free, topic.weight
+        return [0 if free >> slot & 1 else weight for slot in slots]
     return [sum(topic.cost(slot) for topic in item) for slot in slots]
 
 
@@ -176,7 +179,8 @@ def greedy_items(
     used: Assignment = {}
     while left:
         fair = fair_slots(placement, aeo, gamma, avoid)
-        sums = [sum(costs[slot] for _, costs in left) for slot in fair]
+        by_slot = list(map(sum, zip(*[costs for _, costs in left], strict=True)))
+        sums = [by_slot[slot] for slot in fair]
         least = min(sums)
         if by_load:
             equal = [slot for slot, cost in zip(fair, sums, strict=True) if cost == least]
@@ -188,11 +192,11 @@ def greedy_items(
             for item, _ in left:
                 taken += item
             break
-        least = min(costs[chosen] for _, costs in left)
+        cheapest = min([costs[chosen] for _, costs in left])
         rest = []
         for entry in left:
             item, costs = entry
-            if costs[chosen] == least:
+            if costs[chosen] == cheapest:
                 taken += item
                 for topic in item:
                     aeo[chosen] += topic.weight
