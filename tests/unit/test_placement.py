@@ -220,6 +220,60 @@ def test_interest_without_counts_brings_traffic_between_brokers_only() -> None:
     check(placement)
 
 
+def plain_rules(
+    brokers: int, publishers: list[int], rates: list[float], clients: list[list[int]], by_load: bool
+) -> list[dict[str, list[int]]]:
+    """The greedy strategy as its rules are written down, with four sessions and gamma 1.1."""
+    active: list[set[int]] = [{slot} for slot in publishers]
+    out = [0.0] * brokers
+    found = []
+    for topics in clients:
+        left, used = list(topics), dict[int, list[int]]()
+        while left:
+            fair = [k for k in range(brokers) if out[k] < 1.1 * sum(out) / brokers]
+            fair = fair if sum(out) else list(range(brokers))
+
+            def cost(k: int, left: list[int] = left) -> tuple[float, float, int]:
+                more = sum(rates[t] for t in left if k not in active[t])
+                return more, out[k] if by_load else 0, k
+
+            k = min(fair, key=cost)
+            each = {t: 0 if k in active[t] else rates[t] for t in left}
+            take = [t for t in left if each[t] == min(each.values())]
+            used.setdefault(k, [])
+            if len(used) == 4:
+                take = left
+            left = [t for t in left if t not in take]
+            for t in take:
+                used[k].append(t)
+                active[t].add(k)
+                out[k] += rates[t]
+        found.append({str(k): sorted(used[k]) for k in sorted(used)})
+    return found
+
+
+@pytest.mark.parametrize("by_load", [False, True])
+@pytest.mark.parametrize("kind", ["equal", "whole", "fractions"])
+@pytest.mark.parametrize("brokers", [2, 3, 8, 13])
+def test_greedy_follows_its_rules_for_any_rates(kind: str, brokers: int, by_load: bool) -> None:
+    drawn = random.Random(f"{kind} {brokers}")
+    topics = 60
+    rates: list[float] = {
+        "equal": [1.0] * topics,
+        "whole": [drawn.randint(1, 9) for _ in range(topics)],
+        "fractions": [round(drawn.lognormvariate(0, 1), 3) for _ in range(topics)],
+    }[kind]
+    publishers = [drawn.randrange(brokers) for _ in range(topics)]
+    wanted = [drawn.sample(range(topics), drawn.randint(1, 12)) for _ in range(200)]
+    placement = published(publishers, brokers, rates)
+    clients = Clients(placement, 1.1, STRATEGIES["load" if by_load else "paper"])
+    found = [
+        placed(clients.join(f"c{number}", map(str, each))) for number, each in enumerate(wanted)
+    ]
+    assert found == plain_rules(brokers, publishers, rates, wanted, by_load)
+    check(placement)
+
+
 RATES = st.sampled_from([0, 1, 2, 5, 0.5, 0.3, 1e6])
 TOPICS = st.sampled_from([f"t{number}" for number in range(8)])
 NUMBERS = st.integers(0, 9)
