@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from bench import checked
-from bench.placement import averages, grid, page, simulator, speed, workload_file
+from bench.placement import averages, grid, page, simulator, speed, workload, workload_file
 from bench.placement.grid import Case
 from bench.spark.session import SparkMissingError, java
+from placement import traffic
 from placement.state import MOST_BROKERS
 
 MOST_BYTES = 1 << 30
+MOST_DRAWN = 1_000_000
 
 Commands = Any
 """argparse's private type of what `add_subparsers` returns."""
@@ -46,10 +48,73 @@ def _parser() -> argparse.ArgumentParser:
         description="Where clients should connect, computed; no broker runs.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _draw_arguments(commands)
     _place_arguments(commands)
     _figures_arguments(commands)
     _speed_arguments(commands)
     return parser
+
+
+def _draw_arguments(commands: Commands) -> None:
+    draw = commands.add_parser("draw", help="print a workload of the paper's kinds")
+    draw.add_argument("kind", choices=("social", "uniform", "tree"), help="who wants which topics")
+    for name, default, purpose in (
+        ("subscribers", 1000, "how many"),
+        ("topics", 1000, "how many, unless they are a tree"),
+        ("each", 10, "topics of a subscriber, unless they are a tree"),
+        ("depth", 4, "levels of a topic tree"),
+        ("fan", 10, "nodes below each node of a topic tree"),
+    ):
+        draw.add_argument(
+            f"--{name}",
+            type=partial(checked.count, most=30 if name == "depth" else MOST_DRAWN),
+            default=default,
+            metavar="N",
+            help=f"{purpose} ({default:,})",
+        )
+    draw.add_argument(
+        "--alpha",
+        type=checked.positive,
+        default=1.13,
+        metavar="X",
+        help="shape of popularity, of a tree how often leaves are chosen (1.13)",
+    )
+    draw.add_argument("--rates", choices=workload.RATES, default="equal", help="(equal)")
+    draw.add_argument(
+        "--shape",
+        type=checked.positive,
+        default=1.0,
+        metavar="X",
+        help="of rates: deviation / mean, of zipf alpha (1)",
+    )
+    draw.add_argument("--seed", type=partial(checked.count, least=0), default=1, metavar="N")
+    draw.set_defaults(handler=_draw)
+
+
+def _draw(arguments: argparse.Namespace) -> int:
+    seed, subscribers, alpha = arguments.seed, arguments.subscribers, arguments.alpha
+    topics = arguments.topics
+    if arguments.kind == "tree":
+        nodes = [arguments.fan**level for level in range(arguments.depth)]
+        topics = nodes[-1]
+        if arguments.depth < 2 or topics > MOST_DRAWN:
+            raise ValueError(f"a tree of {arguments.depth} levels with {topics:,} leaves")
+        chances = traffic.level_chances(arguments.depth, alpha)
+        work = workload.topic_tree(chances, nodes, subscribers, seed)
+    else:
+        shape = 0.0 if arguments.kind == "uniform" else alpha
+        work = workload.social(topics, subscribers, arguments.each, shape, seed)
+    rates = workload.drawn_rates(arguments.rates, topics, arguments.shape, seed)
+    said = {
+        "name": arguments.kind,
+        "about": {"ntop": topics, "nsub": subscribers, "seed": seed},
+        "gamma": work.gamma,
+        "nses": work.sessions,
+        "rates": 1 if arguments.rates == "equal" else rates,
+        "clients": work.clients,
+    }
+    print(json.dumps(said, separators=(",", ":")))
+    return 0
 
 
 def _place_arguments(commands: Commands) -> None:

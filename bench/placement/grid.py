@@ -142,7 +142,7 @@ def _social() -> Iterator[Case]:
             yield Case("15", strategy, each, 8, strategy, each=each)
         for sessions in range(1, 9):
             yield Case("16", strategy, sessions, 8, strategy, sessions)
-        for alpha in (0.5, 0.9, 1.13, 1.5, 2.0):
+        for alpha in (0.0, 0.5, 0.9, 1.13, 1.5, 2.0):
             yield Case("17", strategy, alpha, 8, strategy, alpha=alpha)
 
 

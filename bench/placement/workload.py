@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from placement.clients import GAMMA, SESSIONS
+from placement.traffic import popularity
 
 
 @dataclass
@@ -106,3 +108,27 @@ def topic_tree(
         # The leaves of a level's nodes follow each other.
         clients.append(list(range(-(-node * leaves // n), -(-(node + 1) * leaves // n))))
     return Workload(clients, equal_rates(leaves))
+
+
+RATES = ("equal", "lognormal", "zipf")
+
+
+def drawn_rates(kind: str, topics: int, shape: float, seed: int) -> list[float]:
+    """Return the rate of each topic, one message/s on average, to six places.
+
+    `kind`: of `RATES`; `topics`: how many; `shape`: of lognormal ones the deviation as a multiple
+    of the mean, of Zipf ones alpha; `seed`: of what is drawn. Raises ValueError if there is no such
+    kind.
+    """
+    drawn = random.Random(f"rates {seed}")
+    if kind == "equal":
+        return [1] * topics
+    if kind == "lognormal":
+        sigma = math.sqrt(math.log1p(shape * shape))
+        return [round(drawn.lognormvariate(-sigma * sigma / 2, sigma), 6) for _ in range(topics)]
+    if kind == "zipf":
+        # Topics that are wanted by many need not be those with high rates.
+        rates = [round(chance * topics, 6) for chance in popularity(topics, shape)]
+        drawn.shuffle(rates)
+        return rates
+    raise ValueError(f"there are no {kind} rates")

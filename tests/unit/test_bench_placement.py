@@ -292,3 +292,34 @@ def test_speed_is_told_in_three_lines(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["placement", "speed", "--topics", "10"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "cannot have 10 of 10 topics" in line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("social", "--topics", "50", "--each", "3", "--rates", "lognormal", "--shape", "4"),
+        ("uniform", "--topics", "50", "--each", "3", "--rates", "zipf"),
+        ("tree", "--depth", "3", "--fan", "5"),
+    ],
+)
+def test_a_workload_that_is_drawn_can_be_placed(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["placement", "draw", *words, "--subscribers", "40"]) == 0
+    text = capsys.readouterr().out
+    assert main(["placement", "draw", *words, "--subscribers", "40"]) == 0
+    assert capsys.readouterr().out == text
+    file = tmp_path / "drawn.json"
+    file.write_text(text)
+    found = place(capsys, file, "--brokers", "3")
+    assert len(found["placement"]) == 40
+    assert sum(found["aei"]) == pytest.approx(sum(workload_file.read(text).rates.values()))
+
+
+def test_a_workload_that_cannot_be_drawn_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["placement", "draw", "social", "--topics", "3"]) == 2
+    assert "cannot have 10 of 3 topics" in capsys.readouterr().err
+    assert main(["placement", "draw", "tree", "--depth", "20"]) == 2
+    assert "a tree of 20 levels" in capsys.readouterr().err
