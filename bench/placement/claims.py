@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from bench.placement.averages import Point
 from bench.placement.grid import Case, cases, model
-from bench.placement.simulator import FIRST_OPTIMUM
 from bench.spark.means import Mean
 
 Means = Mapping[Point, Mapping[str, Mean]]
@@ -90,10 +89,10 @@ def _space(found: Means) -> Finding:
 
 def _optimum(found: Means) -> Finding:
     parts = [
-        _value(found, "12", "paper", sessions) / _value(found, "12", FIRST_OPTIMUM, sessions)
+        _value(found, "12", "load", sessions) / _value(found, "12", "optimum", sessions)
         for sessions in range(1, 6)
     ]
-    return f"{min(parts):.2f} to {max(parts):.2f} times", max(parts) <= 1.25
+    return f"{min(parts):.2f} to {max(parts):.2f} times", min(parts) >= 0.75 and max(parts) <= 1.25
 
 
 def _saturates(found: Means) -> Finding:
@@ -165,7 +164,12 @@ CLAIMS = (
     Claim("10", "Best matching saves much with one topic", "strongly reduced", _one_topic),
     Claim("10", "It saves little with 40 topics", "less and less", _forty_topics),
     Claim("11", "The decision space is close to its bound", "quite similar", _space),
-    Claim("12", "Greedy is slightly above the optimum", "slightly greater", _optimum),
+    Claim(
+        "12",
+        "Greedy is slightly above the optimum for each client, both with ties by load",
+        "slightly greater",
+        _optimum,
+    ),
     Claim("12", "As many sessions as topics are enough", "no change from 5 on", _saturates),
     Claim("13", "Routing overhead at 20 random brokers", "about 4", _four),
     Claim("13", "Greedy halves it", "practically halved", _halved),

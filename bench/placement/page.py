@@ -58,7 +58,8 @@ FIGURES = (
         "sessions",
         ("internal",),
         "The paper's strategy and *optimum, first* take the first of brokers that cost the same. "
-        "That alone makes more than the difference between greedy and the optimum.",
+        "That makes more than the difference between greedy and the optimum. What is best for each "
+        "client that comes need not be best for all of them.",
     ),
     Figure("12b", "Figure 12, by brokers: four sessions", "brokers", ("internal",)),
     Figure(
