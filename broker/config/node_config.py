@@ -49,7 +49,7 @@ class NodeConfig(BrokerModel):
     """Response information for clients that ask for it; `%c` is their client id (MQTT 5,
     3.2.2.3.15)."""
     server_reference: str = ""
-    """The server to which every client is sent, "": none (MQTT 5, 4.13)."""
+    """The server to which every client is sent, "": none (MQTT 5, 4.11)."""
     client_address: str = ""
     """Where clients connect ("host:port"): clients of a broker that drains are sent there. "":
     where brokers connect, if clients may."""

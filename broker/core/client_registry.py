@@ -164,7 +164,7 @@ class ClientRegistry:
             broker.client_gone(owner)
 
     def redirect(self, client: Client, reference: str, permanent: bool) -> None:
-        """Send a client to another broker (MQTT 5, 4.13): DISCONNECT with a Server Reference;
+        """Send a client to another broker (MQTT 5, 4.11): DISCONNECT with a Server Reference;
         before MQTT 5 it is only closed. Its will is sent, or waits, as at any end that is not the
         client's own.
 
