@@ -45,6 +45,7 @@ from broker.core.retained_store import RetainedStore
 from broker.core.session import Session
 from broker.core.session_registry import SessionRegistry
 from broker.core.shutdown import Shutdown
+from broker.core.traffic_meter import TrafficMeter
 from broker.core.wills import Wills
 from broker.leg.retained_base import RetainedBases
 from broker.persistence.absent_members import AbsentMembers
@@ -104,6 +105,7 @@ class Node:
         self.leg_bases: RetainedBases = RetainedBases(limits.max_leg_base)
         self.feeds: RetainedFeeds = RetainedFeeds(self)
         self.dispatcher: Dispatcher = Dispatcher(self)
+        self.traffic: TrafficMeter | None = TrafficMeter(self) if config.topic_rates else None
         self._compose_clients()
         self._compose_connections()
         self.forwarding: list[Link] = []  # the live links

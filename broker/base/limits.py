@@ -241,6 +241,10 @@ class Limits(Record, kw_only=True):
     """bytes; the routes of longer topics are not kept: 65,536 topics of 64 KiB each would be 4
     GiB."""
 
+    counted_topics: int = 100_000
+    """topics of which is known how often they are published to: 200 bytes each. Of more, those that
+    are published to rarely are forgotten."""
+
     route_cache_deliveries: int = 4_000_000
     """receivers in all kept routes together, of routes that topics share once; as above (many
     topics times many subscribers)."""

@@ -130,6 +130,7 @@ class RunSettings(ClusterModel):
     advertise: Address | None = None
     admin: Address | None = None
     admin_hosts: tuple[str, ...] = ()
+    topic_rates: bool = True
     wait_for: int = 1
     """How many brokers, this one included, must have been seen before `/readyz` says yes."""
     log_level: str = "info"
@@ -600,6 +601,7 @@ OPTIONS: dict[str, Option] = {
     "client_address": Option(_address, flag=False),
     "log_tail": Option(_tail, flag=False),
     "allow_unauthenticated_brokers": Option(_switch, flag=False),
+    "topic_rates": Option(_switch, flag=False),
 }
 """Keys of the file's `federation:` section, or of the file, with underscores; those with `flag` are
 flags and MQTTREE_ variables as well.

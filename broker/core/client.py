@@ -156,6 +156,7 @@ class Client(Owner):
         "packet_forwarder",
         "routes",
         "session",
+        "tally",
         "timer",
         "version",
         "window",
@@ -173,6 +174,7 @@ class Client(Owner):
         # The broker's: every message needs it.
         self.dirty = node.dirty
         self.packet_forwarder = node.cluster.packet_forwarder
+        self.tally = node.dispatcher.tally
         self.version = connect.version
         # The fanout's own, or with rules in force those that the client may publish to.
         self.routes: dict[bytes, Route] = {}

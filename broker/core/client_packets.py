@@ -94,6 +94,11 @@ class ClientPackets(Client):
         # The sessions that get the run data[begin:position] as it is.
         raw: tuple[Session, ...] | None = None
         previous = b""  # topic
+        # Messages by topic: of a chunk with one topic at its end, of another one if it is drawn.
+        tally = self.tally
+        drawn = None if tally is None else tally.drawn
+        same = 0  # messages of the same topic as the one before
+        last = b""  # topic of a run that was interrupted
         # Messages taken here, those ahead of the run, and packets delivered in runs: counted here,
         # as a counter costs more than a local name.
         begin = published = before = delivered = 0
@@ -155,6 +160,8 @@ class ClientPackets(Client):
                             if single:
                                 batch = self.packet_forwarder.outgoing(data, self.version, conn)
                             after = end if alone else run_end(data, position, start, end)
+                            if tally is not None:
+                                tally.add(topic, (after - position) // (end - position))
                             self._publish_run(
                                 route, data, position, start, end, after, section, batch
                             )
@@ -171,8 +178,11 @@ class ClientPackets(Client):
                         if topic == previous:  # twice the same: more of it may follow
                             after = run_end(data, position, start, end)
                             count = (after - position) // (end - position)
+                            same += count
                         previous = topic
                         published += count
+                        if drawn is not None:
+                            drawn[topic] = drawn.get(topic, 0) + count
                         if batch is not None:
                             batch.add(route, position, after, count, 0)
                         elif single:
@@ -184,7 +194,7 @@ class ClientPackets(Client):
                         self.dirty, raw, data[begin:position], published - before
                     )
                     raw = None
-                    previous = b""
+                    last, previous = previous, b""
                 if fast:
                     if length == 2:
                         after = acknowledgements(self, first, data, position, size)
@@ -242,6 +252,18 @@ class ClientPackets(Client):
         if published:
             counters.published_runs += published
             counters.delivered += delivered
+            if tally is not None:
+                if published - same > 1:
+                    tally.draw()
+                else:
+                    exact = tally.exact
+                    last = previous or last
+                    if last in exact:
+                        exact[last] += published
+                    else:
+                        tally.begin(last, published)
+                    if drawn is not None:
+                        drawn[last] -= published
         return position
 
     def _publish_run(

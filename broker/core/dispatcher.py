@@ -17,6 +17,7 @@ from broker.core.output import deliver_run
 from broker.core.route import NOTHING_BEYOND, Beyond, Route, deliveries_of
 from broker.core.route_cache import RouteCache
 from broker.core.session import Session, SharedGroup, SharedOutgoing, Subscription
+from broker.core.topic_tally import TopicTally
 from broker.core.wildcard_forms import WildcardForms, filter_memory, form_of
 from broker.wire.constants import ReasonCode
 from broker.wire.errors import MalformedPacket, ProtocolViolation
@@ -106,7 +107,17 @@ class Dispatcher:
         self.cache = RouteCache(node.limits)
         self.routes: dict[bytes, Route] = self.cache.routes
         self._ages = False  # `_age` is going to be called
+        self.tally: TopicTally | None = None
+        """How often topics are published to, None: it is not counted. To be set before any client
+        comes."""
         self._waiting: deque[AuthorizeReceive] = deque()
+
+    def count_topics(self) -> TopicTally:
+        """Count from now on how often topics are published to. To be called before any client
+        comes."""
+        limits = self.node.limits
+        self.tally = TopicTally(limits.counted_topics, limits.route_cache_topic)
+        return self.tally
 
     # ---------------------------------------------------------------- subscriptions
 

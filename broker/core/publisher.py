@@ -49,6 +49,8 @@ class Publisher:
         broker = self._broker
         broker.counters.published_single += 1
         cluster, dispatcher = broker.cluster, broker.dispatcher
+        if dispatcher.tally is not None:
+            dispatcher.tally.add_single(message.topic)
         if message.retain:
             cluster.retained_written(message, source)
         if cluster.shares:

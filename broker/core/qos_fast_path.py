@@ -230,7 +230,7 @@ def publish_run(
 
 
 # Longer than a screen, as a call for each message costs (`bench micro`): one of two such loops.
-def _publish_mixed(
+def _publish_mixed(  # noqa: PLR0915
     client: Client,
     first: int,
     data: bytes,
@@ -253,6 +253,9 @@ def _publish_mixed(
     # Packets that follow each other and have one route: where they begin, how many are before them.
     along: Route | None = None
     begin = before = 0
+    tally = client.tally
+    drawn = None if tally is None else tally.drawn
+    taken = b""  # topic of the last packet
     while True:
         start = body + 2 + (data[body] << 8 | data[body + 1])
         payload = start + behind
@@ -304,6 +307,9 @@ def _publish_mixed(
                         receiver.deliver(message, qos, False, b"", conn)
         answers.append(PACKET_IDS[packet_id])
         position = end
+        taken = topic
+        if drawn is not None:
+            drawn[topic] = drawn.get(topic, 0) + 1
         # The next packet; whatever is not as it should be is left to the caller.
         if (
             position + 7 > limit
@@ -322,6 +328,8 @@ def _publish_mixed(
     if answers:
         if batch is not None and along is not None:
             batch.add(along, begin, position, len(answers) - before, qos)
+        if tally is not None:
+            tally.add_stretch(taken, len(answers))
         _acknowledge(client, stretch, qos, answers)
     return -position if answers and conn.state.held else position
 
@@ -374,6 +382,8 @@ def _publish_equal(
     ):
         run = _batch(client, route, data, position, start, payload, packet, properties)
         if run is not None:
+            if client.tally is not None:
+                client.tally.add(topic, run.count)
             _publish(client, route, run, batch)
             position += len(run.data)
             return -position if client.conn.state.held else position
@@ -447,6 +457,8 @@ def _publish_singly(
     if answers:
         if batch is not None and not route.elsewhere:
             batch.add(route, begin, position, len(answers), qos)
+        if client.tally is not None:
+            client.tally.add(topic_of(prefix), len(answers))
         _acknowledge(client, stretch, qos, answers)
     return position
 

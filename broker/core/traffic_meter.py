@@ -1,0 +1,123 @@
+"""The traffic of one broker: messages in from clients, out to clients, in from links, out to links,
+and which topics clients publish to most. Read every ten seconds, from counters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from broker.base.timers import Scheduler
+from broker.core.topic_rates import TOP, Average, TopicRates
+
+if TYPE_CHECKING:
+    from broker.base.counters import Counters
+    from broker.base.limits import Limits
+    from broker.base.turns import Turns
+    from broker.core.dispatcher import Dispatcher
+
+PERIOD: Final = 10.0
+"""s between two readings."""
+
+
+class Sums(NamedTuple):
+    """Messages a second, averages over about a minute."""
+
+    published: float
+    """In from publishers."""
+    delivered: float
+    """Out to subscribers."""
+    link_in: float
+    """In from other brokers, those that this one only passes on included."""
+    link_out: float
+    """Out to other brokers."""
+
+
+class TopicTraffic(NamedTuple):
+    """One topic at one broker."""
+
+    topic: bytes
+    rate: float
+    """Messages a second that clients of this broker publish to it."""
+    receivers: int
+    """Clients of this broker that get them."""
+
+
+class Host(Scheduler, Protocol):
+    """What the meter asks of its broker."""
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of what this broker keeps and does at once."""
+
+    @property
+    def counters(self) -> Counters:
+        """The counters of this broker, as `/metrics` shows them."""
+
+    @property
+    def turns(self) -> Turns:
+        """How much is done in one turn of the event loop."""
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """Counts topics, and knows who gets them."""
+
+
+class TrafficMeter:
+    """Reads the counters of one broker."""
+
+    __slots__ = ("_averages", "_host", "_last", "_read", "_tally", "on_read", "rates")
+
+    def __init__(self, host: Host) -> None:
+        """Begin to count. `host`: the broker, which has no clients yet."""
+        self._host = host
+        self._tally = host.dispatcher.count_topics()
+        now = host.now
+        self.rates: TopicRates = TopicRates(host.limits.counted_topics, now)
+        """Of each topic."""
+        self._averages = [Average(now) for _ in range(4)]
+        self._last = self._counted()
+        self._read = now
+        self.on_read: list[Callable[[float], None]] = []
+        """Called with now (s) when there is something new."""
+        host.schedule(now + PERIOD, self._tick)
+
+    def _counted(self) -> tuple[int, int, int, int]:
+        counters = self._host.counters
+        return (
+            counters.published,
+            counters.delivered,
+            counters.received_link,
+            counters.forwarded,
+        )
+
+    def _tick(self, now: float) -> None:
+        host = self._host
+        host.schedule(now + PERIOD, self._tick)
+        counted = self._counted()
+        for average, new, old in zip(self._averages, counted, self._last, strict=True):
+            average.add(new - old, now)
+        self._last = counted
+        self._read = now
+        exact, sampled = self._tally.take()
+        host.turns.go(self.rates.take(exact, sampled, now), lambda: False)
+        for call in self.on_read:
+            call(now)
+
+    @property
+    def read(self) -> float:
+        """When the counters were read last (s)."""
+        return self._read
+
+    @property
+    def sums(self) -> Sums:
+        """All topics together."""
+        return Sums(*[average.rate for average in self._averages])
+
+    def top(self, most: int = TOP) -> list[TopicTraffic]:
+        """Return the topics that are published to most, `most` of them at most."""
+        dispatcher = self._host.dispatcher
+        found: list[TopicTraffic] = []
+        for rate, topic in self.rates.top[:most]:
+            route = dispatcher.routes.get(topic) or dispatcher.route(topic, keep=False)
+            found.append(TopicTraffic(topic, rate, len(route.deliveries) + len(route.shared)))
+        return found
