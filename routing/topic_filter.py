@@ -105,6 +105,24 @@ def matches(filter: str, topic: str) -> bool:
     return len(filter_levels) == len(topic_levels)
 
 
+def overlaps(a: str, b: str) -> bool:
+    """Whether a topic can match both filters ``a`` and ``b`` (both valid, ``$share/`` split off)."""
+    if (a.startswith("$") and b.startswith(("+", "#"))) or (
+        b.startswith("$") and a.startswith(("+", "#"))
+    ):
+        return False
+    a_levels = a.split("/")
+    b_levels = b.split("/")
+    for one, other in zip(a_levels, b_levels, strict=False):
+        if one == "#" or other == "#":
+            return True
+        if one != other and one != "+" and other != "+":
+            return False
+    short, long = sorted((a_levels, b_levels), key=len)
+    # "#" stands for its parent, too.
+    return len(short) == len(long) or (len(long) == len(short) + 1 and long[-1] == "#")
+
+
 def covers(a: str, b: str) -> bool:
     """Whether filter ``a`` matches every topic that filter ``b`` matches (both valid, ``$share/``
     split off).
