@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from placement.clients import GAMMA
 from placement.greedy import fair_slots, greedy_items, item_costs
@@ -31,6 +31,10 @@ PENDING: Final = 30.0
 
 MOST_CLIENTS: Final = 100_000
 """clients whose answers are remembered; further ones get none. 2 KB each, with ten filters."""
+
+SPARE: Final = 1000.0
+"""messages/s to subscribers that count as load of every broker, for its capacity: where all have
+little to do, none has too much."""
 
 WORTH_PART: Final = 0.1
 WORTH_RATE: Final = 1.0
@@ -145,6 +149,31 @@ class PendingLoad:
             self.aeo.clear()
 
 
+class Move(NamedTuple):
+    """Filters and topics of a client that would better be in a session at another broker."""
+
+    client: str
+    session: str
+    """The client identifier of the session that has them."""
+    source: str
+    target: str
+    """Brokers."""
+    names: list[str]
+    saved: float
+    """Messages a second; the moves of a client share what they save together."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {
+            "client": self.client,
+            "session": self.session,
+            "from": self.source,
+            "to": self.target,
+            "topics": self.names,
+            "saving_per_s": round(self.saved, 3),
+        }
+
+
 @dataclass(slots=True)
 class _Told:
     """What a client was told."""
@@ -224,6 +253,20 @@ class Controller:
             saved = case.cost(kept) - cost
             if saved < max(WORTH_RATE, WORTH_PART * case.cost(kept)):
                 plan, cost = kept, case.cost(kept)
+        return self._tell(case, plan, (cost, single), waiting, now)
+
+    def _tell(
+        self,
+        case: _Case,
+        plan: _Plan,
+        costs: tuple[float, float],
+        waiting: _Pending | None,
+        now: float,
+    ) -> Answer:
+        """Return a plan as an answer, and remember it. `costs`: its traffic between brokers, and
+        the least with one connection; `waiting`: what of an earlier answer does not show yet."""
+        question = case.question
+        told = self._told.get(question.client)
         sessions = case.sessions(plan, None if told is None else told.answer)
         if told is not None:
             self.moves += _moved(told.answer.sessions, sessions)
@@ -235,9 +278,59 @@ class Controller:
             version = told.answer.version
         if waiting is not None:
             self._pending.add(question.client, waiting)
-        answer = Answer(version, TTL, sessions, cost, single)
+        answer = Answer(version, TTL, sessions, *costs)
         self._remember(question, answer, now)
         return answer
+
+    def plan(
+        self,
+        questions: Iterable[tuple[Question, Sequence[Unit]]],
+        view: View,
+        now: float,
+        most: int,
+        *,
+        apply: bool = False,
+    ) -> list[Move]:
+        """Return moves of clients that pay, those that save most first.
+
+        Args:
+            `questions`: of clients that are remembered, with their filters.
+            `view`: what is known of the federation.
+            `now`: s.
+            `most`: moves.
+            `apply`: whether the clients are told to move when they ask again.
+        """
+        self.expire(now)
+        found: list[tuple[float, _Case, _Plan, tuple[float, float], list[Move]]] = []
+        for question, units in questions:
+            told = self._told.get(question.client)
+            if told is None:
+                continue
+            waiting = self._pending.pop(question.client)
+            try:
+                case = _Case(question, units, view, self._pending, self._gamma)
+                plan, cost, single = case.best()
+                before = case.plan_before(told.answer)
+                if before is not None:
+                    kept = case.complete(before)
+                    saved = case.cost(kept) - cost
+                    if saved >= max(WORTH_RATE, WORTH_PART * case.cost(kept)):
+                        moves = case.moves(told.answer, plan, saved)
+                        found.append((saved, case, plan, (cost, single), moves))
+            except ValueError:  # no broker takes clients
+                continue
+            finally:
+                if waiting is not None:
+                    self._pending.add(question.client, waiting)
+        found.sort(key=lambda each: -each[0])
+        chosen: list[Move] = []
+        for _, case, plan, costs, moves in found:
+            if len(chosen) + len(moves) <= most:
+                chosen += moves
+                if apply:
+                    waiting = self._pending.pop(case.question.client)
+                    self._tell(case, plan, costs, waiting, now)
+        return chosen
 
     def told(self, client: str, now: float) -> Answer | None:
         """Return what a `client` was told, None if that is nothing that is still valid at `now`
@@ -297,7 +390,7 @@ class _Case:
         pending: PendingLoad,
         gamma: float,
     ) -> None:
-        self._question = question
+        self.question = question
         self._units = units
         self._gamma = gamma
         self._state = state = Placement()
@@ -313,11 +406,13 @@ class _Case:
         names = dict.fromkeys(topic for unit in units for topic in unit.topics)
         for name in dict.fromkeys([*names, *question.publish]):
             self._add_topic(name, view, pending)
+        mean = sum(state.capacities) / max(1, len(state.capacities))
         for load in self._loads:
             slot = state.slots[load.id]
             # What the brokers count, and not what follows from the few topics that are here.
             state.aei[slot] = load.aei + pending.aei.get(load.id, 0.0)
-            state.aeo[slot] = load.aeo + pending.aeo.get(load.id, 0.0)
+            spare = SPARE * state.capacities[slot] / mean
+            state.aeo[slot] = load.aeo + pending.aeo.get(load.id, 0.0) + spare
         self._items = {unit: self._item(unit) for unit in units}
         self._costs = {unit: item_costs(state, item) for unit, item in self._items.items()}
         self._unit_of = {name: unit for unit in units for name in unit.topics}
@@ -348,7 +443,7 @@ class _Case:
         plan = _Plan()
         if self._units:
             items = list(self._items.values())
-            sessions = self._question.sessions
+            sessions = self.question.sessions
             found = greedy_items(state, items, sessions, self._gamma, avoid=self._avoid)
             slots = {topic.name: slot for slot, topics in found.items() for topic in topics}
             plan.units = {unit: slots[item[0].name] for unit, item in self._items.items()}
@@ -362,7 +457,7 @@ class _Case:
         """Return the best plan with one connection, and its traffic."""
         state = self._state
         fair = fair_slots(state, state.aeo, self._gamma, self._avoid)
-        here = state.slots.get(self._question.at)
+        here = state.slots.get(self.question.at)
 
         def rank(slot: int) -> tuple[float, bool, float]:
             load = (state.aei[slot] + state.aeo[slot]) / state.capacities[slot]
@@ -373,7 +468,7 @@ class _Case:
         return plan, self.cost(plan)
 
     def _all_at(self, slot: int) -> _Plan:
-        return _Plan(dict.fromkeys(self._units, slot), dict.fromkeys(self._question.publish, slot))
+        return _Plan(dict.fromkeys(self._units, slot), dict.fromkeys(self.question.publish, slot))
 
     def plan_before(self, answer: Answer) -> _Plan | None:
         """Return what is left of the plan of an earlier `answer`, None if that is nothing."""
@@ -388,11 +483,11 @@ class _Case:
                 if there.issuperset(unit.filters):
                     plan.units[unit] = slot
             published = frozenset(session.publish)
-            for topic in self._question.publish:
+            for topic in self.question.publish:
                 if topic in published:
                     plan.topics[topic] = slot
         used = plan.used()
-        return plan if used and len(used) <= self._question.sessions else None
+        return plan if used and len(used) <= self.question.sessions else None
 
     def complete(self, plan: _Plan) -> _Plan:
         """Return a plan with all that has no place in `plan`, which stays as it is. Raises
@@ -404,7 +499,7 @@ class _Case:
                 slot = self._cheapest(used, self._costs[unit], self._state.aeo)
                 plan.units[unit] = slot
                 used[slot] = None
-        for topic in self._question.publish:
+        for topic in self.question.publish:
             if topic not in plan.topics:
                 costs = self._publish_costs(topic, plan)
                 slot = self._cheapest(used, costs, self._state.aei)
@@ -418,9 +513,9 @@ class _Case:
         """Return the slot with the least of `costs`; of equal ones one that is `used`, where the
         client is, or with the least of `loads`."""
         state = self._state
-        here = state.slots.get(self._question.at)
+        here = state.slots.get(self.question.at)
         slots = used
-        if len(used) < self._question.sessions:
+        if len(used) < self.question.sessions:
             fair = fair_slots(state, state.aeo, self._gamma, self._avoid)
             slots = dict.fromkeys([*used, *fair])
 
@@ -454,13 +549,13 @@ class _Case:
         """Return the connections of a plan. Those of an earlier answer (`before`) keep their client
         identifiers, as sessions belong to these."""
         state = self._state
-        client = self._question.client
+        client = self.question.client
         slots = plan.used()
         if not slots:  # it neither subscribes nor publishes
             slots = [self._cheapest((), [0.0] * len(state.names), state.aeo)]
         ids = {} if before is None else {each.broker: each.client_id for each in before.sessions}
         taken = {slot: ids.get(str(state.names[slot]), "") for slot in slots}
-        here = state.slots.get(self._question.at)
+        here = state.slots.get(self.question.at)
 
         def rank(slot: int) -> tuple[bool, bool, int]:
             parts = list(plan.units.values()).count(slot)
@@ -486,6 +581,28 @@ class _Case:
                 PlacedSession(broker, addresses[broker], name, tuple(subscribe), tuple(publish))
             )
         return tuple(found)
+
+    def moves(self, before: Answer, plan: _Plan, saved: float) -> list[Move]:
+        """Return what moves from an earlier answer to a plan, which saves so many messages/s."""
+        at = {
+            (kind, name): session
+            for session in before.sessions
+            for kind, names in (("s", session.subscribe), ("p", session.publish))
+            for name in names
+        }
+        parts = [("s", name, slot) for unit, slot in plan.units.items() for name in unit.filters]
+        parts += [("p", name, slot) for name, slot in plan.topics.items()]
+        found: dict[tuple[str, str], Move] = {}
+        for kind, name, slot in parts:
+            session, target = at.get((kind, name)), str(self._state.names[slot])
+            if session is None or session.broker == target:
+                continue
+            move = found.setdefault(
+                (session.client_id, target),
+                Move(self.question.client, session.client_id, session.broker, target, [], 0.0),
+            )
+            move.names.append(name)
+        return [move._replace(saved=saved / len(found)) for move in found.values()]
 
     def pending(self, plan: _Plan, until: float) -> _Pending:
         """Return the load of a plan, which counts until `until` (s)."""

@@ -106,7 +106,8 @@ def matches(filter: str, topic: str) -> bool:
 
 
 def overlaps(a: str, b: str) -> bool:
-    """Whether a topic can match both filters ``a`` and ``b`` (both valid, ``$share/`` split off)."""
+    """Whether a topic can match filter ``a`` and filter ``b`` (both valid, ``$share/`` split
+    off)."""
     if (a.startswith("$") and b.startswith(("+", "#"))) or (
         b.startswith("$") and a.startswith(("+", "#"))
     ):
@@ -116,7 +117,7 @@ def overlaps(a: str, b: str) -> bool:
     for one, other in zip(a_levels, b_levels, strict=False):
         if one == "#" or other == "#":
             return True
-        if one != other and one != "+" and other != "+":
+        if one not in (other, "+") and other != "+":
             return False
     short, long = sorted((a_levels, b_levels), key=len)
     # "#" stands for its parent, too.

@@ -153,6 +153,11 @@ class Counted:
     link_costs_refused: int = 0
     link_state_refused: int = 0
 
+    # Where clients should connect
+    placement_questions: int = 0
+    placement_refused: int = 0
+    placement_unanswered: int = 0
+
     # The journal and the log tail
     journal_frames: int = 0
     journal_bytes: int = 0

@@ -56,6 +56,8 @@ from broker.cluster.events import (
 from broker.cluster.id_conflict import IdConflict
 from broker.cluster.link.link import Handler, Link
 from broker.cluster.link_registry import LinkRegistry
+from broker.cluster.placement.placement_service import PlacementService
+from broker.cluster.placement.ports import PlacingBroker
 from broker.cluster.retained_comparison import RetainedComparison
 from broker.cluster.retained_sync import RetainedSync, RetainingBroker
 from broker.cluster.sessions.competing_sessions import CompetingSessions
@@ -83,6 +85,7 @@ from broker.config.node_config import NodeConfig
 from broker.core.connection import Connection
 from broker.core.effects import Dial
 from broker.wire.packets import Connect
+from broker.wire.properties import Properties
 from discovery.membership import Membership
 from stp.tree import Tree
 
@@ -113,7 +116,13 @@ class FederatedJournal(LogJournal, StartsJournal, Protocol):
 
 
 class FederatedBroker(
-    DeliveringBroker, StartingBroker, SessionBroker, AnnouncingBroker, RetainingBroker, Protocol
+    DeliveringBroker,
+    StartingBroker,
+    SessionBroker,
+    AnnouncingBroker,
+    RetainingBroker,
+    PlacingBroker,
+    Protocol,
 ):
     """What the cluster asks of its broker."""
 
@@ -234,6 +243,10 @@ class Cluster:
             handshakes=self.handshakes,
             searching=self.membership.searching if self.enabled else None,
             delivery=self,
+        )
+
+        self.placement: PlacementService = PlacementService(
+            node, tree=self.tree, directory=self.directory, strategy=self.strategy, report=self
         )
 
     def _build_delivery(self, node: FederatedBroker, now: float) -> None:
@@ -561,6 +574,9 @@ class Cluster:
         self.release_remote = self.remote_flow_control.released
         self.room: Callable[[Session, int], bool] = self.remote_flow_control.room
         self.limit_log: Callable[[int], None] = self.replay_log.give_room
+        self.placement_request: Callable[[Session, Message, Properties], int] = (
+            self.placement.request
+        )
 
     def knows(self, broker_id: bytes) -> bool:
         """Return whether a broker is of this federation: this one, or one whose listing is known,
@@ -700,6 +716,8 @@ class Cluster:
                 self.resync.route_changed,
                 # and the log is kept for a broker that is back and is about to ask.
                 self.absent_members.route_changed,
+                # Where clients should connect is of no concern to messages.
+                self.placement.route_changed,
             ),
         }
 

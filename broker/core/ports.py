@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from broker.core.start_point import SubscriptionStart
     from broker.wire import Connect
     from broker.wire.constants import ReasonCode
+    from broker.wire.properties import Properties
     from routing.group_selection import Pool
 
 Then = Callable[[float], None]
@@ -447,6 +448,15 @@ class Cluster(Protocol):
 
     def limit_log(self, size: int, /) -> None:
         """Let the log have `size` bytes more than the least that it may have."""
+
+    # ---------------------------------------------------------------- placement
+
+    def placement_request(
+        self, session: Session, message: Message, properties: Properties, /
+    ) -> int:
+        """A client (`session`) asks where it should connect, with a `message` to
+        `$mqttree/placement`; `properties`: of its PUBLISH. Returns the Reason Code of its
+        acknowledgement; the answer goes to the session."""
 
 
 class Claimant(Protocol):

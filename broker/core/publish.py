@@ -8,7 +8,7 @@ packets.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.core.capabilities import check_publish
 from broker.core.effects import AuthorizePublish
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from broker.auth.authorization import Permissions
     from broker.core.client import Client
     from broker.core.route import Route
+    from broker.wire.properties import Properties
+
+PLACEMENT: Final = b"$mqttree/placement"
+"""The topic of questions about where a client should connect."""
 
 
 def publish(client: Client, packet: Publish) -> None:
@@ -68,7 +72,19 @@ def publish(client: Client, packet: Publish) -> None:
             raise ProtocolViolation(why, ReasonCode.PAYLOAD_FORMAT_INVALID)
         refuse(client, message, packet_id, ReasonCode.PAYLOAD_FORMAT_INVALID, why)
         return
-    _accept(client, message, packet_id)
+    if topic == PLACEMENT and client.version == 5:
+        _request(client, message, packet_id, properties or {})
+    else:
+        _accept(client, message, packet_id)
+
+
+def _request(client: Client, message: Message, packet_id: int, properties: Properties) -> None:
+    """Take a question about where the client should connect: it is published to nobody."""
+    reason = client.node.cluster.placement_request(client.session, message, properties)
+    if reason >= 0x80:
+        refuse(client, message, packet_id, reason, "a question that is not answered so")
+    else:
+        _acknowledge(client, message, packet_id)
 
 
 def _aliased(client: Client, topic: bytes, alias: int | None) -> bytes:
@@ -168,14 +184,18 @@ def take(client: Client, message: Message, packet_id: int) -> None:
     """Acknowledge a `message` of a `client` and publish it. `packet_id`: of its PUBLISH, 0 at QoS
     0."""
     node = client.node
+    _acknowledge(client, message, packet_id)
+    if node.hooks.events:
+        node.event("broker_message_broadcast", client=client, message=message, packet_id=packet_id)
+    node.publish(message, client.conn)
+
+
+def _acknowledge(client: Client, message: Message, packet_id: int) -> None:
     if message.qos == 1:
         client.send(PUBACK_HEAD + PACKET_IDS[packet_id])
     elif message.qos == 2:
         _received(client, packet_id)
         client.send(PUBREC_HEAD + PACKET_IDS[packet_id])
-    if node.hooks.events:
-        node.event("broker_message_broadcast", client=client, message=message, packet_id=packet_id)
-    node.publish(message, client.conn)
 
 
 def _received(client: Client, packet_id: int) -> None:

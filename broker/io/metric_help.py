@@ -120,6 +120,10 @@ COUNTER_HELP = {
     "interest_widened": "Times that a broker was sent everything, as its filters were too many.",
     "link_costs_refused": "Records about costs of links that were refused.",
     "link_state_refused": "Link states of brokers refused for lack of room.",
+    # Where clients should connect
+    "placement_questions": "Questions about where clients should connect.",
+    "placement_refused": "Such questions refused: invalid, not allowed, or too many.",
+    "placement_unanswered": "Such questions that the broker that decides did not answer.",
     # The journal and the log tail
     "journal_frames": "Frames written to the journal.",
     "journal_bytes": "Bytes written to the journal.",

@@ -107,6 +107,9 @@ class NoCluster:
 
     def limit_log(self, size: int, /) -> None: ...
 
+    def placement_request(self, session: object, message: object, properties: object, /) -> int:
+        return 0x83
+
     # ---------------------------------------------------------------- by way of Node
 
     def awake(self, now: float) -> None: ...

@@ -18,7 +18,7 @@ class Federation:
 
     def __init__(self, brokers: int = 4) -> None:
         self.loads = {
-            f"b{n}": BrokerLoad(f"b{n}", f"10.0.0.{n}:1883", 1.0, False, 100, 100, 0, 0)
+            f"b{n}": BrokerLoad(f"b{n}", f"10.0.0.{n}:1883", 1.0, False, 1e5, 1e5, 0, 0)
             for n in range(brokers)
         }
         self.published: dict[str, dict[str, float]] = {}
@@ -78,7 +78,7 @@ def test_a_broker_with_a_subscriber_of_the_topic_costs_nothing_further() -> None
     view = Federation()
     view.published = {"a": {"b1": 5.0}}
     view.subscribed = {"a": {"b2"}}
-    view.change("b1", aeo=1000.0)
+    view.change("b1", aeo=1e6)
     assert where(ask(Controller(), view, "a")) == {"b2": ("a",)}
 
 
@@ -136,7 +136,7 @@ def test_brokers_that_are_avoided_drained_or_without_address_get_no_session() ->
 def test_a_broker_above_its_share_gets_no_session() -> None:
     view = Federation(2)
     view.published = {"a": {"b0": 5.0}}
-    view.change("b0", aeo=150.0)
+    view.change("b0", aeo=1.5e5)
     assert where(ask(Controller(), view, "a")) == {"b1": ("a",)}
     view.change("b0", capacity=4.0)
     assert where(ask(Controller(), view, "a")) == {"b0": ("a",)}
@@ -144,18 +144,18 @@ def test_a_broker_above_its_share_gets_no_session() -> None:
 
 def test_an_answer_counts_as_load_at_once_and_not_for_ever() -> None:
     view = Federation(2)
-    view.published = {"a": {"b0": 60.0}, "b": {"b0": 60.0}}
+    view.published = {"a": {"b0": 6e4}, "b": {"b0": 6e4}}
     controller = Controller()
     assert where(ask(controller, view, "a", client="c1")) == {"b0": ("a",)}
     assert where(ask(controller, view, "b", client="c2")) == {"b1": ("b",)}
     # That "a" is wanted at b0 counts, too.
-    view.published["a"] = {"b1": 60.0}
-    view.change("b1", aeo=400.0)
+    view.published["a"] = {"b1": 6e4}
+    view.change("b1", aeo=4e5)
     assert where(ask(controller, view, "a", client="c3")) == {"b0": ("a",)}
     assert controller.pending == 3
     later = PENDING + 1
     view = Federation(2)
-    view.published = {"b": {"b0": 60.0}}
+    view.published = {"b": {"b0": 6e4}}
     assert where(ask(controller, view, "b", client="c4", now=later)) == {"b0": ("b",)}
     assert controller.pending == 1
 

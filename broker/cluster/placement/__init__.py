@@ -1,0 +1,11 @@
+"""Where clients should connect: one broker of the federation, the root of the tree, decides; the
+others pass questions on to it. The decision itself is in the package `placement`.
+
+* `placement_messages`: what brokers tell each other.
+* `traffic_entry`: this broker's traffic in the link-state database.
+* `topic_knowledge`: what is known of brokers and topics.
+* `decider`: answers questions, as long as this broker is the root (`decider_states`: its table).
+* `placement_service`: takes questions here, and passes them on.
+
+Nothing of delivery depends on it: messages reach every client wherever it is connected.
+"""

@@ -1,0 +1,355 @@
+"""Decides where clients connect, while this broker is the root of the tree; its states are a table
+(`decider_states`).
+
+It asks all brokers how often topics are published to: from the first question on every ten seconds,
+until nobody has asked for ten minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.base.state_table import look_up
+from broker.cluster.placement.decider_states import TRANSITIONS, Action, Input, State
+from broker.cluster.placement.placement_messages import (
+    ASK_RATES,
+    FORGET,
+    PLACE,
+    PLAN,
+    STATUS,
+    TOLD,
+    Rates,
+)
+from broker.cluster.placement.topic_knowledge import TopicKnowledge
+from placement.controller import Controller, Unit
+from placement.figures import Figures
+from placement.question import Question, TooMuchError, read_question
+from routing.filter_units import filter_units
+from routing.topic_filter import split_shared, valid_topic_filter, valid_topic_name
+
+if TYPE_CHECKING:
+    from broker.base.timers import Timer
+    from broker.cluster.placement.ports import PlacingBroker
+    from broker.cluster.strategy.directory import Directory
+
+PERIOD: Final = 10.0
+"""s between two rounds of questions for rates."""
+
+GATHER_WAIT: Final = 0.5
+"""s for which a question waits for the first rates at most."""
+
+QUIET: Final = 600.0
+"""s without a question after which rates are not asked for any more."""
+
+MOST_WAITING: Final = 1000
+"""questions that wait for the first rates; more are refused as too many."""
+
+MOST_PLANNED: Final = 1000
+"""clients that one plan looks at."""
+
+MOST_MOVES: Final = 10_000
+"""moves that a plan may have."""
+
+PLAN_WORK: Final = 500
+"""steps of work for each client of a plan."""
+
+Answer = tuple[int, Any]
+"""Status as in HTTP, and what JSON can say."""
+
+Then = Callable[[Answer], None]
+"""Takes an answer."""
+
+BUSY: Final[Answer] = (429, {"error": "too many questions"})
+ELSEWHERE: Final[Answer] = (503, {"error": "another broker decides; ask again"})
+
+
+class Decider:
+    """Answers questions about placement."""
+
+    __slots__ = (
+        "_asked",
+        "_asked_at",
+        "_directory",
+        "_gathered_at",
+        "_host",
+        "_state",
+        "_timer",
+        "_waiting",
+        "controller",
+        "knowledge",
+    )
+
+    def __init__(
+        self, host: PlacingBroker, directory: Directory, knowledge: TopicKnowledge
+    ) -> None:
+        """`host`: this broker; `directory`: carries questions for rates; `knowledge`: takes the
+        answers."""
+        self._host = host
+        self._directory = directory
+        self.knowledge = knowledge
+        self.controller: Controller = Controller()
+        self._state = State.IDLE
+        self._waiting: list[tuple[int, Any, Then]] = []
+        self._asked: set[bytes] = set()  # brokers whose rates are waited for
+        self._asked_at = 0.0  # the last question (s)
+        self._gathered_at = 0.0  # the last rates (s)
+        self._timer: Timer | None = None
+
+    @property
+    def state(self) -> State:
+        """What it does."""
+        return self._state
+
+    # ---------------------------------------------------------------- inputs
+
+    def ask(self, operation: int, body: Any, then: Then) -> None:
+        """Answer a question, now or soon.
+
+        `operation`: what is asked for; `body`: as JSON has it; `then`: takes the answer.
+        """
+        self._asked_at = self._host.now
+        action = self._step(Input.ASKED)
+        if action is Action.ANSWER:
+            then(self._answer(operation, body))
+        elif len(self._waiting) >= MOST_WAITING:
+            then(BUSY)
+        else:
+            self._waiting.append((operation, body, then))
+        if action is Action.GATHER:
+            self._gather()
+            self._host.schedule(self._host.now + GATHER_WAIT, self._waited)
+            if not self._asked:
+                self._gathered()
+
+    def rates_came(self, broker_id: bytes, rates: Rates, rest: float, topics: int) -> None:
+        """Take the `rates` of the topics of a broker, and rate (`rest`) and number (`topics`) of
+        all its others; messages/s."""
+        if self._state is State.IDLE:
+            return  # nobody has asked for them
+        self.knowledge.take(broker_id.hex(), rates, rest, topics)
+        self._host.turns.work += len(rates)
+        self._gathered_at = self._host.now
+        self._asked.discard(broker_id)
+        if not self._asked:
+            self._gathered()
+
+    def broker_gone(self, broker_id: bytes) -> None:
+        """Note that a broker cannot be reached any more."""
+        self._asked.discard(broker_id)
+        if self._state is not State.IDLE:
+            self.knowledge.take(broker_id.hex(), {}, 0.0, 0)
+            if not self._asked:
+                self._gathered()
+
+    def deposed(self) -> None:
+        """Note that another broker is the root."""
+        if self._step(Input.DEPOSED) is Action.REFUSE:
+            self._forget()
+            self.controller = Controller()
+            waiting, self._waiting = self._waiting, []
+            for _, _, then in waiting:
+                then(ELSEWHERE)
+
+    # ---------------------------------------------------------------- rates
+
+    def _step(self, given: Input) -> Action:
+        action, self._state = look_up(TRANSITIONS, self._state, given, "the decider")
+        return action
+
+    def _gather(self) -> None:
+        """Ask all brokers for rates, and look at those here."""
+        host = self._host
+        listings = self._directory.reachable()
+        self.knowledge.keep({host.config.id.hex(), *[listing.id.hex() for listing in listings]})
+        self._asked = {
+            listing.id for listing in listings if self._directory.send(listing.id, ASK_RATES, b"")
+        }
+        if host.traffic is not None:
+            meter = host.traffic.rates
+            own = {topic.decode(): rate for rate, topic in meter.top}
+            rest = host.traffic.sums.published - sum(own.values())
+            self.knowledge.take(
+                host.config.id.hex(), own, max(0.0, rest), max(0, len(meter) - len(own))
+            )
+            host.turns.work += len(own)
+        self._gathered_at = host.now
+        if self._timer is not None:
+            host.cancel(self._timer)
+        self._timer = host.schedule(host.now + PERIOD, self._due)
+
+    def _due(self, now: float) -> None:
+        self._timer = None
+        quiet = now - self._asked_at > QUIET
+        action = self._step(Input.QUIET if quiet else Input.DUE)
+        if action is Action.FORGET:
+            self._forget()
+        elif action is Action.ASK_AGAIN:
+            self.controller.expire(now)
+            self._gather()
+
+    def _waited(self, now: float) -> None:
+        self._gathered()
+
+    def _gathered(self) -> None:
+        if self._step(Input.GATHERED) is Action.ANSWER_ALL:
+            waiting, self._waiting = self._waiting, []
+            for operation, body, then in waiting:
+                then(self._answer(operation, body))
+
+    def _forget(self) -> None:
+        self.knowledge.keep(())
+        self._asked.clear()
+        if self._timer is not None:
+            self._host.cancel(self._timer)
+            self._timer = None
+
+    # ---------------------------------------------------------------- answers
+
+    def _answer(self, operation: int, body: Any) -> Answer:
+        try:
+            if operation == PLACE:
+                return self._place(read_question(body))
+            if operation == TOLD:
+                return self._told(_client(body))
+            if operation == FORGET:
+                return self._forget_client(_client(body))
+            if operation == STATUS:
+                return 200, self._status()
+            if operation == PLAN:
+                return 200, self._plan(body)
+        except TooMuchError as error:
+            return 429, {"error": str(error)}
+        except ValueError as error:
+            return 400, {"error": str(error)}
+        return 400, {"error": "unknown operation"}
+
+    def _place(self, question: Question) -> Answer:
+        check_names(question)
+        known = {load.id for load in self.knowledge.brokers()}
+        unknown = sorted(question.avoid - known)
+        if unknown and not all(_is_id(broker) for broker in unknown):
+            raise ValueError(f"avoid: {unknown[0][:64]!r} is no broker id")
+        units = self.units(question)
+        try:
+            answer = self.controller.place(question, units, self.knowledge, self._host.now)
+        except TooMuchError:
+            raise
+        except ValueError as error:  # no broker takes clients
+            return 503, {"error": str(error)}
+        return 200, answer.as_dict()
+
+    def units(self, question: Question) -> list[Unit]:
+        """Return the filters of a question, those together that may match a common topic."""
+        shared = [split_shared(name) for name in question.subscribe]
+        plain = [inner for group, inner in shared if group is None]
+        found = []
+        for filters in filter_units(plain):
+            topics = dict.fromkeys(
+                [topic for name in filters for topic in self.knowledge.topics(name)]
+            )
+            # The topics that filters without wildcards spell are looked at whether known or not.
+            topics |= dict.fromkeys([name for name in filters if valid_topic_name(name)])
+            found.append(Unit(tuple(filters), tuple(topics)))
+        # A group gets each message once, wherever its members are: it is no reason to be anywhere.
+        found += [Unit((name,), ()) for name in question.subscribe if name not in set(plain)]
+        self._host.turns.work += 20 * sum(len(unit.topics) for unit in found)
+        return found
+
+    def _told(self, client: str) -> Answer:
+        answer = self.controller.told(client, self._host.now)
+        if answer is None:
+            return 404, {"error": "this client was told nothing that is still valid"}
+        return 200, answer.as_dict()
+
+    def _forget_client(self, client: str) -> Answer:
+        if not self.controller.forget(client):
+            return 404, {"error": "this client was told nothing"}
+        return 200, {"forgotten": client}
+
+    def _status(self) -> dict[str, Any]:
+        loads = self.knowledge.brokers()
+        figures = Figures(
+            tuple([load.id for load in loads]),
+            tuple([load.aei for load in loads]),
+            tuple([load.aeo for load in loads]),
+            tuple([load.aii for load in loads]),
+            tuple([load.aio for load in loads]),
+            sum([load.aio for load in loads]),
+        )
+        return {
+            "controller": self._host.config.id.hex(),
+            "brokers": [
+                {
+                    "id": load.id,
+                    "address": load.address,
+                    "capacity": round(load.capacity, 3),
+                    "drained": load.drained,
+                    "published_per_s": round(load.aei, 3),
+                    "delivered_per_s": round(load.aeo, 3),
+                    "link_in_per_s": round(load.aii, 3),
+                    "link_out_per_s": round(load.aio, 3),
+                }
+                for load in loads
+            ],
+            "peak": round(figures.peak, 4),
+            "jain": round(figures.jain, 4),
+            "routing_overhead": round(figures.routing_overhead, 4),
+            "forwarding_overhead": round(figures.forwarding_overhead, 4),
+            "scaling": round(figures.scaling(), 4),
+            "clients": len(self.controller),
+            "pending": self.controller.pending,
+            "moves": self.controller.moves,
+            "topics": len(self.knowledge),
+            "rates_age_s": round(self._host.now - self._gathered_at, 1)
+            if self._gathered_at
+            else None,
+        }
+
+    def _plan(self, body: Any) -> dict[str, Any]:
+        moves, apply = read_plan(body)
+        questions = self.controller.clients()[:MOST_PLANNED]
+        self._host.turns.work += PLAN_WORK * len(questions)
+        found = self.controller.plan(
+            [(question, self.units(question)) for question in questions],
+            self.knowledge,
+            self._host.now,
+            moves,
+            apply=apply,
+        )
+        return {"moves": [move.as_dict() for move in found], "applied": apply}
+
+
+def read_plan(body: Any) -> tuple[int, bool]:
+    """Return how many moves a plan may have, and whether it is to be applied. Raises ValueError
+    with one line."""
+    if not isinstance(body, dict) or body.keys() - {"moves", "apply"}:
+        raise ValueError("a plan is a JSON object with moves and apply")
+    moves, apply = body.get("moves", 100), body.get("apply", False)
+    if type(moves) is not int or not 1 <= moves <= MOST_MOVES:
+        raise ValueError(f"moves: not a whole number from 1 to {MOST_MOVES}")
+    if not isinstance(apply, bool):
+        raise ValueError("apply: neither true nor false")
+    return moves, apply
+
+
+def check_names(question: Question) -> None:
+    """Refuse a question with a filter or a topic name that is none. Raises ValueError with one
+    line."""
+    for name in question.subscribe:
+        if not valid_topic_filter(name):
+            raise ValueError(f"subscribe: {name[:64]!r} is no topic filter")
+    for name in question.publish:
+        if not valid_topic_name(name) or name.startswith("$"):
+            raise ValueError(f"publish: {name[:64]!r} is no topic that a client may publish to")
+
+
+def _client(body: Any) -> str:
+    client = body.get("client") if isinstance(body, dict) else None
+    if not isinstance(client, str) or not client:
+        raise ValueError("client: not a client identifier")
+    return client
+
+
+def _is_id(text: str) -> bool:
+    return len(text) == 16 and all(letter in "0123456789abcdef" for letter in text)

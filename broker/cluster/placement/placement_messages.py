@@ -1,0 +1,127 @@
+"""What brokers tell each other about placement, each in a message to one broker (`directory`).
+
+QUESTION  u32 number, u8 operation, JSON     from the broker that was asked to the root
+ANSWER    u32 number, u16 status, JSON       status as in HTTP
+ASK_RATES none                               from the root
+RATES     f64 rate and u32 number of all other topics, then of each topic: u16 size, topic, f32
+          messages/s
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterable
+from typing import Any, Final
+
+from broker.cluster.strategy.directory import BEHIND
+from broker.wire.errors import MalformedPacket
+
+QUESTION: Final = BEHIND | 20
+ANSWER: Final = BEHIND | 21
+ASK_RATES: Final = 22
+RATES: Final = BEHIND | 23
+"""Kinds of messages to one broker."""
+
+PLACE: Final = 1
+TOLD: Final = 2
+FORGET: Final = 3
+STATUS: Final = 4
+PLAN: Final = 5
+"""Operations of a QUESTION."""
+
+MOST_RATES: Final = 1000
+"""topics of one RATES."""
+
+MOST_TOPIC: Final = 512
+"""bytes of a topic in it; longer ones are left out."""
+
+MOST_BYTES: Final = 256 * 1024
+"""bytes of one message, so that no record grows large: topics that do not fit are left out."""
+
+Rates = dict[str, float]
+"""Topic -> messages/s."""
+
+
+def encode_question(number: int, operation: int, body: object) -> bytes:
+    """Return a QUESTION. `number`: of the question, for its answer; `operation`: what is asked
+    for; `body`: what JSON can say."""
+    return struct.pack(">IB", number, operation) + json.dumps(body).encode()
+
+
+def read_question(data: bytes) -> tuple[int, int, Any]:
+    """Return number, operation and body of a QUESTION. Raises MalformedPacket."""
+    if len(data) < 5:
+        raise MalformedPacket("question about placement is truncated")
+    number, operation = struct.unpack_from(">IB", data)
+    return number, operation, _read_json(data[5:])
+
+
+def encode_answer(number: int, status: int, body: object) -> bytes:
+    """Return an ANSWER. `number`: of its question; `status`: as in HTTP; `body`: what JSON can
+    say."""
+    return struct.pack(">IH", number, status) + json.dumps(body).encode()
+
+
+def read_answer(data: bytes) -> tuple[int, int, Any]:
+    """Return number, status and body of an ANSWER. Raises MalformedPacket."""
+    if len(data) < 6:
+        raise MalformedPacket("answer about placement is truncated")
+    number, status = struct.unpack_from(">IH", data)
+    return number, status, _read_json(data[6:])
+
+
+def _read_json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        raise MalformedPacket("message about placement is no JSON") from None
+
+
+def encode_rates(rates: Iterable[tuple[bytes, float]], rest: float, topics: int) -> bytes:
+    """Return a RATES.
+
+    `rates`: topics (UTF-8) with their rates (messages/s), the highest first; `rest`, `topics`: rate
+    and number of all others.
+    """
+    parts: list[bytes] = []
+    size = 12
+    for topic, rate in rates:
+        size += 6 + len(topic)
+        if len(parts) >= MOST_RATES or size > MOST_BYTES or len(topic) > MOST_TOPIC:
+            topics += 1
+            rest += rate
+        else:
+            parts.append(struct.pack(">H", len(topic)) + topic + struct.pack(">f", rate))
+    return struct.pack(">dI", rest, topics) + b"".join(parts)
+
+
+def read_rates(data: bytes) -> tuple[Rates, float, int]:
+    """Return the rates by topic, and rate and number of all others. Raises MalformedPacket."""
+    if not 12 <= len(data) <= MOST_BYTES:
+        raise MalformedPacket("rates of topics are truncated, or too many")
+    rest, topics = struct.unpack_from(">dI", data)
+    found: Rates = {}
+    at = 12
+    try:
+        while at < len(data):
+            (size,) = struct.unpack_from(">H", data, at)
+            topic = data[at + 2 : at + 2 + size].decode()
+            (rate,) = struct.unpack_from(">f", data, at + 2 + size)
+            at += 6 + size
+            if not topic or size > MOST_TOPIC or "+" in topic or "#" in topic or "\0" in topic:
+                raise MalformedPacket("rates of topics with a name that is none")
+            _check_rate(rate)
+            found[topic] = rate
+    except (struct.error, UnicodeDecodeError):
+        raise MalformedPacket("rates of topics are truncated") from None
+    _check_rate(rest)
+    if len(found) > MOST_RATES:
+        raise MalformedPacket("rates of too many topics")
+    return found, rest, topics
+
+
+def _check_rate(rate: float) -> None:
+    if not (math.isfinite(rate) and rate >= 0):
+        raise MalformedPacket("rates of topics with a number that is no rate")

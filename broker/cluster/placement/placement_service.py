@@ -1,0 +1,295 @@
+"""Takes questions about where clients should connect, at any broker. The root of the tree answers
+them; the other brokers pass them on to it, and wait for the answer for two seconds.
+
+A client asks by MQTT: it publishes a question to `$mqttree/placement`, with a Response Topic that
+it subscribes to. The answer goes to that client alone, wherever else its Response Topic is
+subscribed to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.base.rate_limit import RateLimit
+from broker.cluster.events import RouteChanged
+from broker.cluster.placement.decider import BUSY, Answer, Decider, check_names
+from broker.cluster.placement.placement_messages import (
+    ANSWER,
+    ASK_RATES,
+    PLACE,
+    QUESTION,
+    RATES,
+    encode_answer,
+    encode_question,
+    encode_rates,
+    read_answer,
+    read_question,
+    read_rates,
+)
+from broker.cluster.placement.topic_knowledge import TopicKnowledge
+from broker.cluster.placement.traffic_entry import TrafficEntry
+from broker.core.message import Message
+from broker.wire.constants import ReasonCode
+from broker.wire.properties import Property, encode_properties
+from broker.wire.varint import read_length
+from placement import question as questions
+from placement.question import TooMuchError
+from routing.topic_filter import split_shared
+
+if TYPE_CHECKING:
+    from broker.base.timers import Timer
+    from broker.cluster.placement.ports import PlacingBroker
+    from broker.cluster.ports import Reporting
+    from broker.cluster.strategy.directory import Directory
+    from broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from broker.core.session import Session
+    from stp.tree import Tree
+
+WAIT: Final = 2.0
+"""s for the answer of another broker."""
+
+MOST_OPEN: Final = 10_000
+"""questions that wait for another broker."""
+
+PER_CLIENT: Final = 10.0
+"""questions a second of one client."""
+
+MOST_LIMITED: Final = 10_000
+"""clients whose questions of the last seconds are counted; of more, the oldest are forgotten."""
+
+MOST_QUESTION: Final = 256 * 1024
+"""bytes of a question; a thousand filters of 250."""
+
+Then = Callable[[Answer], None]
+"""Takes an answer: status as in HTTP, and what JSON can say."""
+
+SILENT: Final[Answer] = (503, {"error": "the broker that decides does not answer; stay"})
+
+
+class PlacementService:
+    """Answers, or has answered, where clients should connect."""
+
+    __slots__ = (
+        "_directory",
+        "_entry",
+        "_host",
+        "_limits",
+        "_number",
+        "_open",
+        "_report",
+        "_tree",
+        "decider",
+    )
+
+    def __init__(
+        self,
+        host: PlacingBroker,
+        *,
+        tree: Tree,
+        directory: Directory,
+        strategy: RoutingStrategy,
+        report: Reporting,
+    ) -> None:
+        """`host`: this broker; `tree`: whose root decides; `directory`: carries questions;
+        `strategy`: which brokers want which topics; `report`: counts."""
+        self._host = host
+        self._tree = tree
+        self._directory = directory
+        self._report = report
+        self.decider: Decider = Decider(
+            host, directory, TopicKnowledge(host, tree, directory, strategy)
+        )
+        self._entry = TrafficEntry(directory)
+        self._number = 0
+        self._open: dict[int, tuple[bytes, Then, Timer]] = {}  # who was asked, what is done then
+        self._limits: dict[str, RateLimit] = {}
+        directory.receive(QUESTION, self._question_received)
+        directory.receive(ANSWER, self._answer_received)
+        directory.receive(ASK_RATES, self._rates_asked)
+        directory.receive(RATES, self._rates_received)
+        if host.traffic is not None:
+            host.traffic.on_read.append(self._read)
+
+    # ---------------------------------------------------------------- questions
+
+    def ask(self, operation: int, body: Any, then: Then, client: str = "") -> None:
+        """Have a question answered.
+
+        `operation`: one of `placement_messages`; `body`: as JSON has it; `then`: takes the answer,
+        now or within some seconds; `client`: whose questions are limited, "": nobody's.
+        """
+        self._report.count("placement_questions")
+        if client and not self._may_ask(client):
+            self._report.count("placement_refused")
+            then((429, {"error": f"more than {PER_CLIENT:g} questions a second"}))
+            return
+        root = self._tree.root.id
+        if root == self._host.config.id:
+            self.decider.ask(operation, body, then)
+            return
+        self.decider.deposed()
+        if len(self._open) >= MOST_OPEN:
+            then(BUSY)
+            return
+        self._number = number = self._number % 0xFFFFFFFF + 1
+        timer = self._host.schedule(self._host.now + WAIT, lambda now: self._late(number))
+        self._open[number] = (root, then, timer)
+        if not self._directory.send(root, QUESTION, encode_question(number, operation, body)):
+            self._late(number)
+
+    def _may_ask(self, client: str) -> bool:
+        limits = self._limits
+        limit = limits.get(client)
+        if limit is None:
+            while len(limits) >= MOST_LIMITED:
+                del limits[next(iter(limits))]
+            limit = limits[client] = RateLimit(PER_CLIENT, self._host.now)
+        return limit.take(self._host.now)
+
+    def _late(self, number: int) -> None:
+        self._close(number, SILENT)
+
+    def _close(self, number: int, answer: Answer) -> None:
+        found = self._open.pop(number, None)
+        if found is not None:
+            if answer is SILENT:
+                self._report.count("placement_unanswered")
+            _, then, timer = found
+            self._host.cancel(timer)
+            then(answer)
+
+    # ---------------------------------------------------------------- by MQTT
+
+    def request(self, session: Session, message: Message, properties: dict[int, Any]) -> int:
+        """Take a question that a client has published (`message`), and return the Reason Code of
+        its acknowledgement. The answer goes to `session` alone. `properties`: of the PUBLISH."""
+        topic = properties.get(Property.RESPONSE_TOPIC)
+        if not topic:
+            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+        correlation = properties.get(Property.CORRELATION_DATA)
+
+        def then(answer: Answer) -> None:
+            self._respond(session, topic, correlation, answer)
+
+        try:
+            body = self._read_request(session, message.payload)
+        except TooMuchError as error:
+            self._report.count("placement_refused")
+            then((429, {"error": str(error)}))
+            return ReasonCode.QUOTA_EXCEEDED
+        except ValueError as error:
+            self._report.count("placement_refused")
+            then((400, {"error": str(error)}))
+            return ReasonCode.SUCCESS
+        except PermissionError as error:
+            self._report.count("placement_refused")
+            then((403, {"error": str(error)}))
+            return ReasonCode.NOT_AUTHORIZED
+        if not self._may_ask(session.client_id):
+            self._report.count("placement_refused")
+            then((429, {"error": f"more than {PER_CLIENT:g} questions a second"}))
+            return ReasonCode.QUOTA_EXCEEDED
+        self.ask(PLACE, body, then)
+        return ReasonCode.SUCCESS
+
+    def _read_request(self, session: Session, payload: bytes) -> dict[str, Any]:
+        """Return the question of a client, with its identifier and the broker where it is.
+
+        Raises:
+            TooMuchError, ValueError: it is none, or beyond a limit.
+            PermissionError: it is about another client, or about what the client may not do.
+        """
+        if len(payload) > MOST_QUESTION:
+            raise TooMuchError(f"a question of more than {MOST_QUESTION} bytes")
+        try:
+            value = json.loads(payload)
+        except (ValueError, RecursionError):
+            raise ValueError("a question is a JSON object") from None
+        question = questions.read_question(value, session.client_id, self._host.config.id.hex())
+        check_names(question)
+        if question.client != session.client_id:
+            raise PermissionError("a client may ask about itself only")
+        for name in question.subscribe:
+            if not session.may_subscribe(split_shared(name)[1]):
+                raise PermissionError(f"subscribe: {name[:64]!r} is not allowed")
+        for name in question.publish:
+            if not session.may_publish(name):
+                raise PermissionError(f"publish: {name[:64]!r} is not allowed")
+        return {**value, "client": question.client, "at": question.at}
+
+    def _respond(
+        self, session: Session, topic: str, correlation: bytes | None, answer: Answer
+    ) -> None:
+        """Send an answer to the client that has asked, if it still has its session here and
+        subscribes to its Response Topic."""
+        if session.ended or session.conn is None:
+            return
+        found = max(session.wanting(topic), key=lambda each: each.qos, default=None)
+        if found is None:
+            return
+        status, body = answer
+        if status != 200:
+            body = {**body, "status": status}
+        properties = b""
+        if correlation is not None:
+            whole = encode_properties({Property.CORRELATION_DATA: correlation})
+            properties = whole[read_length(whole, 0)[1] :]
+        payload = json.dumps(body).encode()
+        message = Message(topic.encode(), payload, found.qos, False, properties, None, None)
+        session.deliver(message, found.qos, False, found.ids, None)
+
+    # ---------------------------------------------------------------- other brokers
+
+    def _question_received(self, sender: bytes, data: bytes, now: float) -> None:
+        number, operation, body = read_question(data)
+
+        def then(answer: Answer) -> None:
+            self._directory.send(sender, ANSWER, encode_answer(number, *answer))
+
+        if self._tree.root.id == self._host.config.id:
+            self.decider.ask(operation, body, then)
+        else:
+            # It is asked again when the tree has settled.
+            self.decider.deposed()
+            then((503, {"error": "this broker is not the root; ask again"}))
+
+    def _answer_received(self, sender: bytes, data: bytes, now: float) -> None:
+        number, status, body = read_answer(data)
+        found = self._open.get(number)
+        if found is not None and found[0] == sender:
+            self._close(number, (status, body))
+
+    def _rates_asked(self, sender: bytes, data: bytes, now: float) -> None:
+        traffic = self._host.traffic
+        if traffic is None:
+            self._directory.send(sender, RATES, encode_rates((), 0.0, 0))
+            return
+        top = [(topic, rate) for rate, topic in traffic.rates.top]
+        rest = max(0.0, traffic.sums.published - sum([rate for _, rate in top]))
+        others = max(0, len(traffic.rates) - len(top))
+        self._host.turns.work += len(top)
+        self._directory.send(sender, RATES, encode_rates(top, rest, others))
+
+    def _rates_received(self, sender: bytes, data: bytes, now: float) -> None:
+        rates, rest, topics = read_rates(data)
+        self.decider.rates_came(sender, rates, rest, topics)
+
+    def route_changed(self, event: RouteChanged) -> None:
+        """Note that the path to a broker has changed, or that there is none."""
+        if event.via is not None:
+            return
+        self.decider.broker_gone(event.broker_id)
+        waiting = [number for number, (asked, _, _) in self._open.items()]
+        for number in waiting:
+            if number in self._open and self._open[number][0] == event.broker_id:
+                self._close(number, SILENT)
+
+    def _read(self, now: float) -> None:
+        """Post the traffic of this broker; see whether it still decides."""
+        traffic = self._host.traffic
+        if traffic is not None:
+            self._entry.update(traffic.sums, self._tree.capability)
+        if self._tree.root.id != self._host.config.id:
+            self.decider.deposed()

@@ -1,0 +1,23 @@
+"""A Protocol for what placement asks of its broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from broker.core.local_broker import LocalBroker
+
+if TYPE_CHECKING:
+    from broker.core.ports import Draining
+    from broker.core.traffic_meter import TrafficMeter
+
+
+class PlacingBroker(LocalBroker, Protocol):
+    """What placement asks of its broker."""
+
+    @property
+    def traffic(self) -> TrafficMeter | None:
+        """Reads the counters of this broker; None: topics are not counted."""
+
+    @property
+    def drain(self) -> Draining | None:
+        """What sends clients to other brokers, while it does."""

@@ -1,0 +1,143 @@
+"""What is known of the federation, for whoever decides where clients connect: which brokers there
+are, with which traffic, which topics are published where and how often, and where they are
+wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from broker.cluster.placement.placement_messages import Rates
+from broker.cluster.placement.traffic_entry import TRAFFIC, read_traffic
+from broker.cluster.strategy.directory import CLIENTS_AT, DRAINING
+from broker.wire.errors import WireError
+from placement.controller import BrokerLoad
+from routing.subscription_trie import TopicTrie
+
+if TYPE_CHECKING:
+    from broker.cluster.placement.ports import PlacingBroker
+    from broker.cluster.strategy.directory import Directory
+    from broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from routing.listing import Listing
+    from stp.tree import Tree
+
+MOST_TOPICS: Final = 1000
+"""known topics of one filter that are looked at."""
+
+MOST_STEPS: Final = 20_000
+"""steps of the search for them, some ms."""
+
+NOTHING: Final[dict[str, float]] = {}
+"""Never changed."""
+
+
+class TopicKnowledge:
+    """What this broker knows; the `View` of a controller."""
+
+    __slots__ = ("_directory", "_host", "_known", "_others", "_rates", "_strategy", "_tree")
+
+    def __init__(
+        self, host: PlacingBroker, tree: Tree, directory: Directory, strategy: RoutingStrategy
+    ) -> None:
+        """`host`: this broker; `tree`: has its capability; `directory`: what brokers post;
+        `strategy`: which topics they want."""
+        self._host = host
+        self._tree = tree
+        self._directory = directory
+        self._strategy = strategy
+        # Topic -> rate by broker.
+        self._known: TopicTrie[dict[str, float]] = TopicTrie()
+        self._rates: dict[str, Rates] = {}
+        # Broker -> rate and number of its other topics.
+        self._others: dict[str, tuple[float, int]] = {}
+
+    def __len__(self) -> int:
+        """Return how many topics are known."""
+        return len(self._known)
+
+    def take(self, broker: str, rates: Rates, rest: float, topics: int) -> None:
+        """Take the `rates` (messages/s) of the topics of a `broker`, in place of older ones;
+        `rest`, `topics`: rate and number of all its other topics."""
+        known = self._known
+        for topic in self._rates.get(broker, NOTHING):
+            if topic not in rates and (by_broker := known.get(topic)) is not None:
+                by_broker.pop(broker, None)
+                if not by_broker:
+                    known.pop(topic)
+        for topic, rate in rates.items():
+            by_broker = known.get(topic)
+            if by_broker is None:
+                known.set(topic, {broker: rate})
+            else:
+                by_broker[broker] = rate
+        if rates or topics:
+            self._rates[broker] = rates
+            self._others[broker] = (rest, topics)
+        else:
+            self._rates.pop(broker, None)
+            self._others.pop(broker, None)
+
+    def keep(self, brokers: Collection[str]) -> None:
+        """Forget the topics of all but these `brokers`."""
+        for broker in [known for known in self._rates if known not in brokers]:
+            self.take(broker, {}, 0.0, 0)
+
+    def topics(self, topic_filter: str) -> tuple[str, ...]:
+        """Return the known topics that a filter matches, a bounded number of them."""
+        found: list[str] = []
+        for step, topic in enumerate(self._known.search(topic_filter)):
+            if topic is not None:
+                found.append(topic)
+            if len(found) >= MOST_TOPICS or step >= MOST_STEPS:
+                break
+        return tuple(found)
+
+    # ---------------------------------------------------------------- what a controller asks
+
+    def brokers(self) -> Sequence[BrokerLoad]:
+        """Return this broker and all others that can be reached."""
+        host = self._host
+        config = host.config
+        drained = host.drain is not None
+        sums = (0.0, 0.0, 0.0, 0.0) if host.traffic is None else host.traffic.sums
+        capability = self._tree.capability
+        own = BrokerLoad(config.id.hex(), config.clients_at(), capability, drained, *sums)
+        return [own, *[self._load(listing.id, listing.entries) for listing in self._reachable()]]
+
+    def _reachable(self) -> list[Listing]:
+        return self._directory.reachable()
+
+    def _load(self, broker_id: bytes, entries: Mapping[bytes, bytes]) -> BrokerLoad:
+        traffic = read_traffic(entries.get(TRAFFIC))
+        where = entries.get(CLIENTS_AT, b"").decode(errors="replace")
+        drained = DRAINING in entries
+        if traffic is None:
+            return BrokerLoad(broker_id.hex(), where, 1.0, drained, 0.0, 0.0, 0.0, 0.0)
+        aei, aeo, aii, aio, capability = traffic
+        return BrokerLoad(broker_id.hex(), where, capability, drained, aei, aeo, aii, aio)
+
+    def rates(self, topic: str) -> Mapping[str, float]:
+        """Return how often a topic is published to (messages/s), by broker."""
+        return self._known.get(topic) or NOTHING
+
+    def wanted(self, topic: str) -> Collection[str]:
+        """Return the brokers with a subscriber of a topic."""
+        own = self._host.config.id.hex()
+        if self._strategy.everything_arrives():
+            return [own, *[listing.id.hex() for listing in self._reachable()]]
+        name = topic.encode()
+        dispatcher = self._host.dispatcher
+        try:
+            route = dispatcher.routes.get(name) or dispatcher.route(name, keep=False)
+        except WireError:
+            return ()
+        found = [broker_id.hex() for broker_id in route.brokers]
+        if route.deliveries or route.shared:
+            found.append(own)
+        return found
+
+    def rare(self) -> float:
+        """Return the mean rate (messages/s) of topics whose rates are not known."""
+        rest = sum(rate for rate, _ in self._others.values())
+        topics = sum(count for _, count in self._others.values())
+        return rest / topics if topics else 0.0

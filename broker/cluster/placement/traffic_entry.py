@@ -1,0 +1,72 @@
+"""The traffic of a broker in the link-state database, for whoever decides where clients connect.
+
+entry STATE "traffic"   five f32: messages/s in from publishers, out to subscribers, in from
+                        links, out to links; and the capability
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from broker.cluster.strategy.directory import STATE, Directory
+
+if TYPE_CHECKING:
+    from broker.core.traffic_meter import Sums
+
+TRAFFIC: Final = STATE + b"traffic"
+"""Key of the entry."""
+
+CHANGE: Final = 0.1
+"""part by which a sum has to change until it is posted again."""
+
+LEAST: Final = 0.1
+"""messages/s; smaller changes do not count."""
+
+
+class Traffic(NamedTuple):
+    """What a broker posts; messages/s, and its capability."""
+
+    aei: float
+    aeo: float
+    aii: float
+    aio: float
+    capability: float
+
+
+def encode_traffic(traffic: Traffic) -> bytes:
+    """Return the value of the entry."""
+    return struct.pack(">5f", *[min(number, 3e38) for number in traffic])
+
+
+def read_traffic(value: bytes | None) -> Traffic | None:
+    """Return what an entry says, None if there is none, or if it says nothing that can be."""
+    if value is None or len(value) < 20:
+        return None
+    found = Traffic(*struct.unpack_from(">5f", value))
+    if not all(math.isfinite(number) and number >= 0 for number in found):
+        return None
+    return found
+
+
+class TrafficEntry:
+    """Posts the traffic of this broker."""
+
+    __slots__ = ("_directory", "_posted")
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._posted: Traffic | None = None
+
+    def update(self, sums: Sums, capability: float) -> None:
+        """Post the `sums` and the `capability` of this broker if they have changed much."""
+        published, delivered, link_in, link_out = sums
+        now = Traffic(published, delivered, link_in, link_out, capability)
+        old = self._posted
+        if old is None or any(
+            abs(new - before) > max(LEAST, CHANGE * before)
+            for new, before in zip(now, old, strict=True)
+        ):
+            self._posted = now
+            self._directory.post(TRAFFIC, encode_traffic(now))
