@@ -310,6 +310,24 @@ class Node:
         """Forget a session. `source`: the connection that is answered once that is durable."""
         self.session_registry.end(session, source)
 
+    # ---------------------------------------------------------------- placement
+
+    def ask_placement(
+        self,
+        operation: int,
+        body: Any,
+        then: Callable[[tuple[int, Any]], None],
+        client: str,
+        now: float,
+    ) -> None:
+        """Have a question about placement answered (`PlacementService.ask`).
+
+        `operation`, `body`: what is asked, as JSON has it; `then`: takes status and answer, now or
+        within some seconds; `client`: whose questions are limited, "": nobody's; `now`: s.
+        """
+        self.now = now
+        self.cluster.ask_placement(operation, body, then, client)
+
     # ---------------------------------------------------------------- end
 
     def stop(self, now: float, then: Callable[[], None] = lambda: None) -> None:

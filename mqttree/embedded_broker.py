@@ -148,12 +148,14 @@ class Broker:
             if settings.admin is not None:
                 listener = undo.enter_context(open_admin(settings.admin))
             self._broker = broker = await assembly.start()
+            driver = broker.driver
             self._admin = admin = Admin(
                 broker.node,
                 VERSION,
                 broker.listener_connections,
                 hosts=settings.admin_hosts,
                 wait_for=settings.wait_for,
+                wake=driver.wake,
             )
             where = "off"
             if listener is not None and settings.admin is not None:

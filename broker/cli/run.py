@@ -103,6 +103,7 @@ class _Run:
         self.broker = broker = await self.assembly.start()
         self.report = StartReport(self.assembly, broker)
         hosts, wait_for = self.settings.admin_hosts, self.settings.wait_for
+        driver = broker.driver
         admin = admin_server.Admin(
             broker.node,
             VERSION,
@@ -112,6 +113,7 @@ class _Run:
             wait_for,
             legs=self._leg_reports,
             reload=self._reload,
+            wake=driver.wake,
         )
         where = "off"
         if self.listener is not None:
@@ -119,7 +121,6 @@ class _Run:
             wanted = self.settings.admin or split_bind(DEFAULT_ADMIN)
             where = str(Address(wanted.host, self.listener.getsockname()[1]))
         _spare_the_collector()
-        driver = broker.driver
         driver.collect_at = 0.0
         self.report.announce(where)
         self.report.warn()

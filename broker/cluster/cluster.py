@@ -246,7 +246,12 @@ class Cluster:
         )
 
         self.placement: PlacementService = PlacementService(
-            node, tree=self.tree, directory=self.directory, strategy=self.strategy, report=self
+            node,
+            tree=self.tree,
+            directory=self.directory,
+            strategy=self.strategy,
+            report=self,
+            alarm=self,
         )
 
     def _build_delivery(self, node: FederatedBroker, now: float) -> None:
@@ -574,6 +579,7 @@ class Cluster:
         self.release_remote = self.remote_flow_control.released
         self.room: Callable[[Session, int], bool] = self.remote_flow_control.room
         self.limit_log: Callable[[int], None] = self.replay_log.give_room
+        self.ask_placement = self.placement.ask
         self.placement_request: Callable[[Session, Message, Properties], int] = (
             self.placement.request
         )

@@ -42,6 +42,17 @@ class TopicTraffic(NamedTuple):
     """Clients of this broker that get them."""
 
 
+class Topics(NamedTuple):
+    """All topics of one broker."""
+
+    top: list[tuple[bytes, float]]
+    """Those that are published to most, with their rates (messages/s)."""
+    others: int
+    """How many more there are."""
+    rest: float
+    """What is published to all others together (messages/s)."""
+
+
 class Host(Scheduler, Protocol):
     """What the meter asks of its broker."""
 
@@ -113,11 +124,18 @@ class TrafficMeter:
         """All topics together."""
         return Sums(*[average.rate for average in self._averages])
 
+    def topics(self, most: int = TOP) -> Topics:
+        """Return the topics that are published to most, `most` of them at most, and what is left
+        for the others."""
+        top = [(topic, rate) for rate, topic in self.rates.top[:most]]
+        rest = self.sums.published - sum([rate for _, rate in top])
+        return Topics(top, max(0, len(self.rates) - len(top)), max(0.0, rest))
+
     def top(self, most: int = TOP) -> list[TopicTraffic]:
         """Return the topics that are published to most, `most` of them at most."""
         dispatcher = self._host.dispatcher
         found: list[TopicTraffic] = []
-        for rate, topic in self.rates.top[:most]:
+        for topic, rate in self.topics(most).top:
             route = dispatcher.routes.get(topic) or dispatcher.route(topic, keep=False)
             found.append(TopicTraffic(topic, rate, len(route.deliveries) + len(route.shared)))
         return found

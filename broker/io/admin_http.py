@@ -1,10 +1,11 @@
 """The admin port, HTTP for operators and their programs: /healthz, /readyz, /metrics,
-/api/federation, /api/legs, /api/drain, /api/reload.
+/api/federation, /api/legs, /api/traffic, /api/placement, /api/drain, /api/reload.
 
-A small server of its own: no bodies, every size, time and number bounded (RFC 9112). Any host that
-can connect may GET. POST changes something, so it is allowed from the broker's own machine only,
-and not from pages in a browser (Origin). A page whose name was made to resolve to this machine (DNS
-rebinding) is refused by the Host field, for reading too.
+A small server of its own: bodies for questions about placement alone, every size, time and number
+bounded (RFC 9112). Any host that can connect may GET. POST and DELETE change something, so they are
+allowed from the broker's own machine only, and not from pages in a browser (Origin). A page whose
+name was made to resolve to this machine (DNS rebinding) is refused by the Host field, for reading
+too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from urllib.parse import parse_qsl, unquote
 
 from broker.base.address import is_loopback
 from broker.cluster.state_view import federation_state
+from broker.io import placement_http
 from broker.io.http_request import HttpRequest, has_bare_line_feed, parse_request
+from broker.io.placement_http import PlacementHttp
 from broker.io.prometheus import metrics
 from broker.io.readiness import Readiness
 from broker.wire.strings import shorten
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 MAX_HEADER = 8 * 1024
 """bytes of one request; a browser's with all its cookies fits. More: 431."""
+ANSWER_TIMEOUT = 10.0
+"""s for an answer about placement; it comes within three."""
 BACKLOG = 64
 """connections that the kernel completes before they are accepted."""
 
@@ -41,7 +46,10 @@ _REASONS = {
     404: "Not Found",
     405: "Method Not Allowed",
     408: "Request Timeout",
+    411: "Length Required",
+    413: "Content Too Large",
     421: "Misdirected Request",
+    429: "Too Many Requests",
     431: "Request Header Fields Too Large",
     503: "Service Unavailable",
     505: "HTTP Version Not Supported",
@@ -53,6 +61,12 @@ PATHS = """\
 /api/federation
 /api/legs
 /api/legs/NAME
+/api/traffic?top=1000
+/api/placement
+/api/placement (POST)
+/api/placement/CLIENT
+/api/placement/CLIENT (DELETE)
+/api/placement/plan (POST)
 /api/drain (POST)
 /api/reload (POST)
 """
@@ -95,13 +109,15 @@ class Admin:
         *,
         legs: Callable[[], list[dict[str, Any]]] = list,
         reload: Callable[[], None] | None = None,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         """`node`: the broker. `version`: of the program. `listeners`: returns the number of
         connections of each listener. `drain`: drains the broker by the parameters of a request and
         returns the progress, or raises ValueError with one line. `hosts`: names under which the
         port answers, beside addresses and names without a dot. `wait_for`: how many brokers, this
         one included, must have been seen before `/readyz` says yes. `legs`: returns the state of
-        each leg. `reload`: begins to read the files again, as SIGHUP does."""
+        each leg. `reload`: begins to read the files again, as SIGHUP does. `wake`: has
+        sent what the node wants to send."""
         self.node = node
         self.counters, self._log_limit = node.counters, node.log_limit
         self.readiness = Readiness(node, wait_for)
@@ -116,6 +132,7 @@ class Admin:
         self.loop = asyncio.get_running_loop()
         self._started = self.loop.time()
         self._server: asyncio.Server | None = None
+        self.placement = PlacementHttp(node, self.loop.time, wake)
 
     async def start(self, listener: socket.socket) -> None:
         """Answer all connections of `listener` (see `listen`)."""
@@ -241,8 +258,10 @@ class AdminProtocol(asyncio.Protocol):
 
     __slots__ = (
         "_admin",
+        "_asking",
         "_buffer",
         "_closing",
+        "_expected",
         "_limits",
         "_paused",
         "_timer",
@@ -257,12 +276,15 @@ class AdminProtocol(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._paused = False
+        self._asking = False  # an answer is on its way
+        self._expected: HttpRequest | None = None  # its body is on its way
         self.host = ""
 
     @property
     def idle(self) -> bool:
         """Whether no request is under way."""
-        return not self._buffer and not self._paused
+        busy = self._paused or self._asking or self._expected is not None
+        return not self._buffer and not busy
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Note the peer's address, and close an older connection if there are too many; then wait
@@ -285,9 +307,12 @@ class AdminProtocol(asyncio.Protocol):
         """Take bytes; answer every request that is complete."""
         if self._closing:
             return
-        if not self._buffer:
+        if not self._buffer and not self._asking:
             self._arm(self._limits.admin_header_timeout)
         self._buffer += data
+        if self._asking and len(self._buffer) > MAX_HEADER:
+            # It is read when the answer is out.
+            self.transport.pause_reading()
         self._serve()
 
     def pause_writing(self) -> None:
@@ -304,7 +329,15 @@ class AdminProtocol(asyncio.Protocol):
             self._serve()
 
     def _serve(self) -> None:
-        while not self._closing and not self._paused:
+        while not self._closing and not self._paused and not self._asking:
+            if self._expected is not None:
+                request = self._expected
+                if len(self._buffer) < request.size:
+                    return
+                body, self._buffer = self._buffer[: request.size], self._buffer[request.size :]
+                self._expected = None
+                self._ask(request, body)
+                continue
             # RFC 9112 2.2: empty lines before a request are skipped.
             self._buffer = self._buffer.lstrip(b"\r\n")
             head, found, rest = self._buffer.partition(b"\r\n\r\n")
@@ -331,22 +364,71 @@ class AdminProtocol(asyncio.Protocol):
         elif not known_host(request.host, self._admin.hosts):
             self._admin.refuse_host(request.host, self.host)
             self._refuse(421, "this broker does not answer under this name; see admin-hosts\n")
+        elif placement_http.is_own(request.method, request.path):
+            self._placement(request)
         elif request.method == "POST" and request.path.startswith("/api/"):
             self._post(request)
         elif request.method != "GET":
             self._refuse(405, "GET only\n", "Allow: GET\r\n")
         else:
-            status, kind, text = self._admin.answer(request.path)
+            traffic = request.path == placement_http.TRAFFIC
+            status, kind, text = (
+                self._admin.placement.traffic(request.query)
+                if traffic
+                else self._admin.answer(request.path)
+            )
             self._send(status, kind, text, not request.keep)
 
+    def _from_here(self) -> bool:
+        """Return whether the peer is on the broker's own machine."""
+        here = self.transport.get_extra_info("sockname")
+        there = self.transport.get_extra_info("peername")
+        return bool(here and there) and same_machine(here[0], there[0])
+
+    def _placement(self, request: HttpRequest) -> None:
+        """Take a request about placement, whose body may be on its way."""
+        method, path = request.method, request.path
+        if method not in ("GET", "POST", "DELETE"):
+            self._refuse(405, "GET, POST and DELETE only\n", "Allow: GET, POST, DELETE\r\n")
+        elif placement_http.for_own_machine(method, path) and not self._from_here():
+            self._refuse(403, "allowed from the broker's own machine only\n")
+        elif method != "GET" and request.origin:
+            self._refuse(403, "not allowed from a web page\n")
+        elif request.body and not placement_http.takes_body(method, path):
+            self._refuse(400, "no such request to this path has a body\n")
+        elif request.size < 0:
+            self._refuse(411, "the length of the body has to be said ahead of it\n")
+        elif request.size > placement_http.MAX_BODY:
+            self._refuse(413, f"a body has {placement_http.MAX_BODY} bytes at most\n")
+        elif request.size:
+            self._expected = request
+            self._arm(self._limits.admin_header_timeout)
+        else:
+            self._ask(request, b"")
+
+    def _ask(self, request: HttpRequest, body: bytes) -> None:
+        """Have a request about placement answered, now or soon."""
+        self._asking = True
+        self._arm(ANSWER_TIMEOUT)
+
+        def then(answer: Answer) -> None:
+            self._asking = False
+            if self.transport.is_closing():
+                return
+            status, kind, text = answer
+            self._send(status, kind, text, not request.keep)
+            self.transport.resume_reading()
+            if later and not self._closing:
+                self._serve()
+
+        later = False
+        self._admin.placement.ask(request.method, request.path, body, then)
+        later = True
+
     def _post(self, request: HttpRequest) -> None:
-        here, there = (
-            self.transport.get_extra_info("sockname"),
-            self.transport.get_extra_info("peername"),
-        )
         if request.body:
             self._refuse(400, "no request to this path has a body\n")
-        elif not here or not there or not same_machine(here[0], there[0]):
+        elif not self._from_here():
             self._refuse(403, "allowed from the broker's own machine only\n")
         elif request.origin:
             self._refuse(403, "not allowed from a web page\n")
@@ -381,9 +463,9 @@ class AdminProtocol(asyncio.Protocol):
         self._timer = self._admin.loop.call_later(seconds, self._timed_out)
 
     def _timed_out(self) -> None:
-        if self._closing or self._paused:
+        if self._closing or self._paused or self._asking:
             self.transport.abort()
-        elif self._buffer:
+        elif self._buffer or self._expected is not None:
             self._refuse(408, "request was not complete in time\n")
         else:
             self._closing = True

@@ -39,6 +39,8 @@ class HttpRequest(NamedTuple):
     """Whether a body follows."""
     origin: bool
     """Whether it comes from a web page (Origin)."""
+    size: int = 0
+    """Bytes of the body, -1: it does not say so ahead of it."""
 
 
 def parse_request(head: bytes) -> HttpRequest | int:
@@ -58,9 +60,9 @@ def parse_request(head: bytes) -> HttpRequest | int:
         target = b"/" + target
     if not target.startswith(b"/"):
         return 400 if method == "GET" else 405
-    body = _field(read, b"transfer-encoding") is not None or (
-        _field(read, b"content-length") not in (None, b"0")
-    )
+    chunked = _field(read, b"transfer-encoding") is not None
+    length = _field(read, b"content-length")
+    body = chunked or length not in (None, b"0")
     # A GET has no use for a body.
     if body and method == "GET":
         return 400
@@ -73,6 +75,7 @@ def parse_request(head: bytes) -> HttpRequest | int:
         _name(host),
         body,
         _field(read, b"origin") is not None,
+        -1 if chunked else int(length or b"0"),
     )
 
 

@@ -294,6 +294,9 @@ class _Transport:
 
     resume_reading = pause_reading
 
+    def is_closing(self) -> bool:
+        return self.closed
+
     def unsent(self) -> int:
         return 0
 
@@ -306,6 +309,10 @@ class _Admin:
         self.counters = SimpleNamespace(admin_refused=0)
         handle = SimpleNamespace(cancel=lambda: None)
         self.loop = SimpleNamespace(call_later=lambda _seconds, _call: handle)
+        self.placement = SimpleNamespace(
+            traffic=lambda query: (200, "text/plain", query + "\n"),
+            ask=lambda method, path, body, then: then((200, "text/plain", f"{len(body)}\n")),
+        )
 
     def make_room(self) -> None:
         """Nothing."""

@@ -1,5 +1,5 @@
-"""Where clients should connect, asked in a simulated federation: one broker decides, the others pass
-questions on, brokers die and are cut off meanwhile, and no message depends on any of it."""
+"""Where clients should connect, asked in a simulated federation: one broker decides, the others
+pass questions on, brokers die and are cut off meanwhile, and no message depends on any of it."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def head(*fields: bytes, line: bytes = b"GET /healthz HTTP/1.1") -> bytes:
         ),
         (
             head(b"Content-Length: 3", line=b"PUT /a HTTP/1.1"),
-            request(method="PUT", path="/a", body=True),
+            request(method="PUT", path="/a", body=True, size=3),
         ),
     ],
 )

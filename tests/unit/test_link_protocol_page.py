@@ -11,6 +11,7 @@ import pytest
 
 from broker.cluster.delivery import answers, late, remote_flow_control
 from broker.cluster.link import control_records
+from broker.cluster.placement import placement_messages
 from broker.cluster.sessions import takeover_messages
 from broker.cluster.sharing import assignments, catchup
 from broker.cluster.strategy import directory, path_change
@@ -68,6 +69,9 @@ ROUTED = {
     "delivery/late": named(late, "OFFER", "LACK", "PIECE"),
     "sharing/assignments": named(assignments, "REPORT", "RULING", "QUERY"),
     "sharing/catchup": named(catchup, "ASK", "TOLD"),
+    "placement/placement_messages": named(
+        placement_messages, "QUESTION", "ANSWER", "ASK_RATES", "RATES"
+    ),
     "remote_flow_control": named(remote_flow_control, "HOLD"),
 }
 

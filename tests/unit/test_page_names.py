@@ -72,8 +72,8 @@ def test_paths_of_the_admin_port_on_pages_exist(page: str) -> None:
     node = lone(routing="topic").node
     assert prometheus.metrics(node)
     known = {"/healthz", "/readyz", "/metrics", "/api/federation", "/api/drain"}
-    known |= {"/api/legs", "/api/reload"}
-    text = read("broker/io/admin_http.py")
+    known |= {"/api/legs", "/api/reload", "/api/traffic", "/api/placement", "/api/placement/plan"}
+    text = read("broker/io/admin_http.py") + read("broker/io/placement_http.py")
     assert all(f'"{path}"' in text or f"{path}\\n" in text for path in known)
     named = re.findall(r"`(?:GET |POST )?(/[a-z/]+)`", read(page))
     assert {path for path in named if path.startswith(("/api", "/health", "/ready"))} <= known
@@ -93,7 +93,13 @@ def known_words() -> set[str]:
         "broker/leg/crossing.py",
         "broker/leg/retained_exchange.py",
     )
-    for name in ("broker/io/admin_http.py", "broker/cluster/state_view.py", *legs):
+    placed = (
+        "broker/io/placement_http.py",
+        "placement/question.py",
+        "placement/controller.py",
+        "broker/cluster/placement/decider.py",
+    )
+    for name in ("broker/io/admin_http.py", "broker/cluster/state_view.py", *legs, *placed):
         words |= set(re.findall(r'"([a-z]+_[a-z_]+)":', read(name)))
     for name in ("bench/placement/workload_file.py", "bench/placement/simulator.py"):
         words |= set(re.findall(r'"([a-z]+_[a-z_]+)"', read(name)))

@@ -123,8 +123,8 @@ class Decider:
                 self._gathered()
 
     def rates_came(self, broker_id: bytes, rates: Rates, rest: float, topics: int) -> None:
-        """Take the `rates` of the topics of a broker, and rate (`rest`) and number (`topics`) of
-        all its others; messages/s."""
+        """Take the `rates` of the topics of the broker `broker_id`, and rate (`rest`) and number
+        (`topics`) of all its others; messages/s."""
         if self._state is State.IDLE:
             return  # nobody has asked for them
         self.knowledge.take(broker_id.hex(), rates, rest, topics)
@@ -166,12 +166,9 @@ class Decider:
             listing.id for listing in listings if self._directory.send(listing.id, ASK_RATES, b"")
         }
         if host.traffic is not None:
-            meter = host.traffic.rates
-            own = {topic.decode(): rate for rate, topic in meter.top}
-            rest = host.traffic.sums.published - sum(own.values())
-            self.knowledge.take(
-                host.config.id.hex(), own, max(0.0, rest), max(0, len(meter) - len(own))
-            )
+            top, others, rest = host.traffic.topics()
+            own = {topic.decode(): rate for topic, rate in top}
+            self.knowledge.take(host.config.id.hex(), own, rest, others)
             host.turns.work += len(own)
         self._gathered_at = host.now
         if self._timer is not None:

@@ -41,7 +41,7 @@ from routing.topic_filter import split_shared
 if TYPE_CHECKING:
     from broker.base.timers import Timer
     from broker.cluster.placement.ports import PlacingBroker
-    from broker.cluster.ports import Reporting
+    from broker.cluster.ports import Alarm, Reporting
     from broker.cluster.strategy.directory import Directory
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
     from broker.core.session import Session
@@ -72,6 +72,7 @@ class PlacementService:
     """Answers, or has answered, where clients should connect."""
 
     __slots__ = (
+        "_alarm",
         "_directory",
         "_entry",
         "_host",
@@ -91,13 +92,16 @@ class PlacementService:
         directory: Directory,
         strategy: RoutingStrategy,
         report: Reporting,
+        alarm: Alarm,
     ) -> None:
         """`host`: this broker; `tree`: whose root decides; `directory`: carries questions;
-        `strategy`: which brokers want which topics; `report`: counts."""
+        `strategy`: which brokers want which topics; `report`: counts; `alarm`: has questions sent
+        at once."""
         self._host = host
         self._tree = tree
         self._directory = directory
         self._report = report
+        self._alarm = alarm
         self.decider: Decider = Decider(
             host, directory, TopicKnowledge(host, tree, directory, strategy)
         )
@@ -128,6 +132,7 @@ class PlacementService:
         root = self._tree.root.id
         if root == self._host.config.id:
             self.decider.ask(operation, body, then)
+            self._alarm.hurry(self._host.now)
             return
         self.decider.deposed()
         if len(self._open) >= MOST_OPEN:
@@ -138,6 +143,7 @@ class PlacementService:
         self._open[number] = (root, then, timer)
         if not self._directory.send(root, QUESTION, encode_question(number, operation, body)):
             self._late(number)
+        self._alarm.hurry(self._host.now)
 
     def _may_ask(self, client: str) -> bool:
         limits = self._limits
@@ -266,9 +272,7 @@ class PlacementService:
         if traffic is None:
             self._directory.send(sender, RATES, encode_rates((), 0.0, 0))
             return
-        top = [(topic, rate) for rate, topic in traffic.rates.top]
-        rest = max(0.0, traffic.sums.published - sum([rate for _, rate in top]))
-        others = max(0, len(traffic.rates) - len(top))
+        top, others, rest = traffic.topics()
         self._host.turns.work += len(top)
         self._directory.send(sender, RATES, encode_rates(top, rest, others))
 

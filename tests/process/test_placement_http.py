@@ -1,0 +1,228 @@
+"""The admin port answers where clients should connect, and refuses what it cannot understand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from broker.config.node_config import NodeConfig
+from broker.io.admin_http import Admin, listen
+from broker.node import Node
+
+PATIENCE = 60.0
+"""s; until what does not come fails the test."""
+
+
+class Server:
+    """An admin port in this loop."""
+
+    def __init__(self, **config: Any) -> None:
+        loop = asyncio.get_running_loop()
+        settings: dict[str, Any] = {"discovery": "off", "topic_rates": True} | config
+        self.node = Node(
+            NodeConfig(id=b"\1" * 8, host="127.0.0.1", port=1883, **settings),
+            loop.time(),
+            1e9,
+            random.Random(1),
+        )
+        self.admin = Admin(self.node, "1")
+        self.socket = listen("127.0.0.1", 0)
+        self.port: int = self.socket.getsockname()[1]
+
+    async def send(self, data: bytes) -> tuple[int, str]:
+        """Send bytes; return the status and the body of the first answer."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            writer.write(data)
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+            size = int(head.lower().partition(b"content-length: ")[2].split()[0])
+            return int(head.split()[1]), (await reader.readexactly(size)).decode()
+        finally:
+            writer.close()
+
+    async def ask(
+        self, method: str, path: str, body: bytes | None = None, *fields: str
+    ) -> tuple[int, Any]:
+        lines = [f"{method} {path} HTTP/1.1", "Host: x", *fields]
+        if body is not None:
+            lines.append(f"Content-Length: {len(body)}")
+        status, text = await self.send("\r\n".join([*lines, "", ""]).encode() + (body or b""))
+        return status, json.loads(text) if text.startswith(("{", "[")) else text
+
+    async def place(self, value: Any) -> tuple[int, Any]:
+        return await self.ask("POST", "/api/placement", json.dumps(value).encode())
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    made = Server()
+    await made.admin.start(made.socket)
+    yield made
+    await made.admin.close()
+
+
+async def test_a_question_is_answered_and_remembered(server: Server) -> None:
+    status, body = await server.place({"client": "c/1", "subscribe": ["a/+"], "publish": ["x"]})
+    assert status == 200
+    assert body.keys() == {
+        "version",
+        "ttl_s",
+        "sessions",
+        "internal_per_s",
+        "internal_single_per_s",
+    }
+    [session] = body["sessions"]
+    assert session == {
+        "broker": "01" * 8,
+        "address": "127.0.0.1:1883",
+        "client_id": "c/1",
+        "subscribe": ["a/+"],
+        "publish": ["x"],
+    }
+    status, told = await server.ask("GET", "/api/placement/c%2F1")
+    assert (status, told["sessions"]) == (200, body["sessions"])
+    assert (await server.ask("DELETE", "/api/placement/c%2F1"))[0] == 200
+    assert (await server.ask("GET", "/api/placement/c%2F1"))[0] == 404
+    assert (await server.ask("DELETE", "/api/placement/c%2F1"))[0] == 404
+
+
+async def test_several_questions_on_one_connection_are_answered_in_order(server: Server) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    for number in range(5):
+        body = json.dumps({"client": f"c{number}"}).encode()
+        head = f"POST /api/placement HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+    for number in range(5):
+        head_of = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+        size = int(head_of.lower().partition(b"content-length: ")[2].split()[0])
+        body_of = json.loads(await reader.readexactly(size))
+        assert body_of["sessions"][0]["client_id"] == f"c{number}"
+    writer.close()
+
+
+async def test_a_body_may_come_in_pieces(server: Server) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    body = json.dumps({"client": "c", "subscribe": ["a"]}).encode()
+    head = f"POST /api/placement HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    for byte in head.encode() + body:
+        writer.write(bytes((byte,)))
+        await writer.drain()
+    answer = await asyncio.wait_for(reader.readuntil(b"}"), PATIENCE)
+    assert answer.startswith(b"HTTP/1.1 200")
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "why"),
+    [
+        (b"", 400, "JSON"),
+        (b"{", 400, "JSON"),
+        (b"[" * 50_000, 400, "JSON"),
+        (b"[]", 400, "JSON object"),
+        (b'{"client": 1}', 400, "client"),
+        (b'{"client": "c", "subscribe": ["a/#/b"]}', 400, "no topic filter"),
+        (b'{"client": "c", "subscribe": ["\\ud800"]}', 400, "no topic filter"),
+        (b'{"client": "c", "publish": ["#"]}', 400, "no topic"),
+        (b'{"client": "c", "sessions": 0}', 400, "sessions"),
+        (b'{"client": "c", "avoid": ["broker of mine"]}', 400, "no broker id"),
+        (b'{"client": "c", "colour": "red"}', 400, "colour"),
+        (
+            json.dumps({"client": "c", "subscribe": list(map(str, range(10**4)))}).encode(),
+            429,
+            "1000",
+        ),
+    ],
+)
+async def test_a_bad_question_is_refused_in_one_line(
+    server: Server, body: bytes, status: int, why: str
+) -> None:
+    found, answer = await server.ask("POST", "/api/placement", body)
+    assert found == status
+    assert why in answer["error"]
+    assert "\n" not in answer["error"]
+    assert (await server.place({"client": "c"}))[0] == 200
+
+
+async def test_a_client_may_be_asked_for_ten_times_a_second(server: Server) -> None:
+    server.admin.placement._now = lambda: 5.0
+    found = [(await server.place({"client": "c"}))[0] for _ in range(40)]
+    assert set(found) == {200, 429}
+    assert found[:10] == [200] * 10
+    assert (await server.place({"client": "d"}))[0] == 200
+
+
+async def test_a_broker_that_cannot_be_reached_may_be_avoided_and_then_there_is_none(
+    server: Server,
+) -> None:
+    assert (await server.place({"client": "c", "avoid": ["ff" * 8]}))[0] == 200
+    status, body = await server.place({"client": "c", "avoid": ["01" * 8]})
+    assert status == 503
+    assert "no broker" in body["error"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"POST /api/placement HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
+        (b"POST /api/placement HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n", 413),
+        (b"POST /api/placement HTTP/1.1\r\nHost: x\r\nOrigin: http://a\r\n\r\n", 403),
+        (b"PUT /api/placement HTTP/1.1\r\nHost: x\r\n\r\n", 405),
+        (b"POST /api/placement/c HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+        (b"POST /api/placement/c HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}", 400),
+        (b"DELETE /api/placement HTTP/1.1\r\nHost: x\r\n\r\n", 405),
+        (b"DELETE /api/placement/c HTTP/1.1\r\nHost: x\r\nOrigin: null\r\n\r\n", 403),
+        (b"GET /api/placement/plan HTTP/1.1\r\nHost: x\r\n\r\n", 405),
+        (b"POST /api/placement HTTP/1.1\r\nHost: evil.example\r\n\r\n", 421),
+    ],
+)
+async def test_what_is_no_such_request_is_refused(
+    server: Server, request_: bytes, status: int
+) -> None:
+    assert (await server.send(request_))[0] == status
+    assert (await server.place({"client": "c"}))[0] == 200
+
+
+async def test_the_state_of_placement_can_be_read(server: Server) -> None:
+    await server.place({"client": "c", "subscribe": ["a"]})
+    status, body = await server.ask("GET", "/api/placement")
+    assert status == 200
+    assert [broker["id"] for broker in body["brokers"]] == ["01" * 8]
+    assert (body["clients"], body["jain"], body["peak"]) == (1, 1.0, 1.0)
+
+
+async def test_a_plan_says_which_moves_pay(server: Server) -> None:
+    await server.place({"client": "c", "subscribe": ["a"]})
+    assert await server.ask("POST", "/api/placement/plan", b'{"moves": 100}') == (
+        200,
+        {"moves": [], "applied": False},
+    )
+    status, body = await server.ask("POST", "/api/placement/plan", b'{"moves": 0}')
+    assert status == 400
+    assert "moves" in body["error"]
+
+
+async def test_the_traffic_of_a_broker_can_be_read(server: Server) -> None:
+    meter = server.node.traffic
+    assert meter is not None
+    list(meter.rates.take({b"a/b": 100, b"c": 10}, {}, meter.read + 10.0))
+    status, body = await server.ask("GET", "/api/traffic?top=1")
+    assert status == 200
+    assert body["topics"] == [["a/b", 10.0, 0]]
+    assert body["rest"]["topics"] == 1
+    assert body["seconds"] == 10
+    assert body.keys() >= {"boot", "in", "out", "link_in", "link_out", "cpu"}
+    for query in ("top=x", "top=-1", "top=1&more=2"):
+        assert (await server.ask("GET", f"/api/traffic?{query}"))[0] == 400
+
+
+async def test_a_broker_that_does_not_count_topics_says_so() -> None:
+    server = Server(topic_rates=False)
+    await server.admin.start(server.socket)
+    assert (await server.ask("GET", "/api/traffic"))[0] == 404
+    assert (await server.place({"client": "c"}))[0] == 200
+    await server.admin.close()

@@ -1,0 +1,75 @@
+"""What brokers tell each other about placement, as bytes."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.cluster.placement.placement_messages import (
+    MOST_BYTES,
+    encode_answer,
+    encode_question,
+    encode_rates,
+    read_answer,
+    read_question,
+    read_rates,
+)
+from broker.cluster.placement.traffic_entry import Traffic, encode_traffic, read_traffic
+from broker.wire.errors import MalformedPacket
+
+RATE = st.floats(0, 1e6, width=32)
+
+
+def test_questions_and_answers_are_read_as_they_were_written() -> None:
+    assert read_question(encode_question(7, 2, {"a": "ü"})) == (7, 2, {"a": "ü"})
+    assert read_answer(encode_answer(2**32 - 1, 503, [])) == (2**32 - 1, 503, [])
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b/c", "ü", "x" * 512]), RATE), RATE)
+def test_rates_are_read_as_they_were_written(rates: dict[str, float], rest: float) -> None:
+    data = encode_rates([(topic.encode(), rate) for topic, rate in rates.items()], rest, 9)
+    assert read_rates(data) == (rates, rest, 9)
+
+
+def test_topics_without_room_count_with_the_others() -> None:
+    rates = [(b"%d" % n + b"x" * 500, 1.0) for n in range(1200)] + [(b"y" * 513, 2.0)]
+    data = encode_rates(rates, 0.0, 0)
+    assert len(data) <= MOST_BYTES
+    found, rest, others = read_rates(data)
+    assert len(found) + others == 1201
+    assert sum(found.values()) + rest == 1202
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_malformed_or_read(data: bytes) -> None:
+    for read in (read_question, read_answer, read_rates):
+        try:
+            read(data)
+        except MalformedPacket:
+            continue
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf, -1.0])
+def test_a_number_that_is_no_rate_is_malformed(rate: float) -> None:
+    topic = struct.pack(">H", 1) + b"a" + struct.pack(">f", rate)
+    for data in (struct.pack(">dI", rate, 0), struct.pack(">dI", 0.0, 0) + topic):
+        with pytest.raises(MalformedPacket):
+            read_rates(data)
+
+
+def test_json_that_is_nested_too_deeply_is_malformed() -> None:
+    with pytest.raises(MalformedPacket):
+        read_question(b"\0\0\0\1\1" + b"[" * 100_000)
+
+
+def test_the_traffic_of_a_broker_is_read_as_it_was_written() -> None:
+    traffic = Traffic(1.0, 2.0, 3.0, 4.0, 5.0)
+    assert read_traffic(encode_traffic(traffic)) == traffic
+    assert read_traffic(None) is None
+    assert read_traffic(b"short") is None
+    for wrong in (math.nan, math.inf, -1.0):
+        assert read_traffic(struct.pack(">5f", 1, 1, 1, 1, wrong)) is None
