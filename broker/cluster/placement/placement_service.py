@@ -115,6 +115,7 @@ class PlacementService:
         directory.receive(RATES, self._rates_received)
         if host.traffic is not None:
             host.traffic.on_read.append(self._read)
+            self._entry.update(host.traffic.sums, tree.capability)
 
     # ---------------------------------------------------------------- questions
 

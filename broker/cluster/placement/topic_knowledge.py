@@ -112,7 +112,9 @@ class TopicKnowledge:
         where = entries.get(CLIENTS_AT, b"").decode(errors="replace")
         drained = DRAINING in entries
         if traffic is None:
-            return BrokerLoad(broker_id.hex(), where, 1.0, drained, 0.0, 0.0, 0.0, 0.0)
+            # One that says nothing counts as strong as this one.
+            capability = self._tree.capability
+            return BrokerLoad(broker_id.hex(), where, capability, drained, 0.0, 0.0, 0.0, 0.0)
         aei, aeo, aii, aio, capability = traffic
         return BrokerLoad(broker_id.hex(), where, capability, drained, aei, aeo, aii, aio)
 
