@@ -440,7 +440,7 @@ def test_the_module_can_be_run_as_the_command() -> None:
 
 
 def test_the_package_exports_its_public_names_alone() -> None:
-    assert mqttree.__all__ == ["Broker", "ConfigError", "Limits"]
+    assert mqttree.__all__ == ["Broker", "ConfigError", "Limits", "MultiClient"]
     assert all(getattr(mqttree, name) is not None for name in mqttree.__all__)
     assert issubclass(ConfigError, ValueError)
 

@@ -1,0 +1,316 @@
+"""One connection of a `MultiClient`: a paho client whose thread hands everything to an event loop.
+
+The paho client stays the same when the connection goes to another broker, so that it sends again
+what was not acknowledged, with the same packet identifiers: exactly once at QoS 2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+CONNECT_WAIT: Final = 5.0
+"""s for CONNACK."""
+
+SOCKET_WAIT: Final = 1.0
+"""s for the TCP connection."""
+
+ANSWER_WAIT: Final = 10.0
+"""s for SUBACK and UNSUBACK."""
+
+INFLIGHT: Final = 500
+"""messages at QoS 1 and 2 that are not acknowledged; further ones wait."""
+
+
+class ConnectionLostError(Exception):
+    """A broker does not answer, or refuses the client."""
+
+
+class SubscriptionRefusedError(Exception):
+    """A broker refused a subscription."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message that came."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+
+
+class Options(NamedTuple):
+    """What all connections of a client have in common. Times in s."""
+
+    username: str | None
+    password: str | None
+    keep_alive: int
+    session_expiry: int
+    tls_context: Any
+
+
+class Connection:
+    """A connection with a client identifier of its own."""
+
+    def __init__(
+        self,
+        client_id: str,
+        options: Options,
+        will: tuple[str, bytes, int, bool] | None,
+        *,
+        on_message: Callable[[Message], None],
+        on_lost: Callable[[Connection], None],
+    ) -> None:
+        """Make a connection that is not connected.
+
+        Args:
+            `client_id`: its client identifier.
+            `options`: of all connections.
+            `will`: topic, payload, QoS, RETAIN; None: no will.
+            `on_message`, `on_lost`: called in the event loop.
+        """
+        self.client_id = client_id
+        self.address = ""
+        """Of the broker, as the federation says it."""
+        self.up = False
+        self.known = False
+        """Whether it has been connected once."""
+        self._options = options
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._ready = asyncio.Event()
+        self._connack: asyncio.Future[bool] | None = None
+        self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._early: dict[int, Any] = {}
+        self._published: dict[int, asyncio.Future[None]] = {}
+        self._topics: dict[str, set[asyncio.Future[None]]] = {}  # under way at QoS 1 and 2
+        self._behind: dict[str, asyncio.Task[Any]] = {}
+        self._wanted = False  # to be connected
+        self._paho = self._new_paho(will)
+
+    def _new_paho(self, will: tuple[str, bytes, int, bool] | None) -> paho.Client:
+        client = paho.Client(
+            CallbackAPIVersion.VERSION2,
+            self.client_id,
+            protocol=MQTTProtocolVersion.MQTTv5,
+            reconnect_on_failure=False,
+        )
+        client.connect_timeout = SOCKET_WAIT
+        client.max_inflight_messages_set(INFLIGHT)
+        client.on_connect = self._paho_connected
+        client.on_disconnect = self._paho_disconnected
+        client.on_message = self._paho_message
+        client.on_publish = self._paho_published
+        client.on_subscribe = self._paho_subscribed
+        client.on_unsubscribe = self._paho_unsubscribed
+        if self._options.username is not None:
+            client.username_pw_set(self._options.username, self._options.password)
+        if self._options.tls_context is not None:
+            client.tls_set_context(self._options.tls_context)
+        if will is not None:
+            client.will_set(*will)
+        return client
+
+    # ---------------------------------------------------------------- callbacks, in paho's thread
+
+    def _call(self, call: Callable[..., None], *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+    def _paho_connected(
+        self, client: Any, data: Any, flags: Any, reason: Any, properties: Any
+    ) -> None:
+        self._call(self._connected, bool(flags.session_present), str(reason), reason.is_failure)
+
+    def _paho_disconnected(
+        self, client: Any, data: Any, flags: Any, reason: Any, properties: Any
+    ) -> None:
+        self._call(self._disconnected, str(reason))
+
+    def _paho_message(self, client: Any, data: Any, message: paho.MQTTMessage) -> None:
+        found = Message(message.topic, bytes(message.payload), message.qos, message.retain)
+        self._call(self._on_message, found)
+
+    def _paho_published(
+        self, client: Any, data: Any, mid: int, reason: Any, properties: Any
+    ) -> None:
+        self._call(self._acknowledged, mid)
+
+    def _paho_subscribed(
+        self, client: Any, data: Any, mid: int, reasons: Any, properties: Any
+    ) -> None:
+        self._call(self._answered, mid, [reason.value for reason in reasons])
+
+    def _paho_unsubscribed(
+        self, client: Any, data: Any, mid: int, reasons: Any, properties: Any
+    ) -> None:
+        self._call(self._answered, mid, [])
+
+    # ---------------------------------------------------------------- in the event loop
+
+    def _connected(self, present: bool, reason: str, failed: bool) -> None:
+        if self._connack is not None and not self._connack.done():
+            if failed:
+                self._connack.set_exception(ConnectionLostError(reason))
+            else:
+                self._connack.set_result(present)
+
+    def _disconnected(self, reason: str) -> None:
+        if self._connack is not None and not self._connack.done():
+            self._connack.set_exception(ConnectionLostError(reason))
+        for future in self._answers.values():
+            if not future.done():
+                future.set_exception(ConnectionLostError(reason))
+        self._answers.clear()
+        if self.up:
+            self.up = False
+            self._ready.clear()
+            if self._wanted:
+                self._on_lost(self)
+
+    def _answered(self, mid: int, codes: list[int]) -> None:
+        future = self._answers.pop(mid, None)
+        if future is None:
+            self._early[mid] = codes
+        elif not future.done():
+            future.set_result(codes)
+
+    def _acknowledged(self, mid: int) -> None:
+        future = self._published.pop(mid, None)
+        if future is None:
+            self._early[mid] = None
+        elif not future.done():
+            future.set_result(None)
+
+    async def ready(self) -> None:
+        """Wait until it is connected."""
+        await self._ready.wait()
+
+    async def connect(self, host: str, port: int, address: str) -> bool:
+        """Connect to a broker, in place of the one where it is. Returns whether the session was
+        there. Raises ConnectionLostError.
+
+        Args:
+            `host`, `port`: where the broker is reached.
+            `address`: of the broker, as the federation says it.
+        """
+        self._wanted = False
+        self.up = False
+        self._ready.clear()
+        await self._loop.run_in_executor(None, self._leave)
+        # What the older connection had to say has been said by now.
+        await asyncio.sleep(0)
+        self._connack = self._loop.create_future()
+        try:
+            await self._loop.run_in_executor(None, self._dial, host, port)
+            async with asyncio.timeout(CONNECT_WAIT):
+                present = await self._connack
+        except (OSError, TimeoutError, ValueError) as error:
+            raise ConnectionLostError(str(error) or type(error).__name__) from None
+        finally:
+            self._connack = None
+        self.address = address
+        self.up = self.known = self._wanted = True
+        self._ready.set()
+        return present
+
+    def _leave(self) -> None:
+        """End the connection; its session goes on elsewhere, and its will is not sent."""
+        self._paho.disconnect()
+        self._paho.loop_stop()
+
+    def _dial(self, host: str, port: int) -> None:
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = self._options.session_expiry
+        self._paho.connect(
+            host, port, self._options.keep_alive, clean_start=False, properties=properties
+        )
+        self._paho.loop_start()
+
+    async def subscribe(self, topic_filter: str, qos: int) -> None:
+        """Subscribe to `topic_filter` with `qos`. Raises ConnectionLostError, and
+        SubscriptionRefusedError if the broker refuses it."""
+        codes = await self._ask(lambda: self._paho.subscribe(topic_filter, qos))
+        if codes and codes[0] >= 0x80:
+            raise SubscriptionRefusedError(f"{topic_filter}: refused with 0x{codes[0]:02x}")
+
+    async def unsubscribe(self, topic_filter: str) -> None:
+        """End a subscription. Raises ConnectionLostError."""
+        await self._ask(lambda: self._paho.unsubscribe(topic_filter))
+
+    async def _ask(self, call: Callable[[], Any]) -> Any:
+        result, mid = call()
+        if result != paho.MQTT_ERR_SUCCESS or mid is None:
+            raise ConnectionLostError("not connected")
+        if mid in self._early:
+            return self._early.pop(mid)
+        future = self._answers[mid] = self._loop.create_future()
+        try:
+            async with asyncio.timeout(ANSWER_WAIT):
+                return await future
+        except TimeoutError:
+            self._answers.pop(mid, None)
+            raise ConnectionLostError("no answer") from None
+
+    async def publish(
+        self, topic: str, payload: bytes, qos: int, retain: bool, response: str = ""
+    ) -> None:
+        """Publish a message, and wait until it is acknowledged at QoS 1 and 2, over however many
+        connections.
+
+        Args:
+            `topic`, `payload`, `qos`, `retain`: of the message.
+            `response`: its Response Topic, "": none.
+        """
+        behind = self._behind.get(topic)
+        if behind is not None:
+            await asyncio.wait([behind])
+        properties = None
+        if response:
+            properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+            properties.ResponseTopic = response
+        info = self._paho.publish(topic, payload, qos, retain, properties)
+        if not qos:
+            return
+        if info.mid in self._early:
+            del self._early[info.mid]
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._published[info.mid] = future
+        under_way = self._topics.setdefault(topic, set())
+        under_way.add(future)
+        try:
+            await asyncio.shield(future)
+        finally:
+            under_way.discard(future)
+            if not under_way:
+                self._topics.pop(topic, None)
+
+    def follow(self, topic: str, before: Connection) -> None:
+        """Publish messages of a topic only when those are acknowledged that are under way over the
+        connection `before`."""
+        under_way = list(before._topics.get(topic, ()))
+        if under_way:
+            task = self._behind[topic] = self._loop.create_task(_all(under_way))
+            task.add_done_callback(lambda _: self._behind.pop(topic, None))
+
+    async def close(self) -> None:
+        """Disconnect: the session ends when its time is up."""
+        self._wanted = self.up = False
+        self._ready.clear()
+        self._paho.disconnect()
+        await self._loop.run_in_executor(None, self._paho.loop_stop)
+
+
+async def _all(futures: list[asyncio.Future[None]]) -> None:
+    await asyncio.wait(futures)

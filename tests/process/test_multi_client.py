@@ -1,0 +1,201 @@
+"""A client with connections to several brokers, which die."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqttree.client_connection import ConnectionLostError, Message, SubscriptionRefusedError
+from mqttree.multi_client import MultiClient, split_address
+from tests.kit.brokers import Broker, Cluster
+from tests.kit.clients import Client
+
+PATIENCE = 60.0
+"""s; until what does not come fails the test."""
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[list[Broker]]:
+    with Cluster(tmp_path, "--discovery", "static") as cluster:
+        first = cluster.add().up()
+        for _ in range(2):
+            cluster.add("--seed", first.address)
+        for broker in cluster.brokers:
+            broker.up()
+        cluster.settle()
+        yield cluster.brokers
+
+
+class Collected:
+    """A client, and what has come to it."""
+
+    def __init__(self, client: MultiClient) -> None:
+        self.client = client
+        self.messages: list[Message] = []
+        self._task = asyncio.get_running_loop().create_task(self._collect())
+
+    async def _collect(self) -> None:
+        async for message in self.client.messages():
+            self.messages.append(message)
+
+    def payloads(self, topic: str) -> list[bytes]:
+        return [message.payload for message in self.messages if message.topic == topic]
+
+    def end(self) -> None:
+        self._task.cancel()
+
+
+@contextlib.asynccontextmanager
+async def running(client: MultiClient) -> AsyncIterator[Collected]:
+    async with client:
+        found = Collected(client)
+        yield found
+        found.end()
+
+
+async def until(condition: Callable[[], Any], what: str) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.01)
+    assert condition(), what
+
+
+async def traffic(brokers: list[Broker], topics: dict[str, Broker]) -> list[Client]:
+    """Have each topic published at a broker until its traffic is known there."""
+    loop = asyncio.get_running_loop()
+    publishers = {
+        topic: await loop.run_in_executor(None, Client, broker.port)
+        for topic, broker in topics.items()
+    }
+
+    def known() -> bool:
+        for topic, client in publishers.items():
+            for _ in range(20):
+                client.publish(topic, b"before")
+        return all(broker.view()["counters"]["published"] for broker in topics.values())
+
+    # The meter reads every ten seconds.
+    for _ in range(24):
+        await loop.run_in_executor(None, known)
+        await asyncio.sleep(0.5)
+    return list(publishers.values())
+
+
+async def test_messages_come_by_a_connection_to_each_broker(brokers: list[Broker]) -> None:
+    publishers = await traffic(brokers, {"a": brokers[1], "b": brokers[2]})
+    async with running(MultiClient(brokers[0].address, "multi")) as found:
+        client = found.client
+        await asyncio.gather(client.subscribe("a", 1), client.subscribe("b", 2))
+        await until(lambda: len(client.connections) == 2, "two connections")
+        assert set(client.connections.values()) == {brokers[1].address, brokers[2].address}
+        for number in range(50):
+            await client.publish("a", b"%d" % number, 1)
+            await client.publish("b", b"%d" % number, 2)
+        expected = [b"%d" % number for number in range(50)]
+        for topic in ("a", "b"):
+            await until(
+                lambda topic=topic: len(found.payloads(topic)) >= 50, f"all messages of {topic}"
+            )
+            assert [p for p in found.payloads(topic) if p != b"before"] == expected
+    for publisher in publishers:
+        publisher.close()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_when_a_broker_dies_its_filters_are_served_by_another_one(
+    brokers: list[Broker], qos: int
+) -> None:
+    publishers = await traffic(brokers, {"a": brokers[1], "b": brokers[2]})
+    addresses = [broker.address for broker in brokers]
+    publisher = await asyncio.get_running_loop().run_in_executor(None, Client, brokers[0].port)
+    async with running(MultiClient(addresses, "multi")) as found:
+        client = found.client
+        await asyncio.gather(client.subscribe("a", qos), client.subscribe("b", qos))
+        await until(lambda: len(client.connections) == 2, "two connections")
+        brokers[2].kill()
+        await until(
+            lambda: (
+                brokers[2].address not in client.connections.values()
+                and len(client.connections) == 2
+            ),
+            "the connection goes on elsewhere",
+        )
+        loop = asyncio.get_running_loop()
+        for number in range(20):
+            for topic in ("a", "b"):
+                await loop.run_in_executor(None, publisher.publish, topic, b"%d" % number, qos)
+                await client.publish(f"out/{topic}", b"%d" % number, qos)
+        for topic in ("a", "b"):
+            await until(lambda topic=topic: b"19" in found.payloads(topic), f"{topic} is served")
+            got = [payload for payload in found.payloads(topic) if payload != b"before"]
+            assert got == [b"%d" % number for number in range(20)]
+    for each in [*publishers, publisher]:
+        each.close()
+
+
+async def test_what_is_published_while_a_broker_dies_comes_exactly_once(
+    brokers: list[Broker],
+) -> None:
+    """The one connection is at the broker that dies; a reader elsewhere counts."""
+    reader = await asyncio.get_running_loop().run_in_executor(None, Client, brokers[1].port)
+    await asyncio.get_running_loop().run_in_executor(None, reader.subscribe, "out", 2)
+    addresses = [brokers[2].address, brokers[0].address, brokers[1].address]
+    async with running(MultiClient(addresses, "multi", sessions=1)) as found:
+        work = [
+            asyncio.create_task(found.client.publish("out", b"%d" % number, 1))
+            for number in range(200)
+        ]
+        await work[50]
+        brokers[2].kill()
+        await asyncio.wait_for(asyncio.gather(*work), PATIENCE)
+    await until(lambda: len(set(reader.payloads())) == 200, "all that was acknowledged")
+    reader.close()
+
+
+async def test_without_a_controller_there_is_one_connection(tmp_path: Path) -> None:
+    """A broker of another product does not know the topic of questions."""
+    with Cluster(tmp_path, "--discovery", "off") as cluster:
+        broker = cluster.add().up()
+        async with running(MultiClient(broker.address, "multi")) as found:
+            await found.client.subscribe("a/#", 1)
+            await found.client.publish("a/b", b"1", 1)
+            await until(lambda: found.payloads("a/b") == [b"1"], "the message")
+            assert found.client.connections == {"multi": broker.address}
+            await found.client.unsubscribe("a/#")
+            await found.client.publish("a/b", b"2", 1)
+            await found.client.subscribe("c", 1)
+            await found.client.publish("c", b"3", 1)
+            await until(lambda: found.payloads("c") == [b"3"], "the message")
+            assert found.payloads("a/b") == [b"1"]
+
+
+async def test_a_filter_that_is_refused_raises(tmp_path: Path) -> None:
+    with Cluster(tmp_path, "--discovery", "off") as cluster:
+        broker = cluster.add().up()
+        async with MultiClient(broker.address, "multi") as client:
+            with pytest.raises((SubscriptionRefusedError, ValueError)):
+                await client.subscribe("a/" * 300, 1)
+            await client.subscribe("a", 1)
+
+
+async def test_a_client_without_any_broker_says_so() -> None:
+    with pytest.raises(ConnectionLostError):
+        await MultiClient("127.0.0.1:1", "multi").start()
+
+
+@pytest.mark.parametrize("address", ["", ":1", "a:b", "a:0", "a:70000"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match="no HOST:PORT"):
+        split_address(address)
+
+
+def test_addresses_are_split() -> None:
+    assert split_address("a") == ("a", 1883)
+    assert split_address("a:1") == ("a", 1)
+    assert split_address("[::1]:2") == ("::1", 2)
+    assert split_address("[::1]") == ("::1", 1883)
