@@ -32,6 +32,15 @@ PENDING: Final = 30.0
 MOST_CLIENTS: Final = 100_000
 """clients whose answers are remembered; further ones get none. 2 KB each, with ten filters."""
 
+MOST_MEMORY: Final = 128 * 1024 * 1024
+"""bytes that all answers take, about; further clients get none."""
+
+NAME_MEMORY: Final = 200
+"""bytes of a filter or topic in an answer, besides its name, which is there once."""
+
+MOST_ENTRIES: Final = 1_000_000
+"""topics of all pending answers; of more, the oldest answers are not pending any more."""
+
 SPARE: Final = 1000.0
 """messages/s to subscribers that count as load of every broker, for its capacity: where all have
 little to do, none has too much."""
@@ -97,6 +106,7 @@ class PendingLoad:
         """`most`: answers; of more the oldest go."""
         self._most = most
         self._clients: dict[str, _Pending] = {}  # the oldest first
+        self._entries = 0
         self._topics: dict[str, dict[str, int]] = {}
         self.aei: dict[str, float] = {}
         """Messages/s that are about to come in from publishers, by broker."""
@@ -121,7 +131,7 @@ class PendingLoad:
         """Add the answer of a `client` that has none here; `load`: what it adds."""
         self._clients[client] = load
         self._count(load, 1)
-        if len(self._clients) > self._most:
+        while len(self._clients) > self._most or self._entries > MOST_ENTRIES:
             self.pop(next(iter(self._clients)))
 
     def expire(self, now: float) -> None:
@@ -133,6 +143,7 @@ class PendingLoad:
             self.pop(client)
 
     def _count(self, load: _Pending, sign: int) -> None:
+        self._entries += sign * len(load.subscribed)
         for topic, broker, rate in load.subscribed:
             self.aeo[broker] = self.aeo.get(broker, 0.0) + sign * rate
             there = self._topics.setdefault(topic, {})
@@ -208,6 +219,8 @@ class Controller:
         self._ends: list[tuple[float, str]] = []  # a heap: when answers may end
         self._pending = PendingLoad(most)
         self._version = 0
+        self.memory = 0
+        """Bytes that all answers take, about."""
         self.moves = 0
         """parts of clients that were placed at another broker than before."""
 
@@ -237,8 +250,8 @@ class Controller:
         """
         self.expire(now)
         told = self._told.get(question.client)
-        if told is None and len(self._told) >= self._most:
-            raise TooMuchError(f"more than {self._most} clients are placed")
+        if told is None and (len(self._told) >= self._most or self.memory > MOST_MEMORY):
+            raise TooMuchError("too many clients are placed")
         waiting = self._pending.pop(question.client)
         try:
             case = _Case(question, units, view, self._pending, self._gamma)
@@ -350,7 +363,14 @@ class Controller:
     def forget(self, client: str) -> bool:
         """Forget what a `client` was told. Returns whether it was told anything."""
         self._pending.pop(client)
-        return self._told.pop(client, None) is not None
+        return self._drop(client)
+
+    def _drop(self, client: str) -> bool:
+        told = self._told.pop(client, None)
+        if told is None:
+            return False
+        self.memory -= _memory(told.question)
+        return True
 
     def clients(self) -> list[Question]:
         """Return the questions of all clients that are remembered."""
@@ -365,7 +385,7 @@ class Controller:
             if told is None:
                 continue
             if told.until <= now:
-                del self._told[client]
+                self._drop(client)
             else:  # it has asked again
                 heapq.heappush(self._ends, (told.until, client))
 
@@ -376,7 +396,9 @@ class Controller:
             if len(self._ends) > 2 * self._most:
                 self._ends = [(told.until, name) for name, told in self._told.items()]
                 heapq.heapify(self._ends)
+        self._drop(question.client)
         self._told[question.client] = _Told(question, answer, now + TTL)
+        self.memory += _memory(question)
 
 
 class _Case:
@@ -618,6 +640,12 @@ class _Case:
             if not topic(name).publishers
         ]
         return _Pending(until, tuple(subscribed), tuple(published))
+
+
+def _memory(question: Question) -> int:
+    """Return how many bytes a question and its answer take, about."""
+    names = (question.client, *question.subscribe, *question.publish)
+    return sum([NAME_MEMORY + len(name) for name in names])
 
 
 def _moved(before: Iterable[PlacedSession], after: Iterable[PlacedSession]) -> int:

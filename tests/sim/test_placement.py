@@ -209,6 +209,23 @@ def test_a_client_may_ask_ten_times_a_second() -> None:
     assert "sessions" in answers(client)[-1]
 
 
+def test_questions_take_a_bounded_part_of_the_time() -> None:
+    row = row_of(2)
+    service = row.node(0).cluster.placement
+    names = [f"+/{number}" for number in range(500)]
+    topics = [f"t/{number}" for number in range(500)]
+    found: list[Any] = []
+    for number in range(200):
+        body = {"client": f"c{number}", "subscribe": names, "publish": topics}
+        service.ask(PLACE, body, found.append)
+    row.run(1.0)
+    statuses = [status for status, _ in found]
+    assert statuses.count(200) < 50
+    assert statuses.count(429) == 200 - statuses.count(200)
+    row.run(2.0)
+    place(row, 1, subscribe=["a"])
+
+
 def test_what_a_client_was_told_can_be_asked_for_and_forgotten_anywhere() -> None:
     row = row_of()
     told = place(row, 1, subscribe=["a"])

@@ -249,6 +249,29 @@ def test_the_table_of_clients_is_bounded_and_answers_expire() -> None:
     assert len(controller) == 3
 
 
+def test_what_answers_take_is_counted_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = Federation()
+    controller = Controller()
+    ask(controller, view, "a" * 1000, client="c1")
+    assert controller.memory > 1000
+    ask(controller, view, "a", client="c1")
+    assert controller.memory < 1000
+    monkeypatch.setattr("placement.controller.MOST_MEMORY", 0)
+    with pytest.raises(TooMuchError):
+        ask(controller, view, "a", client="c2")
+    controller.forget("c1")
+    assert controller.memory == 0
+
+
+def test_pending_answers_have_a_bounded_number_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("placement.controller.MOST_ENTRIES", 10)
+    view = Federation()
+    controller = Controller()
+    for number in range(10):
+        ask(controller, view, *[f"t/{number}/{at}" for at in range(5)], client=f"c{number}")
+    assert controller.pending == 2
+
+
 QUESTIONS = st.tuples(
     st.sampled_from(["c1", "c2", "c3", "c4"]),
     st.lists(st.sampled_from("abcdef"), unique=True, max_size=6),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.base.rate_limit import Budget
 from broker.base.state_table import look_up
 from broker.cluster.placement.decider_states import TRANSITIONS, Action, Input, State
 from broker.cluster.placement.placement_messages import (
@@ -54,6 +55,13 @@ MOST_MOVES: Final = 10_000
 PLAN_WORK: Final = 500
 """steps of work for each client of a plan."""
 
+QUESTION_WORK: Final = 200
+TOPIC_WORK: Final = 25
+"""Steps of work, of about a microsecond, for a question, and for each of its topics."""
+
+WORK: Final = 500_000.0
+"""steps for questions a second, half of a processor; further questions are refused as too many."""
+
 Answer = tuple[int, Any]
 """Status as in HTTP, and what JSON can say."""
 
@@ -70,6 +78,7 @@ class Decider:
     __slots__ = (
         "_asked",
         "_asked_at",
+        "_budget",
         "_directory",
         "_gathered_at",
         "_host",
@@ -90,6 +99,7 @@ class Decider:
         self.knowledge = knowledge
         self.controller: Controller = Controller()
         self._state = State.IDLE
+        self._budget = Budget(WORK, WORK, host.now)
         self._waiting: list[tuple[int, Any, Then]] = []
         self._asked: set[bytes] = set()  # brokers whose rates are waited for
         self._asked_at = 0.0  # the last question (s)
@@ -223,6 +233,9 @@ class Decider:
 
     def _place(self, question: Question) -> Answer:
         check_names(question)
+        self._budget.earn(self._host.now)
+        if self._budget.left <= 0:
+            return BUSY
         known = {load.id for load in self.knowledge.brokers()}
         unknown = sorted(question.avoid - known)
         if unknown and not all(_is_id(broker) for broker in unknown):
@@ -240,17 +253,19 @@ class Decider:
         """Return the filters of a question, those together that may match a common topic."""
         shared = [split_shared(name) for name in question.subscribe]
         plain = [inner for group, inner in shared if group is None]
+        known = dict(zip(plain, self.knowledge.topics(plain), strict=True))
         found = []
         for filters in filter_units(plain):
-            topics = dict.fromkeys(
-                [topic for name in filters for topic in self.knowledge.topics(name)]
-            )
+            topics = dict.fromkeys([topic for name in filters for topic in known[name]])
             # The topics that filters without wildcards spell are looked at whether known or not.
             topics |= dict.fromkeys([name for name in filters if valid_topic_name(name)])
             found.append(Unit(tuple(filters), tuple(topics)))
         # A group gets each message once, wherever its members are: it is no reason to be anywhere.
         found += [Unit((name,), ()) for name in question.subscribe if name not in set(plain)]
-        self._host.turns.work += 20 * sum(len(unit.topics) for unit in found)
+        count = sum([len(unit.topics) for unit in found]) + len(question.publish)
+        work = QUESTION_WORK + TOPIC_WORK * count
+        self._host.turns.work += work
+        self._budget.left -= work
         return found
 
     def _told(self, client: str) -> Answer:

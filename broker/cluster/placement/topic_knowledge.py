@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from routing.listing import Listing
     from stp.tree import Tree
 
-MOST_TOPICS: Final = 1000
-"""known topics of one filter that are looked at."""
+MOST_TOPICS: Final = 2000
+"""known topics of one question that are looked at; filters behind them count as without topics."""
 
 MOST_STEPS: Final = 20_000
 """steps of the search for them, some ms."""
@@ -82,15 +82,23 @@ class TopicKnowledge:
         for broker in [known for known in self._rates if known not in brokers]:
             self.take(broker, {}, 0.0, 0)
 
-    def topics(self, topic_filter: str) -> tuple[str, ...]:
-        """Return the known topics that a filter matches, a bounded number of them."""
-        found: list[str] = []
-        for step, topic in enumerate(self._known.search(topic_filter)):
-            if topic is not None:
-                found.append(topic)
-            if len(found) >= MOST_TOPICS or step >= MOST_STEPS:
-                break
-        return tuple(found)
+    def topics(self, topic_filters: Sequence[str]) -> list[list[str]]:
+        """Return for each filter of a question the known topics that it matches, a bounded number
+        of them all together."""
+        found: list[list[str]] = []
+        topics = steps = 0
+        for topic_filter in topic_filters:
+            matched: list[str] = []
+            if topics < MOST_TOPICS and steps < MOST_STEPS:
+                for topic in self._known.search(topic_filter):
+                    steps += 1
+                    if topic is not None:
+                        matched.append(topic)
+                    if topics + len(matched) >= MOST_TOPICS or steps >= MOST_STEPS:
+                        break
+            topics += len(matched)
+            found.append(matched)
+        return found
 
     # ---------------------------------------------------------------- what a controller asks
 
