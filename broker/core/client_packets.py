@@ -256,11 +256,10 @@ class ClientPackets(Client):
                 if published - same > 1:
                     tally.draw()
                 else:
-                    exact = tally.exact
                     last = previous or last
-                    if last in exact:
-                        exact[last] += published
-                    else:
+                    try:  # one look-up less than asking first, for nearly all messages
+                        tally.exact[last] += published
+                    except KeyError:
                         tally.begin(last, published)
                     if drawn is not None:
                         drawn[last] -= published

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-WEIGHT: Final = 32
+WEIGHT: Final = 64
 """chunks with several topics for each one that is counted."""
 
 LOOKED_AT: Final = 64
