@@ -102,9 +102,10 @@ class _Pending(NamedTuple):
 class PendingLoad:
     """All pending answers together."""
 
-    def __init__(self, most: int) -> None:
-        """`most`: answers; of more the oldest go."""
+    def __init__(self, most: int, entries: int) -> None:
+        """`most`: answers, `entries`: topics in all of them; of more the oldest go."""
         self._most = most
+        self._most_entries = entries
         self._clients: dict[str, _Pending] = {}  # the oldest first
         self._entries = 0
         self._topics: dict[str, dict[str, int]] = {}
@@ -131,7 +132,7 @@ class PendingLoad:
         """Add the answer of a `client` that has none here; `load`: what it adds."""
         self._clients[client] = load
         self._count(load, 1)
-        while len(self._clients) > self._most or self._entries > MOST_ENTRIES:
+        while len(self._clients) > self._most or self._entries > self._most_entries:
             self.pop(next(iter(self._clients)))
 
     def expire(self, now: float) -> None:
@@ -210,14 +211,23 @@ class _Plan:
 class Controller:
     """Places clients. One broker of a federation asks it."""
 
-    def __init__(self, most: int = MOST_CLIENTS, gamma: float = GAMMA) -> None:
+    def __init__(
+        self,
+        most: int = MOST_CLIENTS,
+        gamma: float = GAMMA,
+        *,
+        memory: int = MOST_MEMORY,
+        entries: int = MOST_ENTRIES,
+    ) -> None:
         """`most`: clients that are remembered; `gamma`: how many times its due a broker may have of
-        what goes out to subscribers."""
+        what goes out to subscribers; `memory`: bytes of all answers; `entries`: topics of all
+        answers that are pending."""
         self._most = most
+        self._most_memory = memory
         self._gamma = gamma
         self._told: dict[str, _Told] = {}
         self._ends: list[tuple[float, str]] = []  # a heap: when answers may end
-        self._pending = PendingLoad(most)
+        self._pending = PendingLoad(most, entries)
         self._version = 0
         self.memory = 0
         """Bytes that all answers take, about."""
@@ -250,7 +260,7 @@ class Controller:
         """
         self.expire(now)
         told = self._told.get(question.client)
-        if told is None and (len(self._told) >= self._most or self.memory > MOST_MEMORY):
+        if told is None and (len(self._told) >= self._most or self.memory > self._most_memory):
             raise TooMuchError("too many clients are placed")
         waiting = self._pending.pop(question.client)
         try:

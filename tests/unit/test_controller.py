@@ -249,24 +249,22 @@ def test_the_table_of_clients_is_bounded_and_answers_expire() -> None:
     assert len(controller) == 3
 
 
-def test_what_answers_take_is_counted_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_answers_take_is_counted_and_bounded() -> None:
     view = Federation()
-    controller = Controller()
+    controller = Controller(memory=400)
     ask(controller, view, "a" * 1000, client="c1")
     assert controller.memory > 1000
     ask(controller, view, "a", client="c1")
     assert controller.memory < 1000
-    monkeypatch.setattr("placement.controller.MOST_MEMORY", 0)
     with pytest.raises(TooMuchError):
         ask(controller, view, "a", client="c2")
     controller.forget("c1")
     assert controller.memory == 0
 
 
-def test_pending_answers_have_a_bounded_number_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placement.controller.MOST_ENTRIES", 10)
+def test_pending_answers_have_a_bounded_number_of_topics() -> None:
     view = Federation()
-    controller = Controller()
+    controller = Controller(entries=10)
     for number in range(10):
         ask(controller, view, *[f"t/{number}/{at}" for at in range(5)], client=f"c{number}")
     assert controller.pending == 2
