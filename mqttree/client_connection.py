@@ -192,6 +192,11 @@ class Connection:
         elif not future.done():
             future.set_result(None)
 
+    @property
+    def busy(self) -> bool:
+        """Whether messages at QoS 1 and 2 are not acknowledged yet."""
+        return bool(self._published)
+
     async def ready(self) -> None:
         """Wait until it is connected."""
         await self._ready.wait()
@@ -232,8 +237,9 @@ class Connection:
     def _dial(self, host: str, port: int) -> None:
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = self._options.session_expiry
+        # A session goes on with this object; an older one of the same name is another client's.
         self._paho.connect(
-            host, port, self._options.keep_alive, clean_start=False, properties=properties
+            host, port, self._options.keep_alive, clean_start=not self.known, properties=properties
         )
         self._paho.loop_start()
 

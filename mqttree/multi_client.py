@@ -438,6 +438,8 @@ class MultiClient:
         for client_id, connection in list(self._connections.items()):
             if client_id in used or connection in needed or connection is self._first:
                 continue
+            if connection.busy:
+                continue  # it is closed after a later answer
             del self._connections[client_id]
             self._brokers.pop(client_id, None)
             await connection.close()
