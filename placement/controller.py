@@ -14,7 +14,7 @@ of delivery depends on it: a wrong answer costs traffic between brokers, and no 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -311,16 +311,18 @@ class Controller:
         view: View,
         now: float,
         most: int,
+        into: list[Move],
         *,
         apply: bool = False,
-    ) -> list[Move]:
-        """Return moves of clients that pay, those that save most first.
+    ) -> Iterator[None]:
+        """Find moves of clients that pay, those that save most first; yields after each client.
 
         Args:
             `questions`: of clients that are remembered, with their filters.
             `view`: what is known of the federation.
             `now`: s.
             `most`: moves.
+            `into`: takes the moves at the end.
             `apply`: whether the clients are told to move when they ask again.
         """
         self.expire(now)
@@ -345,15 +347,14 @@ class Controller:
             finally:
                 if waiting is not None:
                     self._pending.add(question.client, waiting)
+            yield
         found.sort(key=lambda each: -each[0])
-        chosen: list[Move] = []
         for _, case, plan, costs, moves in found:
-            if len(chosen) + len(moves) <= most:
-                chosen += moves
+            if len(into) + len(moves) <= most and case.question.client in self._told:
+                into += moves
                 if apply:
                     waiting = self._pending.pop(case.question.client)
                     self._tell(case, plan, costs, waiting, now)
-        return chosen
 
     def told(self, client: str, now: float) -> Answer | None:
         """Return what a `client` was told, None if that is nothing that is still valid at `now`

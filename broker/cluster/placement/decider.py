@@ -7,7 +7,7 @@ until nobody has asked for ten minutes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.base.rate_limit import Budget
@@ -23,7 +23,7 @@ from broker.cluster.placement.placement_messages import (
     Rates,
 )
 from broker.cluster.placement.topic_knowledge import TopicKnowledge
-from placement.controller import Controller, Unit
+from placement.controller import Controller, Move, Unit
 from placement.figures import Figures
 from placement.question import Question, TooMuchError, read_question
 from routing.filter_units import filter_units
@@ -121,7 +121,7 @@ class Decider:
         self._asked_at = self._host.now
         action = self._step(Input.ASKED)
         if action is Action.ANSWER:
-            then(self._answer(operation, body))
+            self._answer(operation, body, then)
         elif len(self._waiting) >= MOST_WAITING:
             then(BUSY)
         else:
@@ -202,7 +202,7 @@ class Decider:
         if self._step(Input.GATHERED) is Action.ANSWER_ALL:
             waiting, self._waiting = self._waiting, []
             for operation, body, then in waiting:
-                then(self._answer(operation, body))
+                self._answer(operation, body, then)
 
     def _forget(self) -> None:
         self.knowledge.keep(())
@@ -213,7 +213,17 @@ class Decider:
 
     # ---------------------------------------------------------------- answers
 
-    def _answer(self, operation: int, body: Any) -> Answer:
+    def _answer(self, operation: int, body: Any, then: Then) -> None:
+        self._budget.earn(self._host.now)
+        if self._budget.left <= 0:
+            then(BUSY)
+        elif operation == PLAN:
+            self._plan(body, then)
+        else:
+            self._budget.left -= QUESTION_WORK
+            then(self._simple_answer(operation, body))
+
+    def _simple_answer(self, operation: int, body: Any) -> Answer:
         try:
             if operation == PLACE:
                 return self._place(read_question(body))
@@ -223,8 +233,6 @@ class Decider:
                 return self._forget_client(_client(body))
             if operation == STATUS:
                 return 200, self._status()
-            if operation == PLAN:
-                return 200, self._plan(body)
         except TooMuchError as error:
             return 429, {"error": str(error)}
         except ValueError as error:
@@ -233,9 +241,6 @@ class Decider:
 
     def _place(self, question: Question) -> Answer:
         check_names(question)
-        self._budget.earn(self._host.now)
-        if self._budget.left <= 0:
-            return BUSY
         known = {load.id for load in self.knowledge.brokers()}
         unknown = sorted(question.avoid - known)
         if unknown and not all(_is_id(broker) for broker in unknown):
@@ -318,18 +323,27 @@ class Decider:
             else None,
         }
 
-    def _plan(self, body: Any) -> dict[str, Any]:
-        moves, apply = read_plan(body)
-        questions = self.controller.clients()[:MOST_PLANNED]
-        self._host.turns.work += PLAN_WORK * len(questions)
-        found = self.controller.plan(
-            [(question, self.units(question)) for question in questions],
-            self.knowledge,
-            self._host.now,
-            moves,
-            apply=apply,
-        )
-        return {"moves": [move.as_dict() for move in found], "applied": apply}
+    def _plan(self, body: Any, then: Then) -> None:
+        """Find moves that pay, some clients in each turn."""
+        try:
+            moves, apply = read_plan(body)
+        except ValueError as error:
+            then((400, {"error": str(error)}))
+            return
+        self._host.turns.go(self._planning(moves, apply, then), lambda: False)
+
+    def _planning(self, moves: int, apply: bool, then: Then) -> Iterator[int]:
+        found: list[Move] = []
+        controller = self.controller
+        questions = self._with_units(controller.clients()[:MOST_PLANNED])
+        now = self._host.now
+        for _ in controller.plan(questions, self.knowledge, now, moves, found, apply=apply):
+            yield PLAN_WORK
+        then((200, {"moves": [move.as_dict() for move in found], "applied": apply}))
+
+    def _with_units(self, questions: list[Question]) -> Iterator[tuple[Question, list[Unit]]]:
+        for question in questions:
+            yield question, self.units(question)
 
 
 def read_plan(body: Any) -> tuple[int, bool]:
