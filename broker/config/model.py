@@ -36,8 +36,6 @@ class ClusterModel(Settings):
     hello: float = HELLO_S
     link_timeout: float = MAX_AGE_S
     discovery_time: float = DISCOVERY_TIME
-    topic_rates: bool = False
-    """Whether this broker counts how often topics are published to."""
     log_tail: int = 1024 * 1024 * 1024
     """Bytes of the log tail on the disk (`log_tail`); 0: there is none. Of more the oldest messages
     are dropped [replay_log_lost]. An hour of 300 KB/s."""

@@ -53,6 +53,8 @@ class NodeConfig(BrokerModel):
     client_address: str = ""
     """Where clients connect ("host:port"): clients of a broker that drains are sent there. "":
     where brokers connect, if clients may."""
+    topic_rates: bool = False
+    """Whether it is counted how often topics are published to."""
     redirect_permanent: bool = False
     """With `server_reference`: permanently (0x9D) or temporarily (0x9C)."""
     max_queued_bytes: int = 0

@@ -87,6 +87,8 @@ class FederationSettings(BrokerModel):
     """None: links are dialled by plain TCP."""
     client_address: Address | None = None
     """The address for clients, if it is not the one for brokers."""
+    topic_rates: bool = False
+    """Whether it is counted how often topics are published to."""
     any_broker: bool = False
     """Other brokers may link without secret or certificate although clients have to
     authenticate."""
@@ -114,7 +116,11 @@ class FederationSettings(BrokerModel):
     def node_config(self) -> NodeConfig:
         """Return the settings of the node."""
         client_address = str(self.client_address or "")
-        return NodeConfig(**values(self, BrokerModel), client_address=client_address)
+        return NodeConfig(
+            **values(self, BrokerModel),
+            client_address=client_address,
+            topic_rates=self.topic_rates,
+        )
 
 
 class RunSettings(ClusterModel):
@@ -131,6 +137,7 @@ class RunSettings(ClusterModel):
     admin: Address | None = None
     admin_hosts: tuple[str, ...] = ()
     topic_rates: bool = True
+    """Whether it is counted how often topics are published to."""
     wait_for: int = 1
     """How many brokers, this one included, must have been seen before `/readyz` says yes."""
     log_level: str = "info"
@@ -199,6 +206,7 @@ class RunSettings(ClusterModel):
             weights=(self.cpu_weight, self.memory_weight) if self.capability is None else None,
             tls=self.tls,
             client_address=self.client_address,
+            topic_rates=self.topic_rates,
             any_broker=self.allow_unauthenticated_brokers,
             asked=self.asked,
         )

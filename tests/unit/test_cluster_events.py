@@ -62,6 +62,7 @@ ORDER: dict[type[Event], list[str]] = {
         "GapRecovery.route_changed",
         "Resync.route_changed",
         "AbsentMembers.route_changed",
+        "PlacementService.route_changed",
     ],
 }
 
