@@ -31,6 +31,7 @@ class Launches:
     wide: Launch | None = None
     hop: tuple[Launch, ...] | None = None
     leg: tuple[Launch, ...] | None = None
+    legout: tuple[Launch, ...] | None = None
     legs: tuple[Launch, ...] | None = None
     version: str = ""
 
@@ -47,24 +48,30 @@ def mqttree(program: str) -> Launches:
         Launch(f"{common} -c {{config}} --discovery off", _MQTTREE_LISTENERS),
         (hop, hop),
         (_NEIGHBOUR, Launch(f"{common} -c {{config}} --discovery off", _MQTTREE_LEG)),
+        (Launch(f"{common} -c {{config}} --discovery off", _MQTTREE_LEG_OUT), _NEIGHBOUR),
         (
             _NEIGHBOUR,
-            Launch(f"{common} -c {{config}} --discovery off", _MQTTREE_LEG + _MQTTREE_SECOND),
+            Launch(f"{common} -c {{config}} --discovery off", _MQTTREE_LEGS),
             _NEIGHBOUR,
         ),
         f"{program} --version",
     )
 
 
-_MQTTREE_LEG = """\
+_MQTTREE_PORT = """\
 listeners:
   default: {type: tcp, bind: "127.0.0.1:{port}"}
 legs:
+"""
+_MQTTREE_FIRST = """\
   first: {broker: "127.0.0.1:{first_port}", topic: "# in 2"}
 """
-_MQTTREE_SECOND = """\
+_MQTTREE_LAST = """\
   last: {broker: "127.0.0.1:{last_port}", topic: "# out 2"}
 """
+_MQTTREE_LEG = _MQTTREE_PORT + _MQTTREE_FIRST
+_MQTTREE_LEG_OUT = _MQTTREE_PORT + _MQTTREE_LAST
+_MQTTREE_LEGS = _MQTTREE_LEG + _MQTTREE_LAST
 _MQTTREE_LISTENERS = """\
 listeners:
   default: {type: tcp, bind: "127.0.0.1:{port}"}
@@ -84,6 +91,7 @@ def mosquitto(program: str, nodelay: bool = True) -> Launches:
         bridged,
         bridged,
         bridged,
+        bridged,
         f"{program} -h",
     )
 
@@ -99,8 +107,13 @@ log_dest none
 max_inflight_messages 0
 max_queued_messages 0
 """
-_NEIGHBOUR = Launch("mosquitto -c {config}", "set_tcp_nodelay true\n" + _MOSQUITTO)
-"""A Mosquitto at an end of a leg."""
+_NEIGHBOUR = Launch(
+    "mosquitto -c {config}",
+    "set_tcp_nodelay true\n"
+    + _MOSQUITTO.replace("max_inflight_messages 0", "max_inflight_messages 1000"),
+)
+"""A Mosquitto at an end of a leg, set as docs/bridging.md says. Without a limit 2.0.11 gives packet
+identifiers at QoS 2 to new messages that are not released yet."""
 _MOSQUITTO_MORE = """\
 listener {tls} 127.0.0.1
 certfile {cert}

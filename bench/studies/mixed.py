@@ -21,9 +21,9 @@ _SETTLE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class MixedWork:
-    """A load with a name. path: publishers and subscribers are at two brokers, "hop", "leg" or
-    "legs" (empty: at one); journal: messages are kept on the disk; plain: name of the work that it
-    is a variant of."""
+    """A load with a name. path: publishers and subscribers are at two brokers, "hop", "leg",
+    "legout" or "legs" (empty: at one); journal: messages are kept on the disk; plain: name of the
+    work that it is a variant of."""
 
     name: str
     title: str
@@ -58,6 +58,7 @@ _PLAIN = (
 _PATHS = {
     "hop": "one hop",
     "leg": "from a Mosquitto over a leg or a bridge",
+    "legout": "to a Mosquitto over a leg or a bridge",
     "legs": "from a Mosquitto to another one",
 }
 _OVER_PATHS = tuple(

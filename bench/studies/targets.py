@@ -35,8 +35,9 @@ class Target:
     command, config: how it listens on one plain port (see `Launch`).
     wide: how it listens with TLS and WebSocket, too (None: it does not).
     hop: how two of them are one: the publishers' broker, and the subscribers' (None: they are not).
-    leg, legs: the same of a Mosquitto, to which publishers are connected, and of this one; of two
-        Mosquittos with this one between them.
+    leg, legout, legs: the same of a Mosquitto, to which publishers are connected, and of this one;
+        of this one, and a Mosquitto with the subscribers; of two Mosquittos with this one between
+        them.
     journals: whether `{durability}` or `{persistence}` is in these commands, or in their files.
     version: a command that prints its version (empty: there is none).
     """
@@ -47,6 +48,7 @@ class Target:
     wide: Launch | None = None
     hop: tuple[Launch, ...] | None = None
     leg: tuple[Launch, ...] | None = None
+    legout: tuple[Launch, ...] | None = None
     legs: tuple[Launch, ...] | None = None
     version: str = ""
 
@@ -58,8 +60,9 @@ class Target:
 
     def path(self, kind: str) -> tuple[Launch, ...] | None:
         """Return how the brokers of a path are started, the publishers' first; None: there is none.
-        `kind`: "hop", "leg" or "legs"."""
-        return {"hop": self.hop, "leg": self.leg, "legs": self.legs}[kind]
+        `kind`: "hop", "leg", "legout" or "legs"."""
+        found = {"hop": self.hop, "leg": self.leg, "legout": self.legout, "legs": self.legs}
+        return found[kind]
 
     def available(self) -> bool:
         """Whether the program is installed."""
@@ -89,6 +92,7 @@ def _made(name: str, made: configurations.Launches) -> Target:
         made.wide,
         made.hop,
         made.leg,
+        made.legout,
         made.legs,
         version=made.version,
     )
@@ -191,7 +195,7 @@ def running_path(
     """Start the brokers of a path, and wait until messages go from the first one, which is the
     publishers', to the last one; as `running`, each on its own one of the first `cores`.
 
-    `what`: the target; `kind`: "hop", "leg" or "legs". Raises LoadError.
+    `what`: the target; `kind`: "hop", "leg", "legout" or "legs". Raises LoadError.
     """
     launches = what.path(kind)
     if launches is None:

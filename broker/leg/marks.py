@@ -41,6 +41,8 @@ HEAD = bytes((Property.USER_PROPERTY,)) + encode_string(NAME)
 FEDERATIONS = 8
 """Entries of a mark: a message that has left more federations is dropped, as it goes round."""
 ENTRY = re.compile(r"([0-9a-f]{16})\.([0-9a-f]{8})")
+ENTRY_SIZE = 16 + 1 + 8
+"""bytes of an entry."""
 PUBLISH = PacketType.PUBLISH
 
 
@@ -57,7 +59,7 @@ class Federation:
 class Marks:
     """The marks of one leg."""
 
-    __slots__ = ("_heads", "_id", "_ours", "_room", "came_back", "far")
+    __slots__ = ("_alone", "_heads", "_id", "_ours", "_room", "came_back", "far")
 
     def __init__(self, federation: Federation) -> None:
         """`federation`: of this broker."""
@@ -65,7 +67,9 @@ class Marks:
         """Messages that had left this federation before, and were dropped."""
         self.far = 0
         """Messages that had left too many federations, and were dropped."""
-        self._id = federation.own_id.hex()
+        self._id = f"{federation.own_id.hex()}."
+        # The bytes of a mark with one entry, up to its checksum.
+        self._alone = HEAD + ENTRY_SIZE.to_bytes(2, "big") + self._id.encode()
         self._ours = federation.has
         self._room = 0  # bytes that a packet may have at the foreign broker
         # How packets begin, and how they do with a mark: see `_marked_head`.
@@ -124,7 +128,7 @@ class Marks:
         if len(self._heads) >= MAPPED:
             self._heads.clear()
         topic = head[body + 2 :]
-        entry = HEAD + encode_string(self._entry(topic))
+        entry = self._mark(topic)
         marked = b"", b""
         if topic and length + len(entry) + 5 <= self._room:
             before = b"%c%b%b" % (first, encode_varint(length + len(entry)), head[body:])
@@ -141,7 +145,7 @@ class Marks:
         if packet[0] & QOS_BITS:
             at += 2
         known, behind = read_length(packet, at)
-        entry = HEAD + encode_string(self._entry(topic))
+        entry = self._mark(topic)
         section = encode_varint(known + len(entry)) + packet[behind : behind + known] + entry
         rest = packet[behind + known :]
         length = at - body + len(section) + len(rest)
@@ -149,8 +153,12 @@ class Marks:
             return packet
         return b"%c%b%b%b%b" % (packet[0], encode_varint(length), packet[body:at], section, rest)
 
+    def _mark(self, topic: bytes) -> bytes:
+        """Return the mark of a message under `topic` that has left no other federation."""
+        return self._alone + b"%08x" % crc32(topic)
+
     def _entry(self, topic: bytes) -> str:
-        return f"{self._id}.{crc32(topic):08x}"
+        return f"{self._id}{crc32(topic):08x}"
 
     def _outwards_one_by_one(self, packets: bytes) -> bytes:
         """Do what `outwards` does, where some packets may have a mark."""
