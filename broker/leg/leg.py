@@ -560,6 +560,12 @@ class Leg:
         elif self.state not in CROSSES:
             self.lost(f"{type(packet).__name__.upper()} instead of CONNACK", now)
         elif isinstance(packet, Suback):
+            if (most := self._subscriptions.granted_less(packet)) is not None:
+                self._log(
+                    "warning",
+                    f"leg {self.settings.name}: the foreign broker grants QoS {most} where more "
+                    f"was asked for: set max-qos {most}, unless it takes more of others",
+                )
             self._note_refused(self._subscriptions.answered_there(packet), "the foreign broker")
             if self.state is State.SUBSCRIBING:
                 self._subscribe_here(now)
