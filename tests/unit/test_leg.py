@@ -561,7 +561,7 @@ def test_a_foreign_broker_that_grants_less_is_named() -> None:
 
 
 def test_a_session_that_another_client_takes_again_and_again_is_named() -> None:
-    """Though the foreign broker closes without a reason. A connection that lasts is no sign of it."""
+    """Though the foreign broker closes without a reason. One that lasts is no sign of it."""
     joined = Joined()
     joined.run()
     for number in range(5):
