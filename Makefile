@@ -47,7 +47,7 @@ run:
 	@exec $(PYTHON) -m broker.cli.live --brokers $(BROKERS) $(ARGS)
 
 test:
-	@scripts/setup venv brokers mqttjs java
+	@scripts/setup venv brokers mqttjs foreign java
 	@scripts/test $(ARGS)
 
 compiled:

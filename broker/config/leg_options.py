@@ -64,7 +64,7 @@ LEG_OPTIONS = (
 """Keys of a section, and flags."""
 MAX_QUEUED, MAX_QUEUED_BYTES = 100_000, 256 * 1024 * 1024
 """Messages at QoS 1 and 2 that wait here for one foreign broker, and bytes of them: a night of one
-message a second and more, as a foreign broker may be away for long while nobody looks. Those beyond
+message a second and more, as a foreign broker may be away for long unnoticed. Those beyond
 are dropped, the newest first [mqttree_leg_dropped_total, queue_full]."""
 
 HIGHEST_QOS = 2

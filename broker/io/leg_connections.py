@@ -10,6 +10,7 @@ from broker.core.connection import Connection
 from broker.core.session_owner import LEG_LISTENER
 from broker.io.driver import Driver
 from broker.io.tls import describe_error
+from broker.leg.takeover_alarm import CLOSED
 
 HIGH_WATER = 256 * 1024
 """bytes that may wait for the foreign broker before this one sends no more."""
@@ -74,7 +75,7 @@ class ForeignProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the leg that it has ended."""
-        self._leg.foreign_lost(self, "it closes" if exc is None else describe_error(exc))
+        self._leg.foreign_lost(self, CLOSED if exc is None else describe_error(exc))
 
     def pause_writing(self) -> None:
         """Have this broker send no more."""

@@ -138,7 +138,7 @@ class LegDriver:
         if session is not None:
             self._watch.look_at_queue(session)
         leg = self.leg
-        self._watch.look_at_refused(leg.drops()["refused_there"], leg.counters.connects)
+        self._watch.look_at_drops(leg.drops(), leg.counters.connects)
         if self.leg.state in CROSSES and self._foreign is not None:
             node, transport = self.driver.node, self._foreign.transport
             own = own_broker(node, self.settings.client_id, transport, self.driver.time())

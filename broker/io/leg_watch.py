@@ -1,9 +1,10 @@
-"""What is looked at once a second while a leg is up, as nothing reports it: a full queue, refused
+"""What is looked at once a second while a leg is up, as nothing reports it: a full queue, dropped
 messages, a foreign broker that is one of this federation."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from broker.base.address import Address
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
     from broker.core.session import Session
     from broker.node import Node
 
+DROPPED = {
+    "refused_there": "the foreign broker refuses messages; they are dropped",
+    "refused_here": "this broker refuses messages of the foreign one; they are dropped",
+    "unnamed": "messages have no valid topic on the other side; they are dropped",
+}
+"""Reasons of drops that are logged, once for each connection."""
+
 
 class LegWatch:
     """Logs what was found, each once as long as it lasts."""
@@ -21,7 +29,7 @@ class LegWatch:
     def __init__(self, name: str) -> None:
         """`name`: of the leg."""
         self._name = name
-        self._refused = (0, 0)  # messages that the foreign broker had refused, at which connection
+        self._said: dict[str, tuple[int, int]] = {}  # drops that were logged, at which connection
         self._dropped = 0  # messages of which the log knows
         self._drops = False  # the queue is full
 
@@ -38,14 +46,15 @@ class LegWatch:
             self._drops = False
         self._dropped = session.dropped_full
 
-    def look_at_refused(self, refused: int, connects: int) -> None:
-        """Log once for each connection that the foreign broker refuses messages. `refused`: how
-        many, until now; `connects`: how often the leg came up."""
-        if refused > self._refused[0]:
-            if connects > self._refused[1]:
-                text = "refuses messages; they are dropped, see refused_there"
-                log_line("warning", f"leg {self._name}: the foreign broker {text}")
-            self._refused = refused, connects
+    def look_at_drops(self, drops: Mapping[str, int], connects: int) -> None:
+        """Log once for each connection and reason that messages are dropped. `drops`: how many by
+        reason, until now; `connects`: how often the leg came up."""
+        for reason, text in DROPPED.items():
+            count, at = self._said.get(reason, (0, 0))
+            if drops[reason] > count:
+                if connects > at:
+                    log_line("warning", f"leg {self._name}: {text}, see {reason}")
+                self._said[reason] = drops[reason], connects
 
 
 def own_broker(node: Node, client_id: str, transport: asyncio.BaseTransport, now: float) -> str:

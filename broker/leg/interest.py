@@ -35,7 +35,7 @@ class Source(Enum):
     """Who says what foreign clients want."""
 
     ALL = "all"
-    """Nobody is asked: all that the rules let out is sent."""
+    """It is not asked for: all that the rules let out is sent."""
     EMQX = "emqx"
     """EMQX 5, over HTTP."""
     NANOMQ = "nanomq"
@@ -58,7 +58,7 @@ class Interest:
         self.last_error = ""
         self._rules = rules
         self._wanted = WantedFilters(rules.outward_rules)
-        self._gone: dict[str, float] = {}  # filters of it that nobody wants, and since when (s)
+        self._gone: dict[str, float] = {}  # filters of it that no client wants, and since when (s)
         self._all_until = 0.0  # s until when all is sent although it is known what is wanted
         self._refused_until = 0.0  # s until when the filters are too many for this broker
         self._ask_at = self._asked_at = 0.0

@@ -35,6 +35,7 @@ from broker.leg.retained_exchange import RetainedExchange
 from broker.leg.ring_alarm import RingAlarm
 from broker.leg.session_pair import LocalSession, SessionPair
 from broker.leg.subscriptions import CHANGE_ID, Subscriptions
+from broker.leg.takeover_alarm import TakeoverAlarm
 from broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
 from broker.wire.decode import decode_packet
 from broker.wire.encode import encode_packet
@@ -116,6 +117,7 @@ class Leg:
         self._alarm = RingAlarm(settings.name, self._crossing)
         self._addresses = Addresses(len(settings.addresses), settings.round_robin)
         self._backoff = Backoff(rng)
+        self._takeovers = TakeoverAlarm()
         self._crossed = 0  # messages, when they were counted last
         self._busy = now  # when one crossed last, as far as known
 
@@ -280,6 +282,9 @@ class Leg:
         self.counters.failures += 1
         where = f"leg {self.settings.name} to {self.address}"
         once = self.settings.start is Start.ONCE
+        if self.state is State.UP and self._takeovers.lost(why, now):
+            why += f" again and again: another client may be {shorten(self.settings.client_id)}"
+            least = TAKEN_OVER_PAUSE + self._rng.uniform(0.0, TAKEN_OVER_PAUSE)
         if self.state is State.CONNECTING and self._level.lost(once=once):
             why += f"; {self._level} is tried"
         if once and not self._level.changed:
@@ -467,6 +472,7 @@ class Leg:
 
     def _carry(self, now: float) -> None:
         self._backoff.came_up(now)
+        self._takeovers.came_up(now)
         self._subscriptions.came_up()
         self.counters.connects += 1
         self._due = now + self._interval()
@@ -560,6 +566,12 @@ class Leg:
         elif self.state not in CROSSES:
             self.lost(f"{type(packet).__name__.upper()} instead of CONNACK", now)
         elif isinstance(packet, Suback):
+            if (most := self._subscriptions.granted_less(packet)) is not None:
+                self._log(
+                    "warning",
+                    f"leg {self.settings.name}: the foreign broker grants QoS {most} where more "
+                    f"was asked for: set max-qos {most}, unless it takes more of others",
+                )
             self._note_refused(self._subscriptions.answered_there(packet), "the foreign broker")
             if self.state is State.SUBSCRIBING:
                 self._subscribe_here(now)

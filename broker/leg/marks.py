@@ -247,8 +247,8 @@ def _entries_in(first: int, body: bytes) -> list[str]:
 
 
 def _dropped(first: int, body: bytes) -> bytes:
-    """Return a PUBLISH that is acknowledged as another one is, and that nobody gets. `first`: its
-    first byte; `body`: what is behind its length."""
+    """Return a PUBLISH that is acknowledged as another one is, and that no client gets. `first`:
+    its first byte; `body`: what is behind its length."""
     at = topic_end(body, 0)
     packet_id = body[at : at + 2] if first & QOS_BITS else b""
     return under(first & (0xFF ^ RETAIN), DROPPED.encode(), packet_id + b"\0")

@@ -17,7 +17,7 @@ CROSSING = range(3, 8)
 """Packet types that cross: PUBLISH and its acknowledgements."""
 DROPPED = "$leg/dropped"
 """The topic of a message that crosses under no name: as it begins with `$`, a broker acknowledges
-it, and nobody gets it."""
+it, and no client gets it."""
 REFUSING = (PacketType.PUBACK, PacketType.PUBREC)
 """Packet types that refuse a message, or accept it."""
 
@@ -158,7 +158,7 @@ def without(
     packets: bytes, version: int, stops: Callable[[bytes, bytes], bool]
 ) -> tuple[bytes, int]:
     """Return packets in which some PUBLISH have the topic `DROPPED`, so that they are acknowledged
-    and nobody gets them, and how many these are.
+    and no client gets them, and how many these are.
 
     `packets`: whole ones of types that cross; `version`: of MQTT (4 or 5); `stops`: says of a topic
     and a payload whether they are some of them. Messages without a topic (with an alias) are not.

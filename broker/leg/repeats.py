@@ -71,7 +71,7 @@ class Repeats:
 
     def without(self, packets: bytes, version: int) -> bytes:
         """Return packets of the foreign broker in which those that it repeats have a topic under
-        which nobody gets them. `packets`: whole ones of types that cross; `version`: of MQTT."""
+        which no client gets them. `packets`: whole ones of types that cross; `version`: of MQTT."""
         if not self._acknowledged:
             return packets
         parts = []

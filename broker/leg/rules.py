@@ -84,9 +84,9 @@ class Rule:
             if not valid_topic_filter(topic_filter) or topic_filter.startswith(SHARE_PREFIX):
                 raise RuleError(f"'{topic_filter}' ({side}) is no topic filter")
         if self.inwards and self.local.startswith("$"):
-            raise RuleError(f"'{self.local}' begins with $: nobody may publish it here")
+            raise RuleError(f"'{self.local}' begins with $: no client may publish it here")
         if self.outwards and self.remote.startswith("$"):
-            raise RuleError(f"'{self.remote}' begins with $: nobody may publish it there")
+            raise RuleError(f"'{self.remote}' begins with $: no client may publish it there")
 
     @property
     def inwards(self) -> bool:

@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 NOTE = "$leg/subscribed/"
-"""Ahead of filters to which the session here subscribes for a note only, as nobody publishes there:
-behind it are QoS and filter of a subscription at the foreign broker. So the leg knows after a
-restart which ones it has there."""
+"""Ahead of filters to which the session here subscribes for a note only, as no client publishes
+there: behind it are QoS and filter of a subscription at the foreign broker. So the leg knows after
+a restart which ones it has there."""
 AT = "$leg/at/"
 """Ahead of the foreign address that the leg was connected to last, such a note as well, if it has
 several."""

@@ -109,6 +109,12 @@ class Subscriptions:
         gone = self._unsubscribe(f for f in known if f not in wanted)
         return gone + (self._subscribe(self._asked, inwards=True) if self._asked else b"")
 
+    def granted_less(self, packet: Suback) -> int | None:
+        """Return the lowest QoS that the foreign broker grants in its SUBACK where more was asked
+        for; None: it grants all."""
+        pairs = zip(self._asked, packet.codes, strict=False)
+        return min((code for (_, qos), code in pairs if code < qos), default=None)
+
     def answered_there(self, packet: Suback) -> list[tuple[str, int]]:
         """Take the SUBACK of the foreign broker. Returns the filters that it refuses, with their
         codes."""

@@ -39,10 +39,14 @@ def test_of_two_gateways_of_one_name_one_is_active(tmp_path: Path) -> None:
             seeds = [flag for each in pair for flag in ("--seed", each.address)]
             same = ("--name", "plant", "--discovery", "static", *seeds)
             pair.append(gateway(cluster, name, url(foreign.port), *same))
-        until(
-            lambda: sorted(legs(each)["plant"]["state"] for each in pair) == ["standby", "up"],
-            "one is up, and one stands by",
-        )
+
+        def decided() -> bool:
+            """Each stands by at first; only later one of them knows why."""
+            found = [legs(each)["plant"] for each in pair]
+            waits = [leg for leg in found if leg["state"] == "standby" and leg["last_error"]]
+            return len(waits) == 1 and sorted(leg["state"] for leg in found) == ["standby", "up"]
+
+        until(decided, "one is up, and one stands by")
         active, other = sorted(pair, key=lambda each: legs(each)["plant"]["state"], reverse=True)
         assert other.lines("leg plant is on standby", "is active")
         assert "leg plant: standby; " in get(other, "/healthz")

@@ -42,7 +42,7 @@ class Pair:
         until(lambda: legs(self.gateway)["g"]["retained_merges"] >= 1, "a merge", 120)
 
     def write(self, port: int, **values: bytes) -> None:
-        """Retain messages at QoS 0, which nobody keeps for a leg that is away."""
+        """Retain messages at QoS 0, which no broker keeps for a leg that is away."""
         with clients() as make:
             client = make(port)
             for name, payload in values.items():

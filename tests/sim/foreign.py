@@ -215,7 +215,7 @@ class Loop:
         return timer
 
     def wake(self, source: Connection | None = None) -> None:
-        """Have the node flushed at the end of this turn, and now if somebody is behind."""
+        """Have the node flushed at the end of this turn, and now if a client is behind."""
         if self.node.paused:
             self.node.flush(source)
         if not self._waking:

@@ -39,6 +39,11 @@ PASSED = 3.0
 """Virtual s of a leg that is up, after which what was at one of its sides is at the other one."""
 MINE = "mqttree/"
 """What is in topics of legs themselves, which are none of the clients' business."""
+KEPT = "kept/"
+"""What is in topics in which messages are retained, each by one client. It is not looked at how
+often these come, as a merge publishes them once more."""
+MERGED = 8_000.0
+"""Virtual s in which retained messages are equal: legs compare them every hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,8 @@ class Legs:
         self.up: list[list[list[float]]] = []
         """Of each leg, from when to when (s) it was up."""
         self.converge = 0.0
+        self.retained: dict[LegClient, Sent] = {}
+        """The last retained message of each client that publishes."""
 
     # ---- building
 
@@ -229,6 +236,15 @@ class Legs:
             else:
                 world.after(at, publisher.publish, topic, qos, False, rng.choice((0, 0, 300)))
             at += rng.expovariate(1 / pause)
+        drawn = random.Random(f"{self.seed} retained")
+        for _ in range(drawn.choice((0, 10, 40))):
+            who, qos = drawn.choice(self.publishers), drawn.choice((1, 2))
+            world.after(drawn.uniform(0.0, self.length), self._retain, who, qos)
+
+    def _retain(self, publisher: LegClient, qos: int) -> None:
+        sent = publisher.publish(f"{KEPT}{publisher.name}", qos, True)
+        if sent is not None:
+            self.retained[publisher] = sent
 
     def _topic(self, publisher: LegClient) -> str:
         topic = self.rng.choice(TOPICS)
@@ -368,6 +384,7 @@ class Legs:
             world.run(15.0)
             for kind, text in bound_faults(world.alive()):
                 world.violation(kind, text)
+            self._check_retained()
             probes = len(self.ledger.sent)
             self._probe()
             self.check(probes)
@@ -455,9 +472,35 @@ class Legs:
             for got in client.got:
                 copies[got.number].append(got)
             for sent in self.ledger.sent:
-                self._check(client, sent, copies[sent.number], sent.number >= probes)
+                if not sent.retain:
+                    self._check(client, sent, copies[sent.number], sent.number >= probes)
             if self.calm and len(self.killed) <= 1:
                 self._order(client)
+
+    def _check_retained(self) -> None:
+        """What is retained is equal at all brokers, once legs have compared it."""
+        if not self.world.run(MERGED, lambda: not self._unequal(), every=5.0):
+            for text in self._unequal():
+                self.world.violation("retained", text)
+
+    def _unequal(self) -> list[str]:
+        """Return how brokers differ in what is retained."""
+        found = []
+        for publisher, sent in self.retained.items():
+            source = self._site(publisher)
+            if source >= 0 and self.foreign[source].lost:
+                continue
+            assert sent.packet is not None
+            for other in self.publishers:
+                topic = self.name_at(sent, other)
+                if topic is None:
+                    continue
+                message = other.host.running.retained.get(topic)
+                payload = None if message is None else message.payload
+                if payload != sent.packet.payload:
+                    wanted = f"{sent.packet.payload!r} at {sent.at - self.world.started:.4f}"
+                    found.append(f"{other.host.name} has {payload!r} of {topic}, not {wanted}")
+        return found
 
     def _check(self, client: LegClient, sent: Sent, got: list[Got], quiet: bool) -> None:
         interest = client.interests[0]
@@ -535,7 +578,7 @@ class Legs:
         seen: set[int] = set()
         for got in client.got:
             sent = self.ledger.sent[got.number]
-            if got.number in seen or sent.repeated or not got.qos or not sent.qos:
+            if got.number in seen or sent.repeated or not got.qos or not sent.qos or sent.retain:
                 continue
             seen.add(got.number)
             if self.splits.longer_than(ORDER, sent.life, client.life) is not None:

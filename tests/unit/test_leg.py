@@ -18,6 +18,7 @@ from broker.leg.leg_states import TRANSITIONS, Action, Input, State, transition
 from broker.leg.packets import PacketCutter
 from broker.leg.session_pair import LocalSession
 from broker.leg.sync_session import QUIET
+from broker.leg.takeover_alarm import BRIEF, CLOSED
 from broker.wire import (
     Connack,
     Disconnect,
@@ -549,6 +550,31 @@ def test_an_echo_is_dropped_where_there_is_no_no_local(qos: int) -> None:
     got = [p.payload for p in settle(joined, here)]
     assert joined.leg.drops()["echoes"] == 3
     assert got == [b"1"]
+
+
+def test_a_foreign_broker_that_grants_less_is_named() -> None:
+    """Some answer a message at QoS 2 as one at QoS 1, which ends the connection."""
+    joined = Joined(version=4, foreign=World(max_qos=1))
+    joined.run()
+    (line,) = [line for line in joined.log if "grants QoS" in line]
+    assert "the foreign broker grants QoS 1 where more was asked for: set max-qos 1" in line
+
+
+def test_a_session_that_another_client_takes_again_and_again_is_named() -> None:
+    """Though the foreign broker closes without a reason. One that lasts is no sign of it."""
+    joined = Joined()
+    joined.run()
+    for number in range(5):
+        if number == 2:
+            joined.advance(BRIEF)
+        assert joined.up
+        joined.leg.lost(CLOSED, joined.here.now)
+        joined.advance(LONGEST)
+    assert not any("another client" in line for line in joined.log)
+    joined.leg.lost(CLOSED, joined.here.now)
+    joined.run()
+    (line,) = [line for line in joined.log if "another client" in line]
+    assert "it closes again and again: another client may be 'mqttree-n'" in line
 
 
 def test_a_plain_leg_connects_without_the_bit_of_a_bridge_from_the_start() -> None:

@@ -62,7 +62,7 @@ def test_a_message_that_the_foreign_broker_refuses_is_counted_and_not_repeated()
 
 
 def test_a_topic_that_would_be_invalid_is_acknowledged_and_counted() -> None:
-    """Its name here would begin with $, under which nobody may publish."""
+    """Its name here would begin with $, under which no client may publish."""
     joined = Joined('# in 1 "" out/')
     here, there = joined.here.connect("h"), joined.there.connect("t")
     here.subscribe("#", qos=1)

@@ -57,9 +57,9 @@ REFUSED = [
     ("$share/g", "lacks"),
     ("$share/+/a", "lacks"),
     ("# out 0 $share/g/ x/", "no topic filter"),
-    ("$SYS/# out", "nobody may publish it there"),
-    ("$SYS/# in", "nobody may publish it here"),
-    ("# both 0 a/ $SYS/", "nobody may publish it there"),
+    ("$SYS/# out", "no client may publish it there"),
+    ("$SYS/# in", "no client may publish it here"),
+    ("# both 0 a/ $SYS/", "no client may publish it there"),
 ]
 
 

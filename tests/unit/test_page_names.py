@@ -88,8 +88,8 @@ def known_words() -> set[str]:
     words |= set(TlsSettings.FIELDS) | set(COUNTER_HELP) | set(GAUGE_HELP)
     words |= set(state) | set(state.get("source_trees", {})) | {"max_qos"}
     legs = (
-        "broker/io/leg_driver.py",
-        "broker/leg/leg.py",
+        "broker/io/leg_report.py",
+        "broker/leg/relay.py",
         "broker/leg/crossing.py",
         "broker/leg/retained_exchange.py",
     )
