@@ -112,20 +112,16 @@ def _halved(found: Means) -> Finding:
 
 def _falls(figure: str, curve: str, measure: str) -> Callable[[Means], Finding]:
     """Whether a measure falls all along a curve."""
-
-    def check(found: Means) -> Finding:
-        points = sorted(x for key, name, x in found if (key, name) == (figure, curve))
-        if not points:
-            raise KeyError(figure)
-        values = [_value(found, figure, curve, x, measure) for x in points]
-        pairs = itertools.pairwise(values)
-        return f"{values[0]:.2f} to {values[-1]:.2f}", all(a >= b - 0.01 for a, b in pairs)
-
-    return check
+    return _goes(figure, curve, measure, -1)
 
 
 def _rises(figure: str, curve: str, measure: str) -> Callable[[Means], Finding]:
     """Whether a measure rises all along a curve."""
+    return _goes(figure, curve, measure, 1)
+
+
+def _goes(figure: str, curve: str, measure: str, sign: int) -> Callable[[Means], Finding]:
+    """Whether a measure goes one way all along a curve: up (`sign` 1) or down (-1)."""
 
     def check(found: Means) -> Finding:
         points = sorted(x for key, name, x in found if (key, name) == (figure, curve))
@@ -133,7 +129,8 @@ def _rises(figure: str, curve: str, measure: str) -> Callable[[Means], Finding]:
             raise KeyError(figure)
         values = [_value(found, figure, curve, x, measure) for x in points]
         pairs = itertools.pairwise(values)
-        return f"{values[0]:.2f} to {values[-1]:.2f}", all(a <= b + 0.01 for a, b in pairs)
+        met = all(sign * a <= sign * b + 0.01 for a, b in pairs)
+        return f"{values[0]:.2f} to {values[-1]:.2f}", met
 
     return check
 
