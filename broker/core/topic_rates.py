@@ -34,14 +34,14 @@ class Average:
         """Take in what was counted since the last time; `now`: s."""
         seconds = now - self.at
         if seconds > 0:
-            left = 0.5 ** (seconds / HALF_LIFE)
+            left = _left(seconds)
             self.value = self.value * left + (1.0 - left) * count / seconds
             self.at = now
 
     @property
     def rate(self) -> float:
         """The average (1/s): before a minute has passed, of what there is."""
-        seen = 1.0 - 0.5 ** ((self.at - self._began) / HALF_LIFE)
+        seen = 1.0 - _left(self.at - self._began)
         return self.value / seen if seen > 0 else 0.0
 
 
@@ -75,7 +75,7 @@ class TopicRates:
         if seconds <= 0:
             return
         self._at = now
-        gain = (1.0 - 0.5 ** (seconds / HALF_LIFE)) / seconds
+        gain = (1.0 - _left(seconds)) / seconds
         for counts, weight in ((exact, gain), (sampled, gain * WEIGHT)):
             for number, (topic, count) in enumerate(counts.items(), 1):
                 if count > 0:
@@ -92,7 +92,7 @@ class TopicRates:
         if value is None:
             return 0.0
         age = self._at - self._since[topic]
-        return value * 0.5 ** (age / HALF_LIFE) if age else value
+        return value * _left(age) if age else value
 
     def _shrink(self) -> Iterator[int]:
         """Forget topics that are published to rarely."""
@@ -120,10 +120,15 @@ class TopicRates:
             top.sort(reverse=True)
             del top[TOP:]
             yield PIECE
-        seen = 1.0 - 0.5 ** ((self._at - self._began) / HALF_LIFE)
+        seen = 1.0 - _left(self._at - self._began)
         self.top = [(value / seen, topic) for value, topic in top]
 
     def rate(self, topic: bytes) -> float:
         """Return the rate (1/s) of a `topic`, 0 if it is not known."""
-        seen = 1.0 - 0.5 ** ((self._at - self._began) / HALF_LIFE)
+        seen = 1.0 - _left(self._at - self._began)
         return self._now(topic) / seen if seen > 0 else 0.0
+
+
+def _left(seconds: float) -> float:
+    """The part of its weight that a count has after so many seconds."""
+    return float(0.5 ** (seconds / HALF_LIFE))
