@@ -150,6 +150,8 @@ class Counted:
     routed_dropped: int = 0
     interest_refused: int = 0
     interest_widened: int = 0
+    advertisements_refused: int = 0
+    lost_before_path: int = 0
     link_costs_refused: int = 0
     link_state_refused: int = 0
 

@@ -800,6 +800,16 @@ class Limits(Record, kw_only=True):
     others post, 200,000 or so; of more, members get what is published at their own broker alone
     [groups_refused]."""
 
+    advertised_memory: int = 32 * 1024 * 1024
+    """bytes of the topics and filters that one neighbour tells, with routing by srt: 50,000 or so
+    in all. Those of the clients here have as much. What is beyond does not get into the tables:
+    such messages do not leave this broker, or do not reach such subscribers
+    [advertisements_refused]."""
+
+    advertised_time: float = 600.0
+    """s; a topic that was not published to for so long, and up to twice as long, is withdrawn, with
+    routing by srt. A client that publishes once in ten minutes is advertised all the time."""
+
     max_overlay_brokers: int = 256
     max_overlay_links: int = 8192
     """other brokers, and links between all of them, with which messages take the shortest paths

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from broker import CORE
 from broker.base.version import VERSION
 from broker.cli.command_line import DEFAULT_ADMIN, Parser, complain
+from broker.config.routing_modes import ROUTINGS
 
 if TYPE_CHECKING:
     from broker.base.address import Address
@@ -304,7 +305,7 @@ def _add_run(run: Parser) -> None:
         help="address that this broker announces to other brokers",
     )
     run.add_argument(
-        "--routing", metavar="flood|interest|topic", help="which links a message takes (topic)"
+        "--routing", metavar="|".join(ROUTINGS), help="which links a message takes (topic)"
     )
     run.add_argument(
         "--admin",

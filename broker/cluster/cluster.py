@@ -514,6 +514,7 @@ class Cluster:
             **self.low_watermarks.records,
             **self.barrier.records,
             **self.subscription_starts.records,
+            **self.strategy.records,
         }
         self._deadlines: tuple[Callable[[], float | None], ...] = (
             self.id_conflict.next_deadline,

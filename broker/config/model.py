@@ -29,7 +29,7 @@ class ClusterModel(Settings):
     discovery: str = "multicast"
     """How other brokers are found: one of `options.DISCOVERIES`."""
     routing: str = "topic"
-    """Which links messages take: one of `options.ROUTINGS`."""
+    """Which links messages take: one of `routing_modes.ROUTINGS`."""
     path_policy: str = "capability"
     """With routing by topic, through which brokers paths lead: those of high capability
     (`capability`), or those that pass on little (`balance`)."""

@@ -16,6 +16,7 @@ from broker.base.link_keys import cluster_key
 from broker.base.record import Record
 from broker.config.model import BrokerModel, ClusterModel, values
 from broker.config.node_config import NodeConfig
+from broker.config.routing_modes import ROUTINGS
 from broker.config.secret_file import read_secret
 from broker.config.yaml_file import ConfigError, ConfigFile, kind_of
 from discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
@@ -37,7 +38,6 @@ LEAST_TAIL, MOST_TAIL = 16 * 1024 * 1024, 64 * 1024 * 1024 * 1024
 memory."""
 
 DISCOVERIES = ("multicast", "static", "dns", "off")
-ROUTINGS = ("flood", "interest", "topic")
 DURABILITIES = ("none", "async", "sync")
 LEVELS = ("debug", "info", "warning", "error")
 LOOPBACK_BIND = f"127.0.0.1:{DEFAULT_PORT}"

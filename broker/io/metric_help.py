@@ -118,6 +118,8 @@ COUNTER_HELP = {
     "routed_dropped": "Messages to one broker that had no route or could not be read.",
     "interest_refused": "Records about topic filters that were refused.",
     "interest_widened": "Times that a broker was sent everything, as its filters were too many.",
+    "advertisements_refused": "Topics and filters without room in the tables of --routing srt.",
+    "lost_before_path": "QoS 1 and 2 messages lost for subscriptions still on their way (srt).",
     "link_costs_refused": "Records about costs of links that were refused.",
     "link_state_refused": "Link states of brokers refused for lack of room.",
     # Where clients should connect

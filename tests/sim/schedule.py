@@ -382,11 +382,15 @@ class Schedule:
         world.run(2.0)
         for kind, text in bound_faults(world.alive()):
             world.violation(kind, text)
-        messages = Messages(world, self.ledger, self.clients, self.meetings, self.splits)
+        messages = self._messages()
         probes = len(self.ledger.sent)
         if not world.violations:
             self._probe(messages)
         self._judge(messages, probes)
+
+    def _messages(self) -> Messages:
+        """Return what judges who received what."""
+        return Messages(self.world, self.ledger, self.clients, self.meetings, self.splits)
 
     def _drained(self) -> bool:
         """Whether nothing waits for a slow link."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from broker.base.address import Address, is_wildcard
 from broker.cluster.link.handshake import LINK_PROTOCOL
+from broker.config.routing_modes import mixes
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Disconnect
@@ -55,6 +56,10 @@ class Admission:
         if peer.protocol != self.protocol:
             why = f"speaks link protocol {peer.protocol}, not {self.protocol}"
             link.handshake.refuse(ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, why, "links_refused")
+            return False
+        if not mixes(peer.routing, config.routing):
+            why = f"routes by {peer.routing}, which does not mix with {config.routing}"
+            link.handshake.refuse(ReasonCode.NOT_AUTHORIZED, why, "links_refused")
             return False
         if peer.id == cluster.own.id and (proven or self._is_self(peer)):
             self._own_id(link, now)

@@ -34,6 +34,7 @@ PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE = 1, 2, 3, 4, 5, 6, 7, 
 DIRECTORY, ROUTED, UPTO, TOLD, HEARD = 9, 10, 11, 12, 13
 DIGEST, PARTS, LIST, FETCH = 16, 17, 18, 19
 AGES = 24
+PUBADV, FILTERS = 25, 26
 
 RECORDS = (
     RecordType(PING, "PING"),
@@ -54,6 +55,8 @@ RECORDS = (
     RecordType(LIST, "LIST"),
     RecordType(FETCH, "FETCH"),
     RecordType(AGES, "AGES"),
+    RecordType(PUBADV, "PUBADV", paced=True),
+    RecordType(FILTERS, "FILTERS", paced=True),
 )
 """All records; their fields are in docs/reference/link-protocol.md. `Cluster` has the table of who
 takes which; PING brings the number that the PINGRESP repeats."""

@@ -17,7 +17,7 @@ from broker.cluster.events import (
     LinkUp,
     RouteChanged,
 )
-from broker.cluster.link.link import Link
+from broker.cluster.link.link import Handler, Link
 from broker.cluster.strategy.ports import Feed
 from broker.core.receiver_assignment import ReceiverAssignment
 from broker.core.route import Route
@@ -55,6 +55,11 @@ class RoutingStrategy(Protocol):
     @property
     def memory(self) -> int:
         """Bytes that the filters take, those of this broker and of others."""
+
+    @property
+    def records(self) -> dict[int, Handler]:
+        """What takes the records that brokers with this strategy send each other, by their type;
+        none if all that they tell goes through the directory."""
 
     # ---------------------------------------------------------------- next hops
 

@@ -7,6 +7,7 @@ from broker.cluster.strategy.flood import Flood
 from broker.cluster.strategy.interest import Interest
 from broker.cluster.strategy.ports import Delivery, LinkedBroker
 from broker.cluster.strategy.routing_strategy import RoutingStrategy
+from broker.cluster.strategy.srt_prt import SrtPrt
 from broker.cluster.strategy.topic import Topic
 from broker.config.node_config import NodeConfig
 
@@ -19,6 +20,8 @@ def strategy_for(
     match config.routing:
         case "flood":
             return Flood(node, directory, delivery)
+        case "srt":
+            return SrtPrt(node, directory, delivery)
         case "topic":
             return Topic(node, directory, delivery, config)
         case _:

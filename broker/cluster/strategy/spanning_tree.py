@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from broker.cluster.events import EntriesHandled, LinkBehind, LinkDown, LinkDrained
-from broker.cluster.link.link import Link
+from broker.cluster.link.link import Handler, Link
 from broker.cluster.strategy.directory import Directory
 from broker.cluster.strategy.path_change import tell_break, tell_break_over
 from broker.cluster.strategy.ports import Delivery, Feed, LinkedBroker
@@ -30,6 +30,11 @@ class OverSpanningTree:
         """Return whether a broker with the value `routing` of `--routing` leaves messages out: all
         do that do not flood."""
         return routing != FLOOD
+
+    @property
+    def records(self) -> dict[int, Handler]:
+        """Return nothing: all that is told goes through the directory."""
+        return {}
 
     # ---------------------------------------------------------------- next hops
 

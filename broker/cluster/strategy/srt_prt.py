@@ -1,0 +1,433 @@
+"""`--routing srt`: SRT and PRT of the Overlays paper (5.1), for comparison (docs/decisions/0054).
+
+A broker advertises a topic with its first message; subscriptions go towards publishers alone, and
+messages back along them (`routing.advertised_routes`). No broker knows the filters of all others.
+What is published before a subscription has arrived is lost for it, and counted.
+
+    record PUBADV   (u8 on, u16 length, topic)...: what the paper publishes to $PUBADV/<topic>
+    record FILTERS  (u8 on, u32 age in ms, u16 length, filter)...: subscriptions that go towards
+                    publishers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Final
+
+from broker.cluster.events import LinkDown, LinkUp, RouteChanged
+from broker.cluster.link.codec import split_key
+from broker.cluster.link.control_records import FILTERS, PUBADV
+from broker.cluster.link.link import Handler, Link
+from broker.cluster.strategy.directory import Directory
+from broker.cluster.strategy.interest_table import remembering
+from broker.cluster.strategy.ports import Delivery, Entry, LinkedBroker
+from broker.cluster.strategy.spanning_tree import OverSpanningTree
+from broker.core.receiver_assignment import ID, ReceiverAssignment
+from broker.core.route import Route
+from broker.wire.errors import MalformedPacket
+from routing.advertised_routes import Arrival, Hop, RoutingTables, Told
+from routing.topic_filter import valid_topic_filter, valid_topic_name
+
+STEP: Final = 500
+"""topics and filters that are handled at a time, and that one neighbour is told at a time: some
+ms of work, and 32 KiB of usual ones."""
+
+PACE: Final = 0.01
+"""s between two such steps."""
+
+LOOKED_AT: Final = 10_000
+"""entries of the log that are compared with filters that have arrived: some 10 ms. Of older
+messages it is not counted whether they are lost."""
+
+NOT_ADVERTISED: Final = b""
+"""In place of the first broker of a route: the topic, which follows, is to be advertised when a
+message to it is published here. Brokers have longer ids."""
+
+MAX_AGE: Final = (1 << 32) - 1
+"""ms; the highest age that a record can say."""
+
+
+class SrtPrt(OverSpanningTree):
+    """Messages take the links over which a matching filter has come; filters take those over which
+    a matching topic was advertised."""
+
+    __slots__ = (
+        "_begun",
+        "_doubted",
+        "_due",
+        "_generation",
+        "_hops",
+        "_looked_at",
+        "_routes_changed",
+        "_tables",
+    )
+
+    name = "srt"
+    posting = False
+
+    def __init__(self, node: LinkedBroker, directory: Directory, delivery: Delivery) -> None:
+        """`node`: this broker; `directory`: what brokers post; `delivery`: what is above."""
+        super().__init__(node, directory, delivery)
+        self._tables = RoutingTables(node.limits.advertised_memory)
+        self._hops: dict[Link, Hop] = {}
+        self._begun = False  # a first neighbour has come
+        self._generation = 0
+        self._due: float | None = None
+        # Topics published here, whose kept routes are to be found again.
+        self._routes_changed: dict[str, None] = {}
+        # Topic -> when it was looked at last whether it is still published to (s), in this order;
+        # those that were not published to since.
+        self._looked_at: dict[str, float] = {}
+        self._doubted: dict[str, None] = {}
+
+    @property
+    def records(self) -> dict[int, Handler]:
+        """What takes the records of this strategy."""
+        return {PUBADV: self._advertised, FILTERS: self._filters_received}
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the tables take."""
+        return self._tables.memory
+
+    # ---------------------------------------------------------------- what comes here
+
+    def everything_arrives(self) -> bool:
+        """Return False: messages come that somebody wants here, or behind here."""
+        return False
+
+    def holder_keeps_receiving(self) -> bool:
+        """Return True: messages go where the filters of a session were known first."""
+        return True
+
+    # ---------------------------------------------------------------- next hops
+
+    @property
+    def generation(self) -> int:
+        """Grows when messages may take other links than before."""
+        return self._generation
+
+    def brokers_wanting(self, topic: str) -> tuple[bytes, ...]:
+        """Return the neighbours that get a `topic`, behind NOT_ADVERTISED and the topic while it is
+        not advertised, so that topics do not share such a route."""
+        tables = self._tables
+        before = tables.steps
+        found = tables.next_hops(topic)
+        self._node.turns.work += tables.steps - before
+        if self._begun and (topic not in tables.here.told_topics or topic in self._doubted):
+            return (NOT_ADVERTISED, topic.encode(), *found)
+        return found
+
+    def next_hops(self, topic: bytes) -> list[Link]:
+        """Return the links of a topic (valid), which is published here."""
+        dispatcher = self._node.dispatcher
+        return self.links_of(dispatcher.routes.get(topic) or dispatcher.route(topic))
+
+    def links_of(self, route: Route) -> list[Link]:
+        """Return the links of a `route` to whose topic a message is published here, and advertise
+        the topic if it is new."""
+        if route.generation != self._generation:
+            brokers = route.brokers
+            if brokers[:1] == (NOT_ADVERTISED,):
+                self._published(brokers[1].decode())
+            route.links = self._links(brokers)
+            route.generation = self._generation
+        return route.links
+
+    def links_onward(self, route: Route, key: bytes, source: Link) -> list[Link]:
+        """Return the links of a `route`, whatever `key` and `source` are. The topic is not
+        published here."""
+        if route.generation == self._generation:
+            return route.links
+        if route.brokers[:1] == (NOT_ADVERTISED,):
+            return self._links(route.brokers)
+        return self.links_of(route)
+
+    def _links(self, brokers: tuple[bytes, ...]) -> list[Link]:
+        hops = brokers[2:] if brokers[:1] == (NOT_ADVERTISED,) else brokers
+        return [
+            link for link in self._node.forwarding if link.peer is not None and link.peer.id in hops
+        ]
+
+    def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
+        """Return the links of a `topic`, whatever its origin (`key`) and `source` are."""
+        if not self.passes_on(key, source):
+            return []
+        dispatcher = self._node.dispatcher
+        route = dispatcher.routes.get(topic) or dispatcher.route(topic)
+        return self.links_onward(route, key, source)
+
+    def assigned(self, choice: ReceiverAssignment, links: list[Link], key: bytes) -> list[Link]:
+        """Return the `links` of a topic, and those that lead to the brokers that `choice` names:
+        all brokers know where members of shared subscriptions are. `key`: does not matter."""
+        found = [] if choice.passed else list(links)
+        for who, _ in choice.entries:
+            link = self._directory.link_to(who[:ID])
+            if link is not None and link.live and link not in found:
+                found.append(link)
+        return found
+
+    # ---------------------------------------------------------------- what is published here
+
+    def _published(self, topic: str) -> None:
+        """Advertise a topic, or note that it is still published to."""
+        tables, now = self._tables, self._node.now
+        if not tables.advertised(tables.here, topic, True):
+            self._delivery.count("advertisements_refused")
+            return
+        self._doubted.pop(topic, None)
+        self._looked_at.setdefault(topic, now)
+        # Its next message finds the route that it shares with others.
+        self._routes_changed[topic] = None
+        self._hurry(now)
+
+    def tick(self, now: float) -> None:
+        """Withdraw topics that were not published to for long, some at a time. A topic is doubted
+        first: then its next message advertises it as if it was new, at no cost to all others."""
+        until = now - self._node.limits.advertised_time
+        for topic, looked_at in list(islice(self._looked_at.items(), STEP)):
+            if looked_at > until:
+                break
+            del self._looked_at[topic]
+            if topic in self._doubted:
+                del self._doubted[topic]
+                self._tables.advertised(self._tables.here, topic, False)
+            else:
+                self._doubted[topic] = None
+                self._looked_at[topic] = now
+            self._routes_changed[topic] = None
+        if self._routes_changed:
+            self._hurry(now)
+
+    # ---------------------------------------------------------------- what is wanted
+
+    def filter_changed(self, topic_filter: str, *, wanted: bool) -> None:
+        """Note the first subscription to a filter here, or that the last one has gone."""
+        if self._begun and not topic_filter.startswith("$"):  # no such topic crosses a link
+            self._want(topic_filter, wanted, self._node.now)
+            self._hurry(self._node.now)
+
+    def _want(self, topic_filter: str, wanted: bool, since: float) -> None:
+        tables = self._tables
+        if not wanted:
+            tables.unwanted(tables.here, topic_filter)
+        elif not tables.wanted(tables.here, topic_filter, since):
+            self._delivery.count("advertisements_refused")
+
+    def on_posted(self, call: Callable[[], None]) -> None:
+        """Ignore `call`: filters are not posted for all brokers."""
+
+    def knows_behind(self, link: Link) -> bool:
+        """Return True: what has come over a link is all that is known, and nothing waits for
+        more."""
+        return True
+
+    def wanted_behind(self, link: Link, *, gone: bool = False) -> Callable[[bytes], bool]:
+        """Return a function that says whether the PRT has a topic for a link; `gone` does not
+        matter."""
+        return self._wanted_by_neighbour(None if link.peer is None else link.peer.id)
+
+    def wanted_by(self, broker_id: bytes) -> Callable[[bytes], bool]:
+        """Return a function that says whether the PRT has a topic for the link that leads to a
+        broker: what the broker itself wants is not known."""
+        return self._wanted_by_neighbour(self._directory.via(broker_id))
+
+    def _wanted_by_neighbour(self, broker_id: bytes | None) -> Callable[[bytes], bool]:
+        next_hops = self._tables.next_hops
+        return remembering(lambda topic: broker_id in next_hops(topic.decode()))
+
+    # ---------------------------------------------------------------- links
+
+    def route_changed(self, event: RouteChanged) -> None:
+        """Do nothing: the tables are about links, not about the brokers behind them."""
+
+    def link_up(self, event: LinkUp) -> None:
+        """Note a neighbour. With the first one this broker begins to keep its part of the
+        tables."""
+        link = event.link
+        if link.peer is None:
+            return
+        link.selective = True
+        if not self._begun:
+            self._begun = True
+            for topic_filter in self._node.dispatcher.filters():
+                if not topic_filter.startswith("$"):
+                    self._want(topic_filter, True, self._node.now)
+            # No topic was advertised so far.
+            self._node.dispatcher.forget_routes()
+        self._hops[link] = self._tables.open(link.peer.id)
+        self.live_changed()
+
+    def link_lost(self, event: LinkDown) -> None:
+        """Forget what a neighbour has said."""
+        hop = self._hops.pop(event.link, None)
+        if hop is not None:
+            self._tables.close(hop, event.now)
+            self._hurry(event.now)
+
+    def live_changed(self) -> None:
+        """Use what live links have brought, and nothing else."""
+        self._generation += 1
+        live = self._node.forwarding
+        for link, hop in self._hops.items():
+            self._tables.set_live(hop, link in live)
+        self._hurry(self._node.now)
+
+    # ---------------------------------------------------------------- records
+
+    def _advertised(self, link: Link, body: bytes, now: float) -> None:
+        """Take the topics that a neighbour advertises or withdraws.
+
+        Raises:
+            MalformedPacket: the record cannot be read, or has what is no topic.
+        """
+        hop = self._hops.get(link)
+        for topic, on, _ in decoded(body, 0):
+            if topic.startswith("$") or not valid_topic_name(topic):
+                raise MalformedPacket("PUBADV record with an invalid topic")
+            if hop is not None and not self._tables.advertised(hop, topic, on):
+                self._delivery.count("advertisements_refused")
+
+    def _filters_received(self, link: Link, body: bytes, now: float) -> None:
+        """Take the filters that a neighbour wants, or does not want any more.
+
+        Raises:
+            MalformedPacket: the record cannot be read, or has what is no filter.
+        """
+        hop = self._hops.get(link)
+        # On average an answer takes half of a round trip; without one it was just measured.
+        under_way = (link.rtt_ms or 0.0) / 2000
+        for topic_filter, on, age in decoded(body, 4):
+            if topic_filter.startswith("$") or not valid_topic_filter(topic_filter):
+                raise MalformedPacket("FILTERS record with an invalid topic filter")
+            if hop is None:
+                continue
+            if not on:
+                self._tables.unwanted(hop, topic_filter)
+            elif not self._tables.wanted(hop, topic_filter, now - age - under_way):
+                self._delivery.count("advertisements_refused")
+
+    # ---------------------------------------------------------------- time
+
+    def _hurry(self, now: float) -> None:
+        self._due = now if self._due is None else min(self._due, now)
+        self._delivery.hurry(now)
+
+    def next_deadline(self) -> float | None:
+        """When `settle` is due (s); None: the tables are up to date."""
+        return self._due
+
+    def settle(self, now: float) -> bool:
+        """Bring the tables up to date, and tell neighbours, a step at a time. Returns False: the
+        tree and the directory have nothing to decide because of it."""
+        more = self._tables.work(STEP)
+        self._find_routes()
+        self._count_lost()
+        for link, hop in self._hops.items():
+            if hop.due and link.up:
+                self._tell(link, *self._tables.due(hop, STEP, now))
+                more = more or hop.due
+        self._due = now + PACE if more else None
+        return False
+
+    def _find_routes(self) -> None:
+        """Have the routes found again that the tables have changed."""
+        invalidate = self._node.dispatcher.invalidate
+        for topic in self._routes_changed:
+            invalidate(topic)
+        for topic_filter in self._tables.changed:
+            invalidate(topic_filter)
+        self._routes_changed.clear()
+        self._tables.changed.clear()
+
+    def _tell(self, link: Link, topics: list[Told], filters: list[Told]) -> None:
+        if topics:
+            link.add_record(PUBADV, encoded(topics, 0))
+        if filters:
+            link.add_record(FILTERS, encoded(filters, 4))
+
+    def report(self) -> dict[str, Any]:
+        """Return what /api/federation says of the tables."""
+        tables = self._tables
+        return {
+            "srt_prt": {
+                "advertised": len(tables.here.told_topics),
+                "topics": tables.topics,
+                "filters": tables.filters,
+            }
+        }
+
+    # ---------------------------------------------------------------- what is lost
+
+    def _count_lost(self) -> None:
+        """Count the messages that passed here, or were published here, after somebody behind a
+        neighbour had subscribed and before that was known here."""
+        arrived, self._tables.arrived = self._tables.arrived, []
+        by_hop: dict[Hop, dict[str, float]] = {}
+        for arrival in arrived:
+            note(by_hop.setdefault(arrival.hop, {}), arrival)
+        for hop, filters in by_hop.items():
+            first = min(filters.values())
+            if first >= self._node.now:
+                continue
+            for entry in islice(self._delivery.replay_log.latest(), LOOKED_AT):
+                if entry.at < first:
+                    break
+                self._node.counters.lost_before_path += self._lost(entry, hop, filters)
+
+    def _lost(self, entry: Entry, hop: Hop, filters: dict[str, float]) -> int:
+        """Return how many messages of an entry of the log only the `filters` of a neighbour match
+        that have just arrived, each with the time (s) from which on its subscriber waits. What came
+        from there, and retained messages, which go everywhere, are not among them."""
+        if entry.retain or self._directory.via(split_key(entry.key)[0]) == hop.id:
+            return 0
+        each = 1 if entry.mixed else entry.count
+        lost = 0
+        for topic in entry.topics():
+            matching = [
+                want.filter for want in self._tables.wanting(topic.decode()) if want.hop is hop
+            ]
+            known = any(topic_filter not in filters for topic_filter in matching)
+            if not known and any(filters[found] <= entry.at for found in matching):
+                lost += each
+        return lost
+
+
+def note(filters: dict[str, float], arrival: Arrival) -> None:
+    """Add a filter that has arrived to those of the same neighbour."""
+    filters[arrival.filter] = arrival.since
+
+
+def encoded(told: list[Told], age_bytes: int) -> bytes:
+    """Return the body of a record of topics (`age_bytes` 0) or filters (4)."""
+    parts: list[bytes] = []
+    for text, on, age in told:
+        data = text.encode()
+        parts.append(b"\1" if on else b"\0")
+        if age_bytes:
+            parts.append(min(round(age * 1000), MAX_AGE).to_bytes(age_bytes, "big"))
+        parts.append(len(data).to_bytes(2, "big") + data)
+    return b"".join(parts)
+
+
+def decoded(body: bytes, age_bytes: int) -> Iterator[tuple[str, bool, float]]:
+    """Yield text, whether it is on, and age (s) of each entry of a record of topics (`age_bytes` 0)
+    or filters (4).
+
+    Raises:
+        MalformedPacket: it is truncated, or no text.
+    """
+    at = 0
+    while at < len(body):
+        head = at + 1 + age_bytes
+        begin = head + 2
+        end = begin + int.from_bytes(body[head:begin], "big")
+        if begin > len(body) or end > len(body) or body[at] > 1:
+            raise MalformedPacket("record of routing tables is truncated")
+        try:
+            text = body[begin:end].decode()
+        except UnicodeDecodeError:
+            raise MalformedPacket("record of routing tables is no text") from None
+        yield text, body[at] == 1, int.from_bytes(body[at + 1 : head], "big") / 1000
+        at = end

@@ -1,0 +1,69 @@
+"""`routing.topic_tree` against the plain definition of what a filter matches."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routing.topic_filter import matches, well_formed
+from routing.topic_tree import TopicTree
+
+LEVELS = st.sampled_from(["", "a", "b", "c"])
+TOPICS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)
+FILTERS = (
+    st.lists(st.sampled_from(["", "a", "b", "+", "#"]), min_size=1, max_size=4)
+    .map("/".join)
+    .filter(lambda text: bool(text) and well_formed(text))
+)
+
+
+@given(st.lists(st.tuples(st.booleans(), TOPICS)), FILTERS)
+def test_a_filter_matches_a_tree_if_it_matches_a_topic(
+    steps: list[tuple[bool, str]], topic_filter: str
+) -> None:
+    tree = TopicTree()
+    model: dict[str, None] = {}
+    for added, topic in steps:
+        if added:
+            tree.add(topic)
+            model[topic] = None
+        else:
+            tree.remove(topic)
+            model.pop(topic, None)
+        assert list(tree) == list(model)
+        assert len(tree) == len(model)
+    assert tree.matches(topic_filter) == any(matches(topic_filter, topic) for topic in model)
+    assert all(topic in tree for topic in model)
+
+
+@pytest.mark.parametrize(
+    ("topic", "topic_filter", "found"),
+    [
+        ("a", "a/#", True),
+        ("a/b", "a/#", True),
+        ("a/b", "#", True),
+        ("a/b", "+", False),
+        ("a/b", "+/+", True),
+        ("a/b", "a", False),
+        ("a", "a/+", False),
+        ("a/", "a/+", True),
+        ("/", "+/+", True),
+    ],
+)
+def test_wildcards_match_as_the_standard_says(topic: str, topic_filter: str, found: bool) -> None:
+    tree = TopicTree()
+    tree.add(topic)
+    assert tree.matches(topic_filter) is found
+    tree.remove(topic)
+    assert not tree.matches(topic_filter)
+
+
+def test_a_filter_of_very_many_levels_is_no_recursion() -> None:
+    tree = TopicTree()
+    topic = "/".join("a" * 30_000)
+    tree.add(topic)
+    assert tree.matches("+/" * 29_999 + "a")
+    assert tree.matches("+/" * 29_000 + "#")
+    tree.remove(topic)
+    assert not tree.matches("#")
