@@ -1,5 +1,5 @@
 """What every broker of the federation says of itself, known to all: listings, numbered by their
-broker (Overlays 4.1: SRT, PRT).
+broker.
 
 A broker posts entries (key -> value) in its own listing; the list of its neighbours in the tree is
 part of it. Listings and their changes are flooded over the tree and each version is taken once, so

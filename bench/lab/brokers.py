@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.lab.launcher import END_SECONDS, Program, mqttree, search_path
 from bench.lab.owner import MARK, owner, started
 
-ROUTINGS = ("flood", "interest", "topic")
+ROUTINGS = ("flood", "interest", "topic", "srt")
 
 
 @dataclass(frozen=True, slots=True)

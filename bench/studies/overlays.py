@@ -3,9 +3,9 @@ networks with fewer links.
 
 `mqttree bench overlays [--draws N] [--seed N]` draws networks, clients and topics and counts
 links: no broker runs, nothing is timed. Compared are flooding over one tree, that tree with
-messages only where brokers want them (SRT/PRT), one tree for each topic with an elected root
-(t-ORT, by capability or by root balance), and trees from where messages are published
-(docs/decisions/0020).
+messages only where brokers want them (as with `interest`, and with `srt` when its ways are open),
+one tree for each topic with an elected root (t-ORT, by capability or by root balance), and trees
+from where messages are published (docs/decisions/0020).
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from broker.cluster.placement import placement_messages
 from broker.cluster.sessions import takeover_messages
 from broker.cluster.sharing import assignments, catchup
 from broker.cluster.strategy import directory, path_change
+from broker.config.routing_modes import ROUTINGS
 from routing import link_state
 from tests.unit.link_harness import lone
 
@@ -49,7 +50,7 @@ def test_the_page_has_every_record_and_no_other() -> None:
     for record in control_records.RECORDS:
         sender = f"receiver of {record.answers}" if record.answers else "each"
         assert f"\n| {record.number} | `{record.name}` | {sender} |" in PAGE
-    taken = lone(routing="topic").node.cluster.records.keys()
+    taken = {number for mode in ROUTINGS for number in lone(routing=mode).node.cluster.records}
     assert taken == defined.keys() - {control_records.PING}
 
 

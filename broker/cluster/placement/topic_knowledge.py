@@ -133,7 +133,8 @@ class TopicKnowledge:
     def wanted(self, topic: str) -> Collection[str]:
         """Return the brokers with a subscriber of a topic."""
         own = self._host.config.id.hex()
-        if self._strategy.everything_arrives():
+        # Where brokers do not post filters, any one may have subscribers.
+        if self._strategy.everything_arrives() or not self._strategy.posting:
             return [own, *[listing.id.hex() for listing in self._reachable()]]
         name = topic.encode()
         dispatcher = self._host.dispatcher

@@ -5,8 +5,9 @@ no other module asks which one it is. This package may use links (`link`) and th
 dispatcher (`core`). What is above it, from the replay log to sessions, is known to it by the
 Protocols in `ports`.
 
-* `routing_strategy` is the Protocol; `selection` chooses `flood`, `interest` or `topic`.
-* `spanning_tree` has what `flood` and `interest` share; `interest_table` knows the filters of all
+* `routing_strategy` is the Protocol; `selection` chooses `flood`, `interest`, `topic` or
+  `srt_prt`.
+* `spanning_tree` has what `flood`, `interest` and `srt` share; `interest_table` knows the filters of all
   brokers; `source_trees` finds the paths of each origin for `topic`, with `path_costs` (what is
   posted of links), `astray_brokers` (lost by the spanning tree) and `new_filters` (who may lack
   messages); `path_change` tells a broker that messages to it take another path.

@@ -1,9 +1,9 @@
 """`--routing interest`: a message crosses only links of the spanning tree behind which it is wanted
-(Overlays 4.1; docs/decisions/0013).
+(docs/decisions/0013).
 
-The filters that the others have posted are the PRT; the neighbour that leads to each broker is the
-SRT, turned round. A topic's links are those that lead to a broker with a matching filter, looked up
-once for each change of either.
+All brokers know the filters of all others, and which neighbour leads to each broker. A topic's
+links are those that lead to a broker with a matching filter, looked up once for each change of
+either. The paper's own tables, SRT and PRT, are another mode (`srt_prt`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The filters of all brokers (Overlays 4.1; docs/decisions/0013).
+"""The filters of all brokers (docs/decisions/0013).
 
 Every broker posts the filters of its clients in the directory: a filter with its first subscription
 until its last one, and only if no other filter covers it. The filters that the others have posted

@@ -31,7 +31,7 @@ class RoutingStrategy(Protocol):
 
     @property
     def name(self) -> str:
-        """The value of `--routing` that chooses this strategy: `flood`, `interest` or `topic`."""
+        """The value of `--routing` that chooses this strategy (`routing_modes.ROUTINGS`)."""
 
     def everything_arrives(self) -> bool:
         """Whether every message of the federation reaches this broker: then a number that is
