@@ -371,7 +371,8 @@ class AbsentMembers:
         self, asked: Container[bytes], pause: float, now: float
     ) -> Iterator[tuple[bytes, bytes, Ranges]]:
         """Return what is to be offered to brokers that have been back, and silent, for `pause` s:
-        broker, origin, numbers. `asked`: origins that are asked for theirs.
+        broker, origin, numbers. `asked`: origins that are asked for theirs, and offer to be asked
+        as long as they are not.
 
         `now`: s.
         """
@@ -380,7 +381,7 @@ class AbsentMembers:
                 continue
             left = self.tail.left(broker_id)
             for key in dict.fromkeys([*left, *absent.dropped]):
-                if key in asked:
+                if key in asked and key in absent.lacking:
                     continue
                 numbers = [(part.first, part.last) for part in left.get(key, ())]
                 numbers += [(first, last) for first, last, _ in absent.dropped.get(key, ())]

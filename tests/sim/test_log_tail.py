@@ -289,6 +289,55 @@ def lost(scene: Away) -> int:
     return len(missing)
 
 
+class Everywhere(Away):
+    """It is published at each broker, and wanted at each; sessions are kept."""
+
+    def build(self) -> None:
+        self.kept = True
+        super().build()
+        self.world.after(0.0, self._join, self.hosts[0])
+        self.writers = [self._client(f"from{host.index}", host, clean=True) for host in self.hosts]
+
+    def traffic(self) -> None:
+        for writer in self.writers:
+            topic = f"large/{writer.name}"
+            for number in range(self.each):
+                at = self.begin + number * self.pause
+                self.world.after(at, writer.publish, topic, 2, False, self.size)
+
+
+FALSE_ALARMS: dict[str, list[Event]] = {
+    "the broker between two is cut off": [(4.0, part((0,), (1, 2))), (7.5, part())],
+    "it was published before a restart": [
+        (4.0, kill(0)),
+        (8.6, start(0)),
+        (13.6, part((1,), (0, 2))),
+        (18.5, part()),
+    ],
+    "the other one was killed as well": [
+        (4.0, part((0,), (1, 2))),
+        (8.7, part()),
+        (10.2, kill(2)),
+        (14.5, start(2)),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", FALSE_ALARMS)
+@pytest.mark.parametrize("routing", some("topic"))
+def test_a_broker_that_lacks_nothing_has_nothing_counted(routing: str, name: str) -> None:
+    """What leaves the log while it is away it has had long before. It has no reason to ask the
+    origin for anything once it is back."""
+    scene = Everywhere(3, 45, 100, 0.4, FALSE_ALARMS[name], routing=routing)
+    scene.world.limits = Limits(log_age=3.0)
+    played(scene, 30.0)
+    scene.world.run(80.0)
+    acked = {sent.number for sent in scene.ledger.sent if sent.acked is not None}
+    for reader in scene.readers:
+        assert not acked - {one.number for one in reader.got}
+    assert scene.counted("replay_log_lost") == 0
+
+
 @pytest.mark.parametrize("routing", some("topic"))
 def test_messages_that_exceed_the_tail_are_counted_as_lost(routing: str) -> None:
     """80 MB: the log has 33, and its tail 20."""

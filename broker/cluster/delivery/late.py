@@ -1,7 +1,6 @@
 """Messages in the log's tail for which no broker asks are offered to a broker that was away, once
-it is back (docs/decisions/0031): with flooding, by the broker that published them; and with every
-routing strategy, messages that were under way on a link that was lost, by the broker that sent
-them.
+it is back (docs/decisions/0031): by the broker that published them; and messages that were under
+way on a link that was lost, by the broker that sent them.
 
     broker that has it                      broker that is back
     OFFER  numbers that the tail has  --->
@@ -13,7 +12,9 @@ them.
                                                    missing, until nothing is
 
 The offer is repeated each second until the other broker answers. Messages of the tail arrive behind
-newer ones.
+newer ones. With routing by interest or topic a broker answers the offer of the origin itself with
+its own question (ASK, `origin_questions`): what it takes for complete it would not ask for, and the
+origin would count all of it as lost.
 
     body of OFFER, LACK   origin, (u48 first, u48 last)...
     body of PIECE         origin, u32 the piece's number, u32 this part's index, u8 1 if the part is
@@ -175,10 +176,15 @@ class LateOffers:
 
     def _offer_received(self, sender: bytes, body: bytes, now: float) -> None:
         key, offered = decode_ranges(body)
-        if key not in self._origins.vector or key in self._origins.ours:
+        window = self._origins.vector.get(key)
+        if window is None or key in self._origins.ours:
             return  # the origin is about to be made known
-        if self._origins.sparse and split_key(key)[0] == sender:
-            return  # the origin itself is asked
+        if window.feed is not None and split_key(key)[0] == sender:
+            # The origin itself is asked, which tells it what is missing here. A feed that has no
+            # doubt would not ask.
+            if window.feed.fed:
+                window.feed.owner.lose(window.feed)
+            return
         if len(self._asked) < self._node.limits.absent_brokers or (sender, key) in self._asked:
             self._asked[sender, key] = offered
             self._ask(key, sender, now)
