@@ -294,7 +294,9 @@ class LegDriver:
         if session is None:
             return None
         return LocalSession(
-            {f: each.qos for f, each in session.subscriptions.items()}, tuple(session.incoming)
+            {f: each.qos for f, each in session.subscriptions.items()},
+            tuple(session.incoming),
+            tuple(number for number in session.inflight if session.qos_in_flight(number) == 2),
         )
 
     def sync_dialled(self, protocol: SyncProtocol) -> None:

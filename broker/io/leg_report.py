@@ -34,6 +34,8 @@ def leg_report(leg: Leg, session: Session | None, broker: str, now: float) -> di
         "messages_out": leg.messages_out,
         "queued": 0 if session is None else len(session.queue),
         "dropped": drops,
+        "max_qos": leg.max_qos,
+        "lowered": leg.lowered,
         "connects": counters.connects,
         "failures": counters.failures,
         "sessions_lost": counters.sessions_lost,

@@ -211,6 +211,8 @@ LEG_HELP = {
     "connects": "Times that the leg came up.",
     "failures": "Times that the leg was lost or did not come up.",
     "sessions_lost": "Times that the foreign broker had lost the session of the leg.",
+    "lowered": "Messages that crossed at a lower QoS than they had here, as the foreign broker "
+    "takes no higher one.",
     "interest_failures": "Times that it could not be found what foreign clients want.",
     "rings": "Times that a message of the leg came back to this federation by another way.",
     "loops": "Times that the probe of another leg of this federation has come: both lead to one "

@@ -177,6 +177,17 @@ class Leg:
         return self.interest is None or not (self.interest.narrow and self._subscriptions.settled)
 
     @property
+    def max_qos(self) -> int:
+        """The highest QoS at which messages go to the foreign broker."""
+        return min(self.settings.max_qos, self._relay.lower_qos.taken)
+
+    @property
+    def lowered(self) -> int:
+        """Messages that crossed at a lower QoS than they had here, as the foreign broker takes no
+        higher one."""
+        return self._relay.lower_qos.lowered
+
+    @property
     def rings(self) -> int:
         """How often a probe has come back to this federation by another way."""
         return self._crossing.rings
@@ -271,6 +282,9 @@ class Leg:
         """Note that the connection to the foreign broker stands. `session`: the one here, None if
         there is none; `now`: s."""
         self._pair.dialled(session)
+        if session is not None:
+            self._relay.look_for_proof(session.unanswered)
+            self._follow_qos()
         self._heard = now
         self._on(Input.DIALLED, now)
 
@@ -320,6 +334,7 @@ class Leg:
             for packets in self._relay.here.take(data):
                 if self.state in CROSSES and packets[0] >> 4 in CROSSING:
                     self._there_send(self._relay.outwards(packets, now))
+                    self._here_send(self._relay.take_answers())
                     if self._alarm.due:
                         self._raise_alarm(now)
                 elif self.state in ENTERED:
@@ -409,6 +424,9 @@ class Leg:
         self.counters.refused_filters.clear()
         self._due = now + PATIENCE
         moved = pair.moved(self.address)
+        if moved:
+            self._relay.lower_qos.other_broker()
+            self._follow_qos()
         if pair.known is not None and self._lacks_counterpart(moved):
             # Others will have their identifiers.
             self._relay.released(pair.known.incoming)
@@ -423,9 +441,7 @@ class Leg:
         if self._beacons is not None:
             self._beacons.begin(now)
         subscriptions = self._subscriptions
-        self._here_send(
-            subscriptions.begin(self.version, self._capabilities, self._retains(), pair.filters)
-        )
+        self._here_send(subscriptions.begin(self.version, self._retains(), pair.filters))
         self._there_send(subscriptions.subscribe_there(pair.filters_there(self.address)))
         self._ping_there()
         early, self._early = self._early, []
@@ -566,12 +582,7 @@ class Leg:
         elif self.state not in CROSSES:
             self.lost(f"{type(packet).__name__.upper()} instead of CONNACK", now)
         elif isinstance(packet, Suback):
-            if (most := self._subscriptions.granted_less(packet)) is not None:
-                self._log(
-                    "warning",
-                    f"leg {self.settings.name}: the foreign broker grants QoS {most} where more "
-                    f"was asked for: set max-qos {most}, unless it takes more of others",
-                )
+            self._note_granted(packet)
             self._note_refused(self._subscriptions.answered_there(packet), "the foreign broker")
             if self.state is State.SUBSCRIBING:
                 self._subscribe_here(now)
@@ -606,6 +617,8 @@ class Leg:
         self._crossing.accepted(
             self._capabilities.get(Property.MAXIMUM_PACKET_SIZE, MAX_PACKET_SIZE)
         )
+        self._relay.lower_qos.accepted(self._capabilities.get(Property.MAXIMUM_QOS, 2))
+        self._follow_qos()
         if self.exchange is not None:
             self.exchange.connecting(self._crossing, self.version, self._capabilities)
         cleaning = pair.clean_start(self.version, foreign=True)
@@ -647,6 +660,31 @@ class Leg:
             if pair.heir and packet.session_present:
                 pair.known = self.entered
             self._on(Input.ENTERED, now)
+
+    def _note_granted(self, packet: Suback) -> None:
+        """Take the QoS that the foreign broker grants. With MQTT 3.1.1 nothing else says which one
+        it takes."""
+        subscriptions = self._subscriptions
+        less, most = subscriptions.granted_less(packet), subscriptions.granted_at_qos_2(packet)
+        if self.version != 5 and most is not None:
+            self._relay.lower_qos.granted(most)
+            self._follow_qos()
+        if less is not None and subscriptions.taken > less:
+            self._log(
+                "warning",
+                f"leg {self.settings.name}: the foreign broker grants QoS {less} where more was "
+                f"asked for: messages of these filters come in at QoS {less}",
+            )
+
+    def _follow_qos(self) -> None:
+        """Keep to the QoS that the foreign broker takes by now, and say so if it is less."""
+        most = self._subscriptions.taken = self._relay.lower_qos.taken
+        if self._relay.follow_qos():
+            self._log(
+                "warning",
+                f"leg {self.settings.name}: the foreign broker takes QoS {most} at most: messages "
+                f"of a higher QoS cross at QoS {most}. To have no such line: max-qos {most}",
+            )
 
     def _note_refused(self, refused: Iterable[tuple[str, int]], who: str) -> None:
         """Note filters that a broker refuses, with their codes. `who`: the broker, for the log."""

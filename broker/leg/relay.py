@@ -10,6 +10,7 @@ from typing import Any
 from broker.leg.beacons import Beacons
 from broker.leg.crossing import Crossing
 from broker.leg.leg_settings import LegSettings
+from broker.leg.lower_qos import ANY, LowerQos
 from broker.leg.marks import Federation
 from broker.leg.packets import PacketCutter, without_pubcomp
 from broker.leg.repeats import Repeats
@@ -21,6 +22,8 @@ class Relay:
     """What one leg does with packets that cross."""
 
     __slots__ = (
+        "_last",
+        "_lowering",
         "_repeats",
         "_swallowed",
         "_unmatched",
@@ -29,6 +32,7 @@ class Relay:
         "crossing",
         "exchange",
         "here",
+        "lower_qos",
         "there",
     )
 
@@ -51,6 +55,10 @@ class Relay:
         self.crossing = Crossing(
             settings.name, settings.rules, rng, beacons, federation, marks=settings.marks
         )
+        self.lower_qos = LowerQos()
+        """What the foreign broker takes."""
+        self._last = b""  # what it has sent last
+        self._lowering = False  # it does not take all QoS
         self._repeats = Repeats()
         self._unmatched = Unmatched(settings.rules)
         self._unmatched_seen = 0
@@ -70,6 +78,22 @@ class Relay:
         """Note that the leg connects to this broker."""
         self.here.clear()
         self._swallowed.clear()
+
+    def follow_qos(self) -> bool:
+        """Keep to what the foreign broker takes by now. Returns whether that is less than before:
+        this is to be told."""
+        before, self._lowering = self._lowering, self.lower_qos.taken < ANY
+        return self._lowering and not before
+
+    def look_for_proof(self, in_flight: Collection[int]) -> None:
+        """Look whether this broker closed the leg's session because the foreign one answered QoS 2
+        as QoS 1. `in_flight`: identifiers of messages at QoS 2 that wait for PUBREC here."""
+        last, self._last = self._last, b""
+        self.lower_qos.look_for_proof(last, in_flight)
+
+    def take_answers(self) -> bytes:
+        """Drain what this broker is to get in place of answers of the foreign one."""
+        return self.lower_qos.take_answers() if self._lowering else b""
 
     def released(self, packet_ids: Collection[int]) -> None:
         """Note that messages that the foreign broker has forgotten are released here: their PUBCOMP
@@ -110,6 +134,9 @@ class Relay:
         `packets`: whole ones of types that cross; `now`: s; `stored`: those with RETAIN are not
         published now. Raises MalformedPacket and ProtocolViolation.
         """
+        self._last = packets
+        if self._lowering:
+            packets = self.lower_qos.inwards(packets)
         if self.there.unmatched != self._unmatched_seen:
             self._unmatched_seen = self.there.unmatched
             self._unmatched.answered(packets)
@@ -139,4 +166,4 @@ class Relay:
             crossed = self.exchange.outgoing(packets, crossed, now)
         if self._unmatched.kept:
             self._unmatched.sent(crossed)
-        return crossed
+        return self.lower_qos.outwards(crossed) if self._lowering else crossed

@@ -27,6 +27,8 @@ class LocalSession:
     """The filters to which it has subscribed, with their QoS."""
     incoming: Collection[int] = ()
     """Identifiers of QoS 2 messages that it has received and not seen released."""
+    unanswered: Collection[int] = ()
+    """Identifiers of QoS 2 messages that it has sent and not seen received."""
 
 
 def is_note(topic_filter: str) -> bool:

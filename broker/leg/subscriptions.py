@@ -7,7 +7,6 @@ broker is subscribed to.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
 
 from broker.leg.beacons import Beacons, listening
 from broker.leg.interest import Interest
@@ -16,7 +15,6 @@ from broker.leg.local_subscriptions import LocalSubscriptions
 from broker.leg.session_pair import AT, NOTE, is_note
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Suback, Subscribe, SubscriptionRequest, Unsubscribe
-from broker.wire.properties import Property
 
 SUBSCRIBE_ID, UNSUBSCRIBE_ID, CHANGE_ID = 0xFFFF, 0xFFFE, 0xFFFD
 """Packet identifiers: brokers count those of PUBLISH from 1 up. The last one is that of SUBSCRIBE
@@ -30,7 +28,6 @@ class Subscriptions:
         "_asked",
         "_beacons",
         "_behind_retained",
-        "_capabilities",
         "_granted",
         "_interest",
         "_kept_here",
@@ -41,6 +38,7 @@ class Subscriptions:
         "_version",
         "_wanted_here",
         "brings_stored",
+        "taken",
     )
 
     def __init__(
@@ -51,10 +49,11 @@ class Subscriptions:
         self.brings_stored = False
         """Whether the foreign broker sends what it has retained, as MQTT 3.1.1 brings it to each
         new subscription."""
+        self.taken = 2
+        """The highest QoS that the foreign broker takes, as far as is known."""
         self._settings = settings
         self._interest, self._beacons = interest, beacons
         self._version = 5
-        self._capabilities: Mapping[int, Any] = {}  # of the foreign broker
         self._retain = True, True  # whether RETAIN crosses to here, and from here
         # Of the foreign broker, then of this one, without an answer.
         self._asked: list[tuple[str, int]] = []
@@ -75,17 +74,15 @@ class Subscriptions:
     def begin(
         self,
         version: int,
-        capabilities: Mapping[int, Any],
         retain: tuple[bool, bool],
         known: Mapping[str, int],
     ) -> bytes:
         """Give up filters here that are not wanted any more, as both brokers have let the leg in.
 
-        `version`: of MQTT (4 or 5); `capabilities`: properties of the foreign broker's CONNACK;
-        `retain`: whether RETAIN crosses to here, and from here; `known`: filters of the session
-        here with their QoS.
+        `version`: of MQTT (4 or 5); `retain`: whether RETAIN crosses to here, and from here;
+        `known`: filters of the session here with their QoS.
         """
-        self._version, self._capabilities, self._retain = version, capabilities, retain
+        self._version, self._retain = version, retain
         wanted = self._outgoing()
         known = {f: qos for f, qos in known.items() if not is_note(f)}
         self._kept_here = {f: qos for f, qos in known.items() if f in wanted}
@@ -115,12 +112,20 @@ class Subscriptions:
         pairs = zip(self._asked, packet.codes, strict=False)
         return min((code for (_, qos), code in pairs if code < qos), default=None)
 
+    def granted_at_qos_2(self, packet: Suback) -> int | None:
+        """Return the highest QoS that the foreign broker grants, in its SUBACK or before, where 2
+        was asked for; None: 2 was not asked for, or it refuses all that."""
+        pairs = zip(self._asked, packet.codes, strict=False)
+        new = [code for (_, qos), code in pairs if qos == 2 and code < 0x80]
+        return max((*new, *(qos for qos in self._granted.values() if qos == 2)), default=None)
+
     def answered_there(self, packet: Suback) -> list[tuple[str, int]]:
         """Take the SUBACK of the foreign broker. Returns the filters that it refuses, with their
         codes."""
         for (topic_filter, qos), code in zip(self._asked, packet.codes, strict=False):
             if code < 0x80:
-                self._granted[topic_filter] = qos
+                # What is granted less is asked for again each time, as this says what is taken.
+                self._granted[topic_filter] = min(qos, code)
         return self._refused(packet)
 
     def retained_came(self) -> None:
@@ -196,7 +201,7 @@ class Subscriptions:
 
     def _outgoing(self) -> dict[str, int]:
         """Return what the leg subscribes to here, with its QoS."""
-        most = min(self._settings.max_qos, self._capabilities.get(Property.MAXIMUM_QOS, 2))
+        most = min(self._settings.max_qos, self.taken)
         outgoing = dict(self._settings.rules.outgoing)
         if self._interest is not None:
             outgoing = self._interest.subscriptions()

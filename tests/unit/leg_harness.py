@@ -93,7 +93,9 @@ class Joined:
         if found is None:
             return None
         return LocalSession(
-            {f: each.qos for f, each in found.subscriptions.items()}, tuple(found.incoming)
+            {f: each.qos for f, each in found.subscriptions.items()},
+            tuple(found.incoming),
+            tuple(number for number in found.inflight if found.qos_in_flight(number) == 2),
         )
 
     def run(self) -> None:

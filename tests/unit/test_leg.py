@@ -552,14 +552,6 @@ def test_an_echo_is_dropped_where_there_is_no_no_local(qos: int) -> None:
     assert got == [b"1"]
 
 
-def test_a_foreign_broker_that_grants_less_is_named() -> None:
-    """Some answer a message at QoS 2 as one at QoS 1, which ends the connection."""
-    joined = Joined(version=4, foreign=World(max_qos=1))
-    joined.run()
-    (line,) = [line for line in joined.log if "grants QoS" in line]
-    assert "the foreign broker grants QoS 1 where more was asked for: set max-qos 1" in line
-
-
 def test_a_session_that_another_client_takes_again_and_again_is_named() -> None:
     """Though the foreign broker closes without a reason. One that lasts is no sign of it."""
     joined = Joined()
