@@ -39,6 +39,7 @@ class Counted:
     delivered: int = 0
     wills: int = 0
     published_internally: int = 0
+    packet_ids_reused: int = 0
     expired: int = 0
     publish_refused: int = 0
     queued_over_limit: int = 0

@@ -26,7 +26,7 @@ from broker.wire.properties import Properties, Property
 from broker.wire.strings import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from broker.auth.authorization import Rule
     from broker.base.counters import Counters
@@ -150,6 +150,7 @@ class Client(Owner):
         "connack_lsn",
         "connect",
         "dirty",
+        "earlier",
         "fast_qos",
         "keep_alive",
         "node",
@@ -199,6 +200,8 @@ class Client(Owner):
         if config.receive_maximum < UNLIMITED and self.version == 5:
             self.window = ReceiveWindow(config.receive_maximum, session.incoming)
             self.fast_qos = 0
+        # Identifiers of messages at QoS 2 that came on an earlier connection and are not released.
+        self.earlier: Collection[int] = set(session.incoming) if session.incoming else ()
         self._refusal_logged = False  # the log says that a rule refused something
 
     @property
@@ -252,6 +255,21 @@ class Client(Owner):
             f"client {client_id}{name} at {self.conn.peer} may not {action} {shorten(topic)}: {why}"
         )
         self.node.log_limit.line(level, f"may not {action}", self.conn.peer, text)
+
+    def reused(self, packet_id: int) -> None:
+        """Note a PUBLISH at QoS 2 without DUP under an identifier, `packet_id`, that is not
+        released. A client that counts so loses messages: each looks like a repetition (MQTT 5,
+        4.3.3). On a new connection some clients repeat without DUP, which is harmless."""
+        if packet_id in self.earlier:
+            return
+        node = self.node
+        node.counters.packet_ids_reused += 1
+        text = (
+            f"client {shorten(self.session.client_id)} at {self.conn.peer}: a new message at QoS 2 "
+            f"has the packet identifier {packet_id} of one that is not released: it is taken for a "
+            "repetition, and is lost"
+        )
+        node.log_limit.line("warning", "packet identifier in use", self.conn.peer, text)
 
     def answer(self, packet: Puback | Pubrec | Suback, why: str) -> None:
         """Send an answer; `why` something was refused ("": nothing was) for clients that want to

@@ -61,6 +61,8 @@ def publish(client: Client, packet: Publish) -> None:
         )
     # A repetition: answered, not delivered (MQTT-4.3.3-10).
     if packet.qos == 2 and packet_id in session.incoming:
+        if not packet.dup:
+            client.reused(packet_id)
         client.send(PUBREC_HEAD + PACKET_IDS[packet_id])
         return
     message = Message(

@@ -8,6 +8,8 @@ COUNTER_HELP = {
     "published": "Messages accepted from clients, wills and the broker's own included.",
     "delivered": "PUBLISH packets queued to clients.",
     "wills": "Wills published.",
+    "packet_ids_reused": "PUBLISH packets at QoS 2 without DUP whose packet identifier was not "
+    "released: taken for repetitions, and lost.",
     "published_internally": "Messages that the broker or a plugin published.",
     "expired": "Messages dropped because their Message Expiry Interval had passed.",
     "publish_refused": "PUBLISH packets refused by access rules or plugins.",

@@ -482,3 +482,43 @@ def test_messages_between_versions_arrive_whole_and_in_order(
     assert got == [m for m in messages if m[0] != "$d"]
     assert not publisher.closed
     assert not any(isinstance(p, Disconnect) for p in publisher.take())
+
+
+@ALL
+@pytest.mark.parametrize("count", [1, 2, 40])
+def test_a_packet_identifier_in_use_is_counted_and_named(version: int, count: int) -> None:
+    """Mosquitto 2.0 gives identifiers that are not released to new messages once it has none left.
+    Nothing can be done, as each looks like a repetition; but it is seen."""
+    world, publisher, subscriber = pair(version)
+    ids = range(1, count + 1)
+
+    def sent(payload: bytes, *, dup: bool) -> None:
+        packets = [Publish("t", payload, 2, dup=dup, packet_id=number) for number in ids]
+        publisher.chunks([b"".join(encode_packet(packet, version) for packet in packets)])
+        assert publisher.take() == [Pubrec(number) for number in ids]
+
+    sent(b"first", dup=False)
+    sent(b"first", dup=True)
+    assert world.node.counters.packet_ids_reused == 0
+    sent(b"other", dup=False)
+    assert {p.payload for p in subscriber.take_publishes()} == {b"first"}
+    assert world.node.counters.packet_ids_reused == count
+    (line,) = [
+        text for level, text in world.lines if "is not released" in text and level != "debug"
+    ]
+    assert "client 'p'" in line
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_repetition_without_dup_on_a_new_connection_is_no_use_of_an_identifier(
+    version: int,
+) -> None:
+    world = World()
+    expiry = {"properties": {P.SESSION_EXPIRY_INTERVAL: 60}} if version == 5 else {}
+    client = world.connect("p", version, clean=False, **expiry)
+    client.publish("t", b"x", 2, packet_id=7)
+    client.vanish()
+    client = world.connect("p", version, clean=False, **expiry)
+    client.publish("t", b"x", 2, packet_id=7)
+    assert client.take() == [Pubrec(7)]
+    assert world.node.counters.packet_ids_reused == 0
