@@ -31,7 +31,7 @@ def main(seconds: float) -> int:
     filters cost, and how subscribing and matching grow, which takes about 20 s more. Returns 1 if
     one failed."""
     failed = False
-    for part in (_wire, _trie, _fanout, _links):
+    for part in (_wire, _trie, _fanout, _counted, _links):
         try:
             for name, operations, call in part():
                 print(f"{name:<52}{_measure(call, operations, seconds):>12,.1f} ns/op", flush=True)
@@ -177,6 +177,38 @@ def _fanout() -> Iterator[Case]:
         ):
             call = _node_call(subscribers, topics, version, qos, properties)
             yield f"node, 1 to {subscribers}, {title}", 500, call
+
+
+def _counted() -> Iterator[Case]:
+    """Take chunks of 20 messages to topics drawn from 1,000 through a node that counts how often
+    topics are published to, and through one that does not; ns per PUBLISH received."""
+    from broker.config.node_config import NodeConfig
+    from broker.node import Node
+
+    names = [f"load/{number:05d}" for number in range(1000)]
+    for counted in (False, True):
+        rng = random.Random(5)
+        node = Node(NodeConfig(discovery="off", topic_rates=counted), 0.0, 0.0, random.Random(1))
+        sinks = [_Sink() for _ in range(11)]
+        clients = [node.connection_made("in", "127.0.0.1:1", "default", s, 0.0) for s in sinks]
+        for number, client in enumerate(clients):
+            _feed(node, client, packets.connect(f"c{number}", 4))
+            for name in names[(number - 1) * 100 : number * 100] if number else ():
+                _feed(node, client, packets.subscribe(name, 0, 4))
+        chunks = [b"".join(_publish(rng.choice(names)) for _ in range(20)) for _ in range(200)]
+
+        def call(
+            node: Node = node,
+            client: Connection = clients[0],
+            sinks: list[_Sink] = sinks,
+            chunks: list[bytes] = chunks,
+        ) -> None:
+            for sink in sinks:
+                sink.taken.clear()
+            for chunk in chunks:
+                _feed(node, client, chunk)
+
+        yield f"node, topics drawn of 1,000, {'' if counted else 'not '}counted", 4000, call
 
 
 def _links() -> Iterator[Case]:
