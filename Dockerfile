@@ -31,6 +31,8 @@ RUN useradd --system --no-create-home --home-dir /var/lib/mqttree --shell /usr/s
 USER mqttree
 WORKDIR /var/lib/mqttree
 VOLUME /var/lib/mqttree
+# The admin port can be reached from outside the container: it asks for the token in this file, made at the first start.
+ENV MQTTREE_ADMIN_TOKEN_FILE=/var/lib/mqttree/admin-token
 # MQTT, health and metrics, discovery
 EXPOSE 1883 8080 18830/udp
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \

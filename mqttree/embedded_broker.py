@@ -61,6 +61,7 @@ class Broker:
         advertise: str | None = None,
         routing: Literal["flood", "interest", "topic"] | None = None,
         admin: str | None = None,
+        admin_token_file: str | os.PathLike[str] | None = None,
         wait_for: int | None = None,
         config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
         limits: Limits | None = None,
@@ -69,9 +70,8 @@ class Broker:
         """Check the options: those of `mqttree run`, by their names; None means not given. The
         environment (MQTTREE_...) does not count.
 
-        Three defaults keep a broker in a test by itself: it listens on 127.0.0.1, there is no admin
-        port, and it neither looks for other brokers nor accepts them unless `cluster`, `seeds` or
-        `discovery` is given, as an argument or in `config`.
+        Defaults keep a broker in a test by itself: it listens on 127.0.0.1, has no admin port, and
+        federates only if `cluster`, `seeds` or `discovery` is given, here or in `config`.
 
         Args:
             `listen`: HOST:PORT of the default listener (127.0.0.1:1883 unless `config` has
@@ -81,13 +81,12 @@ class Broker:
             `durability`: what survives the broker (async with a data directory, else none).
             `cluster`: only brokers of one cluster federate (mqttree).
             `secret_file`: the cluster's secret, 16 bytes or more, readable by its owner only.
-            `discovery`: how brokers find each other (off; static when there are `seeds`, multicast
-                when there is only a `cluster`).
-            `seeds`: HOST:PORT of brokers to begin with; an empty sequence, for the first of some
-                brokers, lets others in.
+            `discovery`: how to find others (off; `seeds` make it static, `cluster` multicast).
+            `seeds`: HOST:PORT of brokers to begin with; an empty sequence lets others in.
             `advertise`: HOST:PORT that is announced to other brokers.
             `routing`: which links a message takes (topic).
             `admin`: HOST:PORT for health, metrics and state over HTTP (none); cannot drain it.
+            `admin_token_file`: has the token that requests there need (none); made if missing.
             `wait_for`: number of brokers, this one included, before it is ready (1).
             `config`: a file for `mqttree run -c`, or its content as a mapping; arguments win.
             `limits`: how much it may keep and do at once; see `Limits` (None: its defaults).
@@ -108,6 +107,7 @@ class Broker:
             "advertise": advertise,
             "routing": routing,
             "admin": admin,
+            "admin_token_file": admin_token_file,
             "wait_for": wait_for,
             "config": config,
         }
@@ -137,16 +137,16 @@ class Broker:
                 raise
 
     async def _start(self) -> None:
-        from broker.compat.assembly import Assembly, open_admin
+        from broker.compat.assembly import Assembly, admin_access, open_admin
         from broker.compat.start_report import StartReport
         from broker.io.admin_http import Admin
 
         settings = read_keywords(self._keywords)
         self._assembly = assembly = Assembly(settings, self._limits)
         with contextlib.ExitStack() as undo:
-            listener = None
+            listener, access = None, admin_access(settings)
             if settings.admin is not None:
-                listener = undo.enter_context(open_admin(settings.admin))
+                listener = undo.enter_context(open_admin(settings.admin, access))
             self._broker = broker = await assembly.start()
             driver = broker.driver
             self._admin = admin = Admin(
@@ -156,6 +156,7 @@ class Broker:
                 hosts=settings.admin_hosts,
                 wait_for=settings.wait_for,
                 wake=driver.wake,
+                access=access,
             )
             where = "off"
             if listener is not None and settings.admin is not None:

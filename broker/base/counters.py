@@ -181,6 +181,7 @@ class Counted:
     log_lines_suppressed: int = 0
     admin_refused: int = 0
     admin_misdirected: int = 0
+    admin_unauthorized: int = 0
 
 
 class Counters(Counted):

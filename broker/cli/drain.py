@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from broker.base.address import Address, parse_address
-from broker.cli.status import StatusError, ask, fetch, waits_for
+from broker.cli.status import NONE, Credentials, StatusError, ask, fetch, waits_for
 from broker.cluster.drain import read_drain
 
 POLL_INTERVAL = 0.2
@@ -24,11 +24,17 @@ PATIENCE = 20.0
 """s beyond its own time that the broker may take to stop."""
 
 
-def drain(admin: Address, values: Mapping[str, str], *, wait: bool = True) -> int:
+def drain(
+    admin: Address,
+    values: Mapping[str, str],
+    *,
+    wait: bool = True,
+    credentials: Credentials = NONE,
+) -> int:
     """Drain the broker at the admin address `admin`, and return the exit code.
 
     `values`: parameters of the drain, as `read_drain` reads them. `wait`: return when the broker is
-    gone; else as soon as it has agreed.
+    gone; else as soon as it has agreed. `credentials`: what the admin port asks for.
 
     Raises ValueError for values that cannot be used, and StatusError if the broker refuses or does
     not answer; the text of both is one line.
@@ -37,7 +43,7 @@ def drain(admin: Address, values: Mapping[str, str], *, wait: bool = True) -> in
     if to and parse_address(to) == admin:
         raise ValueError(f"to: {to} is the admin address of this broker itself")
     _reach(to)
-    found = post(admin, f"/api/drain?{urlencode(values)}")
+    found = post(admin, f"/api/drain?{urlencode(values)}", credentials=credentials)
     if not wait:
         _say(found)
         return 0
@@ -51,7 +57,7 @@ def drain(admin: Address, values: Mapping[str, str], *, wait: bool = True) -> in
             _say(found)
         time.sleep(POLL_INTERVAL)
         try:
-            found = fetch(admin)
+            found = fetch(admin, credentials=credentials)
         except StatusError:
             # It failed twice, so the broker is not merely busy.
             if silent:
@@ -78,14 +84,16 @@ def _reach(to: str) -> None:
             ) from None
 
 
-def post(admin: Address, path: str, timeout: float = 5.0) -> dict[str, Any]:
-    """POST to `path` at the admin address `admin` and return the JSON of the answer, within about
-    `timeout` s.
+def post(
+    admin: Address, path: str, timeout: float = 5.0, credentials: Credentials = NONE
+) -> dict[str, Any]:
+    """POST to `path` at the admin address `admin`, with the `credentials` that it wants, and return
+    the JSON of the answer, within about `timeout` s.
 
     Raises ValueError if the broker cannot use the request, StatusError for any other refusal and if
     no answer comes.
     """
-    where, status, answer = ask(admin, "POST", path, timeout, 65_536)
+    where, status, answer = ask(admin, "POST", path, timeout, 65_536, credentials=credentials)
     text = answer.decode(errors="replace")
     try:
         found = json.loads(text) if status == 202 else None

@@ -21,6 +21,7 @@ from broker.config.routing_modes import ROUTINGS
 
 if TYPE_CHECKING:
     from broker.base.address import Address
+    from broker.cli.status import Credentials
 
 COMMANDS = "mqttree.commands"
 """The group of entry points whose functions take the rest of the command line and return an exit
@@ -157,18 +158,49 @@ def _admin(arguments: argparse.Namespace) -> Address:
     return found
 
 
+def _credentials(arguments: argparse.Namespace) -> Credentials:
+    """Return what opens the admin port, from flags and the environment. Raises ConfigError."""
+    from pathlib import Path
+
+    from broker.cli.status import NONE, Credentials
+    from broker.config.yaml_file import ConfigError
+
+    where, file = "--admin-token-file", arguments.admin_token_file
+    if file is None:
+        where, file = "MQTTREE_ADMIN_TOKEN_FILE", os.environ.get("MQTTREE_ADMIN_TOKEN_FILE")
+    if not file and arguments.admin_cafile is None:
+        return NONE
+    token, context = "", None
+    try:
+        if file:
+            from broker.io.admin_access import read_token
+
+            token = read_token(Path(file)).decode()
+        if arguments.admin_cafile is not None:
+            from broker.io.tls import client_context
+
+            where = "--admin-cafile, --admin-cert"
+            context = client_context(Path(arguments.admin_cafile))
+            if arguments.admin_cert is not None:
+                context.load_cert_chain(arguments.admin_cert, arguments.admin_key)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{where}: {reason}") from None
+    return Credentials(token, context)
+
+
 def _drain(arguments: argparse.Namespace) -> int:
     from broker.cli.drain import drain
     from broker.cli.status import StatusError
 
-    admin = _admin(arguments)
+    admin, credentials = _admin(arguments), _credentials(arguments)
     values = {
         name: value
         for name in ("rate", "to", "within")
         if (value := getattr(arguments, name)) is not None
     }
     try:
-        return drain(admin, values, wait=not arguments.no_wait)
+        return drain(admin, values, wait=not arguments.no_wait, credentials=credentials)
     except ValueError as error:
         complain(str(error))
         return 2
@@ -180,9 +212,9 @@ def _drain(arguments: argparse.Namespace) -> int:
 def _status(arguments: argparse.Namespace) -> int:
     from broker.cli.status import StatusError, fetch, render
 
-    admin = _admin(arguments)
+    admin, credentials = _admin(arguments), _credentials(arguments)
     try:
-        state = fetch(admin)
+        state = fetch(admin, credentials=credentials)
     except StatusError as error:
         complain(str(error))
         return 1
@@ -307,16 +339,7 @@ def _add_run(run: Parser) -> None:
     run.add_argument(
         "--routing", metavar="|".join(ROUTINGS), help="which links a message takes (topic)"
     )
-    run.add_argument(
-        "--admin",
-        metavar="HOST:PORT",
-        help=f"address of the admin port: health, metrics, state ({DEFAULT_ADMIN} if free)",
-    )
-    run.add_argument(
-        "--wait-for",
-        metavar="BROKERS",
-        help="brokers, this one included, to be seen before /readyz says yes (1)",
-    )
+    _add_admin_port(run)
     run.add_argument(
         "--log-level", metavar="debug|info|warning|error", help="lowest level that is logged (info)"
     )
@@ -325,6 +348,24 @@ def _add_run(run: Parser) -> None:
     )
     # The broker ends when its standard input ends.
     run.add_argument("--die-with-parent", action="store_true", help=argparse.SUPPRESS)
+
+
+def _add_admin_port(run: Parser) -> None:
+    run.add_argument(
+        "--admin",
+        metavar="HOST:PORT",
+        help=f"address of the admin port: health, metrics, state ({DEFAULT_ADMIN} if free)",
+    )
+    run.add_argument(
+        "--admin-token-file",
+        metavar="FILE",
+        help="file of the token that requests to the admin port need; made if there is none",
+    )
+    run.add_argument(
+        "--wait-for",
+        metavar="BROKERS",
+        help="brokers, this one included, to be seen before /readyz says yes (1)",
+    )
 
 
 LEG_FLAGS = (
@@ -419,17 +460,28 @@ def _add_federate(federate: Parser) -> None:
     )
 
 
-def _add_status(status: Parser) -> None:
-    status.add_argument(
+def _add_admin(parser: Parser) -> None:
+    """Add what says where an admin port is, and what opens it."""
+    parser.add_argument(
         "--admin", metavar="HOST:PORT", help=f"the broker's admin address ({DEFAULT_ADMIN})"
     )
+    parser.add_argument(
+        "--admin-token-file", metavar="FILE", help="file of the token that it asks for"
+    )
+    parser.add_argument(
+        "--admin-cafile", metavar="FILE", help="authority of its certificate, if it has TLS"
+    )
+    parser.add_argument("--admin-cert", metavar="FILE", help="certificate to show there")
+    parser.add_argument("--admin-key", metavar="FILE", help="key of that certificate")
+
+
+def _add_status(status: Parser) -> None:
+    _add_admin(status)
     status.add_argument("--json", action="store_true", help="print /api/federation as JSON")
 
 
 def _add_drain(drain: Parser) -> None:
-    drain.add_argument(
-        "--admin", metavar="HOST:PORT", help=f"the broker's admin address ({DEFAULT_ADMIN})"
-    )
+    _add_admin(drain)
     drain.add_argument(
         "--rate",
         metavar="CLIENTS_PER_S",

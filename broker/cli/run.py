@@ -34,6 +34,7 @@ from broker.io import admin_http as admin_server
 if TYPE_CHECKING:
     from broker.compat.assembly import Assembly
     from broker.config.leg_options import LegModel
+    from broker.io.admin_access import AdminAccess
     from broker.io.broker_service import BrokerService
     from broker.io.legs import Legs
 
@@ -54,8 +55,11 @@ def run(arguments: argparse.Namespace, legs: Mapping[str, LegModel] | None = Non
     raise_file_limit()
     assembly = Assembly(settings, DEFAULTS)
     try:
-        with _admin_socket(settings) as listener:
-            running = _Run(assembly, listener, arguments.die_with_parent, legs or {})
+        from broker.compat.assembly import admin_access
+
+        access = admin_access(settings)
+        with _admin_socket(settings, access) as listener:
+            running = _Run(assembly, listener, access, arguments.die_with_parent, legs or {})
             running.forgets = getattr(arguments, "forget", False)
             return _run_loop(running)
     finally:
@@ -76,11 +80,13 @@ class _Run:
         self,
         assembly: Assembly,
         listener: socket.socket | None,
+        access: AdminAccess,
         die_with_parent: bool,
         legs: Mapping[str, LegModel],
     ) -> None:
-        """`assembly`: makes the broker; `listener`: of the admin port; `die_with_parent`: whether
-        it ends with its standard input; `legs`: of the command line."""
+        """`assembly`: makes the broker; `listener`: of the admin port; `access`: who may use that;
+        `die_with_parent`: whether it ends with its standard input; `legs`: of the command line."""
+        self._access = access
         self._legs_given = legs
         self._legs: Legs | None = None
         self.forgets = False
@@ -114,6 +120,7 @@ class _Run:
             legs=self._leg_reports,
             reload=self._reload,
             wake=driver.wake,
+            access=self._access,
         )
         where = "off"
         if self.listener is not None:
@@ -239,6 +246,7 @@ class _Run:
                 )
                 legs = {} if file is None else read_legs(ConfigFile.read(file.path))
                 self.assembly.check_listeners(access, file)
+                token = self._access.read()
                 found = await broker.reload(access)
                 found += self._put_legs_in_force(legs)
             # Any error in the files is one line.
@@ -247,6 +255,7 @@ class _Run:
                     "cannot reload, everything stays as it was: %s", " ".join(str(error).split())
                 )
             else:
+                self._access.renew(token)
                 self.settings.access = access
                 log.info("reloaded: %s", ", ".join([*found, self.report.anonymous_access()]))
                 self.report.warn()
@@ -254,13 +263,15 @@ class _Run:
                 return
 
 
-def _admin_socket(settings: RunSettings) -> contextlib.AbstractContextManager[socket.socket | None]:
-    """Open the admin port. If the default one belongs to another broker of this machine, there is
-    none."""
+def _admin_socket(
+    settings: RunSettings, access: AdminAccess
+) -> contextlib.AbstractContextManager[socket.socket | None]:
+    """Open the admin port of `settings`; `access`: who may use it. If the default one belongs to
+    another broker of this machine, there is none."""
     from broker.compat.assembly import open_admin
 
     try:
-        return open_admin(settings.admin or split_bind(DEFAULT_ADMIN))
+        return open_admin(settings.admin or split_bind(DEFAULT_ADMIN), access)
     except ConfigError as error:
         if settings.admin is not None:
             raise

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.base.address import Address, is_wildcard
 from broker.cluster.drain import counted
+
+if TYPE_CHECKING:
+    import ssl
 
 MAX_ANSWER = 16 * 1024 * 1024
 """bytes; a thousand links with long names fit ten times."""
@@ -17,9 +20,25 @@ class StatusError(Exception):
     """There is no answer, or none of a broker; the text is one line."""
 
 
-def fetch(admin: Address, timeout: float = 3.0) -> dict[str, Any]:
-    """Return /api/federation of an admin address, within about `timeout` s. Raises StatusError."""
-    where, status, body = ask(admin, "GET", "/api/federation", timeout, MAX_ANSWER)
+class Credentials(NamedTuple):
+    """What opens an admin port that asks for more than a connection."""
+
+    token: str = ""
+    """Of its token file, "": none."""
+    context: ssl.SSLContext | None = None
+    """TLS, with a certificate if the port wants one; None: plain HTTP."""
+
+
+NONE = Credentials()
+"""Those for a port on this machine that asks for nothing."""
+
+
+def fetch(admin: Address, timeout: float = 3.0, credentials: Credentials = NONE) -> dict[str, Any]:
+    """Return /api/federation of the admin address `admin`, within about `timeout` s, with the
+    `credentials` that it wants. Raises StatusError."""
+    where, status, body = ask(
+        admin, "GET", "/api/federation", timeout, MAX_ANSWER, credentials=credentials
+    )
     try:
         state = json.loads(body) if status == 200 else None
     except ValueError:
@@ -34,20 +53,34 @@ def fetch(admin: Address, timeout: float = 3.0) -> dict[str, Any]:
 
 
 def ask(
-    admin: Address, method: str, path: str, timeout: float, most: int
+    admin: Address,
+    method: str,
+    path: str,
+    timeout: float,
+    most: int,
+    *,
+    credentials: Credentials = NONE,
 ) -> tuple[Address, int, bytes]:
     """Send a request to the admin address `admin`; return the address that answered, the status of
     the answer and the first `most` bytes of its body.
 
-    `method`, `path`: of the request. `timeout`: s for each step.
+    `method`, `path`: of the request. `timeout`: s for each step. `credentials`: what the port asks
+    for.
 
-    Raises StatusError if no answer comes.
+    Raises StatusError if no answer comes, or the port does not take the credentials.
     """
     where = Address("127.0.0.1" if is_wildcard(admin.host) else admin.host, admin.port)
-    connection = http.client.HTTPConnection(where.host, where.port, timeout=timeout)
+    connection = _connection(where, timeout, credentials.context)
+    headers = {"Authorization": f"Bearer {credentials.token}"} if credentials.token else {}
     try:
-        connection.request(method, path)
+        connection.request(method, path, headers=headers)
         answer = connection.getresponse()
+        if answer.status == 401:
+            raise StatusError(
+                f"{where} does not take this token"
+                if credentials.token
+                else f"{where} wants a token (--admin-token-file)"
+            )
         return where, answer.status, answer.read(most)
     except http.client.HTTPException:
         raise StatusError(f"{where} does not answer as a broker's admin port does") from None
@@ -56,6 +89,14 @@ def ask(
         raise StatusError(f"no broker answers at {where}: {reason}") from None
     finally:
         connection.close()
+
+
+def _connection(
+    where: Address, timeout: float, context: ssl.SSLContext | None
+) -> http.client.HTTPConnection:
+    if context is None:
+        return http.client.HTTPConnection(where.host, where.port, timeout=timeout)
+    return http.client.HTTPSConnection(where.host, where.port, timeout=timeout, context=context)
 
 
 def render(state: dict[str, Any]) -> str:

@@ -31,6 +31,7 @@ from broker.config.options import (
 )
 from broker.config.yaml_file import ConfigError, ConfigFile
 from broker.io import admin_http
+from broker.io.admin_access import AdminAccess
 from broker.io.auth_service import AuthService
 from broker.io.broker_service import BrokerService, start_error
 from broker.io.journal_writer import JournalWriter
@@ -158,13 +159,33 @@ class Assembly:
             self._folder.close()
 
 
-def open_admin(address: Address) -> socket.socket:
-    """Return the open socket of the admin port. Raises ConfigError."""
+def admin_access(settings: RunSettings) -> AdminAccess:
+    """Return who may use the admin port. A token file that does not exist is made. Raises
+    ConfigError."""
     try:
-        return admin_http.listen(address.host, address.port)
+        access = AdminAccess(settings.admin_token_file, settings.admin_tls)
+    except ValueError as error:
+        what = "" if str(error).startswith("admin-tls") else "admin-token-file: "
+        raise ConfigError(f"{what}{error}") from None
+    if access.made:
+        log.info("admin: %s is new and has the token", settings.admin_token_file)
+    return access
+
+
+def open_admin(address: Address, access: AdminAccess) -> socket.socket:
+    """Return the open socket of the admin port at `address`; `access`: who may use it. Raises
+    ConfigError, also if anybody on the network might."""
+    try:
+        listener = admin_http.listen(address.host, address.port)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ConfigError(f"admin: cannot listen on {address}: {reason}") from None
+    try:
+        access.check_address(listener.getsockname()[0])
+    except ValueError as error:
+        listener.close()
+        raise ConfigError(f"admin: {error}") from None
+    return listener
 
 
 def _federation(

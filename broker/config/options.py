@@ -56,6 +56,15 @@ class TlsSettings(Record):
     """Whether a certificate must be for the address that was dialled."""
 
 
+class AdminTlsSettings(Record):
+    """TLS of the admin port. Files are PEM."""
+
+    certfile: Path
+    keyfile: Path
+    cafile: Path | None = None
+    """The authority of the certificates that whoever connects has to have; None: nobody has to."""
+
+
 class AccessSettings(Record):
     """The section `access`: files of users and rules, and who may be anonymous
     (docs/guides/security.md)."""
@@ -136,6 +145,9 @@ class RunSettings(ClusterModel):
     advertise: Address | None = None
     admin: Address | None = None
     admin_hosts: tuple[str, ...] = ()
+    admin_token_file: Path | None = None
+    """The file of the token that requests to the admin port need; made if it does not exist."""
+    admin_tls: AdminTlsSettings | None = None
     topic_rates: bool = True
     """Whether it is counted how often topics are published to."""
     wait_for: int = 1
@@ -548,6 +560,22 @@ def _tls(value: object) -> TlsSettings:
     return TlsSettings(**found)
 
 
+def _admin_tls(value: object) -> AdminTlsSettings:
+    """Read certfile, keyfile and cafile; the files have to be there."""
+    if not isinstance(value, dict):
+        raise ValueError(f"expected certfile, keyfile and cafile, not {kind_of(value)}")
+    found: dict[str, Any] = {}
+    for key, entry in value.items():
+        if key not in ("certfile", "keyfile", "cafile"):
+            raise ValueError(f"{key!r} is not one of certfile, keyfile, cafile")
+        found[key] = _path(entry)
+        if not found[key].is_file():
+            raise ValueError(f"{key}: cannot read {entry}: No such file")
+    if "certfile" not in found or "keyfile" not in found:
+        raise ValueError("needs certfile and keyfile: what the admin port shows")
+    return AdminTlsSettings(**found)
+
+
 def _anonymous(value: object) -> bool | dict[str, bool]:
     if isinstance(value, bool):
         return value
@@ -593,6 +621,8 @@ OPTIONS: dict[str, Option] = {
     "path_policy": Option(_choice("capability", "balance"), flag=False),
     "admin": Option(_admin),
     "admin_hosts": Option(_hosts, flag=False),
+    "admin_token_file": Option(_path),
+    "admin_tls": Option(_admin_tls, flag=False),
     "wait_for": Option(_count),
     "log_level": Option(_choice(*LEVELS)),
     "log_format": Option(_choice("text", "json")),

@@ -2,10 +2,9 @@
 /api/federation, /api/legs, /api/traffic, /api/placement, /api/drain, /api/reload.
 
 A small server of its own: bodies for questions about placement alone, every size, time and number
-bounded (RFC 9112). Any host that can connect may GET. POST and DELETE change something, so they are
-allowed from the broker's own machine only, and not from pages in a browser (Origin). A page whose
-name was made to resolve to this machine (DNS rebinding) is refused by the Host field, for reading
-too.
+bounded (RFC 9112). Who may ask, `AdminAccess` decides; without a token, what changes something is
+for the broker's own machine only. Pages of other origins are refused, and so are pages whose name
+was made to resolve to this machine (DNS rebinding: the Host field), for reading too.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from urllib.parse import parse_qsl, unquote
 from broker.base.address import is_loopback
 from broker.cluster.state_view import federation_state
 from broker.io import placement_http
+from broker.io.admin_access import AdminAccess
 from broker.io.http_request import HttpRequest, has_bare_line_feed, parse_request
 from broker.io.placement_http import PlacementHttp
 from broker.io.prometheus import metrics
@@ -42,6 +42,7 @@ _REASONS = {
     200: "OK",
     202: "Accepted",
     400: "Bad Request",
+    401: "Unauthorized",
     403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
@@ -54,6 +55,10 @@ _REASONS = {
     503: "Service Unavailable",
     505: "HTTP Version Not Supported",
 }
+OPEN = frozenset(("/healthz", "/readyz"))
+"""Paths that need no token: what checks health seldom can keep a secret. Without it they say yes or
+no and nothing else."""
+
 PATHS = """\
 /healthz
 /readyz
@@ -110,6 +115,7 @@ class Admin:
         legs: Callable[[], list[dict[str, Any]]] = list,
         reload: Callable[[], None] | None = None,
         wake: Callable[[], None] = lambda: None,
+        access: AdminAccess | None = None,
     ) -> None:
         """`node`: the broker. `version`: of the program. `listeners`: returns the number of
         connections of each listener. `drain`: drains the broker by the parameters of a request and
@@ -117,8 +123,9 @@ class Admin:
         port answers, beside addresses and names without a dot. `wait_for`: how many brokers, this
         one included, must have been seen before `/readyz` says yes. `legs`: returns the state of
         each leg. `reload`: begins to read the files again, as SIGHUP does. `wake`: has
-        sent what the node wants to send."""
+        sent what the node wants to send. `access`: who may ask (None: everybody)."""
         self.node = node
+        self.access = AdminAccess() if access is None else access
         self.counters, self._log_limit = node.counters, node.log_limit
         self.readiness = Readiness(node, wait_for)
         self._drain = drain
@@ -136,7 +143,9 @@ class Admin:
 
     async def start(self, listener: socket.socket) -> None:
         """Answer all connections of `listener` (see `listen`)."""
-        self._server = await self.loop.create_server(lambda: AdminProtocol(self), sock=listener)
+        self._server = await self.loop.create_server(
+            lambda: AdminProtocol(self), sock=listener, ssl=self.access.context
+        )
 
     async def close(self) -> None:
         """Stop listening and end every connection."""
@@ -145,6 +154,12 @@ class Admin:
             self._server = None
         for connection in list(self.connections):
             connection.transport.abort()
+
+    def probe(self, path: str) -> Answer:
+        """Return the answer to a GET of `path`, one of OPEN, for whoever has no token."""
+        if path == "/readyz" and self.readiness.reasons():
+            return 503, "text/plain", "not ready\n"
+        return 200, "text/plain", "ready\n" if path == "/readyz" else "ok\n"
 
     def answer(self, path: str) -> Answer:
         """Return the answer to a GET of `path`."""
@@ -241,6 +256,16 @@ class Admin:
         victim = next((connection for connection in theirs if connection.idle), theirs[0])
         del self.connections[victim]
         victim.transport.abort()
+
+    def refuse_token(self, token: bool, peer: str) -> None:
+        """Count and log a request without a `token`, or with a wrong one."""
+        self.counters.admin_unauthorized += 1
+        self._log_limit.line(
+            "warning",
+            "admin: token",
+            peer,
+            f"admin: {peer} sent {'a wrong' if token else 'no'} token; refused",
+        )
 
     def refuse_host(self, name: str, peer: str) -> None:
         """Count and log a request under a name that is not this broker's."""
@@ -364,6 +389,10 @@ class AdminProtocol(asyncio.Protocol):
         elif not known_host(request.host, self._admin.hosts):
             self._admin.refuse_host(request.host, self.host)
             self._refuse(421, "this broker does not answer under this name; see admin-hosts\n")
+        elif not self._admin.access.same_origin(request.origin, request.authority):
+            self._refuse(403, "not allowed from a web page of another origin\n")
+        elif not self._admin.access.admits(request.authorization):
+            self._without_token(request)
         elif placement_http.is_own(request.method, request.path):
             self._placement(request)
         elif request.method == "POST" and request.path.startswith("/api/"):
@@ -379,8 +408,19 @@ class AdminProtocol(asyncio.Protocol):
             )
             self._send(status, kind, text, not request.keep)
 
-    def _from_here(self) -> bool:
-        """Return whether the peer is on the broker's own machine."""
+    def _without_token(self, request: HttpRequest) -> None:
+        if request.method == "GET" and request.path in OPEN:
+            status, kind, text = self._admin.probe(request.path)
+            self._send(status, kind, text, not request.keep)
+            return
+        self._admin.refuse_token(bool(request.authorization), self.host)
+        self._refuse(401, "needs the token of admin-token-file\n", "WWW-Authenticate: Bearer\r\n")
+
+    def _may_change(self) -> bool:
+        """Return whether the peer may change something: it has proved that it may, or is on the
+        broker's own machine."""
+        if self._admin.access.secured:
+            return True
         here = self.transport.get_extra_info("sockname")
         there = self.transport.get_extra_info("peername")
         return bool(here and there) and same_machine(here[0], there[0])
@@ -390,10 +430,8 @@ class AdminProtocol(asyncio.Protocol):
         method, path = request.method, request.path
         if method not in ("GET", "POST", "DELETE"):
             self._refuse(405, "GET, POST and DELETE only\n", "Allow: GET, POST, DELETE\r\n")
-        elif placement_http.for_own_machine(method, path) and not self._from_here():
+        elif placement_http.for_own_machine(method, path) and not self._may_change():
             self._refuse(403, "allowed from the broker's own machine only\n")
-        elif method != "GET" and request.origin:
-            self._refuse(403, "not allowed from a web page\n")
         elif request.body and not placement_http.takes_body(method, path):
             self._refuse(400, "no such request to this path has a body\n")
         elif request.size < 0:
@@ -428,10 +466,8 @@ class AdminProtocol(asyncio.Protocol):
     def _post(self, request: HttpRequest) -> None:
         if request.body:
             self._refuse(400, "no request to this path has a body\n")
-        elif not self._from_here():
+        elif not self._may_change():
             self._refuse(403, "allowed from the broker's own machine only\n")
-        elif request.origin:
-            self._refuse(403, "not allowed from a web page\n")
         else:
             status, kind, text = self._admin.post(request.path, request.query)
             self._send(status, kind, text, True)

@@ -37,10 +37,13 @@ class HttpRequest(NamedTuple):
     """Name or address that it is for, without the port; "" when it does not say."""
     body: bool
     """Whether a body follows."""
-    origin: bool
-    """Whether it comes from a web page (Origin)."""
+    origin: str
+    """The web page that it comes from (Origin), "": none."""
     size: int = 0
     """Bytes of the body, -1: it does not say so ahead of it."""
+    authority: str = ""
+    """The Host field as it came, with its port."""
+    authorization: str = ""
 
 
 def parse_request(head: bytes) -> HttpRequest | int:
@@ -67,6 +70,7 @@ def parse_request(head: bytes) -> HttpRequest | int:
     if body and method == "GET":
         return 400
     path, _, query = target.decode().partition("?")
+    origin = _field(read, b"origin")
     return HttpRequest(
         method,
         path,
@@ -74,8 +78,11 @@ def parse_request(head: bytes) -> HttpRequest | int:
         query,
         _name(host),
         body,
-        _field(read, b"origin") is not None,
+        # An empty field is an origin, too: not ours.
+        "" if origin is None else origin.decode("latin-1") or "null",
         -1 if chunked else int(length or b"0"),
+        host.decode("latin-1"),
+        (_field(read, b"authorization") or b"").decode("latin-1"),
     )
 
 

@@ -147,6 +147,7 @@ COUNTER_HELP = {
     "log_lines_suppressed": "Log lines that peers caused and that were not written.",
     "admin_refused": "Requests to the admin port that were refused.",
     "admin_misdirected": "Requests to the admin port under a name that is not this broker's.",
+    "admin_unauthorized": "Requests to the admin port without its token, or with a wrong one.",
     # Discovery
     "discovery_announcements_sent": "Announcements sent.",
     "discovery_received": "Datagrams received.",

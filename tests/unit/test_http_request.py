@@ -11,7 +11,7 @@ from broker.io.http_request import HttpRequest, has_bare_line_feed, parse_reques
 
 
 def request(**fields: Any) -> HttpRequest:
-    plain = HttpRequest("GET", "/healthz", True, "", "x", False, False)
+    plain = HttpRequest("GET", "/healthz", True, "", "x", False, "", authority="x")
     return plain._replace(**fields)
 
 
@@ -27,10 +27,16 @@ def head(*fields: bytes, line: bytes = b"GET /healthz HTTP/1.1") -> bytes:
     ("read", "expected"),
     [
         (head(), request()),
-        (b"GET /healthz HTTP/1.1", request(host="")),
-        (b"GET /healthz HTTP/1.1\r\nHost: [::1]:8080", request(host="::1")),
-        (b"GET /healthz HTTP/1.1\r\nhOST:\t Broker.Example.:80 ", request(host="broker.example")),
-        (head(line=b"GET http://a@B:80/healthz?q=1 HTTP/1.1"), request(host="b", query="q=1")),
+        (b"GET /healthz HTTP/1.1", request(host="", authority="")),
+        (b"GET /healthz HTTP/1.1\r\nHost: [::1]:8080", request(host="::1", authority="[::1]:8080")),
+        (
+            b"GET /healthz HTTP/1.1\r\nhOST:\t Broker.Example.:80 ",
+            request(host="broker.example", authority="Broker.Example.:80"),
+        ),
+        (
+            head(line=b"GET http://a@B:80/healthz?q=1 HTTP/1.1"),
+            request(host="b", authority="B:80", query="q=1"),
+        ),
         (head(b"Connection: Close"), request(keep=False)),
         (head(b"Connection: x, close", b"Connection: keep-alive"), request(keep=False)),
         (head(line=b"GET /healthz HTTP/1.0"), request(keep=False)),
@@ -39,8 +45,10 @@ def head(*fields: bytes, line: bytes = b"GET /healthz HTTP/1.1") -> bytes:
         (head(b"Cookie: \x01\xff"), request()),
         (
             head(b"Origin: null", line=b"POST /a HTTP/1.1"),
-            request(method="POST", path="/a", origin=True),
+            request(method="POST", path="/a", origin="null"),
         ),
+        (head(b"Origin:"), request(origin="null")),
+        (head(b"Authorization: Bearer a.b"), request(authorization="Bearer a.b")),
         (
             head(b"Content-Length: 3", line=b"PUT /a HTTP/1.1"),
             request(method="PUT", path="/a", body=True, size=3),
