@@ -196,7 +196,7 @@ class _Told:
 
 
 @dataclass(slots=True)
-class _Plan:
+class Plan:
     """Where the parts of a client go: slots of a placement."""
 
     units: dict[Unit, int] = field(default_factory=dict)
@@ -243,6 +243,37 @@ class Controller:
         """How many answers the brokers do not show yet."""
         return len(self._pending)
 
+    # ---------------------------------------------------------------- one question
+
+    @property
+    def gamma(self) -> float:
+        """How many times its due a broker may have of what goes out to subscribers."""
+        return self._gamma
+
+    def case(self, question: Question, units: Sequence[Unit], view: View) -> Case:
+        """Return a question together with what is known that concerns it.
+
+        `question`: what is asked; `units`: its filters, those together that may match a common
+        topic; `view`: what is known of the federation.
+        """
+        return Case(question, units, view, self._pending, self._gamma)
+
+    def expect(self, case: Case, plan: Plan, now: float) -> None:
+        """Count a `plan` for the client of a `case` as load, from `now` (s) on, until the brokers
+        show it."""
+        self._pending.pop(case.question.client)
+        self._pending.add(case.question.client, case.pending(plan, now + PENDING))
+
+    def expect_no_more(self, client: str) -> None:
+        """Count no plan for a `client` as load any more."""
+        self._pending.pop(client)
+
+    def places(self, client: str) -> bool:
+        """Return whether a client identifier is one of those that were told where to connect:
+        `MultiClient` places itself."""
+        base, tilde, number = client.rpartition("~")
+        return client in self._told or (bool(tilde) and number.isdecimal() and base in self._told)
+
     # ---------------------------------------------------------------- questions
 
     def place(self, question: Question, units: Sequence[Unit], view: View, now: float) -> Answer:
@@ -264,7 +295,7 @@ class Controller:
             raise TooMuchError("too many clients are placed")
         waiting = self._pending.pop(question.client)
         try:
-            case = _Case(question, units, view, self._pending, self._gamma)
+            case = Case(question, units, view, self._pending, self._gamma)
             plan, cost, single = case.best()
         except ValueError:
             if waiting is not None:
@@ -280,8 +311,8 @@ class Controller:
 
     def _tell(
         self,
-        case: _Case,
-        plan: _Plan,
+        case: Case,
+        plan: Plan,
         costs: tuple[float, float],
         waiting: _Pending | None,
         now: float,
@@ -326,14 +357,14 @@ class Controller:
             `apply`: whether the clients are told to move when they ask again.
         """
         self.expire(now)
-        found: list[tuple[float, _Case, _Plan, tuple[float, float], list[Move]]] = []
+        found: list[tuple[float, Case, Plan, tuple[float, float], list[Move]]] = []
         for question, units in questions:
             told = self._told.get(question.client)
             if told is None:
                 continue
             waiting = self._pending.pop(question.client)
             try:
-                case = _Case(question, units, view, self._pending, self._gamma)
+                case = Case(question, units, view, self._pending, self._gamma)
                 plan, cost, single = case.best()
                 before = case.plan_before(told.answer)
                 if before is not None:
@@ -412,7 +443,7 @@ class Controller:
         self.memory += _memory(question)
 
 
-class _Case:
+class Case:
     """One question, and the part of the federation that it concerns."""
 
     def __init__(
@@ -423,10 +454,13 @@ class _Case:
         pending: PendingLoad,
         gamma: float,
     ) -> None:
+        """`question`: what is asked; `units`: its filters, those together that may match a common
+        topic; `view`: what is known of the federation; `pending`: what it does not show yet;
+        `gamma`: how many times its due a broker may have of what goes out to subscribers."""
         self.question = question
         self._units = units
         self._gamma = gamma
-        self._state = state = Placement()
+        self.state = state = Placement()
         self._loads = [load for load in view.brokers() if load.address]
         for load in self._loads:
             state.add_broker(load.id, load.capacity if load.capacity > 0 else 1.0)
@@ -451,7 +485,7 @@ class _Case:
         self._unit_of = {name: unit for unit in units for name in unit.topics}
 
     def _add_topic(self, name: str, view: View, pending: PendingLoad) -> None:
-        state = self._state
+        state = self.state
         rates = view.rates(name)
         for broker, rate in rates.items():
             if broker in state.slots and rate > 0:
@@ -465,15 +499,15 @@ class _Case:
     def _item(self, unit: Unit) -> tuple[Topic, ...]:
         # One without known topics has a topic of its own, which carries nothing.
         names = unit.topics or (f"{unit.filters[0]}\0",)
-        return tuple([self._state.topic(name) for name in names])
+        return tuple([self.state.topic(name) for name in names])
 
     # ---------------------------------------------------------------- plans
 
-    def best(self) -> tuple[_Plan, float, float]:
+    def best(self) -> tuple[Plan, float, float]:
         """Return the best plan, its traffic between brokers, and the least traffic with one
         connection (both messages/s). Raises ValueError: no broker takes clients."""
-        state = self._state
-        plan = _Plan()
+        state = self.state
+        plan = Plan()
         if self._units:
             items = list(self._items.values())
             sessions = self.question.sessions
@@ -486,27 +520,28 @@ class _Case:
         # Further connections have to save something.
         return (plan, cost, single) if cost < single else (one, single, single)
 
-    def _single(self) -> tuple[_Plan, float]:
+    def _single(self) -> tuple[Plan, float]:
         """Return the best plan with one connection, and its traffic."""
-        state = self._state
+        state = self.state
         fair = fair_slots(state, state.aeo, self._gamma, self._avoid)
         here = state.slots.get(self.question.at)
 
         def rank(slot: int) -> tuple[float, bool, float]:
             load = (state.aei[slot] + state.aeo[slot]) / state.capacities[slot]
-            return self.cost(self._all_at(slot)), slot != here, load
+            return self.cost(self.all_at(slot)), slot != here, load
 
         slot = min(fair, key=rank)
-        plan = self._all_at(slot)
+        plan = self.all_at(slot)
         return plan, self.cost(plan)
 
-    def _all_at(self, slot: int) -> _Plan:
-        return _Plan(dict.fromkeys(self._units, slot), dict.fromkeys(self.question.publish, slot))
+    def all_at(self, slot: int) -> Plan:
+        """Return the plan with one connection, to the broker with this `slot`."""
+        return Plan(dict.fromkeys(self._units, slot), dict.fromkeys(self.question.publish, slot))
 
-    def plan_before(self, answer: Answer) -> _Plan | None:
+    def plan_before(self, answer: Answer) -> Plan | None:
         """Return what is left of the plan of an earlier `answer`, None if that is nothing."""
-        state = self._state
-        plan = _Plan()
+        state = self.state
+        plan = Plan()
         for session in answer.sessions:
             slot = state.slots.get(session.broker)
             if slot is None or slot not in state.open or self._avoid >> slot & 1:
@@ -522,20 +557,20 @@ class _Case:
         used = plan.used()
         return plan if used and len(used) <= self.question.sessions else None
 
-    def complete(self, plan: _Plan) -> _Plan:
+    def complete(self, plan: Plan) -> Plan:
         """Return a plan with all that has no place in `plan`, which stays as it is. Raises
         ValueError: no broker takes clients."""
-        plan = _Plan(dict(plan.units), dict(plan.topics))
+        plan = Plan(dict(plan.units), dict(plan.topics))
         used = dict.fromkeys(plan.used())
         for unit in self._units:
             if unit not in plan.units:
-                slot = self._cheapest(used, self._costs[unit], self._state.aeo)
+                slot = self._cheapest(used, self._costs[unit], self.state.aeo)
                 plan.units[unit] = slot
                 used[slot] = None
         for topic in self.question.publish:
             if topic not in plan.topics:
                 costs = self._publish_costs(topic, plan)
-                slot = self._cheapest(used, costs, self._state.aei)
+                slot = self._cheapest(used, costs, self.state.aei)
                 plan.topics[topic] = slot
                 used[slot] = None
         return plan
@@ -545,7 +580,7 @@ class _Case:
     ) -> int:
         """Return the slot with the least of `costs`; of equal ones one that is `used`, where the
         client is, or with the least of `loads`."""
-        state = self._state
+        state = self.state
         here = state.slots.get(self.question.at)
         slots = used
         if len(used) < self.question.sessions:
@@ -558,30 +593,40 @@ class _Case:
 
         return min(slots, key=rank)
 
-    def _publish_costs(self, name: str, plan: _Plan) -> list[float]:
+    def _publish_costs(self, name: str, plan: Plan) -> list[float]:
         """Return the traffic between brokers that a publisher of a topic makes, by slot."""
-        topic = self._state.topic(name)
+        topic = self.state.topic(name)
         rate = topic.weight
         active = topic.active()
         unit = self._unit_of.get(name)
         if unit is not None and unit in plan.units:
             active |= 1 << plan.units[unit]
-        slots = range(len(self._state.names))
+        slots = range(len(self.state.names))
         return [rate * (active & ~(1 << slot)).bit_count() for slot in slots]
 
-    def cost(self, plan: _Plan) -> float:
+    def cost(self, plan: Plan) -> float:
         """Return the traffic between brokers that a plan makes (messages/s)."""
         received = sum(self._costs[unit][slot] for unit, slot in plan.units.items())
         return received + sum(
             self._publish_costs(topic, plan)[slot] for topic, slot in plan.topics.items()
         )
 
+    def address(self, slot: int) -> str:
+        """Return where clients connect to the broker with this `slot`."""
+        return next(load.address for load in self._loads if load.id == self.state.names[slot])
+
+    def traffic(self) -> tuple[float, float]:
+        """Return how much the client gets, and how much it publishes (messages/s)."""
+        topic = self.state.topic
+        received = sum(topic(name).weight for unit in self._units for name in unit.topics)
+        return received, sum(topic(name).weight for name in self.question.publish)
+
     # ---------------------------------------------------------------- answers
 
-    def sessions(self, plan: _Plan, before: Answer | None) -> tuple[PlacedSession, ...]:
+    def sessions(self, plan: Plan, before: Answer | None) -> tuple[PlacedSession, ...]:
         """Return the connections of a plan. Those of an earlier answer (`before`) keep their client
         identifiers, as sessions belong to these."""
-        state = self._state
+        state = self.state
         client = self.question.client
         slots = plan.used()
         if not slots:  # it neither subscribes nor publishes
@@ -615,7 +660,7 @@ class _Case:
             )
         return tuple(found)
 
-    def moves(self, before: Answer, plan: _Plan, saved: float) -> list[Move]:
+    def moves(self, before: Answer, plan: Plan, saved: float) -> list[Move]:
         """Return what moves from an earlier answer to a plan, which saves so many messages/s."""
         at = {
             (kind, name): session
@@ -627,7 +672,7 @@ class _Case:
         parts += [("p", name, slot) for name, slot in plan.topics.items()]
         found: dict[tuple[str, str], Move] = {}
         for kind, name, slot in parts:
-            session, target = at.get((kind, name)), str(self._state.names[slot])
+            session, target = at.get((kind, name)), str(self.state.names[slot])
             if session is None or session.broker == target:
                 continue
             move = found.setdefault(
@@ -637,9 +682,9 @@ class _Case:
             move.names.append(name)
         return [move._replace(saved=saved / len(found)) for move in found.values()]
 
-    def pending(self, plan: _Plan, until: float) -> _Pending:
+    def pending(self, plan: Plan, until: float) -> _Pending:
         """Return the load of a plan, which counts until `until` (s)."""
-        topic, names = self._state.topic, self._state.names
+        topic, names = self.state.topic, self.state.names
         subscribed = [
             (name, str(names[slot]), topic(name).weight)
             for unit, slot in plan.units.items()
