@@ -23,7 +23,7 @@ TOOLS = {
     "converge": ("bench.studies.converge", "how fast brokers agree on a tree and repair it"),
     "paths": ("bench.studies.paths", "what a hop costs, how fast paths open and close"),
     "overlays": ("bench.studies.overlays", "what kinds of trees are worth, computed"),
-    "placement": ("bench.placement.command", "where clients should connect, computed"),
+    "placement": ("bench.placement.command", "where clients should connect, computed or measured"),
     "restart": (
         "bench.studies.restart",
         "how long a broker takes to be back, with how much memory",
@@ -219,6 +219,11 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--resume", action="store_true", help="do not repeat what is finished in DIR"
+    )
+    parser.add_argument(
+        "--in-turn",
+        action="store_true",
+        help="repetitions in rounds over all cells, every second round backwards",
     )
     parser.add_argument(
         "--lab",

@@ -1,7 +1,9 @@
-"""Where clients should connect, computed: `mqttree bench placement`. No broker runs.
+"""Where clients should connect, computed and measured: `mqttree bench placement`.
 
-What it may know: `placement`, and what makes tables. `workload` draws who wants which topics, and
-`workload_file` reads it; `simulator` places it. `grid` has the points of the paper's figures,
-`averages` their means, `claims` and `page` what is made of them. `speed` measures how fast clients
-are placed. `command` is the command line.
+What it may know: `workloads`, runs of scenarios, and what makes tables. `grid` has the points of
+the paper's figures, `averages` their means, `claims` and `page` what is made of them. `speed`
+measures how fast clients are placed. No broker runs in any of these.
+
+`scaling_command` runs brokers; `scaling` says what M of them do beside one, with fits by
+`least_squares`, and `scaling_page` is the page. `command` is the command line of all.
 """

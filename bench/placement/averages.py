@@ -16,10 +16,12 @@ Point = tuple[str, str, float]
 KEYS = ("figure", "curve", "x")
 
 
-def write(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+def write(
+    rows: Sequence[Mapping[str, Any]], path: Path, measures: Sequence[str] = MEASURES
+) -> None:
     """Write rows as one Parquet file.
 
-    `rows`: of `grid.run`; `path`: of the file.
+    `rows`: of `grid.run`, or with other `measures`; `path`: of the file.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -29,15 +31,17 @@ def write(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         ("curve", pa.string()),
         ("x", pa.float64()),
         ("seed", pa.int64()),
-        *((name, pa.float64()) for name in MEASURES),
+        *((name, pa.float64()) for name in measures),
     ]
     pq.write_table(pa.Table.from_pylist(list(rows), schema=pa.schema(fields)), path)
 
 
-def means(path: Path, memory: str = "1g") -> dict[Point, dict[str, Mean]]:
+def means(
+    path: Path, memory: str = "1g", measures: Sequence[str] = MEASURES
+) -> dict[Point, dict[str, Mean]]:
     """Return for each point the means over seeds. Raises SparkMissingError.
 
-    `path`: of the Parquet file; `memory`: Spark's.
+    `path`: of the Parquet file; `memory`: Spark's; `measures`: which numbers its rows have.
     """
     spark = session("local[1]", memory, rows=1000)
     try:
@@ -45,26 +49,32 @@ def means(path: Path, memory: str = "1g") -> dict[Point, dict[str, Mean]]:
 
         # Sorted by seed: sums of floats depend on their order, and the same seeds give the same
         # page.
-        values = sf.sort_array(sf.collect_list(sf.struct("seed", *MEASURES))).alias("values")
+        values = sf.sort_array(sf.collect_list(sf.struct("seed", *measures))).alias("values")
         found = spark.read.parquet(str(path)).groupBy(*KEYS).agg(values).collect()
     finally:
         spark.stop()
     return {
-        (each["figure"], each["curve"], each["x"]): _each_mean(each["values"]) for each in found
+        (each["figure"], each["curve"], each["x"]): _each_mean(each["values"], measures)
+        for each in found
     }
 
 
-def means_of(rows: Iterable[Mapping[str, Any]]) -> dict[Point, dict[str, Mean]]:
-    """Return what `means` returns, of rows in order of their seeds, without Spark: for tests."""
+def means_of(
+    rows: Iterable[Mapping[str, Any]], measures: Sequence[str] = MEASURES
+) -> dict[Point, dict[str, Mean]]:
+    """Return what `means` returns, without Spark.
+
+    `rows`: in order of their seeds; `measures`: which numbers they have.
+    """
     groups: dict[Point, list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["figure"], row["curve"], row["x"]), []).append(row)
-    return {point: _each_mean(values) for point, values in groups.items()}
+    return {point: _each_mean(values, measures) for point, values in groups.items()}
 
 
-def _each_mean(values: Sequence[Any]) -> dict[str, Mean]:
+def _each_mean(values: Sequence[Any], measures: Sequence[str]) -> dict[str, Mean]:
     found = {}
-    for name in MEASURES:
+    for name in measures:
         known = mean([value[name] for value in values if value[name] is not None])
         if known is not None:
             found[name] = known

@@ -6,8 +6,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from bench.placement import simulator
-from bench.placement.workload import Workload
+from bench.workloads import simulator
+from bench.workloads.workload import Workload
 from placement.clients import Clients
 from placement.rebalancing import apply, plan
 from placement.strategies import STRATEGIES

@@ -1,5 +1,5 @@
 """`mqttree bench placement`: `place` places a workload, `figures` makes the page with the paper's
-figures."""
+figures, `scaling` runs brokers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from bench import checked
-from bench.placement import averages, grid, page, simulator, speed, workload, workload_file
+from bench.placement import averages, grid, page, scaling_command, speed
 from bench.placement.grid import Case
 from bench.spark.session import SparkMissingError, java
+from bench.workloads import simulator, workload, workload_file
 from placement import traffic
 from placement.state import MOST_BROKERS
 
@@ -45,13 +46,14 @@ def _gamma(text: str) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mqttree bench placement",
-        description="Where clients should connect, computed; no broker runs.",
+        description="Where clients should connect, computed, and measured by `scaling`.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _draw_arguments(commands)
     _place_arguments(commands)
     _figures_arguments(commands)
     _speed_arguments(commands)
+    scaling_command.add_arguments(commands)
     return parser
 
 

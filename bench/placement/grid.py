@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from bench.placement import changes, simulator, workload
-from bench.placement.workload import Workload
+from bench.placement import changes
+from bench.workloads import simulator, workload
+from bench.workloads.workload import Workload
 from placement import traffic
 from placement.figures import Figures, overhead
 from placement.greedy import fair_slots

@@ -172,7 +172,7 @@ def _about(seeds: int, quick: bool) -> Iterator[str]:
     if quick:
         yield "**Quick form**: workloads are a tenth of the paper's, so its numbers are not met."
         yield ""
-    yield from _wrapped(
+    yield from wrapped(
         "Detti et al., *Sub-linear Scalability of MQTT Clusters in Topic-based Publish-subscribe "
         f"Applications*. All is computed, no broker runs. Means of {seeds} draws, ± half of the "
         "95 % interval. Each topic has one message a second, and gamma is 1.1. Strategies:"
@@ -196,7 +196,7 @@ def _table(figure: Figure, cases: Iterable[Case], found: Means) -> Iterator[str]
     yield f"## {figure.title}"
     yield ""
     if figure.remark:
-        yield from _wrapped(figure.remark)
+        yield from wrapped(figure.remark)
         yield ""
     for number, measure in enumerate(figure.measures):
         if number:
@@ -243,7 +243,8 @@ def figure_text(value: float, of: float, measure: str) -> str:
     return f"{value:.3f}"
 
 
-def _wrapped(text: str, width: int = 100) -> Iterator[str]:
+def wrapped(text: str, width: int = 100) -> Iterator[str]:
+    """Return lines of a text that are no longer than `width`."""
     line = ""
     for word in text.split():
         if line and len(line) + 1 + len(word) > width:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from bench.placement.workload import popular_topics
+from bench.workloads.workload import popular_topics
 from placement.clients import Clients
 from placement.state import Placement
 

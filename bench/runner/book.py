@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,7 +71,7 @@ class Receiver:
     """A subscriber, or all members of a shared subscription: how often each message has come, by
     publisher."""
 
-    topic_filter: str
+    filters: tuple[str, ...]
     members: int = 0
     counts: dict[int, bytearray] = field(default_factory=dict)
     highest: dict[int, int] = field(default_factory=dict)
@@ -111,13 +111,10 @@ class Book:
             if spec.number < 0:
                 shared = spec.topics[0].startswith("$share/")
                 key = spec.topics[0] if shared else spec.name
-                self.receivers.setdefault(key, Receiver(spec.topics[0], shared=shared)).members += 1
+                self.receivers.setdefault(key, Receiver(spec.topics, shared=shared)).members += 1
+        takers_of = _takers(self.receivers.values())
         for published in self.publishers:
-            takers = [
-                r
-                for r in self.receivers.values()
-                if matches(r.topic_filter, published.spec.topics[0])
-            ]
+            takers = takers_of(published.spec.topics[0])
             self.fanout[published.spec.number] = len(takers)
             for receiver in takers:
                 receiver.counts[published.spec.number] = bytearray()
@@ -282,6 +279,25 @@ class Book:
                 "lag_p99_ms": flow.lag.percentile(99) if flow.lag.total else None,
             }
         return result
+
+
+def _takers(receivers: Iterable[Receiver]) -> Callable[[str], list[Receiver]]:
+    """Return what finds the receivers of a topic, each once. Filters that are topics are looked up:
+    there may be thousands of them, and as many publishers."""
+    exact: dict[str, list[Receiver]] = {}
+    others: list[Receiver] = []
+    for receiver in receivers:
+        if any("#" in each or each.startswith("$share/") for each in receiver.filters):
+            others.append(receiver)
+            continue
+        for topic in dict.fromkeys(receiver.filters):
+            exact.setdefault(topic, []).append(receiver)
+
+    def find(topic: str) -> list[Receiver]:
+        more = [each for each in others if any(matches(one, topic) for one in each.filters)]
+        return exact.get(topic, []) + more
+
+    return find
 
 
 def _unsure(receiver: Receiver, sent: int) -> bool:

@@ -247,7 +247,7 @@ class Client:
 
 
 class Subscriber(Client):
-    """Subscribes to one filter, acknowledges what comes, and notes it."""
+    """Subscribes to its filters, acknowledges what comes, and notes it."""
 
     def __init__(
         self, crowd: Surroundings, spec: ClientSpec, flow: Parameters, receiver: Receiver
@@ -260,13 +260,17 @@ class Subscriber(Client):
         # Which of the receiver's gaps is this one's and has not ended; others may share the
         # receiver.
         self._gap = -1
+        self._unanswered = 0  # subscriptions
         self.first_beacon = 0
         """ns; when it first said that it is there."""
 
     def welcome(self, now: int) -> None:
         """Subscribe."""
         self._held.clear()
-        self.send(packets.subscribe(self.spec.topics[0], self.flow.qos, self.flow.version))
+        self._unanswered = len(self.spec.topics)
+        flow = self.flow
+        for number, topic in enumerate(self.spec.topics, 1):
+            self.send(packets.subscribe(topic, flow.qos, flow.version, number))
 
     def come(self, now: int) -> None:
         """Note from when on messages have to arrive."""
@@ -275,9 +279,8 @@ class Subscriber(Client):
         if self._gap >= 0:
             receiver.gaps[self._gap] = (receiver.gaps[self._gap][0], now)
             self._gap = -1
-        self.crowd.trace.subscribed(
-            now, self.spec.name, self.spec.broker, self.spec.topics[0], self.flow.qos
-        )
+        for topic in self.spec.topics:
+            self.crowd.trace.subscribed(now, self.spec.name, self.spec.broker, topic, self.flow.qos)
         super().come(now)
         if self.spec.beacon:
             self._beacon(self.sock)
@@ -298,9 +301,8 @@ class Subscriber(Client):
             now = time.monotonic_ns()
             self._gap = len(self._receiver.gaps)
             self._receiver.gaps.append((now, 0))
-            self.crowd.trace.unsubscribed(
-                now, self.spec.name, self.spec.broker, self.spec.topics[0]
-            )
+            for topic in self.spec.topics:
+                self.crowd.trace.unsubscribed(now, self.spec.name, self.spec.broker, topic)
         super().lost(reason)
 
     def packet(self, first: int, data: bytearray, at: int, end: int, now: int) -> None:
@@ -316,7 +318,9 @@ class Subscriber(Client):
             if data[end - 1] > 2:
                 self.lost(f"subscription refused with 0x{data[end - 1]:02x}")
             elif self.state == "asking":
-                self.come(now)
+                self._unanswered -= 1
+                if not self._unanswered:
+                    self.come(now)
         else:
             super().packet(first, data, at, end, now)
 

@@ -341,14 +341,16 @@ def run(
 
 
 def _carry_out(crowd: Crowd, orders: Connection) -> None:
+    began = time.monotonic()
     wrong = crowd.join() or crowd.connect(crowd.publishers, 30)
+    seconds = time.monotonic() - began
     opened = {} if wrong else _connections(crowd, orders)
     settled = time.monotonic() + crowd.cell.main.settle
     while not wrong and time.monotonic() < settled:
         crowd.step(0.05)
     crowd.trace.rotate()  # what is loaded at the first time only would hold up messages later
     interested = max((client.first_beacon for client in crowd.subscribers), default=0)
-    orders.send({"event": "ready", "failure": wrong, "interested": interested})
+    orders.send({"event": "ready", "failure": wrong, "interested": interested, "seconds": seconds})
     while not orders.poll(0):
         crowd.step(0.05)
     start = orders.recv()

@@ -87,6 +87,8 @@ class Observer:
         """Pairs between which the run lets nothing pass,"""
         self.allowed_dead: set[str] = set()
         """and processes that it has killed, by their names."""
+        self.pause = SLOW
+        """s between two looks at each broker while no tree is expected to form."""
         self.use: dict[str, Use] = {}
         """What each broker has used since this was emptied,"""
         self.rss: dict[str, int] = {}
@@ -188,7 +190,16 @@ class Observer:
                 await asyncio.sleep(FAST)
                 continue
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._unsettled.wait(), SLOW)
+                await asyncio.wait_for(self._unsettled.wait(), self.pause)
+
+    async def counters(self) -> dict[str, dict[str, int]]:
+        """Return the counters of all brokers that answer, as of now, by their names."""
+        found = {}
+        for name, broker in self.lab.brokers.items():
+            view = await self._ask(broker)
+            if view is not None:
+                found[name] = dict(view["counters"])
+        return found
 
     async def _ask(self, broker: BrokerProcess) -> View | None:
         loop = asyncio.get_running_loop()

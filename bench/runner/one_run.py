@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,12 +21,13 @@ from bench.lab.brokers import KINDS
 from bench.lab.federators import Plan
 from bench.lab.lab import Lab, LabError
 from bench.lab.network import lacking
-from bench.load import packets
-from bench.runner import crowd, run_folder
+from bench.load import LoadError, packets
+from bench.load.cpu import cores, on_cores
+from bench.runner import crowd, run_folder, traffic
 from bench.runner.fault_injector import FaultInjector
 from bench.runner.observer import Observer, mean_use
 from bench.scenarios.scenario import Cell
-from bench.scenarios.workload import clients
+from bench.scenarios.workload import ClientSpec, clients, placed
 from bench.trace import TraceError, Writer
 from bench.trace.repair import repair, repairs
 
@@ -52,12 +54,15 @@ class Generator:
     ) -> None:
         """Start the process of the clients; `lab`, `cell`, `specs`, `folder` and `names` are those
         of `crowd.run`."""
+        own = _cores_of(cell)[1]
         self._conn, theirs = _fork.Pipe()
         kept = self._conn
 
         def child() -> None:
             lab.let_go()
             kept.close()
+            if own:
+                os.sched_setaffinity(0, own)
             crowd.run(lab, cell, specs, folder, names, theirs)
 
         sys.stdout.flush()
@@ -144,12 +149,13 @@ class Run:
         run_folder.write(self.folder, record)
         self.trace_folder.mkdir(parents=True, exist_ok=True)
         try:
-            self._in_lab()
+            with on_cores(_cores_of(self.cell)[0]):
+                self._in_lab()
             record["status"] = run_folder.FAILED if record["failures"] else run_folder.COMPLETE
         except UnavailableError as error:
             record["status"] = run_folder.NOT_AVAILABLE
             record["failures"].append(str(error))
-        except (RunError, LabError, TraceError, OSError, ValueError) as error:
+        except (RunError, LabError, LoadError, TraceError, OSError, ValueError) as error:
             record["status"] = run_folder.FAILED
             record["failures"].append(str(error))
         except (KeyboardInterrupt, asyncio.CancelledError):
@@ -260,7 +266,7 @@ class Run:
         ]
         run_folder.write(self.folder, record)
         try:
-            await self._load(lab, trace, observer, injector, faults, generator, spared)
+            await self._load(lab, trace, observer, injector, faults, generator, specs)
         finally:
             if failure := await asyncio.to_thread(generator.end):
                 record["failures"].append(failure)
@@ -274,7 +280,7 @@ class Run:
         injector: FaultInjector,
         faults: Any,
         generator: Generator,
-        spared: list[str],
+        specs: Sequence[ClientSpec],
     ) -> None:
         cell, record, summary = self.cell, self.record, self.record["summary"]
         rss: dict[str, dict[str, int]] = {}
@@ -290,6 +296,7 @@ class Run:
         if ready["failure"]:
             raise RunError(ready["failure"])
         record["measure_from_ns"] = time.monotonic_ns()
+        work = await self._began_workload(observer, specs, ready)
         observer.use.clear()
         observer.beside.clear()
         observer.sample()
@@ -304,6 +311,8 @@ class Run:
         try:
             await generator.hear("published", cell.duration() + 60)
             over = time.monotonic()
+            if work:
+                work.published()
             observer.sample()
             after, used = lab.totals(), mean_use(observer.use.values())
             if lab.companions:
@@ -330,6 +339,29 @@ class Run:
             self._opened(done["opened"], rss)
         if before is not None and after is not None:
             self._carried(before, after)
+        if work:
+            summary["traffic"] = await work.summary(seconds)
+
+    async def _began_workload(
+        self, observer: Observer, specs: Sequence[ClientSpec], ready: dict[str, Any]
+    ) -> traffic.Work | None:
+        """Note how its clients connected, and begin to count what brokers carry; None without a
+        workload, or where brokers cannot be asked.
+
+        `specs`: the clients; `ready`: what the generator said when all were there.
+        """
+        flow, summary = self.flow, self.record["summary"]
+        if not flow.workload:
+            return None
+        summary["sessions"] = sum(spec.number < 0 for spec in specs)
+        summary["connect_ms"] = 1000 * ready["seconds"] / len(specs)
+        if not observer.asks:
+            return None
+        # Each look costs a broker as much as many messages.
+        observer.pause = self.cell.duration() + self.cell.drain
+        names = list(observer.lab.brokers)
+        model = traffic.modelled(placed(flow, len(names), self.record["seed"]), names)
+        return traffic.Work(observer, model, await traffic.mark(observer))
 
     def _formed(self, mesh_ns: int | None, interested_ns: int) -> None:
         """Note how long federators took for their mesh: until the last way of a membership was
@@ -398,6 +430,14 @@ class Run:
                 )
             if qos == 2 and flow["duplicates"]:
                 record["findings"].append(f"{what}{flow['duplicates']} duplicates at QoS 2")
+
+
+def _cores_of(cell: Cell) -> tuple[list[int], list[int]]:
+    """The cores of the brokers, and that of the generator; none where they are not apart."""
+    there = cores()
+    if not cell.main.apart or len(there) < 2:
+        return [], []
+    return there[:-1], there[-1:]
 
 
 def _sums(totals: dict[str, Any]) -> dict[str, int]:

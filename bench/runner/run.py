@@ -149,7 +149,20 @@ def plan(arguments: argparse.Namespace) -> list[Job]:
                 )
     if not jobs:
         raise ValueError("no run is left by --only")
-    return jobs
+    return in_turn(jobs) if getattr(arguments, "in_turn", False) else jobs
+
+
+def in_turn(jobs: list[Job]) -> list[Job]:
+    """Return `jobs` in rounds: one repetition of each cell, then the next one in the opposite order
+    (A B B A), so that what drifts on the machine does not favour a cell."""
+    rounds: dict[int, list[Job]] = {}
+    for job in jobs:
+        rounds.setdefault(job.repetition, []).append(job)
+    return [
+        job
+        for number, each in sorted(rounds.items())
+        for job in (each if number % 2 else each[::-1])
+    ]
 
 
 def spellings(cell: Cell, key: str) -> set[str]:

@@ -79,6 +79,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Record], float | None], str]] = {
     "lag_p99_ms": ("generator late p99 ms", _flow("lag_p99_ms"), ".2f"),
     "small_per_s": ("small/s", _of_flow("small", "delivered_per_s"), ",.1f"),
     "large_per_s": ("large/s", _of_flow("large", "delivered_per_s"), ",.2f"),
+    "internal_error": ("links, beyond model", _summary("traffic", "internal_error"), "+.3%"),
     "network_late_ms": ("network late p99 ms", _summary("network", "late_ms", "p99"), ".3f"),
 }
 USUAL = (

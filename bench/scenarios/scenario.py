@@ -20,6 +20,9 @@ from bench.lab.brokers import KINDS
 from bench.lab.topology import WIRE_FIELDS, Topology, Wire, shown, wire_from
 from bench.scenarios import run_table
 from bench.scenarios.measures import MEASURES
+from bench.workloads import simulator
+from bench.workloads.named import named
+from bench.workloads.workload_file import WorkloadError
 from broker.config.yaml_file import ConfigError, ConfigFile, KeyPath, kind_of
 
 FOLDER = Path(__file__).parent
@@ -43,9 +46,10 @@ KEYS = (
 SHORTENED = ("parameters", "flows", "factors", "repetitions", "faults", "phases")
 """Keys that `short` may change; of factors those that it names, of parameters and flows the keys
 that it names."""
-PAPERS = ("MQTT-ST", "Overlays", "Hetero", "EMQ", "Federator", "")
+PAPERS = ("MQTT-ST", "Overlays", "Hetero", "EMQ", "Federator", "Scaling", "")
 LOCALITIES = ("even", "0", "50", "100")
 CHOICES = ("random", "turn", "all")
+STRATEGIES = simulator.NAMES
 DEEDS = (
     "kill",
     "restart",
@@ -85,6 +89,9 @@ class Parameters:
         sites).
     publishers, subscribers, topics: how many.
     choice: of topics - random, turn (by number), all (publishers in turn, subscribers everything).
+    workload: who wants which topics (`bench.workloads.named.NAMES`, or a file); a publisher each.
+        Publishers, subscribers, topics, choice and locality then say nothing.
+    strategy: where the clients of a workload connect (`bench.workloads.simulator.NAMES`).
     payload: bytes.
     qos, version: of clients.
     spread: the time between two messages differs from 1/rate by such a share at most, uniformly.
@@ -96,6 +103,7 @@ class Parameters:
     connections: so many more that are only opened.
     mix: flows that take part, joined by +.
     cpu: share of a core for each broker; 0: no limit.
+    apart: the generator has a core of its own, where there are two or more.
     settle: s between the last subscription and the first message.
     drain: s without progress until what is missing is given up.
     every: one message in so many is traced.
@@ -114,6 +122,8 @@ class Parameters:
     subscribers: int = 10
     topics: int = 1
     choice: str = "turn"
+    workload: str = ""
+    strategy: str = "load"
     payload: int = 64
     qos: int = 0
     version: int = 4
@@ -127,6 +137,7 @@ class Parameters:
     connections: int = 0
     mix: str = ""
     cpu: float = 0.0
+    apart: bool = False
     settle: float = 1.0
     drain: float = 2.0
     every: int = 1
@@ -172,6 +183,7 @@ class Parameters:
             ("broker", tuple(KINDS)),
             ("locality", LOCALITIES),
             ("choice", CHOICES),
+            ("strategy", STRATEGIES),
             ("version", (4, 5)),
         ):
             if getattr(self, name) not in allowed:
@@ -185,6 +197,8 @@ class Parameters:
             return "share needs version 5"
         if self.federated and (self.choice == "all" or self.share):
             return "federators know neither wildcards nor shared subscriptions"
+        if self.workload and (self.federated or self.share or self.publish_at or self.subscribe_at):
+            return "a workload says itself who subscribes to what, and where"
         return ""
 
     def duration(self) -> float:
@@ -583,6 +597,7 @@ def _cell(
             known = ", ".join(filter(None, own)) or "none, as there is no `flows`"
             file.fail(("factors", "mix"), f"unknown flow {unknown[0]!r}: one of {known}")
         own = {flow: own[flow] for flow in wanted}
+    _check_workloads(file, own)
     if first.brokers:
         place = place.sized(first.brokers)
     links = {key: combination[key] for key in WIRE_FIELDS if key in combination}
@@ -629,6 +644,18 @@ def _setup(
         )
     at = ("setups", name)
     return {key: _value(file, (*at, key), key, value) for key, value in setups[name].items()}
+
+
+def _check_workloads(file: ConfigFile, flows: Mapping[str, Parameters]) -> None:
+    """Fail for a workload that cannot be read, and for one beside other flows: links carry both."""
+    for flow in flows.values():
+        if flow.workload and len(flows) > 1:
+            file.fail(("flows",), "a workload can only be a load's one flow")
+        if flow.workload:
+            try:
+                named(flow.workload, 1)
+            except WorkloadError as error:
+                file.fail(("parameters", "workload"), str(error))
 
 
 def _check_hosts(file: ConfigFile, flows: Iterable[Parameters], place: Topology) -> None:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from bench.lab.topology import Topology
 from bench.scenarios.scenario import Cell, Parameters, client_site
+from bench.workloads import simulator
+from bench.workloads.named import named
+from bench.workloads.simulator import Placed
 from federator.topics import Kind
 
 PREFIX = "topic-tree"
@@ -18,7 +21,7 @@ class ClientSpec:
     """One client. host: where it sits; broker: whom it connects to; number: of the publisher in the
     run, -1: a subscriber.
 
-    topics: what a publisher publishes, in turn, or a subscriber's one filter. start: s after the
+    topics: what a publisher publishes, or a subscriber's filters. start: s after the
     beginning at which its first message is due. beacon: the topic to which a subscriber says
     regularly that it is there ("": nowhere).
     """
@@ -91,6 +94,8 @@ def clients(
     result: list[ClientSpec] = []
     publishers: list[ClientSpec] = []
     for flow_name, flow in cell.flows.items():
+        if flow.workload:
+            return _placed_clients(flow_name, flow, brokers, seed)
         source = random.Random(f"{seed}/{flow_name}")
         hosts = [host for host in topology.sites or topology.brokers if host not in spared]
         usable = [broker for broker in brokers if broker not in spared]
@@ -144,6 +149,45 @@ def clients(
                 )
             )
     return result + publishers
+
+
+def placed(flow: Parameters, brokers: int, seed: int) -> Placed:
+    """Return the clients of a flow's workload as its strategy places them, and the traffic that the
+    model expects. Raises WorkloadError if the workload's file cannot be read.
+
+    `flow`: that of a cell; `brokers`: how many; `seed`: of what is drawn.
+    """
+    return simulator.place(named(flow.workload, seed), brokers, flow.strategy, seed)
+
+
+def _placed_clients(
+    flow_name: str, flow: Parameters, brokers: Sequence[str], seed: int
+) -> list[ClientSpec]:
+    """The clients of a workload: a subscriber for each session, and a publisher for each topic.
+
+    One message of each topic is due in every 1/rate s, at a time of its own.
+    """
+    work = named(flow.workload, seed)
+    source = random.Random(f"{seed}/{flow_name}")
+    at = work.publishers_on(len(brokers), seed)
+    result = []
+    for number, sessions in enumerate(placed(flow, len(brokers), seed).clients):
+        for slot, topics in sessions:
+            broker = brokers[int(slot)]
+            names = tuple(_topic(flow_name, int(topic)) for topic in topics)
+            name = f"{flow_name or 's'}-sub-{number}-{broker}"
+            result.append(ClientSpec(name, flow_name, broker, broker, names))
+    for number, topic in enumerate(sorted(at)):
+        broker = brokers[at[topic]]
+        start = flow.begin + (source.random() / flow.rate if flow.rate else 0.0)
+        name = f"{flow_name or 'p'}-pub-{number}"
+        topics = (_topic(flow_name, topic),)
+        result.append(ClientSpec(name, flow_name, broker, broker, topics, number, start))
+    return result
+
+
+def _topic(flow_name: str, topic: int) -> str:
+    return f"{PREFIX}/{flow_name or 'placed'}/{topic:06d}"
 
 
 def matches(topic_filter: str, topic: str) -> bool:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from bench.cli import main
-from bench.placement import averages, grid, page, workload, workload_file
+from bench.placement import averages, grid, page
 from bench.spark.session import SparkMissingError, java
+from bench.workloads import workload, workload_file
 from tests.kit.placement import DATA, KEYS, load
 
 CASES = [

@@ -46,6 +46,7 @@ def test_every_experiment_is_there() -> None:
         and papers["Hetero"] == 1
         and papers["EMQ"] == 4
         and papers["Federator"] == 2
+        and papers["Scaling"] == 3
     )
 
 

@@ -101,7 +101,7 @@ def known_words() -> set[str]:
     )
     for name in ("broker/io/admin_http.py", "broker/cluster/state_view.py", *legs, *placed):
         words |= set(re.findall(r'"([a-z]+_[a-z_]+)":', read(name)))
-    for name in ("bench/placement/workload_file.py", "bench/placement/simulator.py"):
+    for name in ("bench/workloads/workload_file.py", "bench/workloads/simulator.py"):
         words |= set(re.findall(r'"([a-z]+_[a-z_]+)"', read(name)))
     return words | {column.name for column in schema.SCHEMA}
 

@@ -8,7 +8,7 @@ import math
 import re
 from typing import Any
 
-from bench.placement.workload import Workload
+from bench.workloads.workload import Workload
 from placement.clients import GAMMA, SESSIONS
 from placement.state import MOST_BROKERS
 

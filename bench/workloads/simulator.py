@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bench.placement.workload import Workload
+from bench.workloads.workload import Workload
 from placement.clients import Clients, Session
 from placement.figures import Figures
 from placement.optimum import optimum

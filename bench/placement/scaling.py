@@ -1,0 +1,269 @@
+"""What M brokers can do beside one, by the CPU time that runs of placed workloads took. Pure.
+
+A broker's **load** is its CPU time in s a second. The **capacity** R of M brokers is the rate of
+publications at which their load is a given share of a core: that of the busiest one, or the mean.
+It is read from a line through the loads of runs at several rates. S = R(M) / R(1), and S / M is the
+ratio to linear scaling. Loads are compared at the same share, as a message costs less when others
+come with it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.placement.least_squares import Fit, least_squares, line
+
+KINDS = ("aei", "aeo", "aii", "aio")
+COSTS = ("idle", "a link", "in", "out", "link in", "link out")
+"""What is fitted: the load of an idle broker, of each of its links, and s for a message of each
+kind."""
+
+OF: dict[str, Callable[[Iterable[float]], float]] = {"mean": statistics.fmean, "busiest": max}
+"""Which load counts."""
+
+MOST_ERROR = 0.005
+"""Part by which counted traffic between brokers may differ from the model's."""
+
+Traffic = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a placed workload."""
+
+    scenario: str
+    workload: str
+    strategy: str
+    brokers: int
+    repetition: int
+    rate: float
+    """publications a second of all publishers."""
+    traffic: tuple[Traffic, ...]
+    """of each broker, messages/s by `KINDS`, as it has counted them,"""
+    model: tuple[Traffic, ...]
+    """and as the model says, for one message of each topic."""
+    loads: tuple[float, ...]
+    internal_error: float | None
+    """(counted - model) / model of the traffic between brokers; None if there is none."""
+    figures: Mapping[str, float]
+    """delay_ms, rss_mb (the mean broker's), generator_cpu, lost, sessions, connect_ms (for each
+    client)."""
+
+    @property
+    def cell(self) -> tuple[str, str, int]:
+        """What it is a repetition of, at any rate."""
+        return self.workload, self.strategy, self.brokers
+
+    def load(self, of: str) -> float:
+        """The load that counts (`OF`)."""
+        return OF[of](self.loads)
+
+
+def runs(records: Iterable[Mapping[str, Any]]) -> list[Run]:
+    """Return the complete runs of placed workloads among records (run.json)."""
+    return [_run(each) for each in records if each.get("status") == "complete" and _has(each)]
+
+
+def _has(record: Mapping[str, Any]) -> bool:
+    return bool(record["summary"].get("traffic"))
+
+
+def _run(record: Mapping[str, Any]) -> Run:
+    summary = record["summary"]
+    traffic = summary["traffic"]
+    (flow,) = record["parameters"]["flows"].values()
+    (delivered,) = summary["flows"].values()
+    seconds = traffic["seconds"]
+    names = sorted(traffic["brokers"])
+
+    def four(each: Mapping[str, float], by: float) -> Traffic:
+        return each["aei"] / by, each["aeo"] / by, each["aii"] / by, each["aio"] / by
+
+    figures = {
+        "delay_ms": delivered.get("delay_mean_ms"),
+        "lost": delivered.get("lost"),
+        "rss_mb": (summary.get("broker_rss") or 0) / 1e6 or None,
+        "generator_cpu": summary.get("generator_cpu"),
+        "sessions": summary.get("sessions"),
+        "connect_ms": summary.get("connect_ms"),
+    }
+    return Run(
+        record["scenario"],
+        flow["workload"],
+        flow["strategy"],
+        len(names),
+        record["repetition"],
+        sum(each["aei"] for each in traffic["brokers"].values()) / seconds,
+        tuple(four(traffic["brokers"][name], seconds) for name in names),
+        tuple(four(traffic["model"][name], 1) for name in names),
+        tuple(traffic["brokers"][name]["cpu"] for name in names),
+        traffic["internal_error"],
+        {name: float(value) for name, value in figures.items() if value is not None},
+    )
+
+
+def known(traffic: Traffic, brokers: int) -> tuple[float, ...]:
+    """Return what a broker's load is fitted by, in the order of `COSTS`.
+
+    `traffic`: of the broker; `brokers`: how many there are, all linked to each other.
+    """
+    return 1.0, float(brokers - 1), *traffic
+
+
+def costs(found: Sequence[Run]) -> Fit:
+    """Return the costs (`COSTS`) that explain the loads of all brokers of all runs best. Raises
+    ValueError if these runs cannot tell them apart."""
+    rows = [known(traffic, run.brokers) for run in found for traffic in run.traffic]
+    return least_squares(rows, [load for run in found for load in run.loads])
+
+
+def usual_share(found: Sequence[Run]) -> float:
+    """Return the load at which to compare: the mean load of a lone broker, to three places. Raises
+    ValueError if no run has only one."""
+    alone = [run.load("mean") for run in found if run.brokers == 1]
+    if not alone:
+        raise ValueError("no run has one broker, with which others are compared")
+    return round(statistics.fmean(alone), 3)
+
+
+def capacity(found: Sequence[Run], share: float, of: str) -> float | None:
+    """Return the publications a second at which the load is `share`; None if the runs, all of one
+    cell, have one rate only, or cost nothing.
+
+    `found`: the runs; `share`: of a core; `of`: which load counts (`OF`).
+    """
+    through = line([(run.rate, run.load(of)) for run in found])
+    if through is None or through[1] <= 0:
+        return None
+    return (share - through[0]) / through[1]
+
+
+def fitted_capacity(run: Run, fit: Fit, share: float, of: str) -> float | None:
+    """Return the same by fitted costs and the model's traffic; None if they say nothing.
+
+    `run`: any of the cell; `fit`: what `costs` returned; `share`: of a core; `of`: which load
+    counts.
+    """
+    idle = fit.value(known((0, 0, 0, 0), run.brokers))
+    each = OF[of](fit.value(known(traffic, run.brokers)) - idle for traffic in run.model)
+    topics = sum(traffic[0] for traffic in run.model)
+    return (share - idle) / each * topics if each > 0 else None
+
+
+def counted_ratio(run: Run, of: str) -> float:
+    """Return the ratio to linear scaling if every message, in or out, from or to whomever, cost the
+    same. `run`: any of the cell; `of`: which load counts."""
+    needed = sum(traffic[0] + traffic[1] for traffic in run.model) / run.brokers
+    return needed / OF[of](sum(traffic) for traffic in run.model)
+
+
+def saturation(fit: Fit, kind: str, other: float) -> float:
+    """Return the messages/s in (`kind` aei) or out (aeo) at which a lone broker has a whole core to
+    do, by the fitted costs. `fit`: what `costs` returned; `other`: messages/s of the other kind."""
+    place = KINDS.index(kind)
+    besides = [0.0, 0.0, 0.0, 0.0]
+    besides[1 - place] = other
+    rest = fit.value((1.0, 0.0, *besides))
+    return (1 - rest) / fit.coefficients[2 + place]
+
+
+MEASURES = (
+    "rate_mean",
+    "rate_busiest",
+    "ratio_mean",
+    "ratio_busiest",
+    "fitted_mean",
+    "fitted_busiest",
+    "counted_mean",
+    "counted_busiest",
+    "beside_mean",
+    "beside_busiest",
+    "internal_error",
+    "generator_cpu",
+)
+"""Numbers of a row of figures 2 and 22, for each cell and repetition."""
+
+RESOURCES = ("load", "internal_per_s", "rss_mb", "delay_ms", "sessions", "connect_ms")
+"""Numbers of a row of figure 23, for each cell and repetition, at the highest rate."""
+
+FIGURES = {"pairs": "2", "social": "22", "social-100": "22"}
+"""Workloads -> the figure that they are for."""
+ISLANDS = "islands"
+"""The workload of brokers that share the machine, but no message."""
+RESOURCES_FIGURE = "23"
+
+
+def rows(found: Sequence[Run], fit: Fit, share: float) -> list[dict[str, Any]]:
+    """Return rows with `figure`, `curve` (the strategy), `x` (brokers), `seed` (the repetition),
+    and `MEASURES` or `RESOURCES`.
+
+    `found`: all runs; `fit`: what `costs` returned; `share`: of a core, at which capacities are
+    compared.
+    """
+    result = []
+    for repetition in sorted({run.repetition for run in found}):
+        same = [run for run in found if run.repetition == repetition]
+        islands = [run for run in same if run.workload == ISLANDS]
+        for workload, figure in FIGURES.items():
+            mine = [run for run in same if run.workload == workload]
+            alone = [run for run in mine if run.brokers == 1]
+            curves = dict.fromkeys(run.strategy for run in mine)
+            for curve in [*curves, ISLANDS] if figure == "22" and mine else curves:
+                for brokers in sorted({run.brokers for run in mine}):
+                    # A lone broker is the same whatever the strategy.
+                    cell = alone
+                    if brokers > 1:
+                        cell = _of(islands if curve == ISLANDS else mine, curve, brokers)
+                    if not cell:
+                        continue
+                    key = {"curve": curve, "x": float(brokers), "seed": repetition}
+                    beside = _of(islands, ISLANDS, brokers) if figure == "22" else []
+                    row = _scaling_row(cell, alone, beside, fit, share)
+                    result.append({"figure": figure, **key, **row})
+                    if figure == "22":
+                        result.append({"figure": RESOURCES_FIGURE, **key, **_resources_row(cell)})
+    return result
+
+
+def _of(found: Iterable[Run], strategy: str, brokers: int) -> list[Run]:
+    return [
+        run for run in found if strategy in (run.strategy, run.workload) and run.brokers == brokers
+    ]
+
+
+def _scaling_row(
+    cell: Sequence[Run], alone: Sequence[Run], islands: Sequence[Run], fit: Fit, share: float
+) -> dict[str, float | None]:
+    """The `MEASURES` of a cell beside those of a lone broker, and of as many that share the machine
+    only (`islands`)."""
+    brokers = cell[0].brokers
+    row: dict[str, float | None] = {}
+    for of in OF:
+        rate = capacity(cell, share, of)
+        single = capacity(alone, share, of)
+        row[f"rate_{of}"] = rate
+        row[f"ratio_{of}"] = rate / single / brokers if rate and single else None
+        fitted = fitted_capacity(cell[0], fit, share, of)
+        one = fitted_capacity(alone[0], fit, share, of) if alone else None
+        row[f"fitted_{of}"] = fitted / one / brokers if fitted and one else None
+        row[f"counted_{of}"] = counted_ratio(cell[0], of)
+        linear = capacity(islands, share, of)
+        row[f"beside_{of}"] = rate / linear if rate and linear else None
+    errors = [abs(run.internal_error) for run in cell if run.internal_error is not None]
+    row["internal_error"] = max(errors, default=None)
+    row["generator_cpu"] = max(run.figures.get("generator_cpu", 0.0) for run in cell)
+    return row
+
+
+def _resources_row(cell: Sequence[Run]) -> dict[str, float | None]:
+    """The `RESOURCES` of the run with the highest rate."""
+    run = max(cell, key=lambda each: each.rate)
+    internal = sum(traffic[2] for traffic in run.traffic)
+    return {
+        "load": run.load("mean"),
+        "internal_per_s": internal,
+        **{name: run.figures.get(name) for name in RESOURCES[2:]},
+    }

@@ -1,0 +1,277 @@
+"""The page of measured scaling: figures 2 to 4, 22 and 23 beside the paper's. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from bench.placement import scaling
+from bench.placement.averages import Point
+from bench.placement.least_squares import Fit
+from bench.placement.page import wrapped
+from bench.placement.scaling import MOST_ERROR, OF, Run
+from bench.spark.means import Mean
+
+Means = Mapping[Point, Mapping[str, Mean]]
+
+OTHER_RATE = 2000.0
+"""messages/s of the other kind in figures 3 and 4."""
+
+
+class Claim(NamedTuple):
+    """A statement, the paper's or a target of ours."""
+
+    statement: str
+    wanted: str
+    figure: str
+    strategy: str
+    brokers: int
+    measure: str
+    least: float
+    most: float
+
+
+CLAIMS = (
+    Claim("Figure 22, four random brokers", ".67", "22", "random", 4, "ratio_mean", 0.62, 0.72),
+    Claim("Figure 22, four brokers, greedy", ".95", "22", "paper", 4, "ratio_mean", 0.90, 1.0),
+    Claim("Four brokers, load", "≥ .95", "22", "load", 4, "ratio_mean", 0.95, 9),
+    Claim("Eight brokers, load", "≥ .85", "22", "load", 8, "ratio_mean", 0.85, 9),
+    Claim("Figure 2, four random brokers", "about half", "2", "random", 4, "ratio_mean", 0.4, 0.65),
+)
+"""What can be judged by one number; by the mean load."""
+
+NEAR = 0.08
+"""How far a measured ratio at random brokers may be from the fitted one."""
+
+
+def page(found: Means, fit: Fit, runs: Sequence[Run], share: float, command: str) -> Iterator[str]:
+    """Return the lines of the page.
+
+    `found`: the means of `scaling.rows`; `fit`: the costs; `runs`: all of them; `share`: of a core,
+    at which capacities were compared; `command`: what made the runs.
+    """
+    yield "# What several brokers do beside one, measured"
+    yield ""
+    yield f"    {command}"
+    yield ""
+    yield from _about(runs, share)
+    yield "## What the paper says, what was wanted, and what was found"
+    yield ""
+    yield "| statement | wanted | found | met |"
+    yield "|---|---|---|---|"
+    yield from _claims(found, runs)
+    for figure, title in (
+        ("22", "Figure 22: 1,000 topics, 100 clients with ten each"),
+        ("2", "Figure 2: 1,000 topics with a publisher and a client each"),
+    ):
+        yield ""
+        yield f"## {title}"
+        yield ""
+        yield from _scaling_table(found, figure)
+    yield ""
+    yield from _costs(fit, runs)
+    yield ""
+    yield from _resources(found)
+    yield ""
+    yield from _traffic(runs)
+
+
+def _about(runs: Sequence[Run], share: float) -> Iterator[str]:
+    rounds = len({run.repetition for run in runs})
+    yield from wrapped(
+        "Detti et al., *Sub-linear Scalability of MQTT Clusters in Topic-based Publish-subscribe "
+        f"Applications*, with brokers of mqttree on one machine: {len(runs)} runs in {rounds} "
+        "rounds. ± is half of the 95 % interval over rounds."
+    )
+    yield ""
+    yield from wrapped(
+        "The paper raises the rate until the mean delay is 2 ms (figure 2) or 10 ms (figure 22). "
+        "Several brokers on two cores have no such limit of their own. Here it is CPU time: R(M) "
+        f"is the rate at which brokers use {share:g} of a core each, the mean broker or the "
+        "busiest one, on a line through the loads at two rates. S(M) = R(M) / R(1), and the ratio "
+        "to linear scaling is S(M) / M."
+    )
+    yield ""
+    yield "* *measured*: by the CPU clocks of the brokers;"
+    yield "* *beside islands*: R(M) / R of M brokers on this machine that have nothing in common;"
+    yield "* *fitted*: by the traffic that the model says, and the costs below;"
+    yield "* *counted*: by that traffic, if all messages cost the same."
+    yield ""
+    yield from wrapped(
+        "On one machine a broker that sends to another one pays for what TCP does at the receiver, "
+        "too; brokers share caches, and wait for each other, so that several messages are there "
+        "when a broker's turn comes. *Islands* show what that does: 2, 4 or 8 brokers, each with "
+        "its own part of topics and clients, so that no message crosses a link. Publishers send at "
+        "even intervals, each from a moment of its own, where the paper's send by a Poisson "
+        "process. Routing is by topic, in a full mesh, so that a message crosses one link to each "
+        "broker that wants it, as the model says. With `--routing interest` messages follow the "
+        "tree, and brokers also carry what passes through."
+    )
+    yield ""
+
+
+def _claims(found: Means, runs: Sequence[Run]) -> Iterator[str]:
+    for claim in CLAIMS:
+        each = _mean(found, claim.figure, claim.strategy, claim.brokers, claim.measure)
+        word = "-" if each is None else "yes" if claim.least <= each.mean <= claim.most else "no"
+        yield f"| {claim.statement} | {claim.wanted} | {_text(each, '.3f')} | {word} |"
+    for brokers in sorted({run.brokers for run in runs if run.brokers > 1}):
+        for of in OF:
+            pair = [
+                _mean(found, "22", "random", brokers, f"{kind}_{of}")
+                for kind in ("ratio", "fitted")
+            ]
+            if pair[0] is None or pair[1] is None:
+                continue
+            apart = abs(pair[0].mean - pair[1].mean)
+            word = "yes" if apart <= NEAR else "no"
+            yield (
+                f"| {brokers} random brokers: measured near the fit, {_NAMES[of]} | "
+                f"within {NEAR} | {apart:.3f} apart | {word} |"
+            )
+    errors = [abs(run.internal_error) for run in runs if run.internal_error is not None]
+    if errors:
+        exact = sum(error <= MOST_ERROR for error in errors)
+        word = "yes" if exact == len(errors) else "no"
+        yield (
+            f"| Counted traffic between brokers is the model's | within {MOST_ERROR:.1%} | "
+            f"{exact} of {len(errors)} runs, at most {max(errors):.3%} apart | {word} |"
+        )
+
+
+_NAMES = {"mean": "by the mean broker", "busiest": "by the busiest broker"}
+
+
+def _scaling_table(found: Means, figure: str) -> Iterator[str]:
+    points = [(curve, x) for key, curve, x in found if key == figure]
+    if not points:
+        yield "There are no runs of it."
+        return
+    strategies = [
+        each
+        for each in ("random", "paper", "load", scaling.ISLANDS)
+        if any(each == curve for curve, _ in points)
+    ]
+    for number, of in enumerate(OF):
+        if number:
+            yield ""
+        yield f"{_NAMES[of].capitalize()}:"
+        yield ""
+        heads = ("R, publications/s", "S", *_COLUMNS.values())
+        yield f"| brokers | strategy | {' | '.join(heads)} |"
+        yield "|---" * (len(heads) + 2) + "|"
+        for x in sorted({x for _, x in points}):
+            for strategy in strategies:
+                if x == 1 and strategy != strategies[0]:
+                    continue
+                values = found.get((figure, strategy, x), {})
+                rate, ratio = values.get(f"rate_{of}"), values.get(f"ratio_{of}")
+                cells = [_text(rate, ",.0f"), _text(ratio, ".2f", x)]
+                cells += [_text(values.get(f"{kind}_{of}"), ".3f") for kind in _COLUMNS]
+                name = strategy if x > 1 else "any"
+                yield f"| {x:g} | {name} | {' | '.join(cells)} |"
+
+
+_COLUMNS = {
+    "ratio": "S/M measured",
+    "beside": "beside islands",
+    "fitted": "fitted",
+    "counted": "counted",
+}
+
+
+def _costs(fit: Fit, runs: Sequence[Run]) -> Iterator[str]:
+    yield "## Figures 3 and 4: what messages cost"
+    yield ""
+    loads = sum(run.brokers for run in runs)
+    yield from wrapped(
+        f"Least squares over {loads} loads of brokers, of all runs: load = idle + a link x links + "
+        f"in x Aei + out x Aeo + link in x Aii + link out x Aio; R² = {fit.r2:.4f}."
+    )
+    yield ""
+    yield "| what | cost |"
+    yield "|---|---|"
+    for number, (name, value, half) in enumerate(
+        zip(scaling.COSTS, fit.coefficients, fit.halves, strict=True)
+    ):
+        if number < 2:
+            yield f"| {name} | {value * 1e3:.2f} ± {half * 1e3:.2f} ms a second |"
+        else:
+            yield f"| a message {name} | {value * 1e6:.1f} ± {half * 1e6:.1f} us |"
+    yield ""
+    into, out = fit.coefficients[2], fit.coefficients[3]
+    if out > 0:
+        yield from wrapped(
+            f"A message in costs {into / out:.2f} times one out; VerneMQ's figures 3 and 4 say 3 "
+            "by their captions, 1.5 by their footnotes."
+        )
+        yield ""
+    if min(into, out) <= 0:
+        return
+    yield from wrapped(
+        "Figure 3: VerneMQ's delay rises steeply from 6,000 messages/s in, with 2,000/s out. By "
+        "these costs one of our brokers has a whole core to do with "
+        f"{scaling.saturation(fit, 'aei', OTHER_RATE):,.0f}/s in. Figure 4: VerneMQ's delay rises "
+        "from 14,000/s out, with 2,000/s in; ours has a core to do with "
+        f"{scaling.saturation(fit, 'aeo', OTHER_RATE):,.0f}/s out. Both are extrapolated from the "
+        "loads of these runs; with more to do, a broker takes several messages at a time, and "
+        "each costs less."
+    )
+
+
+def _resources(found: Means) -> Iterator[str]:
+    yield "## Figure 23: what brokers use at the same rate"
+    yield ""
+    points = sorted((x, curve) for key, curve, x in found if key == scaling.RESOURCES_FIGURE)
+    if not points:
+        yield "There are no runs of it."
+        return
+    yield from wrapped(
+        "At the higher one of the two rates. The paper has four brokers, 35 messages/s of each of "
+        "1,000 publishers: greedy has less CPU load and traffic than random, 20 MB more memory on "
+        "500, and takes 3.5 ms to connect a session."
+    )
+    yield ""
+    yield (
+        "| brokers | strategy | load of a broker | messages/s between brokers | RSS MB a broker | "
+        "mean delay ms | subscribers' sessions | ms to connect a client |"
+    )
+    yield "|---|---|---|---|---|---|---|---|"
+    forms = (".4f", ",.0f", ",.1f", ".2f", ",.0f", ".2f")
+    for x, curve in points:
+        if x == 1 and curve != "random":
+            continue
+        cells = [
+            _text(_mean(found, scaling.RESOURCES_FIGURE, curve, x, name), form)
+            for name, form in zip(scaling.RESOURCES, forms, strict=True)
+        ]
+        yield f"| {x:g} | {curve if x > 1 else 'any'} | {' | '.join(cells)} |"
+
+
+def _traffic(runs: Sequence[Run]) -> Iterator[str]:
+    yield "## Traffic between brokers, counted and by the model"
+    yield ""
+    yield "| workload | brokers | strategy | runs | largest difference | generator's CPU at most |"
+    yield "|---|---|---|---|---|---|"
+    for cell in dict.fromkeys(run.cell for run in runs if run.brokers > 1):
+        mine = [run for run in runs if run.cell == cell]
+        worst = max((abs(run.internal_error or 0.0), run.internal_error or 0.0) for run in mine)[1]
+        generator = max(run.figures.get("generator_cpu", 0.0) for run in mine)
+        workload, strategy, brokers = cell
+        yield (
+            f"| {workload} | {brokers} | {strategy} | {len(mine)} | {worst:+.3%} | "
+            f"{generator:.2f} |"
+        )
+
+
+def _mean(found: Means, figure: str, strategy: str, x: float, measure: str) -> Mean | None:
+    return found.get((figure, strategy, float(x)), {}).get(measure)
+
+
+def _text(each: Mean | None, form: str, by: float = 1) -> str:
+    """A mean, and half of its interval if there is one; both times `by`."""
+    if each is None:
+        return "-"
+    if not each.half:
+        return format(each.mean * by, form)
+    return f"{format(each.mean * by, form)} ± {format(each.half * by, form)}"

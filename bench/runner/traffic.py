@@ -1,0 +1,127 @@
+"""What the brokers of a placed workload have carried in a run, by their own counters, beside what
+the model of placement expects; and the CPU time that they took for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bench.load import LoadError
+from bench.load.cpu import CpuMeter
+from bench.runner.observer import Observer
+from bench.workloads.simulator import Placed
+
+KINDS = {
+    "aei": "published",
+    "aeo": "delivered",
+    "aii": "received_link",
+    "aio": "forwarded",
+}
+"""Traffic of a broker in the words of the model -> its counter: from publishers, to subscribers,
+from brokers, to brokers. The last two have what it passes on for others, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What each broker had counted at a time (s, monotonic), and the s of CPU that it had used; by
+    its name."""
+
+    at: float
+    counters: Mapping[str, Mapping[str, int]]
+    cpu: Mapping[str, float]
+
+
+async def mark(observer: Observer) -> Mark:
+    """Ask all brokers of an `observer` now. Raises LoadError when one of them does not answer."""
+    counters = await observer.counters()
+    # Behind the answers, which take CPU time as well.
+    at, cpu = time.monotonic(), used(observer)
+    if missing := cpu.keys() - counters.keys():
+        raise LoadError(f"{min(missing)} does not tell its counters")
+    return Mark(at, counters, cpu)
+
+
+def used(observer: Observer) -> dict[str, float]:
+    """Return the s of CPU that each broker has used so far. Raises LoadError when one is gone."""
+    found = {}
+    for name, broker in observer.lab.brokers.items():
+        if broker.process is None:
+            raise LoadError(f"{name} does not run")
+        found[name] = CpuMeter(broker.process.pid).read()
+    return found
+
+
+def carried(
+    before: Mark, after: Mark, cpu: Mapping[str, float], seconds: float
+) -> dict[str, dict[str, float]]:
+    """Return what each broker did in a run: messages of each kind, and shares of a core.
+
+    `before`, `after`: the run began, and all messages had arrived; `cpu`: the s of CPU that each
+    broker had used when the last message was published; `seconds`: from `before` until then.
+    """
+    result: dict[str, dict[str, float]] = {}
+    for name, counters in after.counters.items():
+        earlier = before.counters.get(name, {})
+        result[name] = {
+            kind: counters.get(counter, 0) - earlier.get(counter, 0)
+            for kind, counter in KINDS.items()
+        }
+        result[name]["cpu"] = (cpu[name] - before.cpu[name]) / seconds
+    return result
+
+
+def modelled(placed: Placed, names: list[str]) -> dict[str, dict[str, float]]:
+    """Return what each broker carries for one message of each topic, as `carried` has it.
+
+    `placed`: a workload; `names`: of its brokers, in order.
+    """
+    row = placed.row()
+    return {name: {kind: row[kind][number] for kind in KINDS} for number, name in enumerate(names)}
+
+
+def summary(
+    brokers: Mapping[str, Mapping[str, Any]],
+    model: Mapping[str, Mapping[str, float]],
+    seconds: float,
+) -> dict[str, Any]:
+    """Return what run.json says of a placed workload.
+
+    `brokers`: what `carried` returned; `model`: what `modelled` did; `seconds`: of the load.
+    """
+    sums = {kind: sum(each[kind] for each in brokers.values()) for kind in KINDS}
+    published = sum(each["aei"] for each in model.values())
+    rounds = sums["aei"] / published if published else 0.0
+    internal = sum(each["aii"] for each in model.values()) * rounds
+    return {
+        "brokers": brokers,
+        "model": model,
+        "rounds": rounds,
+        "seconds": seconds,
+        "internal": sums["aii"],
+        "internal_model": internal,
+        "internal_error": (sums["aii"] - internal) / internal if internal else None,
+    }
+
+
+class Work:
+    """A placed workload while it is published."""
+
+    def __init__(
+        self, observer: Observer, model: Mapping[str, Mapping[str, float]], before: Mark
+    ) -> None:
+        """`observer`: of its brokers; `model`: what `modelled` returned; `before`: it begins."""
+        self._observer, self._model, self._before = observer, model, before
+        self._over, self._used = before.at, before.cpu
+
+    def published(self) -> None:
+        """Note the CPU time now that all is published. Raises LoadError when a broker is gone."""
+        self._over, self._used = time.monotonic(), used(self._observer)
+
+    async def summary(self, seconds: float) -> dict[str, Any]:
+        """Return what run.json says, now that all has arrived; `seconds`: that publishing took.
+        Raises LoadError when a broker does not answer."""
+        after = await mark(self._observer)
+        brokers = carried(self._before, after, self._used, self._over - self._before.at)
+        return summary(brokers, self._model, seconds)
