@@ -21,6 +21,9 @@ COSTS = ("idle", "a link", "in", "out", "link in", "link out")
 """What is fitted: the load of an idle broker, of each of its links, and s for a message of each
 kind."""
 
+FULL_MESH = "topic"
+"""The routing mode whose messages cross one link each; others are beside it."""
+
 OF: dict[str, Callable[[Iterable[float]], float]] = {"mean": statistics.fmean, "busiest": max}
 """Which load counts."""
 
@@ -41,6 +44,7 @@ class Run:
     repetition: int
     rate: float
     """publications a second of all publishers."""
+    routing: str
     traffic: tuple[Traffic, ...]
     """of each broker, messages/s by `KINDS`, as it has counted them,"""
     model: tuple[Traffic, ...]
@@ -53,9 +57,9 @@ class Run:
     client)."""
 
     @property
-    def cell(self) -> tuple[str, str, int]:
+    def cell(self) -> tuple[str, str, int, str]:
         """What it is a repetition of, at any rate."""
-        return self.workload, self.strategy, self.brokers
+        return self.workload, self.strategy, self.brokers, self.routing
 
     def load(self, of: str) -> float:
         """The load that counts (`OF`)."""
@@ -97,6 +101,7 @@ def _run(record: Mapping[str, Any]) -> Run:
         len(names),
         record["repetition"],
         sum(each["aei"] for each in traffic["brokers"].values()) / seconds,
+        record["routing"],
         tuple(four(traffic["brokers"][name], seconds) for name in names),
         tuple(four(traffic["model"][name], 1) for name in names),
         tuple(traffic["brokers"][name]["cpu"] for name in names),
@@ -205,7 +210,7 @@ def rows(found: Sequence[Run], fit: Fit, share: float) -> list[dict[str, Any]]:
     """
     result = []
     for repetition in sorted({run.repetition for run in found}):
-        same = [run for run in found if run.repetition == repetition]
+        same = [run for run in found if run.repetition == repetition and run.routing == FULL_MESH]
         islands = [run for run in same if run.workload == ISLANDS]
         for workload, figure in FIGURES.items():
             mine = [run for run in same if run.workload == workload]

@@ -251,15 +251,23 @@ def _resources(found: Means) -> Iterator[str]:
 def _traffic(runs: Sequence[Run]) -> Iterator[str]:
     yield "## Traffic between brokers, counted and by the model"
     yield ""
-    yield "| workload | brokers | strategy | runs | largest difference | generator's CPU at most |"
-    yield "|---|---|---|---|---|---|"
+    yield from wrapped(
+        "With routing by interest the model is that of the spanning tree which the brokers had."
+    )
+    yield ""
+    yield (
+        "| workload | brokers | strategy | routing | runs | messages between brokers for one of "
+        "each topic | largest difference | generator's CPU at most |"
+    )
+    yield "|---" * 8 + "|"
     for cell in dict.fromkeys(run.cell for run in runs if run.brokers > 1):
         mine = [run for run in runs if run.cell == cell]
         worst = max((abs(run.internal_error or 0.0), run.internal_error or 0.0) for run in mine)[1]
         generator = max(run.figures.get("generator_cpu", 0.0) for run in mine)
-        workload, strategy, brokers = cell
+        workload, strategy, brokers, routing = cell
         yield (
-            f"| {workload} | {brokers} | {strategy} | {len(mine)} | {worst:+.3%} | "
+            f"| {workload} | {brokers} | {strategy} | {routing} | {len(mine)} | "
+            f"{sum(each[2] for each in mine[0].model):,.0f} | {worst:+.3%} | "
             f"{generator:.2f} |"
         )
 

@@ -192,13 +192,13 @@ class Observer:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._unsettled.wait(), self.pause)
 
-    async def counters(self) -> dict[str, dict[str, int]]:
-        """Return the counters of all brokers that answer, as of now, by their names."""
+    async def ask_all(self) -> dict[str, View]:
+        """Return what all brokers that answer say now, by their names."""
         found = {}
         for name, broker in self.lab.brokers.items():
             view = await self._ask(broker)
             if view is not None:
-                found[name] = dict(view["counters"])
+                found[name] = view
         return found
 
     async def _ask(self, broker: BrokerProcess) -> View | None:

@@ -360,7 +360,10 @@ class Run:
         # Each look costs a broker as much as many messages.
         observer.pause = self.cell.duration() + self.cell.drain
         names = list(observer.lab.brokers)
-        model = traffic.modelled(placed(flow, len(names), self.record["seed"]), names)
+        views = await traffic.meshed(observer)
+        parents = traffic.parents_of(views, names) if self.kind.routing == "interest" else []
+        work = placed(flow, len(names), self.record["seed"])
+        model = traffic.modelled(work, names, parents)
         return traffic.Work(observer, model, await traffic.mark(observer))
 
     def _formed(self, mesh_ns: int | None, interested_ns: int) -> None:

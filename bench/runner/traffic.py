@@ -3,14 +3,17 @@ the model of placement expects; and the CPU time that they took for it."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.lab.agreement import View, agreed
 from bench.load import LoadError
 from bench.load.cpu import CpuMeter
 from bench.runner.observer import Observer
+from bench.workloads import trees
 from bench.workloads.simulator import Placed
 
 KINDS = {
@@ -21,6 +24,10 @@ KINDS = {
 }
 """Traffic of a broker in the words of the model -> its counter: from publishers, to subscribers,
 from brokers, to brokers. The last two have what it passes on for others, too."""
+
+
+MESH_SECONDS = 30.0
+MESH_PAUSE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +42,25 @@ class Mark:
 
 async def mark(observer: Observer) -> Mark:
     """Ask all brokers of an `observer` now. Raises LoadError when one of them does not answer."""
-    counters = await observer.counters()
+    counters = {name: view["counters"] for name, view in (await observer.ask_all()).items()}
     # Behind the answers, which take CPU time as well.
     at, cpu = time.monotonic(), used(observer)
     if missing := cpu.keys() - counters.keys():
         raise LoadError(f"{min(missing)} does not tell its counters")
     return Mark(at, counters, cpu)
+
+
+async def meshed(observer: Observer) -> dict[str, View]:
+    """Return what the brokers of an `observer` say once each of them is linked to all others, which
+    takes longer than a tree does. Raises LoadError if they are not after a while."""
+    end = time.monotonic() + MESH_SECONDS
+    while True:
+        views = await observer.ask_all()
+        if agreed([views.get(name) for name in observer.lab.brokers]):
+            return views
+        if time.monotonic() > end:
+            raise LoadError(f"not all brokers have linked to each other in {MESH_SECONDS:g} s")
+        await asyncio.sleep(MESH_PAUSE)
 
 
 def used(observer: Observer) -> dict[str, float]:
@@ -72,13 +92,27 @@ def carried(
     return result
 
 
-def modelled(placed: Placed, names: list[str]) -> dict[str, dict[str, float]]:
+def modelled(
+    placed: Placed, names: Sequence[str], parents: Sequence[int] = ()
+) -> dict[str, dict[str, float]]:
     """Return what each broker carries for one message of each topic, as `carried` has it.
 
-    `placed`: a workload; `names`: of its brokers, in order.
+    `placed`: a workload; `names`: of its brokers, in order; `parents`: of each of these, if
+    messages follow a tree (else each broker that wants one gets it from the publisher's).
     """
     row = placed.row()
+    if parents:
+        row["aii"], row["aio"] = trees.carried(parents, placed.published, placed.wanted())
     return {name: {kind: row[kind][number] for kind in KINDS} for number, name in enumerate(names)}
+
+
+def parents_of(views: Mapping[str, View], names: Sequence[str]) -> list[int]:
+    """Return the place of each broker's parent on the tree, -1 of its root.
+
+    `views`: what brokers say, by their names; `names`: of all, in order.
+    """
+    places = {views[name]["id"]: number for number, name in enumerate(names)}
+    return [places.get(views[name]["parent"], -1) for name in names]
 
 
 def summary(

@@ -30,6 +30,17 @@ class Placed:
     figures: Figures
     sessions: int
     clients: list[list[Session]]
+    published: dict[int, int]
+    """topic -> broker of its publisher; empty where publishers came last."""
+
+    def wanted(self) -> dict[int, set[int]]:
+        """Return the brokers with subscribers of each topic."""
+        found: dict[int, set[int]] = {}
+        for sessions in self.clients:
+            for broker, topics in sessions:
+                for topic in topics:
+                    found.setdefault(int(topic), set()).add(int(broker))
+        return found
 
     def row(self) -> dict[str, Any]:
         """Return the figures as files of known results have them."""
@@ -131,7 +142,8 @@ def place(
             found.append(clients.join(name, map(str, topics), most))
     if subscribers_first:
         _publish_last(placement, work)
-    return Placed(placement.figures(), clients.sessions, found)
+    at = {} if subscribers_first else work.publishers_on(brokers, seed)
+    return Placed(placement.figures(), clients.sessions, found, at)
 
 
 def _given(work: Workload, brokers: int, strategy: str, seed: int) -> list[list[Session]] | None:

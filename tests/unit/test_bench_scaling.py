@@ -22,7 +22,7 @@ from bench.runner.run import Job, in_turn
 from bench.scenarios import scenario
 from bench.scenarios.scenario import Cell, Parameters
 from bench.scenarios.workload import clients, placed
-from bench.workloads import simulator
+from bench.workloads import simulator, trees
 from bench.workloads.named import NAMES, named
 from bench.workloads.workload_file import WorkloadError
 from tests.kit.placement import load
@@ -160,6 +160,32 @@ def test_what_brokers_carried_is_the_difference_of_their_counters() -> None:
     assert found == {"b0": {"aei": 10, "aeo": 10, "aii": 10, "aio": 10, "cpu": 0.25}}
 
 
+@pytest.mark.parametrize(
+    ("parents", "into", "out"),
+    [
+        ([-1, 0, 0], [1, 2, 1], [3, 0, 1]),
+        ([-1, 0, 1], [0, 2, 1], [1, 1, 1]),
+        ([1, -1, 1], [0, 2, 1], [1, 1, 1]),
+    ],
+)
+def test_a_message_crosses_each_link_of_its_way_on_the_tree_once(
+    parents: list[int], into: list[int], out: list[int]
+) -> None:
+    wanted = {0: {0, 1, 2}, 1: {1}, 2: {1}, 3: set()}
+    assert trees.carried(parents, {0: 0, 1: 1, 2: 2, 3: 0}, wanted) == (into, out)
+
+
+def test_on_a_star_around_the_publishers_a_tree_is_the_full_mesh() -> None:
+    found = placed(Parameters(workload="across", strategy="random"), 2, 1)
+    assert traffic.modelled(found, ["b0", "b1"], [-1, 0]) == traffic.modelled(found, ["b0", "b1"])
+
+
+@pytest.mark.parametrize("parents", [[1, 0], [-1, -1]])
+def test_what_is_no_tree_is_refused(parents: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"circle|one tree"):
+        trees.carried(parents, {0: 0}, {0: [1]})
+
+
 def test_counted_traffic_is_set_beside_the_models() -> None:
     here = Parameters(workload="across", strategy="random")
     model = traffic.modelled(placed(here, 2, 1), ["b0", "b1"])
@@ -191,6 +217,7 @@ def record(scenario_name: str, workload: str, strategy: str, brokers: int, **mor
         "scenario": scenario_name,
         "status": "complete",
         "repetition": repetition,
+        "routing": "topic",
         "parameters": {"flows": {"": {"workload": workload, "strategy": strategy}}},
         "summary": {
             "traffic": traffic.summary(carried, model, seconds),
