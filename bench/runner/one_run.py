@@ -21,6 +21,7 @@ from bench.lab.brokers import KINDS
 from bench.lab.federators import Plan
 from bench.lab.lab import Lab, LabError
 from bench.lab.network import lacking
+from bench.lab.priority import prefer
 from bench.load import LoadError, packets
 from bench.load.cpu import cores, on_cores
 from bench.runner import crowd, run_folder, traffic
@@ -54,7 +55,7 @@ class Generator:
     ) -> None:
         """Start the process of the clients; `lab`, `cell`, `specs`, `folder` and `names` are those
         of `crowd.run`."""
-        own = _cores_of(cell)[1]
+        own, apart = _cores_of(cell)[1], cell.main.apart
         self._conn, theirs = _fork.Pipe()
         kept = self._conn
 
@@ -63,6 +64,9 @@ class Generator:
             kept.close()
             if own:
                 os.sched_setaffinity(0, own)
+            if apart:
+                os.setsid()
+                prefer(os.getpid())
             crowd.run(lab, cell, specs, folder, names, theirs)
 
         sys.stdout.flush()
@@ -206,6 +210,10 @@ class Run:
                 if "not yet" in str(error):
                     raise UnavailableError(str(error)) from None
                 raise
+            if self.flow.apart:
+                for broker in lab.brokers.values():
+                    if broker.process is not None:
+                        prefer(broker.process.pid)
             if lab.way == "namespaces":
                 lab.order({"do": "fresh"})
             if self.flow.cpu:

@@ -103,7 +103,8 @@ class Parameters:
     connections: so many more that are only opened.
     mix: flows that take part, joined by +.
     cpu: share of a core for each broker; 0: no limit.
-    apart: the generator has a core of its own, where there are two or more.
+    apart: the generator has a core of its own, where there are two or more, and other work on the
+        machine waits for it and for brokers, where that is allowed.
     settle: s between the last subscription and the first message.
     drain: s without progress until what is missing is given up.
     every: one message in so many is traced.
