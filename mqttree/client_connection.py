@@ -2,13 +2,19 @@
 
 The paho client stays the same when the connection goes to another broker, so that it sends again
 what was not acknowledged, with the same packet identifiers: exactly once at QoS 2.
+
+Messages that come at QoS 1 and 2 are acknowledged when the application takes them, so no more than
+Receive Maximum wait for it. From the end of a connection until the next broker has the session, or
+has replayed what was missed, messages are held back: the older ones come first then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -30,6 +36,19 @@ INFLIGHT: Final = 500
 """messages at QoS 1 and 2 that are not acknowledged; further ones wait."""
 
 
+RECENT = 10_000
+"""messages at QoS 1 and 2 that came last and are compared with those that a broker replays."""
+
+MARGIN = 1.0
+"""s before the last sign of life of a broker that died: what was published then may have come."""
+
+LATENCY = 0.5
+"""s that such messages took at most."""
+
+REPLAYED = "mqttree-replayed"
+"""The User Property of messages that a broker replays."""
+
+
 class ConnectionLostError(Exception):
     """A broker does not answer, or refuses the client."""
 
@@ -48,6 +67,21 @@ class Message:
     retain: bool
 
 
+class Arrival(NamedTuple):
+    """A message that waits for the application."""
+
+    message: Message
+    connection: Connection
+    mid: int
+    """Packet identifier, 0: it is acknowledged."""
+    session: int
+    """Which session of its connection it belongs to."""
+
+    def acknowledge(self) -> None:
+        """Tell the broker that the application has it."""
+        self.connection.acknowledge(self.mid, self.message.qos, self.session)
+
+
 class Options(NamedTuple):
     """What all connections of a client have in common. Times in s."""
 
@@ -56,6 +90,8 @@ class Options(NamedTuple):
     keep_alive: int
     session_expiry: int
     tls_context: Any
+    receive_maximum: int
+    """Messages at QoS 1 and 2 that the application has not taken."""
 
 
 class Connection:
@@ -67,7 +103,7 @@ class Connection:
         options: Options,
         will: tuple[str, bytes, int, bool] | None,
         *,
-        on_message: Callable[[Message], None],
+        on_message: Callable[[Arrival], None],
         on_lost: Callable[[Connection], None],
     ) -> None:
         """Make a connection that is not connected.
@@ -96,6 +132,18 @@ class Connection:
         self._topics: dict[str, set[asyncio.Future[None]]] = {}  # under way at QoS 1 and 2
         self._behind: dict[str, asyncio.Task[Any]] = {}
         self._wanted = False  # to be connected
+        self._session = 0  # counts those that brokers have begun
+        # QoS 2 messages of this session that are acknowledged; the broker may ask again.
+        self._completed: deque[int] = deque(maxlen=options.receive_maximum)
+        # When (s), and a hash of topic and payload.
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
+        self._heard = time.monotonic()  # s; the last sign of life of the broker
+        self._granted = self._heard  # s; the last SUBACK
+        # Since when messages may be missing (s).
+        self._missing_since: float | None = None
+        # What came shortly before that, and what waits meanwhile, with whether it is a replay.
+        self._had: Counter[int] = Counter()
+        self._held: list[tuple[Message, bool]] | None = None
         self._paho = self._new_paho(will)
 
     def _new_paho(self, will: tuple[str, bytes, int, bool] | None) -> paho.Client:
@@ -104,6 +152,7 @@ class Connection:
             self.client_id,
             protocol=MQTTProtocolVersion.MQTTv5,
             reconnect_on_failure=False,
+            manual_ack=True,
         )
         client.connect_timeout = SOCKET_WAIT
         client.max_inflight_messages_set(INFLIGHT)
@@ -139,7 +188,9 @@ class Connection:
 
     def _paho_message(self, client: Any, data: Any, message: paho.MQTTMessage) -> None:
         found = Message(message.topic, bytes(message.payload), message.qos, message.retain)
-        self._call(self._on_message, found)
+        named = getattr(message.properties, "UserProperty", ()) if message.qos else ()
+        replayed = any(name == REPLAYED for name, _ in named)
+        self._call(self._arrived, found, message.mid, replayed)
 
     def _paho_published(
         self, client: Any, data: Any, mid: int, reason: Any, properties: Any
@@ -159,11 +210,82 @@ class Connection:
     # ---------------------------------------------------------------- in the event loop
 
     def _connected(self, present: bool, reason: str, failed: bool) -> None:
+        if not failed and present:
+            # It asks for the end of these again (PUBREL), which paho does not answer.
+            for mid in self._completed:
+                self._paho.ack(mid, 2)
+        elif not failed:
+            self._session += 1
+            self._completed.clear()
         if self._connack is not None and not self._connack.done():
             if failed:
                 self._connack.set_exception(ConnectionLostError(reason))
             else:
                 self._connack.set_result(present)
+
+    def _arrived(self, message: Message, mid: int, replayed: bool) -> None:
+        self._heard = time.monotonic()
+        if message.qos and not replayed:
+            self._recent.append((self._heard, hash((message.topic, message.payload))))
+        if self._held is not None and not message.topic.startswith("$"):
+            # The broker is to go on: what answers the question for replays comes behind it.
+            self._held.append((message, replayed))
+            self.acknowledge(mid, message.qos, self._session)
+        elif replayed and self._came_before(message):  # it was late
+            self.acknowledge(mid, message.qos, self._session)
+        else:
+            self._on_message(Arrival(message, self, mid, self._session))
+
+    def acknowledge(self, mid: int, qos: int, session: int) -> None:
+        """Acknowledge a message that has come, unless its session is gone.
+
+        Args:
+            `mid`: its packet identifier, 0: nothing is to be done.
+            `qos`: of the message.
+            `session`: the one in which it came.
+        """
+        if not (mid and qos) or session != self._session:
+            return
+        if qos == 2:
+            self._completed.append(mid)
+        self._paho.ack(mid, qos)
+
+    def _interrupt(self) -> None:
+        """Hold messages back from now on, as some may be missing ahead of them."""
+        if self._missing_since is None:
+            since = self._heard - MARGIN - LATENCY
+            self._missing_since = self._heard
+            self._had = Counter([content for at, content in self._recent if at >= since])
+        self._flush()
+        self._held = []
+
+    def resume(self) -> None:
+        """Let messages go on: none is missing, or those that were have come."""
+        self._flush()
+        self._missing_since, self._held = None, None
+
+    def _flush(self) -> None:
+        """Hand over what was held back, what is replayed first, but for what has come before."""
+        for message, replayed in sorted(self._held or (), key=lambda held: not held[1]):
+            if not (replayed and self._came_before(message)):
+                self._had[hash((message.topic, message.payload))] += not replayed
+                self._on_message(Arrival(message, self, 0, self._session))
+
+    def _came_before(self, message: Message) -> bool:
+        """Whether a replayed message is one that had come; of equal ones each counts once."""
+        content = hash((message.topic, message.payload))
+        had = self._had.get(content, 0)
+        if had:
+            self._had[content] = had - 1
+        return had > 0
+
+    @property
+    def missing(self) -> float:
+        """For how long messages may be missing (s); what was published before the last SUBACK is
+        not."""
+        now = time.monotonic()
+        since = now if self._missing_since is None else self._missing_since - MARGIN
+        return now - max(since, self._granted)
 
     def _disconnected(self, reason: str) -> None:
         if self._connack is not None and not self._connack.done():
@@ -176,6 +298,7 @@ class Connection:
             self.up = False
             self._ready.clear()
             if self._wanted:
+                self._interrupt()
                 self._on_lost(self)
 
     def _answered(self, mid: int, codes: list[int]) -> None:
@@ -205,6 +328,9 @@ class Connection:
         """Connect to a broker, in place of the one where it is. Returns whether the session was
         there. Raises ConnectionLostError.
 
+        Messages are held back from then on if the session was not there and the connection has been
+        at another broker: call `resume`.
+
         Args:
             `host`, `port`: where the broker is reached.
             `address`: of the broker, as the federation says it.
@@ -212,6 +338,8 @@ class Connection:
         self._wanted = False
         self.up = False
         self._ready.clear()
+        if self.known:
+            self._interrupt()
         await self._loop.run_in_executor(None, self._leave)
         # What the older connection had to say has been said by now.
         await asyncio.sleep(0)
@@ -225,6 +353,8 @@ class Connection:
         finally:
             self._connack = None
         self.address = address
+        if present or not self.known:
+            self.resume()
         self.up = self.known = self._wanted = True
         self._ready.set()
         return present
@@ -237,6 +367,7 @@ class Connection:
     def _dial(self, host: str, port: int) -> None:
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = self._options.session_expiry
+        properties.ReceiveMaximum = self._options.receive_maximum
         # A session goes on with this object; an older one of the same name is another client's.
         self._paho.connect(
             host, port, self._options.keep_alive, clean_start=not self.known, properties=properties
@@ -246,9 +377,23 @@ class Connection:
     async def subscribe(self, topic_filter: str, qos: int) -> None:
         """Subscribe to `topic_filter` with `qos`. Raises ConnectionLostError, and
         SubscriptionRefusedError if the broker refuses it."""
-        codes = await self._ask(lambda: self._paho.subscribe(topic_filter, qos))
-        if codes and codes[0] >= 0x80:
-            raise SubscriptionRefusedError(f"{topic_filter}: refused with 0x{codes[0]:02x}")
+        [code] = await self._subscribe([(topic_filter, qos)])
+        if code >= 0x80:
+            raise SubscriptionRefusedError(f"{topic_filter}: refused with 0x{code:02x}")
+        if self._missing_since is None:
+            self._granted = self._heard
+
+    async def subscribe_again(self, filters: Sequence[tuple[str, int]]) -> list[str]:
+        """Subscribe a new session to `filters`, each with its QoS, that an earlier one had; return
+        those that the broker refuses. Raises ConnectionLostError."""
+        codes = await self._subscribe(filters)
+        return [name for (name, _), code in zip(filters, codes, strict=True) if code >= 0x80]
+
+    async def _subscribe(self, filters: Sequence[tuple[str, int]]) -> list[int]:
+        """Subscribe in one packet; return the Reason Codes."""
+        codes = list(await self._ask(lambda: self._paho.subscribe(list(filters))))
+        self._heard = time.monotonic()
+        return codes if len(codes) == len(filters) else [0x80] * len(filters)
 
     async def unsubscribe(self, topic_filter: str) -> None:
         """End a subscription. Raises ConnectionLostError."""

@@ -24,10 +24,29 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
-from mqttree.client_connection import Connection, ConnectionLostError, Message, Options
+from mqttree.client_connection import (
+    Arrival,
+    Connection,
+    ConnectionLostError,
+    Message,
+    Options,
+    SubscriptionRefusedError,
+)
 
 QUESTION: Final = "$mqttree/placement"
 """The topic of questions."""
+
+REPLAY: Final = "$mqttree/replay"
+"""The topic of questions for messages that were missed."""
+
+REPLAY_WAIT: Final = 2.0
+"""s for these; a broker answers within 0.7 s."""
+
+REPLAY_MOST: Final = 60.0
+"""s that such a question looks back at most."""
+
+AT_ONCE: Final = 200
+"""filters of one SUBSCRIBE of a connection that goes on elsewhere."""
 
 ANSWER_WAIT: Final = 3.0
 """s for an answer of the controller."""
@@ -52,10 +71,6 @@ MOST_FILTERS: Final = 500
 """filters that are asked for; others go over the first connection."""
 
 log = logging.getLogger("mqttree.client")
-
-
-class SubscriptionRefusedError(Exception):
-    """A broker refused a subscription."""
 
 
 @dataclass(slots=True)
@@ -85,6 +100,7 @@ class MultiClient:
         password: str | None = None,
         keep_alive: int = 30,
         session_expiry: int = 300,
+        max_waiting: int = 4000,
         will: tuple[str, bytes, int, bool] | None = None,
         tls_context: Any = None,
         reach: Callable[[str], str] = lambda address: address,
@@ -97,26 +113,44 @@ class MultiClient:
             `sessions`: connections at most.
             `username`, `password`: of all connections.
             `keep_alive`, `session_expiry`: s, of all connections.
+            `max_waiting`: messages at QoS 1 and 2 that wait for the application: brokers keep
+                further ones (Receive Maximum). When so many wait, those at QoS 0 are dropped.
             `will`: topic, payload, QoS and RETAIN; the first connection has it.
             `tls_context`: an `ssl.SSLContext`, None: plain TCP.
             `reach`: returns the address under which this machine reaches a broker's address.
 
         Raises:
-            ValueError: there is no address, or one that is none; no client identifier.
+            ValueError: there is no address, or one that is none; no client identifier;
+                `max_waiting` is below 1.
         """
         known = [addresses] if isinstance(addresses, str) else list(addresses)
         if not known or not client_id:
             raise ValueError("a client needs the address of a broker, and an identifier")
+        if max_waiting < 1:
+            raise ValueError("max_waiting is below 1")
         self._addresses: list[str] = []
         for address in known:
             split_address(address)
             self._addresses.append(address)
         self._client_id = client_id
         self._sessions = max(1, sessions)
-        self._options = Options(username, password, keep_alive, session_expiry, tls_context)
+        self._max_waiting = max_waiting
+        self._options = Options(
+            username,
+            password,
+            keep_alive,
+            session_expiry,
+            tls_context,
+            min(65_535, max(1, max_waiting // self._sessions)),
+        )
         self._will = will
         self._reach = reach
-        self._queue: asyncio.Queue[Message] = asyncio.Queue()
+        # No more than twice `max_waiting`, but for what brokers replay after a death.
+        self._queue: asyncio.Queue[Arrival] = asyncio.Queue()
+        self.dropped = 0
+        """Messages at QoS 0 that were dropped because too many waited for the application."""
+        self._replays: dict[str, asyncio.Future[dict[str, Any]]] = {}  # by topic of the answer
+        self._replaying: bool | None = None  # whether brokers replay, if that is known
         self._filters: dict[str, _Filter] = {}
         self._topics: dict[str, Connection | None] = {}  # that it publishes
         self._connections: dict[str, Connection] = {}  # by client identifier
@@ -222,9 +256,12 @@ class MultiClient:
         await connection.publish(topic, payload, qos, retain)
 
     async def messages(self) -> AsyncIterator[Message]:
-        """Yield the messages of all subscriptions, until the client is stopped."""
+        """Yield the messages of all subscriptions, until the client is stopped. Each is
+        acknowledged when it is taken."""
         while not self._closing:
-            yield await self._queue.get()
+            arrival = await self._queue.get()
+            arrival.acknowledge()
+            yield arrival.message
 
     # ---------------------------------------------------------------- connections
 
@@ -241,14 +278,23 @@ class MultiClient:
         self._connections[client_id] = connection
         return connection
 
-    def _received(self, message: Message) -> None:
+    def _received(self, arrival: Arrival) -> None:
+        message = arrival.message
         if not message.topic.startswith(self._responses):
-            self._queue.put_nowait(message)
-        elif message.topic == self._response and self._answer is not None:
+            if not message.qos and self._queue.qsize() >= self._max_waiting:
+                self.dropped += 1
+            else:
+                self._queue.put_nowait(arrival)
+            return
+        arrival.acknowledge()
+        waiting = self._replays.get(message.topic)
+        if message.topic == self._response:
+            waiting = self._answer
+        if waiting is not None:
             with contextlib.suppress(ValueError):
                 body = json.loads(message.payload)
-                if not self._answer.done() and isinstance(body, dict):
-                    self._answer.set_result(body)
+                if not waiting.done() and isinstance(body, dict):
+                    waiting.set_result(body)
 
     def _lost(self, connection: Connection) -> None:
         """A connection broke: it goes on at another broker at once, and is placed again later."""
@@ -285,16 +331,45 @@ class MultiClient:
 
     async def _connect(self, connection: Connection, address: str) -> None:
         host, port = split_address(self._reach(address))
+        again = connection.known
         present = await connection.connect(host, port, address)
         if connection is self._first:
             await connection.subscribe(f"{self._responses}/+", 1)
-        if not present:
-            for name, found in list(self._filters.items()):
-                if found.at is connection:
-                    try:
-                        await connection.subscribe(name, found.qos)
-                    except SubscriptionRefusedError as error:
-                        log.warning("%s", error)
+        if present:
+            return
+        filters = [(name, at.qos) for name, at in self._filters.items() if at.at is connection]
+        for first in range(0, len(filters), AT_ONCE):
+            for name in await connection.subscribe_again(filters[first : first + AT_ONCE]):
+                log.warning("%s: refused", name)
+        if again:
+            if any(qos for _, qos in filters):
+                await self._replay(connection)
+            connection.resume()
+
+    async def _replay(self, connection: Connection) -> None:
+        """Have a broker replay what was published for a session whose broker has died: it has been
+        subscribed to again by now, and other brokers keep that for the dead one."""
+        if self._replaying is False:
+            return
+        topic = f"$mqttree/answers/{connection.client_id}/replay"
+        future = self._replays[topic] = asyncio.get_running_loop().create_future()
+        try:
+            # At QoS 2, so that it comes behind all messages.
+            await connection.subscribe(topic, 2)
+            question = {"seconds": min(REPLAY_MOST, max(0.001, connection.missing))}
+            async with asyncio.timeout(REPLAY_WAIT):
+                await connection.publish(REPLAY, json.dumps(question).encode(), 0, False, topic)
+                answer = await future
+        except TimeoutError:
+            self._replaying = self._replaying or False
+            log.info("%s does not replay messages", connection.address)
+        except SubscriptionRefusedError as error:
+            log.info("no messages are replayed: %s", error)
+        else:
+            self._replaying = True
+            log.info("%s: replayed: %s", connection.client_id, answer)
+        finally:
+            del self._replays[topic]
 
     async def _patiently(
         self, connection: Connection, call: Callable[[Connection], Awaitable[None]]

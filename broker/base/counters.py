@@ -161,6 +161,11 @@ class Counted:
     placement_refused: int = 0
     placement_unanswered: int = 0
 
+    # Clients whose broker died
+    session_replays: int = 0
+    session_replays_incomplete: int = 0
+    session_replayed: int = 0
+
     # The journal and the log tail
     journal_frames: int = 0
     journal_bytes: int = 0

@@ -41,3 +41,25 @@ class RateLimit:
             return False
         self._left -= 1
         return True
+
+
+class RateLimits:
+    """A rate limit for each of many, as clients; `most` of them are remembered, and of more the
+    oldest are forgotten."""
+
+    __slots__ = ("_limits", "_most", "per_second")
+
+    def __init__(self, per_second: float, most: int = 10_000) -> None:
+        self.per_second = per_second
+        self._most = most
+        self._limits: dict[str, RateLimit] = {}
+
+    def take(self, name: str, now: float) -> bool:
+        """Return whether the event of `name` may happen at `now` (s), and count it if so."""
+        limits = self._limits
+        limit = limits.get(name)
+        if limit is None:
+            while len(limits) >= self._most:
+                del limits[next(iter(limits))]
+            limit = limits[name] = RateLimit(self.per_second, now)
+        return limit.take(now)

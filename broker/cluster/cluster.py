@@ -71,6 +71,7 @@ from broker.cluster.sessions.posted_sessions import PostedSessions
 from broker.cluster.sessions.queue_merge import QueueMerge
 from broker.cluster.sessions.session_contents import SessionContents
 from broker.cluster.sessions.session_history import SessionHistory
+from broker.cluster.sessions.session_replay import SessionReplay
 from broker.cluster.sessions.session_restoration import SessionRestoration
 from broker.cluster.sessions.takeover import Takeover
 from broker.cluster.sessions.tombstones import Tombstones
@@ -385,6 +386,15 @@ class Cluster:
         self.session_history: SessionHistory = SessionHistory(
             node, self.origins, self.replay_log, self.trimmed_numbers, self.delivered_ranges
         )
+        self.session_replay: SessionReplay = SessionReplay(
+            node,
+            directory=self.directory,
+            origins=self.origins,
+            log=self.replay_log,
+            history=self.session_history,
+            report=self,
+            alarm=self,
+        )
         self.pinned_entries: PinnedEntries = PinnedEntries(node, self.strategy, self.replay_log)
         self.tombstones: Tombstones = Tombstones(node, self.directory)
         self._build_handover(node)
@@ -584,6 +594,9 @@ class Cluster:
         self.placement_request: Callable[[Session, Message, Properties], int] = (
             self.placement.request
         )
+        self.replay_request: Callable[[Session, Message, Properties], int] = (
+            self.session_replay.request
+        )
 
     def knows(self, broker_id: bytes) -> bool:
         """Return whether a broker is of this federation: this one, or one whose listing is known,
@@ -723,6 +736,8 @@ class Cluster:
                 self.resync.route_changed,
                 # and the log is kept for a broker that is back and is about to ask.
                 self.absent_members.route_changed,
+                # What a broker that is gone does not answer is not waited for.
+                self.session_replay.route_changed,
                 # Where clients should connect is of no concern to messages.
                 self.placement.route_changed,
             ),
@@ -737,6 +752,7 @@ class Cluster:
             self.handover.size
             + self.takeover.arriving
             + self.session_merge.arriving
+            + self.session_replay.arriving
             + self.pinned_entries.size
             + self.trimmed_numbers.size
         )

@@ -458,6 +458,11 @@ class Cluster(Protocol):
         `$mqttree/placement`; `properties`: of its PUBLISH. Returns the Reason Code of its
         acknowledgement; the answer goes to the session."""
 
+    def replay_request(self, session: Session, message: Message, properties: Properties, /) -> int:
+        """A client (`session`) asks for the messages of the last seconds, with a `message` to
+        `$mqttree/replay`, as its former broker died; `properties`: of its PUBLISH. Returns the
+        Reason Code of its acknowledgement; the messages and an answer go to the session."""
+
 
 class Claimant(Protocol):
     """A client that connects and waits for its session from another broker."""

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 PLACEMENT: Final = b"$mqttree/placement"
 """The topic of questions about where a client should connect."""
 
+REPLAY: Final = b"$mqttree/replay"
+"""The topic of questions for the messages of the last seconds."""
+
+QUESTIONS: Final = frozenset((PLACEMENT, REPLAY))
+
 
 def publish(client: Client, packet: Publish) -> None:
     """Handle a PUBLISH that is not on the fast path. Raises ProtocolViolation."""
@@ -74,15 +79,18 @@ def publish(client: Client, packet: Publish) -> None:
             raise ProtocolViolation(why, ReasonCode.PAYLOAD_FORMAT_INVALID)
         refuse(client, message, packet_id, ReasonCode.PAYLOAD_FORMAT_INVALID, why)
         return
-    if topic == PLACEMENT and client.version == 5:
+    if topic in QUESTIONS and client.version == 5:
         _request(client, message, packet_id, properties or {})
     else:
         _accept(client, message, packet_id)
 
 
 def _request(client: Client, message: Message, packet_id: int, properties: Properties) -> None:
-    """Take a question about where the client should connect: it is published to nobody."""
-    reason = client.node.cluster.placement_request(client.session, message, properties)
+    """Take a question where the client should connect, or for the messages of the last seconds: it
+    is published to nobody."""
+    cluster = client.node.cluster
+    ask = cluster.placement_request if message.topic == PLACEMENT else cluster.replay_request
+    reason = ask(client.session, message, properties)
     if reason >= 0x80:
         refuse(client, message, packet_id, reason, "a question that is not answered so")
     else:

@@ -128,6 +128,10 @@ COUNTER_HELP = {
     "placement_questions": "Questions about where clients should connect.",
     "placement_refused": "Such questions refused: invalid, not allowed, or too many.",
     "placement_unanswered": "Such questions that the broker that decides did not answer.",
+    # Clients whose broker died
+    "session_replays": "Questions of clients for the messages of the last seconds.",
+    "session_replays_incomplete": "Such questions that not all brokers answered in time, or whole.",
+    "session_replayed": "Messages that clients got so.",
     # The journal and the log tail
     "journal_frames": "Frames written to the journal.",
     "journal_bytes": "Bytes written to the journal.",

@@ -157,6 +157,80 @@ async def test_what_is_published_while_a_broker_dies_comes_exactly_once(
     reader.close()
 
 
+async def publishing(
+    broker: Broker, topic: str, qos: int, stop: asyncio.Event, name: str
+) -> list[bytes]:
+    """Publish all the time to a broker that lives; return what it has acknowledged."""
+    loop = asyncio.get_running_loop()
+    client = await loop.run_in_executor(None, Client, broker.port)
+    sent = []
+    while not stop.is_set():
+        payload = f"{name} {len(sent)}".encode()
+        await loop.run_in_executor(None, client.publish, topic, payload, qos)
+        sent.append(payload)
+        await asyncio.sleep(0.005)  # some hundred a second
+    client.close()
+    return sent
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_nothing_is_missed_while_the_broker_of_a_client_dies(
+    brokers: list[Broker], qos: int
+) -> None:
+    """Others publish all the time, at the broker where the client goes on and at another one. The
+    dead broker does not come back."""
+    addresses = [brokers[2].address, brokers[0].address]
+    stop = asyncio.Event()
+    async with running(MultiClient(addresses, "multi", sessions=1)) as found:
+        await found.client.subscribe("news/+", qos)
+        work = [
+            asyncio.create_task(publishing(broker, f"news/{name}", qos, stop, name))
+            for name, broker in (("a", brokers[0]), ("b", brokers[1]))
+        ]
+        await until(lambda: len(found.messages) >= 40, "messages")
+        brokers[2].kill()
+        await until(lambda: found.client.connections, "it goes on elsewhere")
+        after = len(found.messages)
+        await until(lambda: len(found.messages) >= after + 40, "messages at the other broker")
+        stop.set()
+        for name, sent in zip("ab", await asyncio.gather(*work), strict=True):
+            await until(
+                lambda name=name, sent=sent: set(sent) <= set(found.payloads(f"news/{name}")),
+                "all that was acknowledged",
+            )
+            got = found.payloads(f"news/{name}")
+            # paho has no sooner sent a message than its publisher goes on.
+            expected = sent if qos == 2 else list(dict.fromkeys(got))
+            assert [p for p in dict.fromkeys(got) if p in set(sent)] == sent
+            assert len(got) == len(set(got)) or qos == 1, "twice"
+            assert expected[: len(sent)] == sent
+
+
+async def test_messages_wait_at_the_broker_while_the_application_takes_none(
+    brokers: list[Broker],
+) -> None:
+    loop = asyncio.get_running_loop()
+    publisher = await loop.run_in_executor(None, Client, brokers[0].port)
+    async with MultiClient(brokers[0].address, "multi", sessions=1, max_waiting=10) as client:
+        for topic, qos in (("zero", 0), ("one", 1), ("two", 2)):
+            await client.subscribe(topic, qos)
+            for number in range(50):
+                await loop.run_in_executor(None, publisher.publish, topic, b"%d" % number, qos)
+        await client.publish("other", b"", 1)  # it is still answered
+        assert client._queue.qsize() <= 20
+        got: dict[str, list[bytes]] = {"zero": [], "one": [], "two": []}
+        async with asyncio.timeout(PATIENCE):
+            async for message in client.messages():
+                assert client._queue.qsize() <= 20
+                got[message.topic].append(message.payload)
+                if b"49" in got["one"] and b"49" in got["two"]:
+                    break
+        assert got["one"] == got["two"] == [b"%d" % number for number in range(50)]
+        assert len(got["zero"]) + client.dropped == 50
+        assert client.dropped >= 40
+    publisher.close()
+
+
 async def test_without_a_controller_there_is_one_connection(tmp_path: Path) -> None:
     """A broker of another product does not know the topic of questions."""
     with Cluster(tmp_path, "--discovery", "off") as cluster:

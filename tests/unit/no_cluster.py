@@ -110,6 +110,9 @@ class NoCluster:
     def placement_request(self, session: object, message: object, properties: object, /) -> int:
         return 0x83
 
+    def replay_request(self, session: object, message: object, properties: object, /) -> int:
+        return 0x83
+
     # ---------------------------------------------------------------- by way of Node
 
     def awake(self, now: float) -> None: ...

@@ -12,7 +12,7 @@ import pytest
 from broker.cluster.delivery import answers, late, remote_flow_control
 from broker.cluster.link import control_records
 from broker.cluster.placement import placement_messages
-from broker.cluster.sessions import takeover_messages
+from broker.cluster.sessions import replay_messages, takeover_messages
 from broker.cluster.sharing import assignments, catchup
 from broker.cluster.strategy import directory, path_change
 from broker.config.routing_modes import ROUTINGS
@@ -65,6 +65,7 @@ def test_every_record_has_its_fields_and_its_faults() -> None:
 
 ROUTED = {
     "sessions/takeover_messages": named(takeover_messages, "REQUEST", "ANSWER", "PART"),
+    "sessions/replay_messages": named(replay_messages, "RECENT", "RECENT_PART"),
     "delivery/answers": named(answers, "ASK", "ANSWER", "PIECE"),
     "strategy/path_change": named(path_change, "BREAK", "CHANGED"),
     "delivery/late": named(late, "OFFER", "LACK", "PIECE"),

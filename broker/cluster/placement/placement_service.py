@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.base.rate_limit import RateLimit
+from broker.base.rate_limit import RateLimits
 from broker.cluster.events import RouteChanged
 from broker.cluster.placement.decider import BUSY, Answer, Decider, check_names
 from broker.cluster.placement.placement_messages import (
@@ -31,9 +31,8 @@ from broker.cluster.placement.placement_messages import (
 from broker.cluster.placement.topic_knowledge import TopicKnowledge
 from broker.cluster.placement.traffic_entry import TrafficEntry
 from broker.core.message import Message
+from broker.core.responses import Response, respond
 from broker.wire.constants import ReasonCode
-from broker.wire.properties import Property, encode_properties
-from broker.wire.varint import read_length
 from placement import question as questions
 from placement.question import TooMuchError
 from routing.topic_filter import split_shared
@@ -108,7 +107,7 @@ class PlacementService:
         self._entry = TrafficEntry(directory)
         self._number = 0
         self._open: dict[int, tuple[bytes, Then, Timer]] = {}  # who was asked, what is done then
-        self._limits: dict[str, RateLimit] = {}
+        self._limits: RateLimits = RateLimits(PER_CLIENT, MOST_LIMITED)
         directory.receive(QUESTION, self._question_received)
         directory.receive(ANSWER, self._answer_received)
         directory.receive(ASK_RATES, self._rates_asked)
@@ -126,7 +125,7 @@ class PlacementService:
         now or within some seconds; `client`: whose questions are limited, "": nobody's.
         """
         self._report.count("placement_questions")
-        if client and not self._may_ask(client):
+        if client and not self._limits.take(client, self._host.now):
             self._report.count("placement_refused")
             then((429, {"error": f"more than {PER_CLIENT:g} questions a second"}))
             return
@@ -146,15 +145,6 @@ class PlacementService:
             self._late(number)
         self._alarm.hurry(self._host.now)
 
-    def _may_ask(self, client: str) -> bool:
-        limits = self._limits
-        limit = limits.get(client)
-        if limit is None:
-            while len(limits) >= MOST_LIMITED:
-                del limits[next(iter(limits))]
-            limit = limits[client] = RateLimit(PER_CLIENT, self._host.now)
-        return limit.take(self._host.now)
-
     def _late(self, number: int) -> None:
         self._close(number, SILENT)
 
@@ -172,13 +162,12 @@ class PlacementService:
     def request(self, session: Session, message: Message, properties: dict[int, Any]) -> int:
         """Take a question that a client has published (`message`), and return the Reason Code of
         its acknowledgement. The answer goes to `session` alone. `properties`: of the PUBLISH."""
-        topic = properties.get(Property.RESPONSE_TOPIC)
-        if not topic:
+        response = Response.of(session, properties)
+        if response is None:
             return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-        correlation = properties.get(Property.CORRELATION_DATA)
 
         def then(answer: Answer) -> None:
-            self._respond(session, topic, correlation, answer)
+            respond(response, *answer)
 
         try:
             body = self._read_request(session, message.payload)
@@ -194,7 +183,7 @@ class PlacementService:
             self._report.count("placement_refused")
             then((403, {"error": str(error)}))
             return ReasonCode.NOT_AUTHORIZED
-        if not self._may_ask(session.client_id):
+        if not self._limits.take(session.client_id, self._host.now):
             self._report.count("placement_refused")
             then((429, {"error": f"more than {PER_CLIENT:g} questions a second"}))
             return ReasonCode.QUOTA_EXCEEDED
@@ -225,27 +214,6 @@ class PlacementService:
             if not session.may_publish(name):
                 raise PermissionError(f"publish: {name[:64]!r} is not allowed")
         return {**value, "client": question.client, "at": question.at}
-
-    def _respond(
-        self, session: Session, topic: str, correlation: bytes | None, answer: Answer
-    ) -> None:
-        """Send an answer to the client that has asked, if it still has its session here and
-        subscribes to its Response Topic."""
-        if session.ended or session.conn is None:
-            return
-        found = max(session.wanting(topic), key=lambda each: each.qos, default=None)
-        if found is None:
-            return
-        status, body = answer
-        if status != 200:
-            body = {**body, "status": status}
-        properties = b""
-        if correlation is not None:
-            whole = encode_properties({Property.CORRELATION_DATA: correlation})
-            properties = whole[read_length(whole, 0)[1] :]
-        payload = json.dumps(body).encode()
-        message = Message(topic.encode(), payload, found.qos, False, properties, None, None)
-        session.deliver(message, found.qos, False, found.ids, None)
 
     # ---------------------------------------------------------------- other brokers
 

@@ -1,0 +1,337 @@
+"""Messages of the last seconds for a client whose broker died, at the broker where it goes on
+(docs/decisions/0052).
+
+The dead broker had the session. What was published for it shortly before and after the death waits
+at the brokers where it was published, for the dead broker. The client has a new session here, and
+its subscriptions begin when they are made. It asks for what is missing, once its subscriptions are
+granted:
+
+    client   PUBLISH $mqttree/replay {"seconds": s}  ->  this broker
+    this broker   RECENT, filters of the session     ->  each broker that can be reached
+                  <- RECENT_PART, the messages of its replay log that were published there
+    client   <- those that are older than its subscriptions, then {"replayed": n, "complete": ...}
+
+Each replayed message has a User Property `mqttree-replayed` with its origin and number. Only the
+client knows what it has had; it drops what comes again.
+
+Invariants: each origin answers for what was published there, and nothing else. A message that a
+subscription gets by itself (`Subscription.gets`) is not replayed, and one that was replayed counts
+as delivered when an older session is merged (`SessionHistory.lacks`). The question is asked when
+all brokers know the filters: so each message is older than the subscriptions, or for them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.base.rate_limit import RateLimits
+from broker.cluster.events import RouteChanged
+from broker.cluster.link.codec import read_link_messages
+from broker.cluster.sessions.replay_messages import (
+    CUT,
+    LAST,
+    MOST_FILTERS,
+    MOST_MS,
+    RECENT,
+    RECENT_PART,
+    encode_parts,
+    encode_recent,
+    read_part,
+    read_recent,
+)
+from broker.core.message import Message
+from broker.core.responses import Response, respond
+from broker.core.route import Delivery
+from broker.core.wildcard_forms import WildcardForms
+from broker.wire.constants import ReasonCode
+from routing.topic_filter import SHARE_PREFIX
+
+if TYPE_CHECKING:
+    from broker.base.timers import Timer
+    from broker.cluster.delivery.origins import Origins
+    from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
+    from broker.cluster.ports import Alarm, Reporting
+    from broker.cluster.sessions.session_history import SessionHistory
+    from broker.cluster.strategy.directory import Directory
+    from broker.core.local_broker import LocalBroker
+    from broker.core.session import Session
+
+WAIT: Final = 0.7
+"""s for the answers of all brokers: the client is to be served again within a second."""
+
+MOST_OPEN: Final = 1000
+"""questions of clients whose answers are waited for."""
+
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""bytes of messages in one answer: of more, the older ones are left out."""
+
+MOST_COLLECTED: Final = 64 * 1024 * 1024
+"""bytes of all answers that are waited for; answers beyond count as not come."""
+
+PER_CLIENT: Final = 2.0
+"""questions a second of one client: one for each connection that goes on elsewhere."""
+
+MARK: Final = b"\x26\x00\x10mqttree-replayed"
+"""How the User Property of a replayed message begins."""
+
+
+class _Question:
+    """A client that waits for the messages of the last seconds."""
+
+    __slots__ = ("complete", "messages", "parts", "response", "session", "timer", "waiting")
+
+    def __init__(self, session: Session, response: Response, timer: Timer) -> None:
+        self.session = session
+        self.response = response
+        self.timer = timer
+        self.waiting: set[bytes] = set()
+        """Brokers that have not answered."""
+        self.parts: dict[bytes, list[bytes]] = {}
+        """Pieces of their answers, in order."""
+        self.messages: dict[tuple[bytes, int], Message] = {}
+        """By origin and number."""
+        self.complete = True
+
+
+class SessionReplay:
+    """Asks other brokers for messages of the last seconds, and answers their questions."""
+
+    __slots__ = (
+        "_alarm",
+        "_collected",
+        "_directory",
+        "_history",
+        "_limits",
+        "_log",
+        "_node",
+        "_number",
+        "_open",
+        "_origins",
+        "_report",
+    )
+
+    def __init__(
+        self,
+        node: LocalBroker,
+        *,
+        directory: Directory,
+        origins: Origins,
+        log: ReplayLog,
+        history: SessionHistory,
+        report: Reporting,
+        alarm: Alarm,
+    ) -> None:
+        """`node`: this broker; `directory`: carries questions; `origins`: this broker's own key;
+        `log`: the messages of the last minutes; `history`: notes what sessions get from logs;
+        `report`: counts; `alarm`: has questions sent at once."""
+        self._node = node
+        self._directory = directory
+        self._origins = origins
+        self._log = log
+        self._history = history
+        self._report = report
+        self._alarm = alarm
+        self._number = 0
+        self._open: dict[int, _Question] = {}
+        self._collected = 0  # bytes of parts
+        self._limits: RateLimits = RateLimits(PER_CLIENT)
+        directory.receive(RECENT, self._recent_received)
+        directory.receive(RECENT_PART, self._part_received, pieces=0)
+
+    @property
+    def arriving(self) -> int:
+        """Bytes of answers that have arrived in part."""
+        return self._collected
+
+    # ---------------------------------------------------------------- the client's broker
+
+    def request(self, session: Session, message: Message, properties: dict[int, Any]) -> int:
+        """Take a question that a client has published (`message`), and return the Reason Code of
+        its acknowledgement. All goes to `session` alone. `properties`: of the PUBLISH."""
+        response = Response.of(session, properties)
+        if response is None:
+            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+        self._report.count("session_replays")
+        filters = [
+            name
+            for name, subscription in session.subscriptions.items()
+            if subscription.qos and not name.startswith(SHARE_PREFIX)
+        ]
+        try:
+            ms = _read_question(message.payload)
+        except ValueError as error:
+            respond(response, 400, {"error": str(error)})
+            return ReasonCode.SUCCESS
+        too_many = len(filters) > MOST_FILTERS or len(self._open) >= MOST_OPEN
+        if too_many or not self._limits.take(session.client_id, self._node.now):
+            respond(response, 429, {"error": "too many questions, or filters"})
+            return ReasonCode.QUOTA_EXCEEDED
+        self._ask(session, response, ms, filters)
+        return ReasonCode.SUCCESS
+
+    def _ask(self, session: Session, response: Response, ms: int, filters: list[str]) -> None:
+        """Ask all brokers, and look into the log here."""
+        node = self._node
+        self._number = number = self._number % 0xFFFFFFFF + 1
+        timer = node.schedule(node.now + WAIT, lambda now: self._late(number))
+        question = self._open[number] = _Question(session, response, timer)
+        body = encode_recent(number, ms, filters)
+        question.waiting = {
+            listing.id
+            for listing in self._directory.reachable()
+            if self._directory.send(listing.id, RECENT, body)
+        }
+        own = self._directory.own_id
+        question.waiting.add(own)
+        self._alarm.hurry(node.now)
+        node.turns.go(self._answering(number, own, ms, filters), lambda: False)
+
+    def _late(self, number: int) -> None:
+        question = self._open.get(number)
+        if question is not None:
+            question.complete = False
+            self._finish(number, question)
+
+    def _answered(self, number: int, broker_id: bytes, *, complete: bool = True) -> None:
+        """Note that a broker has answered, or will not."""
+        question = self._open.get(number)
+        if question is None or broker_id not in question.waiting:
+            return
+        question.waiting.discard(broker_id)
+        self._collected -= sum(map(len, question.parts.pop(broker_id, ())))
+        question.complete &= complete
+        if not question.waiting:
+            self._finish(number, question)
+
+    def _finish(self, number: int, question: _Question) -> None:
+        """Deliver what has come, in the order of each origin, and tell the client."""
+        del self._open[number]
+        self._node.cancel(question.timer)
+        for parts in question.parts.values():
+            self._collected -= sum(map(len, parts))
+        count = 0
+        if self._node.sessions.get(question.session.client_id) is question.session:
+            for (key, sequence), message in sorted(question.messages.items(), key=lambda e: e[0]):
+                count += self._deliver(question.session, key, sequence, message)
+        if not question.complete:
+            self._report.count("session_replays_incomplete")
+        body = {"replayed": count, "complete": question.complete}
+        respond(question.response, 200, body)
+        self._alarm.hurry(self._node.now)
+
+    def _deliver(self, session: Session, key: bytes, sequence: int, message: Message) -> bool:
+        """Deliver a message to a session if it is older than the subscriptions that match it;
+        returns whether it is."""
+        topic = message.topic.decode()
+        if topic.startswith("$") or not session.may_receive(topic):
+            return False
+        wanted = [subscription for subscription in session.wanting(topic) if subscription.qos]
+        if not wanted or any(subscription.gets(key, sequence) for subscription in wanted):
+            return False
+        if message.retain and self._is_kept(message):
+            return False  # it came as what is retained
+        if not self._history.lacks(session, key, sequence, message.topic):
+            return False
+        told = key + b":" + str(sequence).encode()
+        properties = message.properties + MARK + len(told).to_bytes(2, "big") + told
+        delivery = Delivery(session, wanted)
+        replayed = Message(
+            message.topic,
+            message.payload,
+            message.qos,
+            message.retain,
+            properties,
+            message.expires_at,
+            None,
+        )
+        retain = message.retain and delivery.retain_as_published
+        session.deliver(replayed, min(message.qos, delivery.qos), retain, delivery.ids, None)
+        self._report.count("session_replayed")
+        return True
+
+    def _is_kept(self, message: Message) -> bool:
+        known = self._node.retained.get(message.topic.decode())
+        return known is not None and known.payload == message.payload
+
+    def route_changed(self, event: RouteChanged) -> None:
+        """Note that a broker cannot be reached any more: it will not answer."""
+        if event.via is None:
+            for number in list(self._open):
+                self._answered(number, event.broker_id, complete=False)
+
+    def _part_received(self, sender: bytes, data: bytes, now: float) -> None:
+        """Take a piece of an answer."""
+        number, piece, flags, body = read_part(data)
+        question = self._open.get(number)
+        if question is None or sender not in question.waiting:
+            return
+        parts = question.parts.setdefault(sender, [])
+        if piece != len(parts) or self._collected + len(body) > MOST_COLLECTED:
+            self._answered(number, sender, complete=False)
+            return
+        parts.append(body)
+        self._collected += len(body)
+        if flags & LAST:
+            whole = b"".join(parts)
+            self._node.turns.work += len(whole) // 100
+            for key, sequence, message in read_link_messages(whole, now):
+                # The number of a piece, its origin and its sender are no proof of each other.
+                question.messages[key, sequence] = message
+            self._answered(number, sender, complete=not flags & CUT)
+
+    # ---------------------------------------------------------------- each other broker
+
+    def _recent_received(self, sender: bytes, data: bytes, now: float) -> None:
+        number, ms, filters = read_recent(data)
+        self._node.turns.go(self._answering(number, sender, ms, filters), lambda: False)
+
+    def _answering(self, number: int, asker: bytes, ms: int, filters: list[str]) -> Iterator[int]:
+        """Look through the log in steps, and answer."""
+        node, own = self._node, self._origins.key
+        names, forms = frozenset(filters), WildcardForms(filters)
+        found: list[bytes] = []
+        size, cut = 0, False
+
+        def wants(entry: LogEntry) -> bool:
+            if entry.expires_at is not None and node.now >= entry.expires_at:
+                return False
+            return not names.isdisjoint(forms.matching(entry.topic.decode()))
+
+        for piece in self._log.pieces(node.now - ms / 1000):
+            for entry in piece:
+                if entry.key != own or not entry.qos or entry.choice is not None:
+                    continue
+                for single in entry.singles():
+                    if wants(single):
+                        found.append(single.data(node.now))
+                        size += len(found[-1])
+            while size > MOST_BYTES:
+                size -= len(found.pop(0))
+                cut = True
+            yield len(piece)
+        whole = b"".join(found)
+        if asker == self._directory.own_id:
+            if (question := self._open.get(number)) is not None:
+                for key, sequence, message in read_link_messages(whole, node.now):
+                    question.messages[key, sequence] = message
+            self._answered(number, asker, complete=not cut)
+            return
+        for part in encode_parts(number, whole, cut=cut):
+            self._directory.send(asker, RECENT_PART, part)
+        self._alarm.hurry(node.now)
+
+
+def _read_question(payload: bytes) -> int:
+    """Return how far a question looks back (ms). Raises ValueError with one line."""
+    try:
+        value = json.loads(payload)
+    except (ValueError, RecursionError):
+        raise ValueError("a question is a JSON object") from None
+    seconds = value.get("seconds") if isinstance(value, dict) else None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise ValueError("seconds: not a number")
+    if not 0 < seconds <= MOST_MS / 1000:
+        raise ValueError(f"seconds: not above 0 and up to {MOST_MS // 1000}")
+    return max(1, round(seconds * 1000))
