@@ -48,6 +48,9 @@ from broker.wire.varint import read_length
 
 PATIENCE = 10.0
 """s until a connection stands and both brokers have accepted."""
+TOLD = 32
+"""Different reasons for which a leg was lost that are logged until it is up again: the foreign
+broker may put what it likes into some."""
 QUEUE_LOOK = 1.0
 """s between two looks of a lazy leg whether messages wait for it."""
 
@@ -101,6 +104,7 @@ class Leg:
         self.interest = Interest(settings.rules) if asked else None
         """What foreign clients want, None if all is sent."""
         self._beacons = Beacons() if settings.interest is Source.BEACON else None
+        self._told: set[str] = set()  # reasons for which it was lost, since it was up
         self._rng = rng
         self._effects: list[LegEffect] = []
         self._due = now  # to dial, to give up, or to ping
@@ -299,8 +303,10 @@ class Leg:
         if self.state is State.UP and self._takeovers.lost(why, now):
             why += f" again and again: another client may be {shorten(self.settings.client_id)}"
             least = TAKEN_OVER_PAUSE + self._rng.uniform(0.0, TAKEN_OVER_PAUSE)
-        if self.state is State.CONNECTING and self._level.lost(once=once):
-            why += f"; {self._level} is tried"
+        if self.state is State.CONNECTING:
+            before = str(self._level)
+            if self._level.lost(once=once) and str(self._level) != before:
+                why += f"; {self._level} is tried"
         if once and not self._level.changed:
             self._on(Input.ENDED, now)
             self.last_error = why
@@ -309,11 +315,17 @@ class Leg:
         self._addresses.lost(was_up=self.state is State.UP)
         self._on(Input.LOST, now)
         self._due = max(self._due, now + least)
-        # The same again and again is one line.
-        level = "debug" if why == self.last_error else "warning"
         self.last_error = why
         pause = self._due - now
-        self._log(level, f"{where}: {why}; it is dialled again in {pause:.0f} s")
+        self._log(self._level_of(why), f"{where}: {why}; it is dialled again in {pause:.0f} s")
+
+    def _level_of(self, why: str) -> str:
+        """Return the level at which a failure is logged: the same again and again, in turn with
+        others, is one line until the leg was up. `why`: what is said of it."""
+        if why in self._told or len(self._told) >= TOLD:
+            return "debug"
+        self._told.add(why)
+        return "warning"
 
     def stop(self, now: float) -> None:
         """End the leg; its sessions stay. `now`: s."""
@@ -496,6 +508,7 @@ class Leg:
         self._addresses.came_up(now)
         self._log("info", f"leg {self.settings.name} to {self.address} is up ({self._level})")
         self.last_error = ""
+        self._told.clear()
         self._level.came_up()
         self._publish_state(b"1", now)
         self._look_for_rings(now)
