@@ -192,8 +192,8 @@ class RoutingTables:
     # ---------------------------------------------------------------- what was said
 
     def advertised(self, hop: Hop, topic: str, on: bool) -> bool:
-        """Note that a neighbour advertises a topic, or withdraws it (not `on`); `here`: that it is
-        published here. Returns False if there is no room."""
+        """Note that a neighbour (`hop`) advertises a `topic`, or withdraws it (not `on`); `here`:
+        that it is published here. Returns False if there is no room."""
         if (topic in hop.told_topics) != on:
             if on and not self._room(hop, topic):
                 return False
@@ -206,8 +206,8 @@ class RoutingTables:
         return True
 
     def wanted(self, hop: Hop, topic_filter: str, since: float) -> bool:
-        """Note that a neighbour wants a filter `since` a time (s); `here`: that clients do. Returns
-        False if there is no room."""
+        """Note that a neighbour (`hop`) wants a `topic_filter`, `since` a time (s); `here`: that
+        clients do. Returns False if there is no room."""
         if topic_filter not in hop.told_filters and not self._room(hop, topic_filter):
             return False
         hop.told_filters[topic_filter] = since
@@ -297,8 +297,8 @@ class RoutingTables:
     # ---------------------------------------------------------------- what is to be said
 
     def due(self, hop: Hop, most: int, now: float) -> tuple[list[Told], list[Told]]:
-        """Return the topics and the filters that a neighbour is to be told now, `most` at a time;
-        they count as told."""
+        """Return the topics and the filters that a neighbour (`hop`) is to be told at `now` (s),
+        `most` at a time; they count as told."""
         topics: list[Told] = []
         filters: list[Told] = []
         for topic in self._taken(hop.due_topics, most):

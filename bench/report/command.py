@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--repeated",
         type=Path,
         metavar="DIR",
-        help="runs of the same scenarios: do their ratios agree?",
+        help="runs of the same scenarios: do their ratios differ?",
     )
     parser.add_argument("--title", default="mqttree: benchmark report", metavar="TEXT")
     parser.add_argument(

@@ -201,14 +201,15 @@ def _federators(results: Results) -> str:
 
 
 def _repeated(results: Results, repeated: Results) -> str:
-    """Return whether the ratios of both sets agree, and all of them."""
+    """Return whether the ratios of both sets differ, and all of them."""
     pairs = again.pairs(results, repeated)
     times = [each["began"] for each in repeated.about if each.get("began")]
     when = f" ({_date(min(times))})" if times else ""
     lines = []
     for pair in pairs:
         marks = {
-            True: '<span class="met">agree</span>',
+            True: '<span class="met">no difference</span>'
+            + (f" (of {pair.seen:.0%} or more)" if pair.seen is not None else ""),
             False: '<span class="no">differ</span>',
             None: escape(pair.why),
         }

@@ -182,6 +182,8 @@ class FaultInjector:
             process.resume()
         else:
             process.start()
+            # If it dies from now on, nobody has asked for that.
+            self._observer.allowed_dead.discard(process.name)
         if limited and fault.do not in UNDONE:
             self._lab.limit_cpu(fault.broker, self._cpu)
 

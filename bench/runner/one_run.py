@@ -34,6 +34,8 @@ from bench.trace.repair import repair, repairs
 
 AGREE_SECONDS = 30.0
 BRIDGE_SECONDS = 30.0
+LEAD = 0.05
+"""s from the order to the first message: until then the clients' process has it."""
 _PR_SET_PDEATHSIG = 1
 _fork = multiprocessing.get_context("fork")
 
@@ -303,7 +305,6 @@ class Run:
         ready = await generator.hear("ready", patience)
         if ready["failure"]:
             raise RunError(ready["failure"])
-        record["measure_from_ns"] = time.monotonic_ns()
         work = await self._began_workload(observer, specs, ready)
         observer.use.clear()
         observer.beside.clear()
@@ -311,9 +312,7 @@ class Run:
         before = lab.totals()  # the trace has both as well
         if self.flow.federated and before is not None:
             self._formed(before["federators"]["mesh_ns"], ready["interested"])
-        start = time.monotonic() + 0.05
-        self.stage("load")
-        generator.say(start)
+        start = self._begin(generator)
         injecting = asyncio.create_task(injector.carry_out(faults, start))
         phases = asyncio.create_task(self._phases(lab, trace, start, before))
         try:
@@ -373,6 +372,15 @@ class Run:
         work = placed(flow, len(names), self.record["seed"])
         model = traffic.modelled(work, names, parents)
         return traffic.Work(observer, model, await traffic.mark(observer))
+
+    def _begin(self, generator: Generator) -> float:
+        """Have the clients begin to publish, and the measured time with them. Returns when (s)."""
+        start = time.monotonic() + LEAD
+        # Not now: rates would count a time in which nobody may publish.
+        self.record["measure_from_ns"] = round(start * 1e9)
+        self.stage("load")
+        generator.say(start)
+        return start
 
     def _formed(self, mesh_ns: int | None, interested_ns: int) -> None:
         """Note how long federators took for their mesh: until the last way of a membership was

@@ -29,6 +29,7 @@ from bench.runner import clients, crowd, observer, run, run_folder
 from bench.runner.book import Book
 from bench.runner.fault_injector import FaultInjector
 from bench.runner.observer import Observer, Use, mean_use
+from bench.runner.one_run import Run
 from bench.scenarios import scenario
 from bench.scenarios.scenario import Cell, Fault, Parameters
 from bench.scenarios.workload import ClientSpec
@@ -466,8 +467,9 @@ class Injected:
             kind=KINDS["mosquitto-federators"],
             limit_cpu=self.limit,
         )
+        self.allowed_dead: set[str] = set()
         observer: Any = SimpleNamespace(
-            root=lambda: "a", injected=lambda _: None, allowed_dead=set()
+            root=lambda: "a", injected=lambda _: None, allowed_dead=self.allowed_dead
         )
         trace: Any = SimpleNamespace(
             fault=lambda _at, kind, target, _detail: self.said.append(f"{kind} {target}")
@@ -513,6 +515,28 @@ def test_a_fault_of_a_broker_that_is_over_ends_no_other() -> None:
     assert not injected.brokers["a"].running and injected.said == ["kill a", "restart a", "kill a"]
     injected.inject("restart", 3, True)
     assert injected.brokers["a"].running and injected.said[-1] == "restart a"
+
+
+def test_a_broker_that_dies_after_its_restart_is_noticed() -> None:
+    """A plan may kill a broker and restart it; if it dies by itself after that, it is a failure."""
+    injected = Injected()
+    injected.inject("kill")
+    assert injected.allowed_dead == {"a"}
+    injected.inject("restart")
+    assert injected.allowed_dead == set()
+
+
+def test_the_measured_time_begins_with_the_first_message(tmp_path: Path) -> None:
+    """It began 50 ms earlier: rates of runs of 3 s were 1.9 % too low."""
+    said: list[float] = []
+    record: dict[str, Any] = {"run": "r", "scenario": "s"}
+    run = Run.__new__(Run)
+    run.record = record
+    run._tell = SimpleNamespace(send=lambda _: None)  # type: ignore[assignment]
+    generator: Any = SimpleNamespace(say=said.append)
+    start = run._begin(generator)
+    assert said == [start]
+    assert record["measure_from_ns"] == round(start * 1e9)
 
 
 def test_a_restarted_broker_gets_its_share_of_a_core_again() -> None:

@@ -208,7 +208,7 @@ def test_ratios_are_of_the_same_parameters() -> None:
     ]
 
 
-def test_a_repeated_set_agrees_where_its_intervals_meet() -> None:
+def test_a_repeated_set_says_which_differences_it_would_have_seen() -> None:
     def results(values: dict[str, Sequence[float | None]]) -> Results:
         cases = [
             case("overlays-text", {"locality": "50", "broker": kind}, each)
@@ -251,14 +251,19 @@ def test_a_repeated_set_agrees_where_its_intervals_meet() -> None:
     assert found["mqttree-topic"].first.claim.paper == "Overlays 6.1", (
         "what a paper states is no second ratio"
     )
-    assert (
-        repeated.summary(list(found.values()))
-        == "1 of 2 ratios agree within their 95 % intervals; nothing can be said of 1"
+    pair = found["mqttree-topic"]
+    assert pair.first.half is not None and pair.second is not None and pair.second.half is not None
+    assert pair.half == pytest.approx(math.hypot(pair.first.half, pair.second.half))
+    assert pair.seen == pytest.approx(pair.half / pair.first.ours)
+    assert repeated.summary(list(found.values())) == (
+        f"1 of 2 ratios show no difference (95 %); of these, half would show one of "
+        f"{pair.seen:.0%}, and all one of {pair.seen:.0%}; nothing can be said of 1"
     )
     gone = repeated.pairs(first, results({"mqttree-flood": base}))
     assert {(pair.agrees, pair.why) for pair in gone} == {(None, "not repeated")}
     text = page.page(first, "again", repeated=second)
-    assert "1 of 2 ratios agree" in text
+    assert "1 of 2 ratios show no difference" in text
+    assert f"no difference</span> (of {pair.seen:.0%} or more)" in text
 
 
 def test_claims_that_were_missed_and_not_measured_are_distinguished() -> None:
