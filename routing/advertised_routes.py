@@ -138,6 +138,15 @@ class RoutingTables:
         return list(self._neighbours)
 
     @property
+    def published(self) -> int:
+        """Topics that are published here."""
+        return len(self.here.told_topics)
+
+    def publishes(self, topic: str) -> bool:
+        """Return whether a topic is known to be published here."""
+        return topic in self.here.told_topics
+
+    @property
     def topics(self) -> int:
         """Topics in the SRT, each counted once for each next hop."""
         return sum([len(hop.topics) for hop in self._neighbours])

@@ -109,6 +109,7 @@ def lines(
             _losses_of(
                 line, missing.get(key, {}), number in subscribed, number in {no for no, _ in came}
             )
+            line.without_late_delays()
             result.append(line)
     whole = {
         number: line for line in result if not line.flow for number in [events.runs.index(line.run)]

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.load.limit import LATE
 from bench.scenarios.measures import MEASURES
 from bench.spark.means import mean
 from bench.spark.source import Run
@@ -47,6 +48,21 @@ class Line:
         self.values[name] = value
         if value is None:
             self.missing[name] = (by and self.run.silence(by)) or otherwise
+
+    def without_late_delays(self) -> None:
+        """Drop the delays of a run whose generator was late itself, with the reason: they say as
+        much about the generator as about the brokers (`bench.load.limit`)."""
+        flows = (self.run.about.get("summary") or {}).get("flows") or {}
+        mine = [flows[self.flow]] if self.flow in flows else list(flows.values())
+        for flow in mine:
+            late, delay = flow.get("lag_p99_ms"), flow.get("delay_p99_ms")
+            if late and delay and late >= delay * LATE:
+                why = f"limited by the generator: {late:.2f} ms late itself (p99)"
+                for name in self.values:
+                    if name.startswith("delay_"):
+                        self.values[name] = None
+                        self.missing[name] = why
+                return
 
     @property
     def status(self) -> str:

@@ -168,6 +168,32 @@ def case(
     return found
 
 
+@pytest.mark.parametrize(
+    ("late", "delay", "counts"),
+    [
+        (4.9, 10.0, True),
+        (5.0, 10.0, False),
+        (None, 10.0, True),
+        (0.0, 0.0, True),
+        (9.0, None, True),
+    ],
+)
+def test_delays_of_a_run_with_a_late_generator_do_not_count(
+    late: float | None, delay: float | None, counts: bool
+) -> None:
+    flows = {"small": {"lag_p99_ms": 0.1, "delay_p99_ms": 10.0}}
+    flows["large"] = {"lag_p99_ms": late, "delay_p99_ms": delay}  # type: ignore[dict-item]
+    run = Run("1", "overlays-text", {"summary": {"flows": flows}, "status": "complete"})
+    for flow, kept in (("", counts), ("large", counts), ("small", True)):
+        line = summary.Line(run, flow, {"delay_mean_ms": 1.0, "delivered_per_s": 5.0})
+        line.without_late_delays()
+        assert line.values == {"delay_mean_ms": 1.0 if kept else None, "delivered_per_s": 5.0}
+        assert ("delay_mean_ms" in line.missing) is not kept
+    bare = summary.Line(Run("1", "overlays-text"), "", {"delay_mean_ms": 1.0})
+    bare.without_late_delays()
+    assert bare.values == {"delay_mean_ms": 1.0}
+
+
 def test_ratios_are_those_of_the_same_repetition() -> None:
     cell = {"locality": "50", "topics": 3}
     cases = [

@@ -16,6 +16,7 @@ from broker.cli.main import _parser
 from broker.cluster.state_view import federation_state
 from broker.config import listener_options, mqtt_options
 from broker.config.options import ACCESS, OPTIONS, TlsSettings
+from broker.config.routing_modes import ROUTINGS
 from broker.io import prometheus
 from broker.io.metric_help import COUNTER_HELP, GAUGE_HELP, LEG_HELP, REASON_HELP
 from tests.unit.link_harness import lone
@@ -81,8 +82,11 @@ def test_paths_of_the_admin_port_on_pages_exist(page: str) -> None:
 
 def known_words() -> set[str]:
     """Words with an underscore that mean something: options, counters, fields of JSON."""
-    node = lone(routing="topic").node
-    state = federation_state(node.cluster)
+    state = {
+        key: value
+        for mode in ROUTINGS
+        for key, value in federation_state(lone(routing=mode).node.cluster).items()
+    }
     words = set(OPTIONS) | set(mqtt_options.OPTIONS) | set(listener_options.OPTIONS) | set(ACCESS)
     words |= {field.name for kind in (BrokerConfig, ListenerConfig) for field in fields(kind)}
     words |= set(TlsSettings.FIELDS) | set(COUNTER_HELP) | set(GAUGE_HELP)

@@ -115,7 +115,7 @@ class SrtPrt(OverSpanningTree):
         before = tables.steps
         found = tables.next_hops(topic)
         self._node.turns.work += tables.steps - before
-        if self._begun and (topic not in tables.here.told_topics or topic in self._doubted):
+        if self._begun and (topic in self._doubted or not tables.publishes(topic)):
             return (NOT_ADVERTISED, topic.encode(), *found)
         return found
 
@@ -352,7 +352,7 @@ class SrtPrt(OverSpanningTree):
         tables = self._tables
         return {
             "srt_prt": {
-                "advertised": len(tables.here.told_topics),
+                "advertised": tables.published,
                 "topics": tables.topics,
                 "filters": tables.filters,
             }
