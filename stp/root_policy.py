@@ -20,10 +20,17 @@ from broker.base.record import Record
 from stp.config import HELLO_S
 from stp.priority_vector import RootVector, better_root, to_tenths
 
-__all__ = ["BALANCE", "CAPABILITY", "Candidacy", "OverlaySettings"]
+__all__ = ["ANSWER_S", "BALANCE", "CAPABILITY", "DELTA", "GAMMA", "Candidacy", "OverlaySettings"]
 
 CAPABILITY: Final = "capability"
 BALANCE: Final = "balance"
+
+GAMMA, DELTA = 50.0, 2.0
+"""Weights of the root balance. The paper leaves them open; these are those of the path policy
+`balance` (`broker.cluster.strategy.path_costs`)."""
+
+ANSWER_S = 0.2
+"""s; Tt, for which the paper has no number: more than a round trip."""
 
 _MOST: Final = 0xFFFFFFFF
 
@@ -33,13 +40,12 @@ class OverlaySettings(Record):
 
     policy: str = CAPABILITY
     """How a root is elected: `CAPABILITY` or `BALANCE`."""
-    gamma: float = 50.0
-    delta: float = 2.0
-    """Weights of overlays that a broker is root of, and of its clients. The paper leaves them open;
-    these are those of the path policy `balance` (`broker.cluster.strategy.path_costs`)."""
+    gamma: float = GAMMA
+    delta: float = DELTA
+    """Weights of overlays that a broker is root of, and of its clients."""
     period_s: float = HELLO_S
     """Between two topic PINGREQs to all neighbours: the paper's keep-alive."""
-    answer_s: float = 0.2
+    answer_s: float = ANSWER_S
     """Tt: answers are collected for so long before a root is elected."""
     gap_s: float = 0.05
     """Least time between two topic PINGREQs of one topic, where something has changed."""
@@ -69,6 +75,11 @@ class Candidacy:
         self._seq = 0
         # Root id -> when (s) this broker took an overlay from it.
         self._taken: dict[bytes, deque[float]] = {}
+
+    def set_capability(self, capability: float) -> None:
+        """Note that this broker's capability is another one now. Raises ValueError: it is negative,
+        or too high."""
+        self.tenths = to_tenths(capability)
 
     def next_seq(self) -> int:
         """Return the next sequence number for this broker's claims."""

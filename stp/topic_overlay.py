@@ -47,7 +47,7 @@ FEASIBILITY_ROOTS: Final = 16
 class Member:
     """A neighbour with a publisher or subscriber of the topic."""
 
-    __slots__ = ("heard_at", "ping", "pinged_at")
+    __slots__ = ("heard_at", "joined", "ping", "pinged_at", "since")
 
     def __init__(self, now: float) -> None:
         self.ping: TopicPing | None = None
@@ -56,6 +56,10 @@ class Member:
         """When it last sent either (s)."""
         self.pinged_at = now
         """When it last sent a topic PINGREQ (s)."""
+        self.since = now
+        """Since when it is a member (s)."""
+        self.joined = False
+        """Whether it has been part of the tree."""
 
 
 class TopicOverlay:
@@ -63,7 +67,9 @@ class TopicOverlay:
 
     __slots__ = (
         "_asked",
+        "_attached",
         "_before",
+        "_begun_at",
         "_check_at",
         "_form_at",
         "_own_id",
@@ -75,6 +81,7 @@ class TopicOverlay:
         "_table",
         "formed",
         "members",
+        "missed",
         "neighbours",
         "parent",
         "path_cost_us",
@@ -106,6 +113,9 @@ class TopicOverlay:
         """The neighbours with a publisher or subscriber of the topic, by id."""
         self.neighbours: tuple[bytes, ...] = ()
         """The t-ORT: the parent, and the members whose parent this broker is."""
+        self.missed: list[tuple[bytes, float]] = []
+        """Members that have just become part of the tree here, and since when they missed messages
+        (s): to be taken out by the reader."""
         self.trigger_at = math.inf
         """When a topic PINGREQ to the members is due, as something has changed (s)."""
         self.planned = math.inf
@@ -116,6 +126,8 @@ class TopicOverlay:
         self._started = self._before = -math.inf
         self._check_at = math.inf
         self._sent_at = -math.inf
+        self._begun_at = now
+        self._attached = False  # this broker has had a parent or a child
         self._asked = False  # a member waits for a newer number of the root
         self._renews = False  # this broker is root and is to number its claim anew
 
@@ -143,7 +155,7 @@ class TopicOverlay:
         if ping.flags & LEAVING:
             self.remove(peer, own, costs, now)
             return
-        member = self._member(peer, now)
+        member = self._member(peer, now, new=bool(ping.flags & FORMING))
         member.ping = ping
         member.pinged_at = now
         if not self.formed:
@@ -166,12 +178,15 @@ class TopicOverlay:
 
     def pong_received(self, peer: bytes, now: float) -> None:
         """Take a topic PINGRESP of the neighbour `peer`, at `now` (s): it is a member."""
-        self._member(peer, now)
+        self._member(peer, now, new=False)
 
-    def _member(self, peer: bytes, now: float) -> Member:
+    def _member(self, peer: bytes, now: float, *, new: bool) -> Member:
+        """Return a member; `new`: its topic has just got its first client."""
         member = self.members.get(peer)
         if member is None:
             member = self.members[peer] = Member(now)
+            if not new and not self.formed:
+                member.since = self._begun_at  # it was one before this broker
             self.trigger(now)  # it elects among those that it has heard of
         member.heard_at = now
         return member
@@ -324,13 +339,22 @@ class TopicOverlay:
                 return
 
     def _find_neighbours(self) -> None:
-        found = [
-            peer
-            for peer, member in self.members.items()
-            if member.ping is not None and member.ping.parent == self._own_id
-        ]
+        found: list[bytes] = []
+        for peer, member in self.members.items():
+            ping = member.ping
+            if ping is None:
+                continue
+            if ping.parent == self._own_id:
+                found.append(peer)
+                if not member.joined:
+                    self.missed.append((peer, member.since))
+                    self._attached = True
+            member.joined |= ping.parent != peer
         if self.parent is not None and self.parent not in found:
             found.append(self.parent)
+            if not self._attached:
+                self.missed.append((self.parent, self._begun_at))
+                self._attached = True
         self.neighbours = tuple(sorted(found))
 
     # ---------------------------------------------------------------- time

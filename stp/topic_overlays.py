@@ -18,7 +18,16 @@ from stp.root_policy import Candidacy, OverlaySettings
 from stp.topic_overlay import NOTHING, TO_ALL, TopicOverlay
 from stp.topic_ping import FORMING, LEAVING, TopicPing, encode_ping, encode_topics
 
-__all__ = ["Outgoing", "TopicOverlays"]
+__all__ = ["Missed", "Outgoing", "TopicOverlays"]
+
+
+class Missed(NamedTuple):
+    """A neighbour has become part of a topic's tree here."""
+
+    topic: bytes
+    peer: bytes
+    since: float
+    """It has missed messages that passed here since then (s)."""
 
 
 class Outgoing(NamedTuple):
@@ -40,6 +49,7 @@ class TopicOverlays:
         "_greeted",
         "_interested",
         "_limit",
+        "_missed",
         "_passing",
         "_pings",
         "_pongs",
@@ -75,12 +85,27 @@ class TopicOverlays:
         """Topics that found no room."""
         self._due: list[tuple[float, bytes]] = []
         self._changed: dict[bytes, None] = {}
+        self._missed: list[Missed] = []
         self._pings: dict[bytes, list[bytes]] = {}
         self._pongs: dict[bytes, list[bytes]] = {}
         self._greeted: list[bytes] = []
         # Of topics without a client here: the roots that neighbours name, and when (s).
         self._passing: dict[bytes, dict[bytes, tuple[bytes, float]]] = {}
         self._sweep_at = math.inf
+
+    @property
+    def rooted(self) -> int:
+        """Of how many overlays this broker is the root (R)."""
+        return self.own.rooted
+
+    def set_clients(self, clients: int) -> None:
+        """Note how many clients are connected here, for elections by root balance."""
+        self.own.clients = clients
+
+    def set_capability(self, capability: float) -> None:
+        """Note the capability of this broker, for the next elections. Raises ValueError: it is
+        negative, or too high."""
+        self.own.set_capability(capability)
 
     # ---------------------------------------------------------------- members
 
@@ -247,6 +272,9 @@ class TopicOverlays:
         """Note what has become of an overlay whose t-ORT was `before`."""
         if overlay.neighbours != before:
             self._changed[overlay.topic] = None
+        if overlay.missed:
+            self._missed += [Missed(overlay.topic, peer, at) for peer, at in overlay.missed]
+            overlay.missed = []
         self._plan(overlay)
 
     def _plan(self, overlay: TopicOverlay) -> None:
@@ -272,4 +300,9 @@ class TopicOverlays:
         """Return the topics whose t-ORT, or whose state, has changed since the last call."""
         found = list(self._changed)
         self._changed.clear()
+        return found
+
+    def take_missed(self) -> list[Missed]:
+        """Return the neighbours that have become part of a tree here since the last call."""
+        found, self._missed = self._missed, []
         return found

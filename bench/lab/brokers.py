@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.lab.launcher import END_SECONDS, Program, mqttree, search_path
 from bench.lab.owner import MARK, owner, started
 
-ROUTINGS = ("flood", "interest", "topic", "srt")
+ROUTINGS = ("flood", "interest", "topic", "srt", "ort")
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,7 @@ class Counted:
     interest_widened: int = 0
     advertisements_refused: int = 0
     lost_before_path: int = 0
+    overlays_refused: int = 0
     link_costs_refused: int = 0
     link_state_refused: int = 0
 

@@ -808,7 +808,13 @@ class Limits(Record, kw_only=True):
 
     advertised_time: float = 600.0
     """s; a topic that was not published to for so long, and up to twice as long, is withdrawn, with
-    routing by srt. A client that publishes once in ten minutes is advertised all the time."""
+    routing by srt, and its broker leaves its overlay, with routing by ort. A client that publishes
+    once in ten minutes is advertised all the time."""
+
+    max_topic_overlays: int = 4096
+    """topics with an overlay at one broker, with routing by ort: some 2 KB each, and a topic
+    PINGREQ of some 80 bytes to each neighbour each half second. Messages to others do not leave
+    their broker [overlays_refused]."""
 
     max_overlay_brokers: int = 256
     max_overlay_links: int = 8192

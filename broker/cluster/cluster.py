@@ -37,6 +37,7 @@ from broker.cluster.delivery.subscription_start import (
     SubscriptionStarts,
 )
 from broker.cluster.delivery.trimmed_numbers import TrimmedNumbers
+from broker.cluster.delivery.unordered_forwarder import UnorderedForwarder
 from broker.cluster.events import (
     ClusterEvents,
     EntriesHandled,
@@ -261,7 +262,7 @@ class Cluster:
         self.origins: Origins = Origins(
             self.own,
             now,
-            sparse=not self.strategy.everything_arrives(),
+            sparse=self.strategy.needs_feeds(self.strategy.name),
             most_gaps=node.limits.max_gaps,
         )
         self.replay_log: ReplayLog = ReplayLog(
@@ -311,7 +312,8 @@ class Cluster:
 
     def _build_forwarding(self, node: FederatedBroker) -> None:
         """Build what passes messages on, and what sends those again that another broker lacks."""
-        self.forwarder: Forwarder = Forwarder(
+        kind = UnorderedForwarder if self.strategy.overtaking() else Forwarder
+        self.forwarder: Forwarder = kind(
             node,
             origins=self.origins,
             log=self.replay_log,
@@ -885,6 +887,7 @@ class Cluster:
         """Note that this broker's capability has changed."""
         self.node.log("info", f"capability is now {capability:g}, it was {self.tree.capability:g}")
         self.tree.set_capability(capability, now)
+        self.strategy.capability_changed(capability)
         self._settle(now)
 
     # ---------------------------------------------------------------- links

@@ -16,6 +16,7 @@ from broker.base.broker_key import BrokerKey
 from broker.base.record import Settings
 from discovery.effects import DEFAULT_CLUSTER, DISCOVERY_TIME
 from stp.config import HELLO_S, MAX_AGE_S
+from stp.root_policy import ANSWER_S, CAPABILITY, DELTA, GAMMA
 
 
 class ClusterModel(Settings):
@@ -33,6 +34,14 @@ class ClusterModel(Settings):
     path_policy: str = "capability"
     """With routing by topic, through which brokers paths lead: those of high capability
     (`capability`), or those that pass on little (`balance`)."""
+    overlay_policy: str = CAPABILITY
+    """With routing `ort`, how the root of a topic's overlay is elected: by `capability`, or by root
+    balance (`balance`)."""
+    overlay_gamma: float = GAMMA
+    overlay_delta: float = DELTA
+    """Weights of the root balance: RB = gamma * R + delta * clients."""
+    answer_time: float = ANSWER_S
+    """Tt: with routing `ort`, answers are collected for so long before a root is elected."""
     hello: float = HELLO_S
     link_timeout: float = MAX_AGE_S
     discovery_time: float = DISCOVERY_TIME

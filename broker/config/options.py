@@ -22,6 +22,7 @@ from broker.config.yaml_file import ConfigError, ConfigFile, kind_of
 from discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
 from discovery.drivers.multicast import GROUP, PORT, interfaces_for
 from discovery.seeds import parse_seeds, split_seeds
+from stp.root_policy import BALANCE, CAPABILITY
 
 if TYPE_CHECKING:
     from broker.config.leg_options import LegModel
@@ -36,6 +37,11 @@ MAX_COUNT = 1000
 LEAST_TAIL, MOST_TAIL = 16 * 1024 * 1024, 64 * 1024 * 1024 * 1024
 """bytes of the log tail: some of its segments at least; its index takes a thousandth of it in
 memory."""
+
+PAPER_TIMERS = {"hello": 10.0, "link_timeout": 39.6, "discovery_time": 9.5}
+"""s; `timers: paper`. The keep-alive is that of MQTT-ST, fig. 2. Td and To are not published: these
+make up the times that are (Overlays, table 2), 19.5 s = Td + keep-alive until there is a tree, and
+59.1 s = To + 19.5 s after a broker has failed."""
 
 DISCOVERIES = ("multicast", "static", "dns", "off")
 DURABILITIES = ("none", "async", "sync")
@@ -150,6 +156,8 @@ class RunSettings(ClusterModel):
     admin_tls: AdminTlsSettings | None = None
     topic_rates: bool = True
     """Whether it is counted how often topics are published to."""
+    timers: str = "default"
+    """`paper`: the times of `PAPER_TIMERS`, where none is given."""
     wait_for: int = 1
     """How many brokers, this one included, must have been seen before `/readyz` says yes."""
     log_level: str = "info"
@@ -285,6 +293,10 @@ def read_settings(
             f"{places['seed']}: discovery is off ({places['discovery']}), "
             "so no seed would be dialled"
         )
+    if settings.timers == "paper":
+        for name, seconds in PAPER_TIMERS.items():
+            if name not in places:
+                setattr(settings, name, seconds)
     settings.given = frozenset(places)
     return settings
 
@@ -619,6 +631,10 @@ OPTIONS: dict[str, Option] = {
     "advertise": Option(_address),
     "routing": Option(_choice(*ROUTINGS)),
     "path_policy": Option(_choice("capability", "balance"), flag=False),
+    "overlay_policy": Option(_choice(CAPABILITY, BALANCE), flag=False),
+    "overlay_gamma": Option(_number(0.0, 1e6), flag=False),
+    "overlay_delta": Option(_number(0.0, 1e6), flag=False),
+    "answer_time": Option(_number(0.001, 3600.0, " s"), flag=False),
     "admin": Option(_admin),
     "admin_hosts": Option(_hosts, flag=False),
     "admin_token_file": Option(_path),
@@ -632,6 +648,7 @@ OPTIONS: dict[str, Option] = {
     "hello": Option(_number(0.02, 3600.0, " s"), flag=False),
     "link_timeout": Option(_number(0.1, 3600.0, " s"), flag=False),
     "discovery_time": Option(_number(0.01, 3600.0, " s"), flag=False),
+    "timers": Option(_choice("default", "paper"), flag=False),
     "multicast_group": Option(_group, flag=False),
     "multicast_port": Option(_port, flag=False),
     "interfaces": Option(_interfaces, flag=False),

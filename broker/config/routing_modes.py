@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-ROUTINGS: Final = ("flood", "interest", "topic", "srt")
+ROUTINGS: Final = ("flood", "interest", "topic", "srt", "ort")
 """In the order in which options and pages name them."""
 
-ALONE: Final = frozenset(("srt",))
+ALONE: Final = frozenset(("srt", "ort"))
 """Modes that only forward what their own tables say: a broker of another mode behind such a broker
 would get nothing, so they do not link (docs/decisions/0054)."""
 

@@ -121,7 +121,8 @@ COUNTER_HELP = {
     "interest_refused": "Records about topic filters that were refused.",
     "interest_widened": "Times that a broker was sent everything, as its filters were too many.",
     "advertisements_refused": "Topics and filters without room in the tables of --routing srt.",
-    "lost_before_path": "QoS 1 and 2 messages lost for subscriptions still on their way (srt).",
+    "lost_before_path": "QoS 1 and 2 messages lost before their path was open (srt, ort).",
+    "overlays_refused": "Times that a topic got no overlay, as there are too many (ort).",
     "link_costs_refused": "Records about costs of links that were refused.",
     "link_state_refused": "Link states of brokers refused for lack of room.",
     # Where clients should connect

@@ -435,7 +435,7 @@ def test_the_module_can_be_run_as_the_command() -> None:
     assert said("mqttree", "run", "--routing", "x") == (
         2,
         "",
-        "mqttree: --routing: 'x' is not one of flood, interest, topic\n",
+        "mqttree: --routing: 'x' is not one of flood, interest, topic, srt, ort\n",
     )
 
 

@@ -1,7 +1,8 @@
 """Run schedules: `python -m tests.sim --seeds N [--first K] [--step K] [--kind KIND] [--brokers N]
 [--jobs 2] [-v]`; exit 1 on a violation. A seed draws its kind: three of four are plain schedules
 (schedule.py), the others put brokers under load (strains.py). `--kind legs` are federations with
-legs to foreign brokers (legs.py), `--kind srt` federations that route by SRT and PRT (srt.py).
+legs to foreign brokers (legs.py), `--kind srt` and `--kind ort` federations
+that route as in the papers (srt.py, ort.py).
 
 A seed is the same run every time, on every machine and with a compiled core: the digest that is
 printed last, of all that was said and sent in all runs, is the same. Strings are hashed alike in
@@ -20,6 +21,7 @@ from collections.abc import Iterator
 from multiprocessing import get_context
 
 from tests.sim.legs import run_legs
+from tests.sim.ort import run_ort
 from tests.sim.schedule import Result, run_seed
 from tests.sim.srt import run_srt
 from tests.sim.strains import run_strain
@@ -34,6 +36,8 @@ def play(seed: int, kind: str = "", brokers: int | None = None, verbose: int = 0
         return run_legs(seed, verbose)
     if kind == "srt":
         return run_srt(seed, brokers, verbose)
+    if kind == "ort":
+        return run_ort(seed, brokers, verbose)
     strained = kind == "strained" or (
         not kind and brokers is None and random.Random(f"{seed} kind").random() < STRAINED
     )
@@ -88,7 +92,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--brokers", type=int, default=None)
     parser.add_argument(
         "--kind",
-        choices=("", "plain", "strained", "legs", "srt"),
+        choices=("", "plain", "strained", "legs", "srt", "ort"),
         default="",
         help="of all seeds, not the one that each draws",
     )

@@ -163,6 +163,29 @@ def test_the_file_tunes_what_has_no_flag(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "times"),
+    [
+        ("federation: {}", (0.5, 2.0, 0.3, 0.2)),
+        ("federation: {timers: default}", (0.5, 2.0, 0.3, 0.2)),
+        ("federation: {timers: paper}", (10.0, 39.6, 9.5, 0.2)),
+        ("federation: {timers: paper, hello: 1, answer-time: 3}", (1.0, 39.6, 9.5, 3.0)),
+    ],
+)
+def test_timers_of_the_paper_are_taken_where_none_is_given(
+    tmp_path: Path, text: str, times: tuple[float, ...]
+) -> None:
+    found = told(tmp_path, text)
+    assert (found.hello, found.link_timeout, found.discovery_time, found.answer_time) == times
+
+
+def test_the_election_of_roots_is_configured_by_policy_and_weights(tmp_path: Path) -> None:
+    found = told(
+        tmp_path, "federation: {overlay-policy: balance, overlay-gamma: 1, overlay-delta: 0}"
+    )
+    assert (found.overlay_policy, found.overlay_gamma, found.overlay_delta) == ("balance", 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
     ("text", "line"),
     [
         (
@@ -172,6 +195,18 @@ def test_the_file_tunes_what_has_no_flag(tmp_path: Path) -> None:
         (
             "federation: {path-policy: star}",
             "config.yaml:1: federation.path-policy: 'star' is not one of capability, balance",
+        ),
+        (
+            "federation: {overlay-policy: star}",
+            "config.yaml:1: federation.overlay-policy: 'star' is not one of capability, balance",
+        ),
+        (
+            "federation: {overlay-gamma: -1}",
+            "config.yaml:1: federation.overlay-gamma: -1 is not between 0 and 1e+06",
+        ),
+        (
+            "federation: {timers: slow}",
+            "config.yaml:1: federation.timers: 'slow' is not one of default, paper",
         ),
         (
             "\n\nfederation:\n\n  ruoting: flood",

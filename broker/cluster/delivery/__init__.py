@@ -20,6 +20,7 @@ retained messages and the log's tail on the disk are above it: it reaches them b
   held back; `low_watermarks` says up to where nothing is missing.
 * `late` offers the log's tail to a broker that is back.
 * `subscription_start` says behind which sequence number of each origin a subscription begins.
+* `unordered_forwarder` is the forwarder where each topic has paths of its own (`ort`).
 * `remote_flow_control` carries backpressure from a slow subscriber to its publishers elsewhere.
 
 States of a link, as `resync` sees it:

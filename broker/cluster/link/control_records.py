@@ -35,6 +35,7 @@ DIRECTORY, ROUTED, UPTO, TOLD, HEARD = 9, 10, 11, 12, 13
 DIGEST, PARTS, LIST, FETCH = 16, 17, 18, 19
 AGES = 24
 PUBADV, FILTERS = 25, 26
+TOPIC_PINGREQ, TOPIC_PINGRESP = 27, 28
 
 RECORDS = (
     RecordType(PING, "PING"),
@@ -57,6 +58,8 @@ RECORDS = (
     RecordType(AGES, "AGES"),
     RecordType(PUBADV, "PUBADV", paced=True),
     RecordType(FILTERS, "FILTERS", paced=True),
+    RecordType(TOPIC_PINGREQ, "TOPIC_PINGREQ", paced=True),
+    RecordType(TOPIC_PINGRESP, "TOPIC_PINGRESP", answers="TOPIC_PINGREQ", paced=True),
 )
 """All records; their fields are in docs/reference/link-protocol.md. `Cluster` has the table of who
 takes which; PING brings the number that the PINGRESP repeats."""

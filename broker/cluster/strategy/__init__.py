@@ -5,8 +5,8 @@ no other module asks which one it is. This package may use links (`link`) and th
 dispatcher (`core`). What is above it, from the replay log to sessions, is known to it by the
 Protocols in `ports`.
 
-* `routing_strategy` is the Protocol; `selection` chooses `flood`, `interest`, `topic` or
-  `srt_prt`.
+* `routing_strategy` is the Protocol; `selection` chooses `flood`, `interest`, `topic`, `srt_prt`
+  or `ort`.
 * `spanning_tree` has what `flood`, `interest` and `srt_prt` share; `interest_table` knows the
   filters of all brokers; `source_trees` finds the paths of each origin for `topic`, with
   `path_costs` (what is posted of links), `astray_brokers` (lost by the spanning tree) and

@@ -38,6 +38,10 @@ class RoutingStrategy(Protocol):
         missing here is on its way, or lost. If not, it may be one that is not wanted here, and
         what is missing has to be asked for (ordered feeds)."""
 
+    def overtaking(self) -> bool:
+        """Whether messages of one origin may overtake each other, as topics have paths of their
+        own: then a number that comes behind newer ones is taken, also at QoS 0."""
+
     def holder_keeps_receiving(self) -> bool:
         """Whether messages for a session that this broker takes go on to its holder alone, until
         all brokers know of the session's filters here: then the holder has to send them here. If
@@ -158,6 +162,9 @@ class RoutingStrategy(Protocol):
 
     def link_measured(self, link: Link) -> None:
         """Note that the round-trip time of a link was measured again."""
+
+    def capability_changed(self, capability: float) -> None:
+        """Note that the capability of this machine has changed."""
 
     def link_overflowed(self, event: LinkBehind) -> None:
         """Note that the queue of a link has overflowed."""

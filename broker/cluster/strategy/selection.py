@@ -5,6 +5,7 @@ from __future__ import annotations
 from broker.cluster.strategy.directory import Directory
 from broker.cluster.strategy.flood import Flood
 from broker.cluster.strategy.interest import Interest
+from broker.cluster.strategy.ort import Ort
 from broker.cluster.strategy.ports import Delivery, LinkedBroker
 from broker.cluster.strategy.routing_strategy import RoutingStrategy
 from broker.cluster.strategy.srt_prt import SrtPrt
@@ -22,6 +23,8 @@ def strategy_for(
             return Flood(node, directory, delivery)
         case "srt":
             return SrtPrt(node, directory, delivery)
+        case "ort":
+            return Ort(node, directory, delivery, config)
         case "topic":
             return Topic(node, directory, delivery, config)
         case _:

@@ -31,6 +31,10 @@ class OverSpanningTree:
         do that do not flood."""
         return routing != FLOOD
 
+    def overtaking(self) -> bool:
+        """Return False: messages of one origin take one tree."""
+        return False
+
     @property
     def records(self) -> dict[int, Handler]:
         """Return nothing: all that is told goes through the directory."""
@@ -91,6 +95,9 @@ class OverSpanningTree:
 
     def link_measured(self, link: Link) -> None:
         """Do nothing: the spanning tree measures round trips itself."""
+
+    def capability_changed(self, capability: float) -> None:
+        """Do nothing: the spanning tree hears of it."""
 
     def link_overflowed(self, event: LinkBehind) -> None:
         """Do nothing: the link is not live any more."""
