@@ -661,7 +661,8 @@ class Case:
         return tuple(found)
 
     def moves(self, before: Answer, plan: Plan, saved: float) -> list[Move]:
-        """Return what moves from an earlier answer to a plan, which saves so many messages/s."""
+        """Return what moves from an earlier answer (`before`) to a `plan`, which saves so many
+        messages/s (`saved`)."""
         at = {
             (kind, name): session
             for session in before.sessions

@@ -110,7 +110,13 @@ class Redirections:
         return len(self._sent)
 
     def advise(
-        self, candidate: Candidate, view: View, now: float, *, leave: bool = False
+        self,
+        candidate: Candidate,
+        view: View,
+        now: float,
+        *,
+        leave: bool = False,
+        later: bool = False,
     ) -> Advice | None:
         """Return where a client is to be sent, None if it stays.
 
@@ -119,6 +125,7 @@ class Redirections:
             `view`: what is known of the federation.
             `now`: s.
             `leave`: its broker is about to stop, so that any other one is better.
+            `later`: it is not sent away now, and asked about again at its next CONNECT.
 
         Raises:
             TooMuchError: too many clients were sent away lately.
@@ -130,8 +137,9 @@ class Redirections:
         if found is None:
             return None
         case, slot, advice = found
-        self._controller.expect(case, case.all_at(slot), now)
-        self._note(candidate.question.client, now)
+        if not later:
+            self._controller.expect(case, case.all_at(slot), now)
+            self._note(candidate.question.client, now)
         return advice
 
     def plan(
@@ -142,7 +150,7 @@ class Redirections:
         into: list[tuple[Advice, int]],
         over: Mapping[str, float],
     ) -> Iterator[None]:
-        """Find clients that would better be elsewhere; yields after each one. `commit` or `drop`
+        """Find clients that would better be elsewhere; yields before each one. `commit` or `drop`
         follows.
 
         Args:
@@ -156,16 +164,15 @@ class Redirections:
         found: list[tuple[bool, Advice, int]] = []
         left = dict(over)
         for candidate in candidates:
+            yield
             question = candidate.question
+            relieves = left.get(question.at, 0.0) > 0
             try:
                 if not self._may_be_sent(candidate, now, False):
                     continue
-                relieves = left.get(question.at, 0.0) > 0
                 look = self._look(candidate, view, relieve=frozenset(over) if relieves else None)
             except ValueError:
                 continue
-            finally:
-                yield
             if look is not None:
                 case, slot, advice = look
                 if relieves:

@@ -99,6 +99,11 @@ class SubscriptionTrie(Generic[V]):
             return bucket[1] if bucket[0] == key else None
         return bucket.get(key)
 
+    def only(self, filter: str, key: Hashable) -> bool:
+        """Return whether a `filter` that is here has the one value of this `key`."""
+        bucket = self._buckets(filter)[filter]
+        return bucket[0] == key if isinstance(bucket, tuple) else bucket.keys() == {key}
+
     def insert(self, filter: str, key: Hashable, value: V) -> bool:
         """Set the value of (`filter`, `key`) to `value`. An old value is replaced, and keeps its
         place in the order.

@@ -161,6 +161,9 @@ class Counted:
     placement_questions: int = 0
     placement_refused: int = 0
     placement_unanswered: int = 0
+    redirects_ignored: int = 0
+    redirects_forgone: int = 0
+    rebalanced: int = 0
 
     # Clients whose broker died
     session_replays: int = 0

@@ -245,6 +245,18 @@ class Limits(Record, kw_only=True):
     """topics of which is known how often they are published to: 200 bytes each. Of more, those that
     are published to rarely are forgotten."""
 
+    redirected_clients: int = 50_000
+    """clients of which this broker remembers that it sent them elsewhere, or is about to: 1.5 KB
+    each at most. Of more none are sent away [redirects_forgone]."""
+
+    redirect_settle: float = 5.0
+    """s from a CONNECT until the client is looked at: it has subscribed by then."""
+
+    redirect_quiet: float = 60.0
+    """s after brokers have come or gone, or the tree has changed, in which nobody is sent away:
+    rates and filters of all brokers are known again, and clients of a broker that died have
+    come."""
+
     route_cache_deliveries: int = 4_000_000
     """receivers in all kept routes together, of routes that topics share once; as above (many
     topics times many subscribers)."""

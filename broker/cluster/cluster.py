@@ -593,6 +593,7 @@ class Cluster:
         self.room: Callable[[Session, int], bool] = self.remote_flow_control.room
         self.limit_log: Callable[[int], None] = self.replay_log.give_room
         self.ask_placement = self.placement.ask
+        self.redirects = self.placement.redirector.connecting
         self.placement_request: Callable[[Session, Message, Properties], int] = (
             self.placement.request
         )
@@ -708,7 +709,11 @@ class Cluster:
         """Return the subscribers of what happens to the tree and to other brokers."""
         return {
             # It is published to clients that subscribe to $TC.
-            TopologyChanged: (self.topology.topology_changed,),
+            TopologyChanged: (
+                self.topology.topology_changed,
+                # No client is sent to another broker for a while.
+                self.placement.topology_changed,
+            ),
             # Neighbours may have other messages of the origin.
             OriginLost: (self.resync.origin_lost,),
             MemberGone: (

@@ -255,7 +255,8 @@ class Drain:
 
     def _send_clients(self, now: float) -> None:
         node = self._node
-        if not self._clients and node.connected:
+        redirector = self._cluster.placement.redirector
+        if not self._clients and node.connected > redirector.leaving:
             self._clients.extend(
                 session for session in node.sessions.values() if session.conn is not None
             )
@@ -264,16 +265,24 @@ class Drain:
         while due >= 1 and self._clients:
             conn = self._clients.popleft().conn
             client = None if conn is None else conn.owner
-            if not isinstance(client, Client):
+            if not isinstance(client, Client) or redirector.leaves(client.session.client_id):
                 continue
             self._turned += 1
             due -= 1
             if targets:
-                node.redirect(client, self._next(targets), False)
+                self._send_away(client, self._next(targets))
             else:
                 client.shut(ReasonCode.SERVER_SHUTTING_DOWN)
         if not node.connected:
             self._enter("sessions", now)
+
+    def _send_away(self, client: Client, where: str) -> None:
+        """Send a client to where it costs least; to the broker `where` if that is wished, or nobody
+        knows better."""
+        if self._to:
+            self._node.redirect(client, where, False)
+        else:
+            self._cluster.placement.redirector.send_away(client, where)
 
     def _leaving(self) -> int:
         return sum(session.recorder is None for session in self._node.sessions.values())

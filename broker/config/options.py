@@ -104,6 +104,8 @@ class FederationSettings(BrokerModel):
     """The address for clients, if it is not the one for brokers."""
     topic_rates: bool = False
     """Whether it is counted how often topics are published to."""
+    redirect_clients: bool = False
+    """Whether MQTT 5 clients are sent to brokers where they cost less."""
     any_broker: bool = False
     """Other brokers may link without secret or certificate although clients have to
     authenticate."""
@@ -135,6 +137,7 @@ class FederationSettings(BrokerModel):
             **values(self, BrokerModel),
             client_address=client_address,
             topic_rates=self.topic_rates,
+            redirect_clients=self.redirect_clients,
         )
 
 
@@ -158,6 +161,8 @@ class RunSettings(ClusterModel):
     """Whether it is counted how often topics are published to."""
     timers: str = "default"
     """`paper`: the times of `PAPER_TIMERS`, where none is given."""
+    redirect_clients: bool = False
+    """Whether MQTT 5 clients are sent to brokers where they cost less."""
     wait_for: int = 1
     """How many brokers, this one included, must have been seen before `/readyz` says yes."""
     log_level: str = "info"
@@ -227,6 +232,7 @@ class RunSettings(ClusterModel):
             tls=self.tls,
             client_address=self.client_address,
             topic_rates=self.topic_rates,
+            redirect_clients=self.redirect_clients,
             any_broker=self.allow_unauthenticated_brokers,
             asked=self.asked,
         )
@@ -657,6 +663,7 @@ OPTIONS: dict[str, Option] = {
     "log_tail": Option(_tail, flag=False),
     "allow_unauthenticated_brokers": Option(_switch, flag=False),
     "topic_rates": Option(_switch, flag=False),
+    "redirect_clients": Option(_switch, flag=False),
 }
 """Keys of the file's `federation:` section, or of the file, with underscores; those with `flag` are
 flags and MQTTREE_ variables as well.

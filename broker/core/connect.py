@@ -103,6 +103,7 @@ class ConnectHandshake(Owner):
     """Owns a connection until its CONNECT was accepted; then a `Client` or a `Link` does."""
 
     __slots__ = (
+        "_placed",
         "_proof",
         "admitted",
         "authentication",
@@ -126,6 +127,7 @@ class ConnectHandshake(Owner):
         # Whether it has waited until this broker had joined the others, see
         # `SubscriptionBarrier.admits`.
         self.admitted = False
+        self._placed = False  # it is this broker that the client is to be at
         self.in_line = False  # its older connection is read first, see `Predecessors`
         self.authentication: Authentication | None = None
         self.owner: str | None = None  # the client's user, once it is let in: see `session_owner`
@@ -306,8 +308,8 @@ class ConnectHandshake(Owner):
         return True
 
     def _elsewhere(self, where: str) -> None:
-        """Refuse clients while this broker drains; `where`: another broker, "" when there is
-        none."""
+        """Refuse a client that is to connect to the broker `where`; "": this broker drains, and no
+        other one takes clients."""
         if where:
             self.node.counters.redirected += 1
             properties: Properties = {Property.SERVER_REFERENCE: where}
@@ -540,6 +542,8 @@ class ConnectHandshake(Owner):
                 self.foreign()
                 return
             node.end_session(old, conn)  # another user must not get its queue
+        if node.config.redirect_clients and not self._placed and self._redirected(connect, now):
+            return
         known = stamp or read or self.admitted or connect.clean_start
         if not known and not node.cluster.barrier.admits(now, self.admit):
             conn.wait()
@@ -573,6 +577,26 @@ class ConnectHandshake(Owner):
         node.journal.session_connected(session, present=present)
         if present:
             session.redeliver()
+
+    def _redirected(self, connect: Connect, now: float) -> bool:
+        """Return whether the client waits for the answer where it should connect. It is asked for
+        once, before its session is looked for."""
+        self._placed = True
+        assigned = Property.ASSIGNED_CLIENT_IDENTIFIER in self._proof
+        return self.node.cluster.redirects(self, connect, assigned, now)
+
+    def placed(self, where: str, now: float) -> None:
+        """Go on: the client is to connect to the broker `where` ("HOST:PORT"), or is let in
+        ("")."""
+        conn = self.conn
+        conn.answered()
+        if not conn.closed and not conn.closing and self.connect is not None:
+            if where:
+                self._elsewhere(where)
+            else:
+                self._accept(self.connect, now)
+        if not conn.waiting:  # for its session, now
+            conn.resume(now)
 
     def _client_of(self, session: Session, connect: Connect) -> ClientPackets:
         if connect.bridge:

@@ -451,6 +451,13 @@ class Cluster(Protocol):
 
     # ---------------------------------------------------------------- placement
 
+    def redirects(
+        self, newcomer: Newcomer, connect: Connect, assigned: bool, now: float, /
+    ) -> bool:
+        """Return whether a client (`newcomer`) waits for the answer where it should connect:
+        `Newcomer.placed` follows. `connect`: its CONNECT; `assigned`: its client identifier was
+        made up here; `now`: s."""
+
     def placement_request(
         self, session: Session, message: Message, properties: Properties, /
     ) -> int:
@@ -488,3 +495,11 @@ class Claimant(Protocol):
     def moved(self, stamp: int, now: float) -> None:
         """Go on: the session is here, or no broker has it. `stamp`: as of
         `Cluster.claim_session`."""
+
+
+class Newcomer(Claimant, Protocol):
+    """A client that connects and may be sent to another broker first."""
+
+    def placed(self, where: str, now: float) -> None:
+        """Go on at `now` (s): the client is to connect to the broker `where` ("HOST:PORT"), or is
+        let in ("")."""

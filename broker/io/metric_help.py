@@ -129,6 +129,9 @@ COUNTER_HELP = {
     "placement_questions": "Questions about where clients should connect.",
     "placement_refused": "Such questions refused: invalid, not allowed, or too many.",
     "placement_unanswered": "Such questions that the broker that decides did not answer.",
+    "redirects_ignored": "Clients that came back after they had been sent to another broker.",
+    "redirects_forgone": "Clients not sent to another broker, as too many are remembered already.",
+    "rebalanced": "Clients that this broker, as the one that decides, chose to be moved.",
     # Clients whose broker died
     "session_replays": "Questions of clients for the messages of the last seconds.",
     "session_replays_incomplete": "Such questions that not all brokers answered in time, or whole.",

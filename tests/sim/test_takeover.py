@@ -3,7 +3,7 @@ that b0 is on every way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -111,6 +111,7 @@ class Client:
         answers: bool = True,
         username: str | None = None,
         receive: int = 0,
+        said: Sequence[tuple[str, str]] = (),
     ) -> None:
         self.row = row
         self.version = version
@@ -127,6 +128,8 @@ class Client:
         )
         if receive:
             properties[Property.RECEIVE_MAXIMUM] = receive
+        if said:
+            properties[Property.USER_PROPERTY] = list(said)
         self.send(
             Connect("MQTT", version, clean, 0, client_id, username, None, will, properties or None)
         )

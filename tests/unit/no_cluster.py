@@ -107,6 +107,9 @@ class NoCluster:
 
     def limit_log(self, size: int, /) -> None: ...
 
+    def redirects(self, newcomer: object, connect: object, assigned: bool, now: float, /) -> bool:
+        return False
+
     def placement_request(self, session: object, message: object, properties: object, /) -> int:
         return 0x83
 

@@ -72,7 +72,9 @@ ROUTED = {
     "sharing/assignments": named(assignments, "REPORT", "RULING", "QUERY"),
     "sharing/catchup": named(catchup, "ASK", "TOLD"),
     "placement/placement_messages": named(
-        placement_messages, "QUESTION", "ANSWER", "ASK_RATES", "RATES"
+        placement_messages,
+        *("QUESTION", "ANSWER", "ASK_RATES", "RATES"),
+        *("ASK_CLIENTS", "CLIENTS", "REDIRECT"),
     ),
     "remote_flow_control": named(remote_flow_control, "HOLD"),
 }

@@ -103,6 +103,16 @@ def test_a_client_is_sent_once_in_ten_minutes_wherever_it_is() -> None:
     assert (advice.source, advice.target, advice.address) == ("b1", "b2", "10.0.0.2:1883")
 
 
+def test_a_client_that_goes_later_is_asked_about_again() -> None:
+    view = publishing(a={"b1": 5.0})
+    controller = Controller()
+    redirections = Redirections(controller)
+    assert redirections.advise(client("a"), view, 0.0, later=True) is not None
+    assert (len(redirections), controller.pending) == (0, 0)
+    assert redirections.advise(client("a"), view, 1.0) is not None
+    assert redirections.advise(client("a"), view, 2.0, later=True) is None
+
+
 def test_a_client_that_places_itself_is_left_alone() -> None:
     view = publishing(a={"b1": 5.0}, b={"b2": 5.0})
     controller = Controller()

@@ -5,6 +5,9 @@ others pass questions on to it. The decision itself is in the package `placement
 * `traffic_entry`: this broker's traffic in the link-state database.
 * `topic_knowledge`: what is known of brokers and topics.
 * `decider`: answers questions, as long as this broker is the root (`decider_states`: its table).
+* `redirector`: sends clients to other brokers, once (`redirect_table` has which, `redirect_states`
+  its table, `client_interest` what they subscribe to).
+* `rebalancer`: moves clients when the load changes, as long as this broker is the root.
 * `placement_service`: takes questions here, and passes them on.
 
 Nothing of delivery depends on it: messages reach every client wherever it is connected.

@@ -14,6 +14,7 @@ from broker.base.rate_limit import Budget
 from broker.base.state_table import look_up
 from broker.cluster.placement.decider_states import TRANSITIONS, Action, Input, State
 from broker.cluster.placement.placement_messages import (
+    ADVISE,
     ASK_RATES,
     FORGET,
     PLACE,
@@ -25,7 +26,8 @@ from broker.cluster.placement.placement_messages import (
 from broker.cluster.placement.topic_knowledge import TopicKnowledge
 from placement.controller import Controller, Move, Unit
 from placement.figures import Figures
-from placement.question import Question, TooMuchError, read_question
+from placement.question import MOST_FILTERS, Question, TooMuchError, read_question
+from placement.redirection import Candidate, Redirections
 from routing.filter_units import filter_units
 from routing.topic_filter import split_shared, valid_topic_filter, valid_topic_name
 
@@ -87,6 +89,7 @@ class Decider:
         "_waiting",
         "controller",
         "knowledge",
+        "redirections",
     )
 
     def __init__(
@@ -98,6 +101,8 @@ class Decider:
         self._directory = directory
         self.knowledge = knowledge
         self.controller: Controller = Controller()
+        self.redirections: Redirections = Redirections(self.controller)
+        """Sends clients that have not asked to other brokers."""
         self._state = State.IDLE
         self._budget = Budget(WORK, WORK, host.now)
         self._waiting: list[tuple[int, Any, Then]] = []
@@ -157,6 +162,7 @@ class Decider:
         if self._step(Input.DEPOSED) is Action.REFUSE:
             self._forget()
             self.controller = Controller()
+            self.redirections = Redirections(self.controller)
             waiting, self._waiting = self._waiting, []
             for _, _, then in waiting:
                 then(ELSEWHERE)
@@ -233,6 +239,8 @@ class Decider:
                 return self._forget_client(_client(body))
             if operation == STATUS:
                 return 200, self._status()
+            if operation == ADVISE:
+                return self._advise(body)
         except TooMuchError as error:
             return 429, {"error": str(error)}
         except ValueError as error:
@@ -253,6 +261,47 @@ class Decider:
         except ValueError as error:  # no broker takes clients
             return 503, {"error": str(error)}
         return 200, answer.as_dict()
+
+    def _advise(self, body: Any) -> Answer:
+        candidate = self.candidate(body)
+        try:
+            advice = self.redirections.advise(
+                candidate,
+                self.knowledge,
+                self._host.now,
+                leave=body.get("leave") is True,
+                later=body.get("later") is True,
+            )
+        except TooMuchError:
+            raise
+        except ValueError as error:  # no broker takes clients
+            return 503, {"error": str(error)}
+        if advice is None:
+            return 200, {}
+        return 200, {
+            "broker": advice.target,
+            "address": advice.address,
+            "saving_per_s": round(advice.saved, 3),
+        }
+
+    def candidate(self, body: Any) -> Candidate:
+        """Return a client that may be sent to another broker, and that its broker has described
+        (`client_interest.question_of`). Raises ValueError with one line."""
+        if not isinstance(body, dict):
+            raise ValueError("a client is a JSON object")
+        own = {"alone", "queued", "leave", "later"}
+        question = read_question({key: value for key, value in body.items() if key not in own})
+        check_names(question)
+        alone, queued = body.get("alone", []), body.get("queued", 0)
+        if (
+            not isinstance(alone, list)
+            or len(alone) > MOST_FILTERS
+            or not all(isinstance(name, str) for name in alone)
+        ):
+            raise ValueError("alone: not a list of filters")
+        if type(queued) is not int or queued < 0:
+            raise ValueError("queued: not a number of messages")
+        return Candidate(question, self.units(question), frozenset(alone), queued)
 
     def units(self, question: Question) -> list[Unit]:
         """Return the filters of a question, those together that may match a common topic."""
@@ -317,6 +366,7 @@ class Decider:
             "clients": len(self.controller),
             "pending": self.controller.pending,
             "moves": self.controller.moves,
+            "redirected": len(self.redirections),
             "topics": len(self.knowledge),
             "rates_age_s": round(self._host.now - self._gathered_at, 1)
             if self._gathered_at

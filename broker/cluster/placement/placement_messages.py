@@ -5,6 +5,9 @@ ANSWER    u32 number, u16 status, JSON       status as in HTTP
 ASK_RATES none                               from the root
 RATES     f64 rate and u32 number of all other topics, then of each topic: u16 size, topic, f32
           messages/s
+ASK_CLIENTS none                             from the root: it looks for moves that pay
+CLIENTS   JSON: how many clients are connected, and some that may be sent elsewhere
+REDIRECT  JSON: a client, and where it is to connect          from the root
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ QUESTION: Final = BEHIND | 20
 ANSWER: Final = BEHIND | 21
 ASK_RATES: Final = 22
 RATES: Final = BEHIND | 23
+ASK_CLIENTS: Final = 26
+CLIENTS: Final = BEHIND | 27
+REDIRECT: Final = BEHIND | 28
 """Kinds of messages to one broker."""
 
 PLACE: Final = 1
@@ -29,6 +35,7 @@ TOLD: Final = 2
 FORGET: Final = 3
 STATUS: Final = 4
 PLAN: Final = 5
+ADVISE: Final = 6
 """Operations of a QUESTION."""
 
 MOST_RATES: Final = 1000
@@ -39,6 +46,9 @@ MOST_TOPIC: Final = 512
 
 MOST_BYTES: Final = 256 * 1024
 """bytes of one message, so that no record grows large: topics that do not fit are left out."""
+
+MOST_CLIENTS: Final = 100
+"""clients of one CLIENTS."""
 
 Rates = dict[str, float]
 """Topic -> messages/s."""
@@ -77,6 +87,46 @@ def _read_json(data: bytes) -> Any:
         return json.loads(data)
     except (ValueError, RecursionError):
         raise MalformedPacket("message about placement is no JSON") from None
+
+
+def encode_clients(connected: int, questions: list[dict[str, Any]]) -> bytes:
+    """Return a CLIENTS. `connected`: clients; `questions`: of those that may be sent elsewhere, as
+    many as fit."""
+    parts: list[str] = []
+    size = 100
+    for question in questions:
+        text = json.dumps(question)
+        size += len(text) + 2
+        if size > MOST_BYTES:
+            break
+        parts.append(text)
+    return f'{{"connected":{connected},"clients":[{",".join(parts)}]}}'.encode()
+
+
+def read_clients(data: bytes) -> tuple[int, list[Any]]:
+    """Return how many clients are connected, and the questions of some, which are not read yet.
+    Raises MalformedPacket."""
+    value = _read_json(data) if len(data) <= MOST_BYTES else None
+    connected = value.get("connected") if isinstance(value, dict) else None
+    clients = value.get("clients") if isinstance(value, dict) else None
+    if type(connected) is not int or connected < 0 or not isinstance(clients, list):
+        raise MalformedPacket("clients that may be sent elsewhere are not what they should be")
+    return connected, clients[:MOST_CLIENTS]
+
+
+def encode_redirect(client: str, address: str) -> bytes:
+    """Return a REDIRECT. `client`: its identifier; `address`: "HOST:PORT"."""
+    return json.dumps({"client": client, "address": address}).encode()
+
+
+def read_redirect(data: bytes) -> tuple[str, str]:
+    """Return the client of a REDIRECT, and where it is to connect. Raises MalformedPacket."""
+    value = _read_json(data)
+    if isinstance(value, dict):
+        client, address = value.get("client"), value.get("address")
+        if isinstance(client, str) and isinstance(address, str):
+            return client, address
+    raise MalformedPacket("a redirection without a client, or without an address")
 
 
 def encode_rates(rates: Iterable[tuple[bytes, float]], rest: float, topics: int) -> bytes:

@@ -13,21 +13,29 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.base.rate_limit import RateLimits
-from broker.cluster.events import RouteChanged
+from broker.cluster.events import RouteChanged, TopologyChanged
 from broker.cluster.placement.decider import BUSY, Answer, Decider, check_names
 from broker.cluster.placement.placement_messages import (
     ANSWER,
+    ASK_CLIENTS,
     ASK_RATES,
+    CLIENTS,
     PLACE,
     QUESTION,
     RATES,
+    REDIRECT,
     encode_answer,
+    encode_clients,
     encode_question,
     encode_rates,
     read_answer,
+    read_clients,
     read_question,
     read_rates,
+    read_redirect,
 )
+from broker.cluster.placement.rebalancer import Rebalancer
+from broker.cluster.placement.redirector import Redirector
 from broker.cluster.placement.topic_knowledge import TopicKnowledge
 from broker.cluster.placement.traffic_entry import TrafficEntry
 from broker.core.message import Message
@@ -61,6 +69,9 @@ MOST_LIMITED: Final = 10_000
 MOST_QUESTION: Final = 256 * 1024
 """bytes of a question; a thousand filters of 250."""
 
+CLIENT_WORK: Final = 50
+"""steps of work for each client that the root is told of."""
+
 Then = Callable[[Answer], None]
 """Takes an answer: status as in HTTP, and what JSON can say."""
 
@@ -78,9 +89,12 @@ class PlacementService:
         "_limits",
         "_number",
         "_open",
+        "_reached",
+        "_rebalancer",
         "_report",
         "_tree",
         "decider",
+        "redirector",
     )
 
     def __init__(
@@ -104,6 +118,15 @@ class PlacementService:
         self.decider: Decider = Decider(
             host, directory, TopicKnowledge(host, tree, directory, strategy)
         )
+        self.redirector: Redirector = Redirector(host, self._ask_about, report)
+        self._rebalancer = Rebalancer(
+            host,
+            decider=self.decider,
+            directory=directory,
+            redirector=self.redirector,
+            report=report,
+        )
+        self._reached: set[bytes] = set()  # the other brokers
         self._entry = TrafficEntry(directory)
         self._number = 0
         self._open: dict[int, tuple[bytes, Then, Timer]] = {}  # who was asked, what is done then
@@ -112,6 +135,9 @@ class PlacementService:
         directory.receive(ANSWER, self._answer_received)
         directory.receive(ASK_RATES, self._rates_asked)
         directory.receive(RATES, self._rates_received)
+        directory.receive(ASK_CLIENTS, self._clients_asked)
+        directory.receive(CLIENTS, self._clients_received)
+        directory.receive(REDIRECT, self._redirect_received)
         if host.traffic is not None:
             host.traffic.on_read.append(self._read)
             self._entry.update(host.traffic.sums, tree.capability)
@@ -124,6 +150,13 @@ class PlacementService:
         `operation`: one of `placement_messages`; `body`: as JSON has it; `then`: takes the answer,
         now or within some seconds; `client`: whose questions are limited, "": nobody's.
         """
+        self._ask(operation, body, then, client)
+
+    def _ask_about(self, operation: int, body: Any, then: Then) -> None:
+        """Have a question about a client of this broker answered that it has not asked itself."""
+        self._ask(operation, {**body, "at": self._host.config.id.hex()}, then, "")
+
+    def _ask(self, operation: int, body: Any, then: Then, client: str) -> None:
         self._report.count("placement_questions")
         if client and not self._limits.take(client, self._host.now):
             self._report.count("placement_refused")
@@ -249,10 +282,35 @@ class PlacementService:
         rates, rest, topics = read_rates(data)
         self.decider.rates_came(sender, rates, rest, topics)
 
+    def _clients_asked(self, sender: bytes, data: bytes, now: float) -> None:
+        clients = self.redirector.candidates()
+        self._host.turns.work += CLIENT_WORK * len(clients)
+        self._directory.send(sender, CLIENTS, encode_clients(self._host.connected, clients))
+
+    def _clients_received(self, sender: bytes, data: bytes, now: float) -> None:
+        connected, clients = read_clients(data)
+        self._rebalancer.clients_came(sender, connected, clients)
+
+    def _redirect_received(self, sender: bytes, data: bytes, now: float) -> None:
+        client, address = read_redirect(data)
+        if sender == self._tree.root.id:
+            self.redirector.chosen(client, address)
+
+    def topology_changed(self, event: TopologyChanged) -> None:
+        """Note that the tree has changed."""
+        self.redirector.unsettled()
+        self._rebalancer.stop()
+
     def route_changed(self, event: RouteChanged) -> None:
         """Note that the path to a broker has changed, or that there is none."""
         if event.via is not None:
+            if event.broker_id not in self._reached:
+                self._reached.add(event.broker_id)
+                self.redirector.unsettled()
             return
+        self._reached.discard(event.broker_id)
+        self.redirector.unsettled()
+        self._rebalancer.stop()
         self.decider.broker_gone(event.broker_id)
         waiting = [number for number, (asked, _, _) in self._open.items()]
         for number in waiting:
@@ -266,3 +324,6 @@ class PlacementService:
             self._entry.update(traffic.sums, self._tree.capability)
         if self._tree.root.id != self._host.config.id:
             self.decider.deposed()
+            self._rebalancer.stop()
+        else:
+            self._rebalancer.look(now)

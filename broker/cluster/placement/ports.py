@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from broker.core.local_broker import LocalBroker
 
 if TYPE_CHECKING:
+    from broker.core.client import Client
     from broker.core.ports import Draining
     from broker.core.traffic_meter import TrafficMeter
 
@@ -21,3 +22,11 @@ class PlacingBroker(LocalBroker, Protocol):
     @property
     def drain(self) -> Draining | None:
         """What sends clients to other brokers, while it does."""
+
+    @property
+    def connected(self) -> int:
+        """How many clients are connected."""
+
+    def redirect(self, client: Client, reference: str, permanent: bool, /) -> None:
+        """Send a `client` to another broker (`reference`: "HOST:PORT"); `permanent`: it is not to
+        come back."""
