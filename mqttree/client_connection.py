@@ -32,6 +32,9 @@ SOCKET_WAIT: Final = 1.0
 ANSWER_WAIT: Final = 10.0
 """s for SUBACK and UNSUBACK."""
 
+ELSEWHERE: Final = (0x9C, 0x9D)
+"""Reason Codes of a broker that sends its clients to another one: for now, for good."""
+
 INFLIGHT: Final = 500
 """messages at QoS 1 and 2 that are not acknowledged; further ones wait."""
 
@@ -118,6 +121,9 @@ class Connection:
         self.address = ""
         """Of the broker, as the federation says it."""
         self.up = False
+        self.reference = ""
+        """Where the broker that refused or disconnected it last has sent it, "": nowhere (Server
+        Reference; MQTT 5, 4.11)."""
         self.known = False
         """Whether it has been connected once."""
         self._options = options
@@ -179,12 +185,14 @@ class Connection:
     def _paho_connected(
         self, client: Any, data: Any, flags: Any, reason: Any, properties: Any
     ) -> None:
-        self._call(self._connected, bool(flags.session_present), str(reason), reason.is_failure)
+        where = _reference(reason, properties)
+        present = bool(flags.session_present)
+        self._call(self._connected, present, str(reason), reason.is_failure, where)
 
     def _paho_disconnected(
         self, client: Any, data: Any, flags: Any, reason: Any, properties: Any
     ) -> None:
-        self._call(self._disconnected, str(reason))
+        self._call(self._disconnected, str(reason), _reference(reason, properties))
 
     def _paho_message(self, client: Any, data: Any, message: paho.MQTTMessage) -> None:
         found = Message(message.topic, bytes(message.payload), message.qos, message.retain)
@@ -209,7 +217,7 @@ class Connection:
 
     # ---------------------------------------------------------------- in the event loop
 
-    def _connected(self, present: bool, reason: str, failed: bool) -> None:
+    def _connected(self, present: bool, reason: str, failed: bool, where: str) -> None:
         if not failed and present:
             # It asks for the end of these again (PUBREL), which paho does not answer.
             for mid in self._completed:
@@ -219,6 +227,7 @@ class Connection:
             self._completed.clear()
         if self._connack is not None and not self._connack.done():
             if failed:
+                self.reference = where
                 self._connack.set_exception(ConnectionLostError(reason))
             else:
                 self._connack.set_result(present)
@@ -287,7 +296,8 @@ class Connection:
         since = now if self._missing_since is None else self._missing_since - MARGIN
         return now - max(since, self._granted)
 
-    def _disconnected(self, reason: str) -> None:
+    def _disconnected(self, reason: str, where: str) -> None:
+        self.reference = where or self.reference
         if self._connack is not None and not self._connack.done():
             self._connack.set_exception(ConnectionLostError(reason))
         for future in self._answers.values():
@@ -343,6 +353,7 @@ class Connection:
         await self._loop.run_in_executor(None, self._leave)
         # What the older connection had to say has been said by now.
         await asyncio.sleep(0)
+        self.reference = ""
         self._connack = self._loop.create_future()
         try:
             await self._loop.run_in_executor(None, self._dial, host, port)
@@ -461,6 +472,13 @@ class Connection:
         self._ready.clear()
         self._paho.disconnect()
         await self._loop.run_in_executor(None, self._paho.loop_stop)
+
+
+def _reference(reason: Any, properties: Any) -> str:
+    """Return the Server Reference of a CONNACK or DISCONNECT, "" if it is not to be followed."""
+    if reason.value not in ELSEWHERE:
+        return ""
+    return str(getattr(properties, "ServerReference", ""))
 
 
 async def _all(futures: list[asyncio.Future[None]]) -> None:

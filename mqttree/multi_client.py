@@ -64,6 +64,9 @@ RETRY: Final = 0.1
 RETRY_MOST: Final = 5.0
 """s between two rounds of attempts to reach any broker; twice as long each time."""
 
+MOST_TRIED: Final = 64
+"""brokers that are asked in one round, if each sends the client to another one."""
+
 MOST_TOPICS: Final = 500
 """topics to publish that are asked for; others go over the first connection."""
 
@@ -310,18 +313,28 @@ class MultiClient:
         self._asking.set()
 
     async def _connect_anywhere(self, connection: Connection, last: str = "") -> None:
-        """Connect to any broker, the one at `last` at the end, and subscribe to what the session
-        lacks. Tries again and again, but for the first connection of all at its first attempt."""
+        """Connect to any broker, one to which the client was sent first, the one at `last` at the
+        end, and subscribe to what the session lacks. Tries again and again, but for the first
+        connection of all at its first attempt."""
         pause = RETRY
         while not self._closing:
             live = [each.address for each in self._connections.values() if each.up]
-            for address in dict.fromkeys([*live, *self._addresses, last]):
-                if not address or (address == last and address != self._addresses[-1] and live):
+            waiting = [*referred(connection.reference), *live, *self._addresses, last]
+            tried: set[str] = set()
+            while waiting:
+                address = waiting.pop(0)
+                if not address or address in tried:
                     continue
+                if address == last and address != self._addresses[-1] and live:
+                    continue
+                # Brokers that send it to each other are asked once each.
+                tried.add(address)
                 try:
                     await self._connect(connection, address)
                 except ConnectionLostError as error:
                     log.info("%s does not serve %s: %s", address, connection.client_id, error)
+                    if len(tried) < MOST_TRIED:
+                        waiting[:0] = referred(connection.reference)
                 else:
                     return
             if not connection.known:
@@ -523,6 +536,17 @@ class MultiClient:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def referred(reference: str) -> list[str]:
+    """Return the addresses in a Server Reference, those that can be used: "HOST:PORT", several with
+    spaces between."""
+    found = []
+    for address in reference.split():
+        with contextlib.suppress(ValueError):
+            split_address(address)
+            found.append(address)
+    return found
 
 
 def split_address(address: str) -> tuple[str, int]:
