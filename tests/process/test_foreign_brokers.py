@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -201,3 +201,26 @@ def test_a_foreign_broker_is_restarted(name: str, tmp_path: Path) -> None:
             assert again.payloads("t/here") == while_away + after
         lost = legs(two.gateway)["g"]["sessions_lost"]
         assert lost == (0 if product.keeps else 1)
+
+
+@pytest.mark.parametrize("rule", ["# both 2", "# out 2"])
+def test_rabbitmq_gets_what_is_published_at_qos_2_at_qos_1(rule: str, tmp_path: Path) -> None:
+    """Without max-qos. Its SUBACK shows that it has QoS 1 only; where the leg subscribes to nothing
+    there, its answer to the first message does."""
+    if RABBITMQ is None:
+        pytest.skip("rabbitmq is not installed")
+    product = replace(PRODUCTS["rabbitmq"], flags=("--mqtt", "3.1.1-plain", "--topic", rule))
+    with ExitStack() as stack:
+        two = Pair(product, tmp_path, stack)
+        there = two.there
+        there.subscribe("t/#", 1)
+        sent = [b"%d" % number for number in range(COUNT)]
+        two.here.done(*[two.here.publish("t/here", payload, 2) for payload in sent])
+        until(lambda: set(there.payloads("t/here")) >= set(sent), "all messages", 60)
+        more = [b"more %d" % number for number in range(COUNT)]
+        two.here.done(*[two.here.publish("t/more", payload, 2) for payload in more])
+        assert there.got(COUNT, "t/more") == more
+        report = legs(two.gateway)["g"]
+        assert report["max_qos"] == 1
+        assert report["failures"] == (0 if rule == "# both 2" else 1)
+        assert len(two.gateway.lines("leg g: the foreign broker takes QoS 1 at most")) == 1
