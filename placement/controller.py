@@ -208,6 +208,17 @@ class Plan:
         return list(dict.fromkeys([*self.units.values(), *self.topics.values()]))
 
 
+class _Better(NamedTuple):
+    """A plan that would move a client, and what it saves (messages/s)."""
+
+    saved: float
+    case: Case
+    plan: Plan
+    costs: tuple[float, float]
+    """Its traffic between brokers, and the least with one connection."""
+    moves: list[Move]
+
+
 class Controller:
     """Places clients. One broker of a federation asks it."""
 
@@ -357,35 +368,46 @@ class Controller:
             `apply`: whether the clients are told to move when they ask again.
         """
         self.expire(now)
-        found: list[tuple[float, Case, Plan, tuple[float, float], list[Move]]] = []
+        found: list[_Better] = []
         for question, units in questions:
             told = self._told.get(question.client)
             if told is None:
                 continue
-            waiting = self._pending.pop(question.client)
-            try:
-                case = Case(question, units, view, self._pending, self._gamma)
-                plan, cost, single = case.best()
-                before = case.plan_before(told.answer)
-                if before is not None:
-                    kept = case.complete(before)
-                    saved = case.cost(kept) - cost
-                    if saved >= max(WORTH_RATE, WORTH_PART * case.cost(kept)):
-                        moves = case.moves(told.answer, plan, saved)
-                        found.append((saved, case, plan, (cost, single), moves))
-            except ValueError:  # no broker takes clients
-                continue
-            finally:
-                if waiting is not None:
-                    self._pending.add(question.client, waiting)
+            better = self._better(question, units, view, told)
+            if better is not None:
+                found.append(better)
             yield
-        found.sort(key=lambda each: -each[0])
-        for _, case, plan, costs, moves in found:
-            if len(into) + len(moves) <= most and case.question.client in self._told:
-                into += moves
+        found.sort(key=lambda each: -each.saved)
+        for better in found:
+            client = better.case.question.client
+            if len(into) + len(better.moves) <= most and client in self._told:
+                into += better.moves
                 if apply:
-                    waiting = self._pending.pop(case.question.client)
-                    self._tell(case, plan, costs, waiting, now)
+                    waiting = self._pending.pop(client)
+                    self._tell(better.case, better.plan, better.costs, waiting, now)
+
+    def _better(
+        self, question: Question, units: Sequence[Unit], view: View, told: _Told
+    ) -> _Better | None:
+        """Return a plan for a client that saves enough to move it, None if there is none."""
+        waiting = self._pending.pop(question.client)
+        try:
+            case = Case(question, units, view, self._pending, self._gamma)
+            plan, cost, single = case.best()
+            before = case.plan_before(told.answer)
+            if before is None:
+                return None
+            kept = case.complete(before)
+            saved = case.cost(kept) - cost
+            if saved < max(WORTH_RATE, WORTH_PART * case.cost(kept)):
+                return None
+            moves = case.moves(told.answer, plan, saved)
+            return _Better(saved, case, plan, (cost, single), moves)
+        except ValueError:  # no broker takes clients
+            return None
+        finally:
+            if waiting is not None:
+                self._pending.add(question.client, waiting)
 
     def told(self, client: str, now: float) -> Answer | None:
         """Return what a `client` was told, None if that is nothing that is still valid at `now`

@@ -102,7 +102,7 @@ def greedy(
         spared = lanes.unpack(hits.to_bytes(size, "little"))
         bound = gamma * total / brokers if total else INFINITE
         most = chosen = -1
-        lightest: float = 0
+        lightest = 0.0
         for slot in opened:
             load = aeo[slot]
             if load < bound:
@@ -125,7 +125,7 @@ def greedy(
         else:
             going, left = _cheapest(left, chosen)
         taken += going
-        added: float = 0
+        added = 0.0
         for topic in going:
             hits -= topic.lanes
             added += topic.weight
@@ -157,7 +157,7 @@ def item_costs(placement: Placement, item: Item) -> list[float]:
         if len(topic.publishers) > 1:
             return [topic.cost(slot) for slot in slots]
         free, weight = topic.free, topic.weight
-        return [0 if free >> slot & 1 else weight for slot in slots]
+        return [0.0 if free >> slot & 1 else weight for slot in slots]
     return [sum(topic.cost(slot) for topic in item) for slot in slots]
 
 

@@ -166,7 +166,7 @@ class LocalSearch:
         """The traffic that a subscription brings when it moves (messages/s)."""
         row, publisher = self.counts[topic], self.problem.publishers[topic]
         rate = self.problem.rates[topic]
-        more: float = 0
+        more = 0.0
         if row[source] == 1 and publisher != source:
             more -= rate
         if not row[target] and publisher != target:

@@ -49,9 +49,9 @@ class Topic:
         # Slot -> messages/s that are published there; 0 for a publisher that is silent.
         self.publishers: dict[int, float] = {}
         # Messages/s while nobody publishes it, if that is known beforehand.
-        self.expected: float = 0
+        self.expected = 0.0
         # Messages/s that each of its subscribers gets.
-        self.weight: float = 0
+        self.weight = 0.0
         # Subscriptions by slot; shorter than there are slots until one is needed.
         self.counts: list[int] = []
         # Slots with a subscription that is counted.
@@ -70,12 +70,16 @@ class Topic:
     def cost(self, slot: int) -> float:
         """Return the traffic between brokers that a subscriber at a slot adds (messages/s)."""
         if self.free >> slot & 1:
-            return 0
-        return self.weight - self.publishers.get(slot, 0)
+            return 0.0
+        return self.weight - self.publishers.get(slot, 0.0)
 
     def inflow(self, slot: int) -> float:
         """Return the messages/s that are published at other brokers than a slot's."""
-        return sum(rate for at, rate in self.publishers.items() if at != slot)
+        found = 0.0
+        for at, rate in self.publishers.items():
+            if at != slot:
+                found += rate
+        return found
 
 
 class Placement:
@@ -108,7 +112,7 @@ class Placement:
         self.aeo: list[float] = []
         self.aii: list[float] = []
         self.aio: list[float] = []
-        self.internal: float = 0
+        self.internal = 0.0
         self._drained: set[int] = set()
         self._subscribed: list[set[Topic]] = []
         self._published: list[set[Topic]] = []
@@ -131,7 +135,7 @@ class Placement:
             self.names.append(None)
             self.capacities.append(0.0)
             for kind in (self.aei, self.aeo, self.aii, self.aio):
-                kind.append(0)
+                kind.append(0.0)
             self._subscribed.append(set())
             self._published.append(set())
             self.lane_format = _lane_format(len(self.names))
@@ -157,7 +161,7 @@ class Placement:
             self._forget(topic)
         # Sums of floats end near 0, not at it.
         for kind in (self.aei, self.aeo, self.aii, self.aio):
-            kind[slot] = 0
+            kind[slot] = 0.0
         del self.slots[broker]
         self.names[slot] = None
         self._drained.discard(slot)
@@ -359,7 +363,7 @@ class Placement:
         for topic in self.topics.values():
             total = sum(topic.publishers.values()) if topic.publishers else topic.expected
             for slot in slots:
-                aei[slot] += topic.publishers.get(slot, 0)
+                aei[slot] += topic.publishers.get(slot, 0.0)
                 count = topic.counts[slot] if slot < len(topic.counts) else 0
                 aeo[slot] += count * total
                 if not count and not topic.announced >> slot & 1:
@@ -399,7 +403,7 @@ class Placement:
 
     def _set_rate(self, topic: Topic, slot: int, rate: float) -> None:
         """Change the rate of a topic at a broker, and all that follows from it."""
-        more = rate - topic.publishers.get(slot, 0)
+        more = rate - topic.publishers.get(slot, 0.0)
         topic.publishers[slot] = rate
         self.aei[slot] += more
         receivers = topic.active() & ~(1 << slot)
@@ -414,7 +418,7 @@ class Placement:
 
     def _drop_publisher(self, topic: Topic, slot: int) -> None:
         """Forget the publishers of a topic at a broker."""
-        self._set_rate(topic, slot, 0)
+        self._set_rate(topic, slot, 0.0)
         del topic.publishers[slot]
         self._published[slot].discard(topic)
         before = topic.weight

@@ -321,4 +321,4 @@ def _print(row: dict[str, Any], placement: list[dict[str, list[int]]]) -> None:
 
 
 def _short(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.{3 if value < 1e6 else 0}f}"
+    return f"{int(value):,}" if value == int(value) else f"{value:,.{3 if value < 1e6 else 0}f}"

@@ -70,8 +70,8 @@ class Placed:
 
 
 def number(value: float) -> float:
-    """Return a sum of rates to six places; whole ones stay whole."""
-    return value if isinstance(value, int) else round(value, 6)
+    """Return a sum of rates to six places, a whole number as such."""
+    return int(value) if value == int(value) else round(value, 6)
 
 
 def publish(work: Workload, brokers: int, seed: int) -> Placement:

@@ -21,6 +21,7 @@ PACKAGES = (
     "broker.base",
     "routing",
     "stp",
+    "placement",
     "broker.leg",
     "broker.core",
     "broker.cluster",
