@@ -18,7 +18,9 @@
 | drains | SIGTERM | `mqttree drain` under load | drain |
 | limits | links' queues small in a quarter | as shipped | |
 
-Federations with legs to foreign brokers are in legs.py, with `--kind legs`.
+Federations with legs to foreign brokers are in legs.py, with `--kind legs`; in two of five of
+these several legs lead to one broker (leg_rings.py): rings, chains of honest bridges, and two
+gateways of one name.
 
 `python -m tests.sim` draws the kind from the seed: three of four are plain. Nothing is excused but
 what README says: order after a split of five seconds, what brokers published before they met, what

@@ -1,8 +1,9 @@
 """Run schedules: `python -m tests.sim --seeds N [--first K] [--step K] [--kind KIND] [--brokers N]
 [--jobs 2] [-v]`; exit 1 on a violation. A seed draws its kind: three of four are plain schedules
 (schedule.py), the others put brokers under load (strains.py). `--kind legs` are federations with
-legs to foreign brokers (legs.py), `--kind srt` and `--kind ort` federations
-that route as in the papers (srt.py, ort.py).
+legs to foreign brokers (legs.py), of which some are rings and chains, and some have two gateways of
+one name (leg_rings.py); `--kind srt` and `--kind ort` are federations that route as in the papers
+(srt.py, ort.py).
 
 A seed is the same run every time, on every machine and with a compiled core: the digest that is
 printed last, of all that was said and sent in all runs, is the same. Strings are hashed alike in
@@ -20,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterator
 from multiprocessing import get_context
 
-from tests.sim.legs import run_legs
+from tests.sim.leg_rings import run_any
 from tests.sim.ort import run_ort
 from tests.sim.schedule import Result, run_seed
 from tests.sim.srt import run_srt
@@ -33,7 +34,7 @@ STRAINED = 0.25
 def play(seed: int, kind: str = "", brokers: int | None = None, verbose: int = 0) -> Result:
     """Run the schedule of a seed, of the kind that it draws or that is given."""
     if kind == "legs":
-        return run_legs(seed, verbose)
+        return run_any(seed, verbose)
     if kind == "srt":
         return run_srt(seed, brokers, verbose)
     if kind == "ort":

@@ -23,6 +23,7 @@ from broker.leg.effects import DialForeign, LegEffect, Log
 from broker.leg.leg import Leg
 from broker.leg.leg_settings import LegSettings
 from broker.leg.leg_states import State
+from broker.leg.marks import Federation
 from broker.node import Node
 from broker.wire.constants import ReasonCode
 from broker.wire.varint import read_length
@@ -230,16 +231,32 @@ class Loop:
 class SimLeg(LegDriver):
     """A leg of a simulated broker. It ends with the node."""
 
-    def __init__(self, host: Host, foreign: Foreign, settings: LegSettings) -> None:
+    def __init__(
+        self,
+        host: Host,
+        foreign: Foreign,
+        settings: LegSettings,
+        *,
+        marks: bool = False,
+        standby: bool = False,
+    ) -> None:
         """`host`: of its broker, which has just started; `foreign`: where it leads; `settings`: how
-        it connects."""
+        it connects; `marks`: whether messages get the mark of its federation; `standby`: whether it
+        waits for its turn."""
         self.host, self.foreign = host, foreign
         self.node = host.running
         world = host.world
         url = BrokerUrl(*foreign.address, False, None)
         driver = cast(Driver, Loop(host, self.node))
         super().__init__(driver, settings, LegModel(url, ()), None)
-        self.leg = Leg(settings, random.Random(world.rng.getrandbits(64)), world.now)
+        config, knows = self.node.config, self.node.cluster.knows
+        self.leg = Leg(
+            settings,
+            random.Random(world.rng.getrandbits(64)),
+            world.now,
+            Federation(config.id, knows) if marks else None,
+            standby=standby,
+        )
         self.attach()
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:

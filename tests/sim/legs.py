@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import traceback
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,22 +170,24 @@ class Legs:
         return self.world.hosts[(number + self.seed) % self.count]
 
     def _begin_leg(self, number: int, host: Host, foreign: Foreign) -> None:
-        way = self.ways[number]
-        lines = way.rules.format(name=foreign.name).split(";")
-        rules = Rules([parse_rule(line) for line in lines])
-        version = foreign.versions[0] & ~BRIDGE_BIT if self.seed % 2 else 0
-        settings = LegSettings(
-            foreign.name,
-            f"{foreign.address[0]}:{foreign.address[1]}",
-            rules,
-            version=version,
-            probes=True,
-            state_topic=f"{MINE}leg/{foreign.name}/state",
-            topic_alias_maximum=host.running.config.topic_alias_maximum,
-        )
-        leg = SimLeg(host, foreign, settings)
+        lines = self.ways[number].rules.format(name=foreign.name).split(";")
+        leg = SimLeg(host, foreign, self._settings(foreign.name, host, foreign, lines))
         self.legs[number] = leg
         leg.call(leg._tick)
+
+    def _settings(
+        self, name: str, host: Host, foreign: Foreign, lines: Sequence[str]
+    ) -> LegSettings:
+        """Return those of a leg of this `name` from `host` to `foreign`. `lines`: its rules."""
+        return LegSettings(
+            name,
+            f"{foreign.address[0]}:{foreign.address[1]}",
+            Rules([parse_rule(line) for line in lines]),
+            version=foreign.versions[0] & ~BRIDGE_BIT if self.seed % 2 else 0,
+            probes=True,
+            state_topic=f"{MINE}leg/{name}/state",
+            topic_alias_maximum=host.running.config.topic_alias_maximum,
+        )
 
     def _clients(self) -> None:
         rng = self.rng

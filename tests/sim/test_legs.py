@@ -12,15 +12,19 @@ from typing import Any
 import pytest
 
 from broker.io.leg_driver import LegDriver
+from broker.io.leg_turns import LegTurns
 from broker.leg.crossing import Crossing
 from broker.leg.leg import Leg
+from broker.leg.marks import Marks
 from broker.leg.rings import EchoList
 from broker.leg.session_pair import LocalSession, SessionPair
 from broker.leg.subscriptions import Subscriptions
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Subscribe, SubscriptionRequest
+from tests.sim.leg_rings import run_rings, run_standby
 from tests.sim.legs import run_legs
 from tests.sim.mutants import Mutant
+from tests.sim.schedule import Result
 
 SEEDS = int(os.environ.get("SEEDS", "24"))
 FIRST = int(os.environ.get("FIRST", "0"))
@@ -152,4 +156,52 @@ def test_a_fault_in_a_leg_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -
     with Mutant(monkeypatch) as mutant:
         plant(mutant)
         found = (run_legs(seed).violations for seed in seeds)
+        assert any(kind == each for violations in found for each, _ in violations)
+
+
+# ---------------------------------------------------------------- rings, and gateways of one name
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + max(5, SEEDS // 5)))
+def test_rings_end_and_chains_carry_each_message_once(seed: int) -> None:
+    assert run_rings(seed).violations == []
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + max(3, SEEDS // 5)))
+def test_gateways_of_one_name_lose_nothing(seed: int) -> None:
+    assert run_standby(seed).violations == []
+
+
+def believes_no_mark(patch: Mutant) -> None:
+    """What comes back with a mark of this federation comes in."""
+    patch.setattr(Marks, "inwards", lambda self, packets: packets)
+
+
+def waits_for_nobody(patch: Mutant) -> None:
+    """Each gateway of a name is active."""
+    patch.setattr(LegTurns, "rival", lambda self, name: None)
+
+
+def stays_on_standby(patch: Mutant) -> None:
+    """A gateway that stood by once does so for ever."""
+    patch.setattr(Leg, "take_turn", lambda self, now, *, heir: None)
+
+
+@pytest.mark.parametrize(
+    ("plant", "run", "kind"),
+    [
+        (believes_no_mark, run_rings, "twice"),
+        (waits_for_nobody, run_standby, "leg"),
+        (stays_on_standby, run_standby, "leg"),
+    ],
+)
+def test_a_fault_where_several_legs_lead_to_one_broker_is_found(
+    plant: Callable[[Mutant], None],
+    run: Callable[[int], Result],
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Mutant(monkeypatch) as mutant:
+        plant(mutant)
+        found = (run(seed).violations for seed in (0, 3, 5, 7))
         assert any(kind == each for violations in found for each, _ in violations)
