@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("|---|---|---|---|---|---|---|---|---|")
     for topics in (3, 30, 60):
         base = 0.0
-        for routing in ("flood", "interest", "topic"):
+        for routing in ("flood", "interest", "topic", "srt"):
             runs = [
                 measure(routing, topics, arguments.seconds, seed)
                 for seed in range(1, arguments.seeds + 1)

@@ -125,6 +125,10 @@ class Network:
                 }
             assert set(hop.topics) == expected_topics
             assert set(hop.filters) == expected_filters
+            # Nothing is said that does not count there.
+            other = self.hops[there, here]
+            assert set(hop.sent_topics) == set(other.topics)
+            assert set(hop.sent_filters) == set(other.filters)
         for index, tables in enumerate(self.tables):
             for topic in TOPICS:
                 hops = {hop.id for (a, _), hop in self.hops.items() if a == index}
@@ -208,6 +212,18 @@ def test_one_filter_of_many_brokers_crosses_a_link_once() -> None:
     network.check(tree, {(0, "t")}, {(2, "t")})
 
 
+def test_a_filter_is_not_sent_back_to_where_it_came_from() -> None:
+    network, tree = line(3)
+    for broker in (0, 1):
+        network.publish(broker, "t")
+    for broker in (0, 2):
+        network.subscribe(broker, "t")
+    network.rest()
+    network.subscribe(2, "t", False)
+    network.rest()
+    network.check(tree, {(0, "t"), (1, "t")}, {(0, "t")})
+
+
 def test_what_is_beyond_the_memory_is_refused() -> None:
     network = Network(2, memory=cost("t/1") * 2)
     here = network.tables[0].here
@@ -240,6 +256,24 @@ def test_after_a_change_of_the_tree_only_messages_since_then_are_missing() -> No
     assert [row.since for row in network.tables[0].arrived] == [0.0, 60.0]
 
 
+def test_what_comes_over_a_link_counts_while_it_is_live_here() -> None:
+    """The two ends of a link do not change their minds at the same moment."""
+    network, tree = line(3)
+    network.publish(0, "t")
+    network.subscribe(0, "u")
+    network.publish(2, "u")
+    network.rest()
+    network.live(1, 0, False)
+    network.rest()
+    near, far = network.hops[1, 0], network.hops[2, 1]
+    assert (list(near.told_topics), list(near.told_filters)) == (["t"], [])
+    assert (list(near.topics), list(near.filters), list(far.topics)) == ([], [], [])
+    assert network.tables[1].next_hops("u") == ()
+    network.live(1, 0, True)
+    network.rest()
+    network.check(tree, {(0, "t"), (2, "u")}, {(0, "u")})
+
+
 SIZE = 4
 PAIRS = [(a, b) for b in range(SIZE) for a in range(b)]
 BROKERS = st.integers(0, SIZE - 1)
@@ -256,15 +290,25 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS, st.lists(st.integers(0, 5), min_size=SIZE - 1, max_size=SIZE - 1))
+@given(
+    st.sets(st.tuples(BROKERS, st.sampled_from(TOPICS))),
+    st.sets(st.tuples(BROKERS, st.sampled_from(FILTERS))),
+    STEPS,
+    st.lists(st.integers(0, 5), min_size=SIZE - 1, max_size=SIZE - 1),
+)
 def test_tables_agree_with_the_tree_after_any_history(
-    steps: list[tuple[object, ...]], parents: list[int]
+    published: set[tuple[int, str]],
+    wanted: set[tuple[int, str]],
+    steps: list[tuple[object, ...]],
+    parents: list[int],
 ) -> None:
     """Links come, go and are live at one end only, trees have circles: when that is over, all
     tables are what the invariants say."""
     network = Network(SIZE)
-    published: set[tuple[int, str]] = set()
-    wanted: set[tuple[int, str]] = set()
+    for broker, topic in published:
+        network.publish(broker, topic)
+    for broker, topic_filter in wanted:
+        network.subscribe(broker, topic_filter)
     for a, b in PAIRS:
         network.up(a, b)
     for step in steps:
