@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from broker.base.limits import DEFAULTS
+from broker.cluster.drain import Drain, DrainOptions
+from broker.cluster.placement.placement_messages import REDIRECT, encode_redirect
 from broker.cluster.placement.redirect_states import State
 from broker.wire import Connack, Disconnect, Property, Will
 from tests.sim.test_placement import flow, place
@@ -279,8 +281,6 @@ def test_brokers_without_redirection_take_clients_and_send_none() -> None:
 
 
 def test_a_broker_that_drains_sends_clients_where_their_topics_are() -> None:
-    from broker.cluster.drain import Drain, DrainOptions
-
     row = row_of()
     flow(row, 1, "a", 20)
     flow(row, 3, "b", 20)
@@ -298,23 +298,11 @@ def test_a_broker_that_drains_sends_clients_where_their_topics_are() -> None:
 
 
 def test_what_changes_later_moves_clients_a_few_a_minute() -> None:
-    """Sixty clients read what is published at their broker. Then it is published elsewhere."""
     row = row_of()
-    clients = [reader(row, 2, f"t/{n}", client_id=f"c{n}") for n in range(4)]
-    publisher = row.connect(2, "p")
-    for _ in range(20):
-        for n in range(4):
-            publisher.publish(f"t/{n}", *[b"x"] * 10, qos=0)
-        row.run(1.0)
-    row.run(SETTLED)
-    assert not any(client.gone for client in clients)
-    publisher.leave()
-    publisher = row.connect(1, "p")
+    clients, publisher = moving(row)
     gone = []
     for _ in range(300):
-        for n in range(4):
-            publisher.publish(f"t/{n}", *[b"x"] * 10, qos=0)
-        row.run(1.0)
+        publish_for(row, publisher, 1)
         gone.append(sum(client.gone for client in clients))
         if gone[-1] == 2:
             break
@@ -322,6 +310,109 @@ def test_what_changes_later_moves_clients_a_few_a_minute() -> None:
     assert {target(client) for client in clients if client.gone} == {1}
     assert gone.index(2) - gone.index(1) >= 50
     assert row.node(0).counters.rebalanced == 2
+
+
+def moving(row: Row, count: int = 4) -> tuple[list[Client], Client]:
+    """Clients at broker 2 whose topics are published at broker 1 from now on, when it was at their
+    own before."""
+    clients = [reader(row, 2, f"t/{n}", client_id=f"c{n}") for n in range(count)]
+    publisher = row.connect(2, "p")
+    for _ in range(20):
+        for n in range(count):
+            publisher.publish(f"t/{n}", *[b"x"] * 10, qos=0)
+        row.run(1.0)
+    publisher.leave()
+    return clients, row.connect(1, "p")
+
+
+def publish_for(row: Row, publisher: Client, seconds: int, count: int = 4) -> None:
+    for _ in range(seconds):
+        for n in range(count):
+            publisher.publish(f"t/{n}", *[b"x"] * 10, qos=0)
+        row.run(1.0)
+
+
+def test_nobody_is_moved_in_the_minute_after_a_broker_is_gone() -> None:
+    row = row_of()
+    clients, publisher = moving(row)
+    row.host(3).kill()
+    row.join()
+    publish_for(row, publisher, 55)
+    assert not any(client.gone for client in clients)
+    publish_for(row, publisher, 100)
+    assert any(client.gone for client in clients)
+
+
+def test_when_the_root_dies_in_a_round_the_next_one_moves_clients() -> None:
+    row = row_of()
+    clients, publisher = moving(row)
+    rebalancer = row.node(0).cluster.placement._rebalancer
+    # Its questions to the others are not answered: it is in the middle of a round.
+    row.host(3).pause()
+    for _ in range(1200):
+        publish_for(row, publisher, 1)
+        if rebalancer._round:
+            break
+        row.host(3).resume()
+        row.run(0.2)
+        row.host(3).pause()
+    row.host(0).kill(reset=False)
+    row.host(3).resume()
+    row.join()
+    publish_for(row, publisher, 200)
+    assert any(client.gone for client in clients)
+    assert sum(row.node(n).counters.rebalanced for n in (1, 2, 3)) >= 1
+
+
+def test_brokers_that_rest_are_not_asked_for_clients() -> None:
+    row = row_of()
+    reader(row, 2, "never")
+    row.run(300.0)
+    assert row.node(0).cluster.placement.decider.state.value == "ready"
+    row.run(700.0)
+    assert row.node(0).cluster.placement.decider.state.value == "idle"
+
+
+def test_a_broker_believes_the_root_alone() -> None:
+    row = row_of(3)
+    client = reader(row, 2, "a")
+    body = encode_redirect("c", "10.0.0.2:1883")
+    for index, gone in ((1, False), (0, True)):
+        node = row.node(index)
+        row.host(index).do(
+            lambda node: node.cluster.directory.send(row.host(2).id, REDIRECT, body), node
+        )
+        row.run(1.0)
+        assert client.gone is gone
+    for nonsense in (b"{}", b"", encode_redirect("c", "nowhere:x"), encode_redirect("", "")):
+        row.host(0).do(
+            lambda node, body=nonsense: node.cluster.directory.send(row.host(2).id, REDIRECT, body),
+            row.node(0),
+        )
+        row.run(0.5)
+    assert row.node(2).counters.routed_dropped == 2
+    row.join()
+
+
+def test_a_broker_with_too_much_to_do_is_relieved() -> None:
+    """Everybody wants one topic, and nearly all clients are at one broker: to move some of them
+    saves nothing, and adds nothing."""
+    row = row_of(3)
+    for index in (0, 1):
+        reader(row, index, "w", client_id=f"there-{index}", expiry=0)
+    clients = [reader(row, 2, "w", client_id=f"c{n}") for n in range(120)]
+    publisher = row.connect(2, "p")
+    row.run(SETTLED)
+    assert not any(client.gone for client in clients)
+    for _ in range(240):
+        publisher.publish("w", *[b"x"] * 100, qos=0)
+        row.run(1.0)
+        if sum(client.gone for client in clients) >= 1:
+            break
+    gone = [client for client in clients if client.gone]
+    assert len(gone) == 1
+    assert {target(client) for client in gone} <= {0, 1}
+    assert row.node(0).counters.rebalanced == 1
 
 
 # ---------------------------------------------------------------- faults

@@ -11,12 +11,17 @@ from hypothesis import strategies as st
 
 from broker.cluster.placement.placement_messages import (
     MOST_BYTES,
+    MOST_CLIENTS,
     encode_answer,
+    encode_clients,
     encode_question,
     encode_rates,
+    encode_redirect,
     read_answer,
+    read_clients,
     read_question,
     read_rates,
+    read_redirect,
 )
 from broker.cluster.placement.traffic_entry import Traffic, encode_traffic, read_traffic
 from broker.wire.errors import MalformedPacket
@@ -44,9 +49,47 @@ def test_topics_without_room_count_with_the_others() -> None:
     assert sum(found.values()) + rest == 1202
 
 
+def test_clients_that_may_be_moved_are_read_as_they_were_written() -> None:
+    assert read_clients(encode_clients(7, [{"client": "ü"}])) == (7, [{"client": "ü"}])
+    assert read_clients(encode_clients(0, [])) == (0, [])
+    assert read_redirect(encode_redirect("ü", "h:1")) == ("ü", "h:1")
+
+
+def test_clients_without_room_are_left_out() -> None:
+    many = [{"client": f"c{n}", "subscribe": ["x" * 9000]} for n in range(90)]
+    data = encode_clients(90, many)
+    assert len(data) <= MOST_BYTES
+    connected, found = read_clients(data)
+    assert connected == 90
+    assert found == many[: len(found)]
+    assert len(found) > 20
+    few = encode_clients(200, [{"client": f"c{n}"} for n in range(200)])
+    assert len(read_clients(few)[1]) == MOST_CLIENTS
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[]",
+        b"{}",
+        b'{"connected": -1, "clients": []}',
+        b'{"connected": 1.5, "clients": []}',
+        b'{"connected": true, "clients": []}',
+        b'{"connected": 1, "clients": {}}',
+        b'{"client": 1, "address": "h:1"}',
+        b'{"client": "c"}',
+        b" " * (MOST_BYTES + 1) + b'{"connected": 1, "clients": []}',
+    ],
+)
+def test_what_says_no_clients_is_malformed(data: bytes) -> None:
+    for read in (read_clients, read_redirect):
+        with pytest.raises(MalformedPacket):
+            read(data)
+
+
 @given(st.binary(max_size=200))
 def test_garbage_is_malformed_or_read(data: bytes) -> None:
-    for read in (read_question, read_answer, read_rates):
+    for read in (read_question, read_answer, read_rates, read_clients, read_redirect):
         try:
             read(data)
         except MalformedPacket:
