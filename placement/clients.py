@@ -196,9 +196,14 @@ class Clients:
                     found.setdefault(pair, []).append(client)
         return found
 
-    def slots_of(self, client: str) -> set[int]:
-        """Return the slots where a client has a session. Raises KeyError if it is not there."""
-        return set(self._clients[client][1])
+    def slots_of(self, client: str, without: Topic) -> set[int]:
+        """Return the slots where a client has a session for other topics than one. Raises KeyError
+        if it is not there.
+
+        `client`: its id; `without`: the topic.
+        """
+        topics, slots = self._clients[client]
+        return {slot for topic, slot in zip(topics, slots, strict=True) if topic is not without}
 
     def leave(self, client: str) -> None:
         """Forget a client and its subscriptions. Raises KeyError if it is not there."""

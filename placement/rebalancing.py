@@ -20,6 +20,10 @@ LOOKED_AT = 8
 """Pairs of a topic and a broker that are looked at, for each move that may be made."""
 
 
+ROUNDS = 3
+"""Times that all pairs are looked at: what was moved makes further moves possible."""
+
+
 LEAST = 1e-6
 """Messages/s that a move saves at least: less is a sum of floats that is not exact."""
 
@@ -44,8 +48,12 @@ def plan(clients: Clients, moves: int, sessions: int = SESSIONS) -> list[Move]:
     """
     made: list[Move] = []
     try:
-        for move in _saving(clients, moves, sessions):
-            made.append(move)
+        for _ in range(ROUNDS):
+            before = len(made)
+            for move in _saving(clients, moves - before, sessions):
+                made.append(move)
+            if len(made) in (before, moves):
+                break
         for move in _relieving(clients, moves - len(made), sessions):
             made.append(move)
     finally:
@@ -81,6 +89,7 @@ def _saving(clients: Clients, moves: int, sessions: int) -> Iterator[Move]:
     heap = [(-worth, topic.name, slot, topic.counts[slot], topic) for worth, topic, slot in pairs]
     heapq.heapify(heap)
     left = moves
+    again: dict[str, None] = {}  # clients whose topic has no place elsewhere
     while heap and left:
         _, _, slot, count, topic = heapq.heappop(heap)
         there = holders.get((topic, slot), [])
@@ -90,14 +99,38 @@ def _saving(clients: Clients, moves: int, sessions: int) -> Iterator[Move]:
         targets = _targets(clients, topic, slot, there, sessions, bounds)
         if targets is None:
             if count == 1:
-                for move in _placed_again(clients, there[0], sessions, left):
-                    yield move
-                    left -= 1
+                again[there[0]] = None
             continue
         saved = topic.inflow(slot) / count
         for client, target in zip(there, targets, strict=True):
             yield _moved(clients, client, topic, (slot, target), saved)
             left -= 1
+    yield from _placing_again(clients, list(again), sessions, left)
+
+
+def _placing_again(
+    clients: Clients, candidates: list[str], sessions: int, moves: int
+) -> Iterator[Move]:
+    """Place clients again, those first whose moves save most each. What one saves may be less when
+    its turn comes, and hardly ever more: it is looked at again then (lazy greedy)."""
+    left = moves
+    heap = [(0.0, client) for client in candidates] if left else []
+    fresh = dict.fromkeys(candidates, False)
+    while heap and left:
+        _, client = heapq.heappop(heap)
+        made = _placed_again(clients, client, sessions, left)
+        if not made:
+            continue
+        now = -made[0].saving
+        if fresh[client] and (not heap or now <= heap[0][0] + LEAST):
+            yield from made
+            left -= len(made)
+            continue
+        for move in reversed(made):
+            clients.move(client, move.topic, move.source)
+        # The first look of each puts it behind those that were not looked at yet.
+        fresh[client] = True
+        heapq.heappush(heap, (now, client))
 
 
 def _placed_again(clients: Clients, client: str, sessions: int, moves: int) -> list[Move]:
@@ -144,7 +177,7 @@ def _targets(
     coming = dict.fromkeys(placement.open, 0.0)
     found = []
     for client in holders:
-        used = clients.slots_of(client)
+        used = clients.slots_of(client, without=topic)
         may = [
             slot
             for slot in placement.open

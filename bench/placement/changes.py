@@ -10,7 +10,7 @@ from bench.workloads import simulator
 from bench.workloads.workload import Workload
 from placement.clients import Clients
 from placement.rebalancing import apply, plan
-from placement.strategies import STRATEGIES
+from placement.strategies import STRATEGIES, publisher_slot
 
 FAILED = "3"
 """The broker that fails."""
@@ -58,7 +58,7 @@ def move(clients: Clients, moves: int, sessions: int) -> int:
 
 def fail(clients: Clients, work: Workload, sessions: int, everybody: bool) -> None:
     """Let a broker fail, with its publishers; publishers and clients without a broker are placed
-    again.
+    again, publishers where they make the least traffic.
 
     `clients`: who is there; `work`: what they want; `sessions`: connections of a client at most;
     `everybody`: whether all clients are placed again, for comparison.
@@ -70,9 +70,10 @@ def fail(clients: Clients, work: Workload, sessions: int, everybody: bool) -> No
         if placement.slots[FAILED] in topic.publishers
     ]
     orphans = clients.fail(FAILED)
-    left = sorted(placement.slots)
-    for number, name in enumerate(lost):
-        placement.publish(name, left[number % len(left)], work.rates[int(name)])
+    for name in lost:
+        rate = work.rates[int(name)]
+        slot = publisher_slot(placement, placement.known([name]), rate)
+        placement.publish(name, str(placement.names[slot]), rate)
     if everybody:
         names = [f"c{number}" for number in range(len(work.clients))]
         for client in names:

@@ -72,6 +72,7 @@ CHANGES = ("churn", "moves", "failure")
 SINGLE = "load, one session at first"
 MOVED = "load, then 100 moves"
 BEFORE, ORPHANS, EVERYBODY = "before", "only its clients placed", "all clients placed again"
+REPAIRED = "then 100 moves"
 
 OF_FIGURE_12 = ("paper", simulator.FIRST_OPTIMUM, "load", "optimum")
 
@@ -176,7 +177,7 @@ def _changes() -> Iterator[Case]:
         yield Case("moves", SINGLE, moves, 8, "load", **SOCIAL_1000)
         yield Case("moves", "paper", moves, 8, "paper", **SOCIAL_1000)
         yield Case("moves", "load", moves, 8, "load", **SOCIAL_1000)
-    for curve in (BEFORE, ORPHANS, EVERYBODY):
+    for curve in (BEFORE, ORPHANS, REPAIRED, EVERYBODY):
         yield Case("failure", curve, 8, 8, "load", **SOCIAL_1000)
 
 
@@ -258,6 +259,8 @@ def changed(case: Case, seed: int) -> tuple[Figures, int]:
         changes.move(clients, int(case.x), case.sessions)
     elif case.curve != BEFORE:
         changes.fail(clients, work, sessions, everybody=case.curve == EVERYBODY)
+        if case.curve == REPAIRED:
+            changes.move(clients, 100, sessions)
     return clients.placement.figures(), clients.sessions
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.cli import main
-from bench.placement import averages, grid, page
+from bench.placement import averages, changes, grid, page
 from bench.spark.session import SparkMissingError, java
 from bench.workloads import workload, workload_file
 from tests.kit.placement import DATA, KEYS, load
@@ -324,3 +325,39 @@ def test_a_workload_that_cannot_be_drawn_is_told_in_one_line(
     assert "cannot have 10 of 3 topics" in capsys.readouterr().err
     assert main(["placement", "draw", "tree", "--depth", "20"]) == 2
     assert "a tree of 20 levels" in capsys.readouterr().err
+
+
+def test_a_hundred_moves_after_a_failure_bring_it_near_a_placement_anew() -> None:
+    """One subscription in a hundred; the others stay where they are."""
+    work = workload.social(1000, 1000, 10, 1.13, 1)
+    clients = changes.joined(work, 8, "load", 4, 1)
+    changes.fail(clients, work, 4, everybody=False)
+    left = clients.placement.internal
+    assert changes.move(clients, 100, 4) <= 100
+    anew = changes.joined(work, 8, "load", 4, 1)
+    changes.fail(anew, work, 4, everybody=True)
+    assert clients.placement.internal < 1.2 * anew.placement.internal < left
+    assert clients.placement.figures().peak < 1.15
+
+
+def test_moves_of_one_session_in_a_hundred_make_up_for_clients_that_change() -> None:
+    """Each client is replaced three times, with 34 moves after each turn of 3,400 sessions."""
+    changed, anew = 0.0, 0.0
+    for seed in (1, 2, 3):
+        work = workload.social(1000, 1000, 10, 1.13, seed)
+        draw = workload.popular_topics(1000, 1.13, random.Random(f"others {seed}"))
+        clients = changes.joined(work, 8, "load", 4, seed)
+        for turn in range(3):
+            changes.replace(clients, lambda draw=draw: draw(10), 1, 4, turn)
+            changes.move(clients, 34, 4)
+        wanted = {
+            name: sorted((t for _, topics in clients.sessions_of(name) for t in topics), key=int)
+            for name in (f"c{number}" for number in range(1000))
+        }
+        changed += clients.placement.internal
+        for name in wanted:
+            clients.leave(name)
+        for name, topics in wanted.items():
+            clients.join(name, topics, 4)
+        anew += clients.placement.internal
+    assert changed <= 1.08 * anew
