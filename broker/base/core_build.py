@@ -44,9 +44,10 @@ INTERPRETED = (
     "broker.core.effects",
     "broker.leg.effects",
     "broker.leg.leg_settings",
+    "placement.redirection",
 )
-"""Modules of these packages that are not compiled: what only drivers use, and data classes that
-name types of modules above them, or are made of many options."""
+"""Modules of these packages that are not compiled: what only drivers use, data classes that name
+types of modules above them, or are made of many options, and code that mypyc cannot compile."""
 
 ROOT = Path(__file__).parents[2]
 """The folder that has the packages."""
