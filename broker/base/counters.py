@@ -191,6 +191,7 @@ class Counted:
     admin_refused: int = 0
     admin_misdirected: int = 0
     admin_unauthorized: int = 0
+    admin_readers_closed: int = 0
 
 
 class Counters(Counted):

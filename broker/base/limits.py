@@ -387,6 +387,14 @@ class Limits(Record, kw_only=True):
     """s; between two requests of a connection of the admin port; a scraper comes back within a
     minute."""
 
+    admin_readers: int = 32
+    """connections of the admin port that read events; one more is refused with 503 (a dashboard
+    then asks every few seconds instead), so that requests find room."""
+
+    admin_searches: int = 4
+    """searches of the admin port at a time, through clients or topics; more are refused with 429.
+    Each takes a third of the processor at most."""
+
     clock_period: float = 60.0
     """s; after which the node is given the time of day again, as clocks are set, and drift from the
     monotonic one; and what this machine has available."""

@@ -1,5 +1,6 @@
 """The admin port, HTTP for operators and their programs: /healthz, /readyz, /metrics,
-/api/federation, /api/legs, /api/traffic, /api/placement, /api/drain, /api/reload.
+/api/federation, /api/legs, /api/traffic, /api/placement, /api/drain, /api/reload, and /api/v1
+(`broker.io.api`).
 
 A small server of its own: bodies for questions about placement alone, every size, time and number
 bounded (RFC 9112). Who may ask, `AdminAccess` decides; without a token, what changes something is
@@ -10,6 +11,7 @@ was made to resolve to this machine (DNS rebinding: the Host field), for reading
 from __future__ import annotations
 
 import asyncio
+import importlib
 import ipaddress
 import json
 import socket
@@ -29,12 +31,21 @@ from broker.io.readiness import Readiness
 from broker.wire.strings import shorten
 
 if TYPE_CHECKING:
+    from broker.io.api.service import Api
     from broker.node import Node
 
 MAX_HEADER = 8 * 1024
 """bytes of one request; a browser's with all its cookies fits. More: 431."""
 ANSWER_TIMEOUT = 10.0
 """s for an answer about placement; it comes within three."""
+SEARCH_TIMEOUT = 300.0
+"""s for an answer of /api/v1: a search on a busy machine takes a minute. It ends with who asked."""
+API = "/api/v1/"
+API_MODULES = ("routes", "schemas", "openapi", "search", "federation", "clients", "topics")
+"""Modules of `broker.io.api` that are imported one by one, before the rest."""
+API_AFTER, API_PAUSE = 3.0, 0.05
+"""s until they are imported, and between two of them: the history of a broker begins then, and its
+start is over."""
 BACKLOG = 64
 """connections that the kernel completes before they are accepted."""
 
@@ -46,7 +57,9 @@ _REASONS = {
     403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
+    406: "Not Acceptable",
     408: "Request Timeout",
+    409: "Conflict",
     411: "Length Required",
     413: "Content Too Large",
     421: "Misdirected Request",
@@ -74,7 +87,10 @@ PATHS = """\
 /api/placement/plan (POST)
 /api/drain (POST)
 /api/reload (POST)
+/api/v1/openapi.json
 """
+
+JSON = "application/json"
 
 Answer = tuple[int, str, str]
 """Status, content type, text."""
@@ -140,6 +156,9 @@ class Admin:
         self._started = self.loop.time()
         self._server: asyncio.Server | None = None
         self.placement = PlacementHttp(node, self.loop.time, wake)
+        self._wake = wake
+        self._api: Api | None = None
+        self._loading: asyncio.TimerHandle | None = None
 
     async def start(self, listener: socket.socket) -> None:
         """Answer all connections of `listener` (see `listen`)."""
@@ -147,8 +166,44 @@ class Admin:
             lambda: AdminProtocol(self), sock=listener, ssl=self.access.context
         )
 
+        self._loading = self.loop.call_later(API_AFTER, self._load, list(API_MODULES))
+
+    def _load(self, names: list[str]) -> None:
+        """Import the modules of the interface, one now and the others soon."""
+        if not names:
+            _ = self.api
+            return
+        importlib.import_module(f"broker.io.api.{names.pop(0)}")
+        self._loading = self.loop.call_later(API_PAUSE, self._load, names)
+
+    @property
+    def api(self) -> Api:
+        """The interface `/api/v1`."""
+        if self._api is None:
+            from broker.io.api.service import Api
+
+            self._api = Api(
+                self.node,
+                self.loop,
+                version=self.version,
+                began=self._started,
+                state=self.state,
+                legs=self._legs,
+                wake=self._wake,
+            )
+        return self._api
+
+    def end_events(self, transport: asyncio.Transport) -> None:
+        """Note that a connection is closed, which may have read events."""
+        if self._api is not None:
+            self._api.stream.remove(transport)
+
     async def close(self) -> None:
         """Stop listening and end every connection."""
+        if self._loading is not None:
+            self._loading.cancel()
+        if self._api is not None:
+            self._api.close()
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -325,6 +380,7 @@ class AdminProtocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection and its timer, however it ended."""
         self._admin.connections.pop(self, None)
+        self._admin.end_events(self.transport)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -393,6 +449,8 @@ class AdminProtocol(asyncio.Protocol):
             self._refuse(403, "not allowed from a web page of another origin\n")
         elif not self._admin.access.admits(request.authorization):
             self._without_token(request)
+        elif request.path.startswith(API):
+            self._versioned(request)
         elif placement_http.is_own(request.method, request.path):
             self._placement(request)
         elif request.method == "POST" and request.path.startswith("/api/"):
@@ -446,8 +504,21 @@ class AdminProtocol(asyncio.Protocol):
 
     def _ask(self, request: HttpRequest, body: bytes) -> None:
         """Have a request about placement answered, now or soon."""
+        ask = self._admin.placement.ask
+        self._answer_later(
+            request, ANSWER_TIMEOUT, lambda then: ask(request.method, request.path, body, then)
+        )
+
+    def _answer_later(
+        self,
+        request: HttpRequest,
+        timeout: float,
+        begin: Callable[[Callable[[Answer], None]], None],
+    ) -> None:
+        """Send what `begin` answers to a request, now or within `timeout` s; it is called with what
+        takes the answer."""
         self._asking = True
-        self._arm(ANSWER_TIMEOUT)
+        self._arm(timeout)
 
         def then(answer: Answer) -> None:
             self._asking = False
@@ -460,8 +531,48 @@ class AdminProtocol(asyncio.Protocol):
                 self._serve()
 
         later = False
-        self._admin.placement.ask(request.method, request.path, body, then)
+        begin(then)
         later = True
+
+    def _versioned(self, request: HttpRequest) -> None:
+        """Answer a request under /api/v1."""
+        if not self._may_change():
+            self._refuse(403, "allowed from the broker's own machine only\n")
+        elif request.body:
+            self._refuse(400, "no request to this path has a body\n")
+        elif request.path == f"{API}events" and request.method == "GET":
+            self._read_events()
+        else:
+            ask, waits = self._admin.api.ask, self._waits
+            self._answer_later(
+                request,
+                SEARCH_TIMEOUT,
+                lambda then: ask(
+                    request.method,
+                    request.path,
+                    request.query,
+                    lambda status, content: then((status, JSON, json.dumps(content) + "\n")),
+                    waits,
+                ),
+            )
+
+    def _waits(self) -> bool:
+        return not self.transport.is_closing()
+
+    def _read_events(self) -> None:
+        """Send events from now on, and nothing else."""
+        from broker.io.api.routes import RequestError
+
+        try:
+            first = self._admin.api.first_events()
+        except RequestError as error:
+            body = json.dumps({"error": str(error)}) + "\n"
+            self._send(error.status, JSON, body, True, "Retry-After: 30\r\n")
+            return
+        self._asking = True  # what comes is not read
+        if self._timer is not None:
+            self._timer.cancel()
+        self._admin.api.stream.add(self.transport, first)
 
     def _post(self, request: HttpRequest) -> None:
         if request.body:

@@ -156,6 +156,7 @@ COUNTER_HELP = {
     "admin_refused": "Requests to the admin port that were refused.",
     "admin_misdirected": "Requests to the admin port under a name that is not this broker's.",
     "admin_unauthorized": "Requests to the admin port without its token, or with a wrong one.",
+    "admin_readers_closed": "Readers of events at the admin port closed, as they read too slowly.",
     # Discovery
     "discovery_announcements_sent": "Announcements sent.",
     "discovery_received": "Datagrams received.",

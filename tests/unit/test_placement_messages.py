@@ -23,7 +23,14 @@ from broker.cluster.placement.placement_messages import (
     read_rates,
     read_redirect,
 )
-from broker.cluster.placement.traffic_entry import Traffic, encode_traffic, read_traffic
+from broker.cluster.placement.traffic_entry import (
+    Counts,
+    Traffic,
+    encode_counts,
+    encode_traffic,
+    read_counts,
+    read_traffic,
+)
 from broker.wire.errors import MalformedPacket
 
 RATE = st.floats(0, 1e6, width=32)
@@ -116,3 +123,13 @@ def test_the_traffic_of_a_broker_is_read_as_it_was_written() -> None:
     assert read_traffic(b"short") is None
     for wrong in (math.nan, math.inf, -1.0):
         assert read_traffic(struct.pack(">5f", 1, 1, 1, 1, wrong)) is None
+
+
+def test_counts_are_read_as_they_were_posted() -> None:
+    assert encode_counts(Counts(3, 258)).hex() == "0000000300000102"
+    for counts in (Counts(0, 0), Counts(3, 258), Counts(2**32 - 1, 1)):
+        assert read_counts(encode_counts(counts)) == counts
+    assert read_counts(encode_counts(Counts(2**40, 1))) == Counts(2**32 - 1, 1)
+    assert read_counts(encode_counts(Counts(1, 2)) + b"more") == Counts(1, 2)
+    assert read_counts(None) is None
+    assert read_counts(b"1234567") is None

@@ -37,7 +37,7 @@ from broker.cluster.placement.placement_messages import (
 from broker.cluster.placement.rebalancer import Rebalancer
 from broker.cluster.placement.redirector import Redirector
 from broker.cluster.placement.topic_knowledge import TopicKnowledge
-from broker.cluster.placement.traffic_entry import TrafficEntry
+from broker.cluster.placement.traffic_entry import Counts, TrafficEntry
 from broker.core.message import Message
 from broker.core.responses import Response, respond
 from broker.wire.constants import ReasonCode
@@ -322,6 +322,7 @@ class PlacementService:
         traffic = self._host.traffic
         if traffic is not None:
             self._entry.update(traffic.sums, self._tree.capability)
+            self._entry.count(Counts(self._host.connected, len(self._host.sessions)))
         if self._tree.root.id != self._host.config.id:
             self.decider.deposed()
             self._rebalancer.stop()

@@ -1,0 +1,171 @@
+"""The federation as this broker sees it: every broker and every link, from the link-state database,
+the tree, discovery and its own links. It asks no other broker: one that hangs delays nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from broker.cluster.placement.traffic_entry import COUNTS, TRAFFIC, read_counts, read_traffic
+from broker.cluster.strategy.directory import CLIENTS_AT, DRAINING, LINK, ROUTING, STATE
+
+if TYPE_CHECKING:
+    from broker.node import Node
+    from routing.listing import Listing
+
+NAME = STATE + b"name"
+"""Key of the entry with a broker's name."""
+
+RATES = ("published_per_s", "delivered_per_s", "link_in_per_s", "link_out_per_s")
+
+
+def topology(node: Node, now: float) -> dict[str, Any]:
+    """Return all brokers and links; `now`: s."""
+    tree, config = node.cluster.tree, node.config
+    return {
+        "cluster": config.cluster,
+        "here": config.id.hex(),
+        "root": tree.root.id.hex(),
+        "epoch": tree.epoch,
+        "brokers": brokers(node, now),
+        "links": links(node),
+    }
+
+
+def brokers(node: Node, now: float) -> list[dict[str, Any]]:
+    """Return all brokers that are known, by name; `now`: s."""
+    membership, directory = node.cluster.membership, node.cluster.directory
+    root = node.cluster.tree.root.id
+    known = {
+        broker_id: (addresses, alive) for broker_id, _, addresses, alive in membership.members(now)
+    }
+    found = [_own(node)]
+    # Listings of brokers that are gone stay for a while, those that no member has are not shown.
+    for broker_id in known.keys() | {listing.id for listing in directory.reachable()}:
+        addresses, alive = known.get(broker_id, ((), True))
+        found.append(
+            {
+                "id": broker_id.hex(),
+                "name": membership.name_of(broker_id),
+                "address": str(addresses[0]) if addresses else "",
+                "here": False,
+                "root": broker_id == root,
+                "alive": alive,
+                **_posted(directory.listing(broker_id)),
+            }
+        )
+    return sorted(found, key=lambda broker: (str(broker["name"]), str(broker["id"])))
+
+
+def _own(node: Node) -> dict[str, Any]:
+    config, tree = node.config, node.cluster.tree
+    sums = None if node.traffic is None else node.traffic.sums
+    rates: tuple[float | None, ...] = (None,) * 4 if sums is None else tuple(sums)
+    return {
+        "id": config.id.hex(),
+        "name": config.name,
+        "address": f"{config.host}:{config.port}",
+        "here": True,
+        "root": tree.is_root,
+        "reachable": True,
+        "alive": True,
+        "draining": node.drain is not None,
+        "via": None,
+        "routing": node.cluster.strategy.name,
+        "capability": tree.capability,
+        **dict(zip(RATES, map(_rounded, rates), strict=True)),
+        "clients": node.connected,
+        "sessions": len(node.sessions),
+    }
+
+
+def _posted(listing: Listing | None) -> dict[str, Any]:
+    """Return what a broker says of itself in the link-state database, or last said."""
+    entries = {} if listing is None else listing.entries
+    traffic, counts = read_traffic(entries.get(TRAFFIC)), read_counts(entries.get(COUNTS))
+    rates: tuple[float | None, ...] = (None,) * 4 if traffic is None else tuple(traffic)[:4]
+    via = None if listing is None else listing.via
+    found: dict[str, Any] = {
+        "reachable": via is not None,
+        "draining": DRAINING in entries,
+        "via": None if via is None else via.hex(),
+        "routing": entries[ROUTING][4:].decode(errors="replace") if ROUTING in entries else None,
+        "capability": None if traffic is None else traffic.capability,
+        **dict(zip(RATES, map(_rounded, rates), strict=True)),
+        "clients": None if counts is None else counts.connected,
+        "sessions": None if counts is None else counts.sessions,
+    }
+    if NAME in entries:
+        found["name"] = entries[NAME].decode(errors="replace")
+    if CLIENTS_AT in entries:
+        found["address"] = entries[CLIENTS_AT].decode(errors="replace")
+    return found
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def links(node: Node) -> list[dict[str, Any]]:
+    """Return all links that are known, each once, by their ends."""
+    cluster, own = node.cluster, node.config.id
+    found: dict[tuple[bytes, bytes], dict[str, Any]] = {}
+    database = cluster.directory.database
+    listings = (database.own, *cluster.directory.reachable())
+    for listing in listings:
+        for peer in listing.up:
+            _link(found, listing.id, peer)["tree"] = True
+        # A listing may have a million entries of clients and filters: it is asked for each broker.
+        for other in listings:
+            value = listing.entries.get(LINK + other.id)
+            if value is not None:
+                link = _link(found, listing.id, other.id)
+                cost = int.from_bytes(value, "big") / 1000
+                link["cost_ms"] = max(cost, link["cost_ms"] or 0.0)
+    ports = cluster.tree.ports
+    for peer_id, each in cluster.links.items():
+        port = ports.get(peer_id)
+        _link(found, own, peer_id).update(
+            up=each.up,
+            tree=each.live,
+            here=True,
+            rtt_ms=_rounded(each.rtt_ms),
+            role=port.role.name.lower() if port is not None else "blocked",
+            carries=each.live or cluster.strategy.uses(each),
+        )
+    return [found[ends] for ends in sorted(found)]
+
+
+def _link(
+    found: dict[tuple[bytes, bytes], dict[str, Any]], one: bytes, other: bytes
+) -> dict[str, Any]:
+    """Return the entry of a link, made if there is none; `found`: those that there are, `one` and
+    `other`: its ends."""
+    ends = (one, other) if one < other else (other, one)
+    return found.setdefault(
+        ends,
+        {
+            "a": ends[0].hex(),
+            "b": ends[1].hex(),
+            "up": True,
+            "tree": False,
+            "here": False,
+            "cost_ms": None,
+            "rtt_ms": None,
+            "role": None,
+            "carries": None,
+        },
+    )
+
+
+def shape(node: Node) -> tuple[bytes, frozenset[bytes], frozenset[tuple[bytes, bytes]]]:
+    """Return what changes of the topology are noticed by: the root, the brokers that can be
+    reached, and the links of the tree, each with its lower end first."""
+    cluster = node.cluster
+    reachable = cluster.directory.reachable()
+    tree = {
+        (each.id, peer) if each.id < peer else (peer, each.id)
+        for each in (cluster.directory.database.own, *reachable)
+        for peer in each.up
+    }
+    there = frozenset([node.config.id, *[listing.id for listing in reachable]])
+    return cluster.tree.root.id, there, frozenset(tree)

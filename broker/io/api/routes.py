@@ -1,0 +1,216 @@
+"""Every route of `/api/v1`, as data: dispatched by `service`, documented by `openapi`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl, unquote
+
+PREFIX: Final = "/api/v1"
+
+MOST_ROWS: Final = 1000
+"""rows of one page."""
+
+ROWS: Final = 100
+"""rows of one page unless the request says otherwise."""
+
+MOST_TEXT: Final = 65_535
+"""characters of a parameter: a topic has no more."""
+
+
+class Parameter(NamedTuple):
+    """A parameter of the query."""
+
+    name: str
+    text: str
+    """What it means."""
+    default: str | int | bool = ""
+    most: int = 0
+    """Of a number, the highest one."""
+    choices: tuple[str, ...] = ()
+
+
+class Route(NamedTuple):
+    """One method of one path. `{name}` stands for a part of the path."""
+
+    method: str
+    path: str
+    handler: str
+    """Name of a method of `service.Api`."""
+    summary: str
+    schema: str
+    """Name of what a good answer looks like, in `schemas`."""
+    parameters: tuple[Parameter, ...] = ()
+
+
+class RequestError(Exception):
+    """A request that cannot be answered; the text is one line."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+LIMIT: Final = Parameter("limit", "rows at most", ROWS, MOST_ROWS)
+AFTER: Final = Parameter("after", "only rows behind this one: `next` of the page before")
+SEARCH: Final = Parameter("search", "only those that contain this text, whatever its case")
+FILTER: Final = Parameter("filter", "only topics that this topic filter matches", "#")
+BROKER: Final = Parameter("broker", "only those of the broker with this id")
+STATE: Final = Parameter("state", "only those", "all", choices=("all", "connected", "disconnected"))
+
+ROUTES: Final = (
+    Route("GET", "/openapi.json", "openapi", "This document", "Document"),
+    Route("GET", "/status", "status", "This broker and its view of the federation", "Status"),
+    Route(
+        "GET", "/summary", "summary", "Rates and counts of this broker, once a second", "Summary"
+    ),
+    Route("GET", "/topology", "topology", "All brokers and links of the federation", "Topology"),
+    Route("GET", "/brokers", "brokers", "All brokers of the federation", "Brokers"),
+    Route("GET", "/links", "links", "All links of the federation", "Links"),
+    Route("GET", "/alarms", "alarms", "What needs somebody to look at", "Alarms"),
+    Route("GET", "/history", "history", "The last hour of this broker", "History"),
+    Route("GET", "/changes", "changes", "The last changes of the topology", "Changes"),
+    Route(
+        "GET",
+        "/clients",
+        "clients",
+        "Clients with a session at any broker; those of this one with all details",
+        "ClientPage",
+        (SEARCH, STATE, BROKER, LIMIT, AFTER),
+    ),
+    Route("GET", "/clients/{client}", "client", "One client of this broker", "Client"),
+    Route(
+        "DELETE",
+        "/clients/{client}",
+        "end_session",
+        "Disconnects a client of this broker and ends its session",
+        "Done",
+    ),
+    Route(
+        "POST",
+        "/clients/{client}/disconnect",
+        "disconnect",
+        "Disconnects a client of this broker; its session stays",
+        "Done",
+    ),
+    Route(
+        "GET",
+        "/clients/{client}/subscriptions",
+        "subscriptions_of",
+        "Subscriptions of one client of this broker",
+        "SubscriptionPage",
+        (SEARCH, LIMIT, AFTER),
+    ),
+    Route(
+        "GET",
+        "/subscriptions",
+        "subscriptions",
+        "Subscriptions of the clients of this broker",
+        "SubscriptionPage",
+        (SEARCH, LIMIT, AFTER),
+    ),
+    Route(
+        "GET",
+        "/groups",
+        "groups",
+        "Shared subscriptions with members here",
+        "GroupPage",
+        (SEARCH, LIMIT, AFTER),
+    ),
+    Route(
+        "GET",
+        "/topics",
+        "topics",
+        "The topics that clients of this broker publish to most",
+        "TopicPage",
+        (SEARCH, LIMIT),
+    ),
+    Route(
+        "GET",
+        "/retained",
+        "retained",
+        "Retained messages",
+        "RetainedPage",
+        (FILTER, SEARCH, LIMIT, AFTER),
+    ),
+    Route(
+        "GET",
+        "/retained/{topic}",
+        "retained_message",
+        "The retained message of one topic (its slashes as %2F, or as they are)",
+        "RetainedMessage",
+    ),
+    Route(
+        "GET",
+        "/routes",
+        "routing_table",
+        "Which broker wants messages of which filters, and through which link they go",
+        "RoutePage",
+        (SEARCH, BROKER, LIMIT, AFTER),
+    ),
+    Route("GET", "/legs", "legs", "The legs of this broker", "Legs"),
+    Route("GET", "/events", "events", "Changes as they come: server-sent events", "Events"),
+)
+
+
+def find(method: str, path: str) -> tuple[Route, dict[str, str]]:
+    """Return the route of a request, and the parts of its path by name. `method`, `path`: of the
+    request. Raises RequestError."""
+    allowed: list[str] = []
+    for route in ROUTES:
+        names = _match(route.path, path.removeprefix(PREFIX))
+        if names is None:
+            continue
+        if route.method == method:
+            return route, names
+        allowed.append(route.method)
+    if allowed:
+        raise RequestError(405, f"{', '.join(allowed)} only")
+    raise RequestError(404, f"not found; {PREFIX}/openapi.json has all paths")
+
+
+def _match(pattern: str, path: str) -> dict[str, str] | None:
+    """Return the parts of a path by name, None if it is not of this pattern. A topic, the last
+    part, may have slashes."""
+    wanted, found = pattern.split("/"), path.split("/")
+    if wanted[-1] == "{topic}":
+        found = [*found[: len(wanted) - 1], "/".join(found[len(wanted) - 1 :])]
+    if len(wanted) != len(found):
+        return None
+    names: dict[str, str] = {}
+    for part, text in zip(wanted, found, strict=True):
+        if part.startswith("{") and text:
+            names[part[1:-1]] = unquote(text)
+        elif part != text:
+            return None
+    return names
+
+
+def read_query(route: Route, query: str) -> dict[str, str | int]:
+    """Return the parameters of a request by name, with the defaults of those that are not there.
+    `route`: of the request; `query`: as it came. Raises RequestError."""
+    try:
+        given = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=20))
+    except ValueError:
+        raise RequestError(400, "too many parameters") from None
+    known: Mapping[str, Parameter] = {each.name: each for each in route.parameters}
+    for name in given:
+        if name not in known:
+            few = ", ".join(known) or "none"
+            raise RequestError(400, f"{name[:40]!r} is no parameter here (there are: {few})")
+    return {name: _value(each, given.get(name)) for name, each in known.items()}
+
+
+def _value(parameter: Parameter, text: str | None) -> str | int:
+    if text is None:
+        return parameter.default
+    if parameter.most:
+        number = int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else 0
+        if not 1 <= number <= parameter.most:
+            raise RequestError(400, f"{parameter.name} is a number from 1 to {parameter.most}")
+        return number
+    if parameter.choices and text not in parameter.choices:
+        raise RequestError(400, f"{parameter.name} is one of {', '.join(parameter.choices)}")
+    if len(text) > MOST_TEXT:
+        raise RequestError(400, f"{parameter.name} is too long")
+    return text

@@ -1,0 +1,237 @@
+"""Answers requests under `/api/v1`: each route of `routes` has a method here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from broker.io.api import clients, federation, openapi, topics
+from broker.io.api.event_stream import EventStream, encode
+from broker.io.api.monitor import Monitor
+from broker.io.api.routes import RequestError, find, read_query
+from broker.io.api.search import Page, Searches
+
+if TYPE_CHECKING:
+    from broker.core.session import Session
+    from broker.node import Node
+
+Then = Callable[[int, dict[str, Any]], None]
+"""Takes the status and the content of an answer, now or later."""
+
+Values = dict[str, Any]
+"""Parts of the path and parameters of a request, by name."""
+
+
+class Asker(NamedTuple):
+    """Who asks, and waits."""
+
+    then: Then
+    waits: Callable[[], bool]
+    """Whether it still does."""
+
+
+class Api:
+    """The interface of one admin port."""
+
+    def __init__(
+        self,
+        node: Node,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        version: str,
+        began: float,
+        state: Callable[[], dict[str, Any]],
+        legs: Callable[[], list[dict[str, Any]]],
+        wake: Callable[[], None],
+    ) -> None:
+        """`node`: the broker; `loop`: in which it runs; `version`: of the program; `began`: when
+        the broker did (s); `state`: returns what `/api/federation` says; `legs`: returns the state
+        of each leg; `wake`: has sent what the node wants to send."""
+        self._node = node
+        self._loop = loop
+        self._version = version
+        self._state = state
+        self._legs = legs
+        self._wake = wake
+        limits = node.limits
+        self.stream = EventStream(node.counters, limits.admin_readers)
+        self.searches = Searches(loop, limits.admin_searches)
+        self.monitor = Monitor(node, loop, began=began, legs=legs, tell=self.stream.tell)
+        self.monitor.watched = lambda: bool(self.stream.readers)
+
+    def close(self) -> None:
+        """Look at the broker no more."""
+        self.monitor.close()
+
+    def ask(
+        self, method: str, path: str, query: str, then: Then, waits: Callable[[], bool]
+    ) -> None:
+        """Have a request answered.
+
+        `method`, `path`, `query`: of the request; `then`: takes the answer, now or within some
+        seconds; `waits`: returns whether anybody still wants it.
+        """
+        try:
+            route, names = find(method, path)
+            values = {**read_query(route, query), **names}
+            getattr(self, route.handler)(values, Asker(then, waits))
+        except RequestError as error:
+            then(error.status, {"error": str(error)})
+
+    def first_events(self) -> bytes:
+        """Return what a new reader of events gets at once. Raises RequestError: there are too
+        many."""
+        if self.stream.full:
+            raise RequestError(503, f"{len(self.stream.readers)} readers are connected already")
+        now = self._loop.time()
+        return encode("summary", self.monitor.summary()) + encode(
+            "topology", federation.topology(self._node, now)
+        )
+
+    # ---------------------------------------------------------------- answered at once
+
+    def openapi(self, values: Values, asker: Asker) -> None:
+        """Answer with the OpenAPI document."""
+        asker.then(200, openapi.document(self._version))
+
+    def status(self, values: Values, asker: Asker) -> None:
+        """Answer with the view of this broker."""
+        asker.then(200, self._state())
+
+    def summary(self, values: Values, asker: Asker) -> None:
+        """Answer with rates and counts."""
+        asker.then(200, self.monitor.summary())
+
+    def topology(self, values: Values, asker: Asker) -> None:
+        """Answer with all brokers and links."""
+        asker.then(200, federation.topology(self._node, self._loop.time()))
+
+    def brokers(self, values: Values, asker: Asker) -> None:
+        """Answer with all brokers."""
+        asker.then(200, {"brokers": federation.brokers(self._node, self._loop.time())})
+
+    def links(self, values: Values, asker: Asker) -> None:
+        """Answer with all links."""
+        asker.then(200, {"links": federation.links(self._node)})
+
+    def alarms(self, values: Values, asker: Asker) -> None:
+        """Answer with what needs somebody to look at."""
+        asker.then(200, {"alarms": self.monitor.alarms()})
+
+    def history(self, values: Values, asker: Asker) -> None:
+        """Answer with the last hour."""
+        asker.then(200, self.monitor.history())
+
+    def changes(self, values: Values, asker: Asker) -> None:
+        """Answer with the last changes of the topology."""
+        asker.then(200, {"changes": list(self.monitor.changes)})
+
+    def legs(self, values: Values, asker: Asker) -> None:
+        """Answer with the state of each leg."""
+        asker.then(200, {"legs": self._legs()})
+
+    def topics(self, values: Values, asker: Asker) -> None:
+        """Answer with the topics that are published to most."""
+        asker.then(200, topics.top_topics(self._node, values["search"], values["limit"]))
+
+    def retained_message(self, values: Values, asker: Asker) -> None:
+        """Answer with one retained message."""
+        asker.then(200, topics.retained_message(self._node, values["topic"], self._loop.time()))
+
+    def client(self, values: Values, asker: Asker) -> None:
+        """Answer with one client of this broker."""
+        session = clients.session_of(self._node, values["client"])
+        asker.then(200, clients.describe(session, self._node.config.id.hex()))
+
+    def events(self, values: Values, asker: Asker) -> None:
+        """Refuse: whoever has a connection to give sends events itself (`first_events`). Raises
+        RequestError."""
+        raise RequestError(406, "events are for connections that stay")
+
+    # ---------------------------------------------------------------- what changes something
+
+    def disconnect(self, values: Values, asker: Asker) -> None:
+        """Disconnect a client."""
+        self._node.now = self._loop.time()
+        clients.disconnect_client(self._node, values["client"])
+        self._wake()
+        asker.then(200, {"done": True})
+
+    def end_session(self, values: Values, asker: Asker) -> None:
+        """Disconnect a client and end its session."""
+        self._node.now = self._loop.time()
+        clients.end_session(self._node, values["client"])
+        self._wake()
+        asker.then(200, {"done": True})
+
+    # ---------------------------------------------------------------- searches
+
+    def _search(
+        self,
+        name: str,
+        values: Values,
+        asker: Asker,
+        work: Callable[[Page[dict[str, Any]]], Iterator[None]],
+    ) -> None:
+        """Answer with a page of what a search finds; `name`: of its rows; `values`, `asker`: of the
+        request; `work`: puts rows into a page, some at a time."""
+        page: Page[dict[str, Any]] = Page(values["limit"], values["after"])
+
+        def done() -> None:
+            rows, following = page.rows()
+            asker.then(200, {name: rows, "total": page.total, "next": following})
+
+        self.searches.begin(work(page), done, asker.waits)
+
+    def clients(self, values: Values, asker: Asker) -> None:
+        """Answer with clients of all brokers."""
+        self._search(
+            "clients",
+            values,
+            asker,
+            lambda page: clients.search(
+                self._node, page, values["search"], values["state"], values["broker"]
+            ),
+        )
+
+    def subscriptions_of(self, values: Values, asker: Asker) -> None:
+        """Answer with the subscriptions of one client."""
+        self._subscriptions([clients.session_of(self._node, values["client"])], values, asker)
+
+    def subscriptions(self, values: Values, asker: Asker) -> None:
+        """Answer with the subscriptions of all clients here."""
+        self._subscriptions(list(self._node.sessions.values()), values, asker)
+
+    def _subscriptions(self, sessions: list[Session], values: Values, asker: Asker) -> None:
+        self._search(
+            "subscriptions",
+            values,
+            asker,
+            lambda page: clients.subscriptions(sessions, page, values["search"]),
+        )
+
+    def groups(self, values: Values, asker: Asker) -> None:
+        """Answer with shared subscriptions."""
+        self._search(
+            "groups", values, asker, lambda page: topics.groups(self._node, page, values["search"])
+        )
+
+    def retained(self, values: Values, asker: Asker) -> None:
+        """Answer with retained messages."""
+        now = self._loop.time()
+        self._search(
+            "retained",
+            values,
+            asker,
+            lambda page: topics.retained(self._node, page, values["filter"], values["search"], now),
+        )
+
+    def routing_table(self, values: Values, asker: Asker) -> None:
+        """Answer with the filters that other brokers want."""
+        self._search(
+            "routes",
+            values,
+            asker,
+            lambda page: topics.routing_table(self._node, page, values["search"], values["broker"]),
+        )

@@ -1,0 +1,143 @@
+"""Topics, retained messages, shared subscriptions and routes: found and looked at."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from broker.cluster.strategy.directory import INTEREST
+from broker.core.topic_rates import TOP
+from broker.io.api.clients import BETWEEN
+from broker.io.api.routes import RequestError
+from broker.io.api.search import AT_ONCE, Page
+from broker.wire.errors import WireError
+from routing.group_selection import parse_key
+from routing.topic_filter import valid_topic_filter
+
+if TYPE_CHECKING:
+    from broker.core.message import Message
+    from broker.node import Node
+
+MOST_PAYLOAD = 65_536
+"""bytes of a payload that are shown."""
+
+
+def top_topics(node: Node, text: str, limit: int) -> dict[str, Any]:
+    """Return the topics that clients of this broker publish to most, `limit` at most; `text`: that
+    they contain. Raises RequestError: they are not counted."""
+    meter, dispatcher = node.traffic, node.dispatcher
+    if meter is None:
+        raise RequestError(404, "topics are not counted here (topic-rates)")
+    wanted = text.casefold()
+    counted = meter.topics(TOP)
+    found = []
+    for topic, rate in counted.top:
+        name = topic.decode(errors="replace")
+        if wanted in name.casefold():
+            found.append((topic, name, rate))
+    rows = []
+    for topic, name, rate in found[:limit]:
+        try:
+            route = dispatcher.routes.get(topic) or dispatcher.route(topic, keep=False)
+        except WireError:
+            continue
+        receivers = len(route.deliveries) + len(route.shared)
+        rows.append({"topic": name, "per_s": round(rate, 4), "receivers": receivers})
+    return {
+        "topics": rows,
+        "total": len(found),
+        "others": counted.others,
+        "others_per_s": round(counted.rest, 4),
+    }
+
+
+def retained(
+    node: Node, page: Page[dict[str, Any]], topic_filter: str, text: str, now: float
+) -> Iterator[None]:
+    """Offer retained messages to a page, some hundred at a time.
+
+    `node`: this broker; `page`: takes them; `topic_filter`: that matches their topics; `text`: that
+    these contain; `now`: s. Raises RequestError: it is no filter.
+    """
+    if not valid_topic_filter(topic_filter):
+        raise RequestError(400, "filter is no topic filter")
+    return _retained(node, page, topic_filter, text.casefold(), now)
+
+
+def _retained(
+    node: Node, page: Page[dict[str, Any]], topic_filter: str, wanted: str, now: float
+) -> Iterator[None]:
+    for number, message in enumerate(node.retained.search(topic_filter, now), 1):
+        if message is not None:
+            topic = message.topic.decode(errors="replace")
+            if wanted in topic.casefold() and page.wants(topic):
+                page.put(topic, _about(topic, message, now))
+        if not number % AT_ONCE:
+            yield
+
+
+def _about(topic: str, message: Message, now: float) -> dict[str, Any]:
+    at = message.expires_at
+    return {
+        "topic": topic,
+        "qos": message.qos,
+        "bytes": len(message.payload),
+        "expires_s": None if at is None else round(at - now, 3),
+    }
+
+
+def retained_message(node: Node, topic: str, now: float) -> dict[str, Any]:
+    """Return the retained message of a `topic`; `now`: s. Raises RequestError: there is none."""
+    message = node.retained.get(topic)
+    if message is None or message.expired(now):
+        raise RequestError(404, "no retained message of this topic")
+    payload = message.payload[:MOST_PAYLOAD]
+    text: str | None
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError as error:
+        # The cut may have left part of a character.
+        cut = len(payload) < len(message.payload) and error.start > len(payload) - 4
+        text = payload[: error.start].decode() if cut else None
+    return {
+        **_about(topic, message, now),
+        "text": text,
+        "base64": None if text is not None else base64.b64encode(payload).decode(),
+        "whole": len(payload) == len(message.payload),
+    }
+
+
+def groups(node: Node, page: Page[dict[str, Any]], text: str) -> Iterator[None]:
+    """Offer the shared subscriptions with members here to a `page`, some hundred at a time; `text`:
+    that their filter contains."""
+    wanted = text.casefold()
+    for number, group in enumerate(list(node.cluster.sharing.groups.here.values()), 1):
+        name, inner = parse_key(group.key)
+        topic_filter = f"$share/{name}/{inner}"
+        fits = group.members and wanted in topic_filter.casefold()
+        if fits and page.wants(topic_filter):
+            counts = {"members": len(group.members), "connected": len(group.connected)}
+            page.put(topic_filter, {"filter": topic_filter, **counts})
+        if not number % AT_ONCE:
+            yield
+
+
+def routing_table(node: Node, page: Page[dict[str, Any]], text: str, broker: str) -> Iterator[None]:
+    """Offer to a `page` the filters of which other brokers want messages, some hundred at a time;
+    `text`: that the filter contains; `broker`: id of the broker, "": of all."""
+    wanted, directory = text.casefold(), node.cluster.directory
+    for listing in directory.reachable():
+        who = listing.id.hex()
+        if broker not in ("", who):
+            continue
+        via = directory.via(listing.id)
+        link = None if via is None else via.hex()
+        for number, key in enumerate(list(listing.entries), 1):
+            if key[:1] == INTEREST and key in listing.entries:
+                topic_filter = key[1:].decode(errors="replace")
+                place = topic_filter + BETWEEN + who
+                if wanted in topic_filter.casefold() and page.wants(place):
+                    page.put(place, {"filter": topic_filter, "broker": who, "via": link})
+            if not number % AT_ONCE:
+                yield
