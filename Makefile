@@ -47,7 +47,7 @@ run:
 	@exec $(PYTHON) -m broker.cli.live --brokers $(BROKERS) $(ARGS)
 
 test:
-	@scripts/setup venv brokers mqttjs foreign java
+	@scripts/setup venv brokers mqttjs foreign chromium java
 	@scripts/test $(ARGS)
 
 compiled:

@@ -34,7 +34,12 @@ settings.load_profile("fixed")
 _MQTTJS = shutil.which("node") and [
     path.name for path in (Path(__file__).parents[1] / ".venv").glob("mqttjs-*[0-9]")
 ]
+# scripts/setup chromium
+_CHROMIUM = shutil.which("chromium")
+
 collect_ignore = [] if _MQTTJS else ["process/test_mqttjs.py"]
+if not _CHROMIUM:
+    collect_ignore.append("process/test_dashboard.py")
 
 
 if CORE.running != "python":
@@ -49,12 +54,13 @@ def pytest_configure() -> None:
 
 
 def pytest_report_header() -> list[str]:
-    """Say which core runs, and whether MQTT.js is tried: what is not collected would not be
-    missed."""
+    """Say which core runs, and whether MQTT.js and the dashboard are tried: what is not collected
+    would not be missed."""
     return [
         f"core: {CORE.running}",
         "MQTT.js: "
         f"{', '.join(_MQTTJS) if _MQTTJS else 'not there, process/test_mqttjs.py is left out'}",
+        f"chromium: {_CHROMIUM or 'not there, process/test_dashboard.py is left out'}",
     ]
 
 

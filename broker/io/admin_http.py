@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, unquote
 
 from broker.base.address import is_loopback
 from broker.cluster.state_view import federation_state
-from broker.io import placement_http
+from broker.io import dashboard, placement_http
 from broker.io.admin_access import AdminAccess
 from broker.io.http_request import HttpRequest, has_bare_line_feed, parse_request
 from broker.io.placement_http import PlacementHttp
@@ -73,6 +73,7 @@ OPEN = frozenset(("/healthz", "/readyz"))
 no and nothing else."""
 
 PATHS = """\
+/ (the dashboard)
 /healthz
 /readyz
 /metrics
@@ -243,7 +244,7 @@ class Admin:
                 return 200, "application/json", json.dumps(self._legs()) + "\n"
             case _ if path.startswith("/api/legs/"):
                 return self._leg(unquote(path.removeprefix("/api/legs/")))
-            case "/":
+            case "/api":
                 return 200, "text/plain", PATHS
             case _:
                 return 404, "text/plain", "not found\n"
@@ -447,6 +448,9 @@ class AdminProtocol(asyncio.Protocol):
             self._refuse(421, "this broker does not answer under this name; see admin-hosts\n")
         elif not self._admin.access.same_origin(request.origin, request.authority):
             self._refuse(403, "not allowed from a web page of another origin\n")
+        elif request.path in dashboard.FILES and request.method == "GET":
+            kind, text = dashboard.read_file(request.path)
+            self._send(200, kind, text, not request.keep, dashboard.HEADERS)
         elif not self._admin.access.admits(request.authorization):
             self._without_token(request)
         elif request.path.startswith(API):

@@ -30,12 +30,6 @@ class Clock:
         self.due, self.call = when, call
         return self
 
-    def call_later(self, delay: float, call: Any) -> Clock:
-        return self.call_at(self.now + delay, call)
-
-    def when(self) -> float:
-        return self.due
-
     def cancel(self) -> None:
         self.call = None
 
@@ -112,6 +106,16 @@ def test_the_history_has_an_hour_and_no_more() -> None:
     rows = watch.monitor.history()["rows"]
     assert len(rows) == 360
     assert all(len(row) == len(COLUMNS) for row in rows)
+
+
+def test_a_broker_that_was_stopped_looks_on_once_a_second() -> None:
+    """uvloop's handles of what is due already do not know when."""
+    watch = Watch()
+    watch.clock.now += 30
+    watch.clock.call()
+    assert watch.clock.due == watch.clock.now
+    watch.clock.look()
+    assert watch.clock.due == watch.clock.now + 1
 
 
 def test_events_are_made_only_while_somebody_reads_them() -> None:

@@ -3,6 +3,7 @@ the tree, discovery and its own links. It asks no other broker: one that hangs d
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from broker.cluster.placement.traffic_entry import COUNTS, TRAFFIC, read_counts, read_traffic
@@ -111,9 +112,13 @@ def links(node: Node) -> list[dict[str, Any]]:
     found: dict[tuple[bytes, bytes], dict[str, Any]] = {}
     database = cluster.directory.database
     listings = (database.own, *cluster.directory.reachable())
+    tree = _tree(listings)
     for listing in listings:
         for peer in listing.up:
-            _link(found, listing.id, peer)["tree"] = True
+            _link(found, listing.id, peer)["tree"] = (
+                min(listing.id, peer),
+                max(listing.id, peer),
+            ) in tree
         # A listing may have a million entries of clients and filters: it is asked for each broker.
         for other in listings:
             value = listing.entries.get(LINK + other.id)
@@ -162,10 +167,12 @@ def shape(node: Node) -> tuple[bytes, frozenset[bytes], frozenset[tuple[bytes, b
     reached, and the links of the tree, each with its lower end first."""
     cluster = node.cluster
     reachable = cluster.directory.reachable()
-    tree = {
-        (each.id, peer) if each.id < peer else (peer, each.id)
-        for each in (cluster.directory.database.own, *reachable)
-        for peer in each.up
-    }
     there = frozenset([node.config.id, *[listing.id for listing in reachable]])
-    return cluster.tree.root.id, there, frozenset(tree)
+    return cluster.tree.root.id, there, _tree((cluster.directory.database.own, *reachable))
+
+
+def _tree(listings: Iterable[Listing]) -> frozenset[tuple[bytes, bytes]]:
+    """Return the links of the tree, which both ends name; `listings`: of all brokers that can be
+    reached."""
+    named = {(each.id, peer) for each in listings for peer in each.up}
+    return frozenset([(a, b) for a, b in named if a < b and (b, a) in named])

@@ -91,7 +91,8 @@ class Monitor:
         self._before = _faults(node)
         self._new_faults: dict[str, tuple[int, float]] = {}
         self._note([])
-        self._timer = loop.call_later(INTERVAL, self._look)
+        self._due = self._at + INTERVAL
+        self._timer = loop.call_at(self._due, self._look)
 
     def close(self) -> None:
         """Look no more."""
@@ -101,7 +102,9 @@ class Monitor:
 
     def _look(self) -> None:
         now = self._loop.time()
-        self._timer = self._loop.call_at(max(self._timer.when() + INTERVAL, now), self._look)
+        # Looks that a broker which was stopped has missed are not made up for.
+        self._due = max(self._due + INTERVAL, now)
+        self._timer = self._loop.call_at(self._due, self._look)
         counts, cpu = _counted(self._node), time.process_time()
         seconds = max(1e-3, now - self._at)
         self._rates = {name: (counts[name] - self._counts[name]) / seconds for name in RATES}
