@@ -27,10 +27,6 @@ class PlacingBroker(LocalBroker, Protocol):
     def drain(self) -> Draining | None:
         """What sends clients to other brokers, while it does."""
 
-    @property
-    def connected(self) -> int:
-        """How many clients are connected."""
-
     def redirect(self, client: Client, reference: str, permanent: bool, /) -> None:
         """Send a `client` to another broker (`reference`: "HOST:PORT"); `permanent`: it is not to
         come back."""
