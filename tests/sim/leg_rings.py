@@ -34,6 +34,9 @@ round the ring."""
 STILL = 40.0
 """Virtual s without a message across any leg, after which a ring is at rest: a topic is muted for
 30 s."""
+TURN = 40.0
+"""Virtual s in which two active gateways of one name take the session from each other: they wait
+for 15 to 30 s."""
 ENDLESS = 600.0
 """Virtual s after which a ring that is not at rest counts as endless."""
 
@@ -310,7 +313,13 @@ class Standby(Legs):
 
     def _check_retained(self) -> None:
         """Look at it only if one gateway was active all the time: the other one does not know what
-        both sides had last, so that of two values any may stay."""
+        both sides had last, so that of two values any may stay. First see that one stays active,
+        now that it is quiet: two that are take the session from each other."""
+        begin = self.world.now
+        self.world.run(TURN)
+        for pair in self.pairs:
+            if pair.changes and pair.changes[-1] > begin:
+                self.world.violation("leg", f"{pair.foreign.name}: two gateways are active in turn")
         if not any(pair.changes for pair in self.pairs):
             super()._check_retained()
 
