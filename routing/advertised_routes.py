@@ -36,6 +36,11 @@ ENTRY_MEMORY: Final = 500
 """bytes that a topic or a filter takes besides its text, about: levels, sets and dictionaries."""
 
 
+SEARCHED: Final = 20_000
+"""levels of topics, or nodes of the PRT, that are visited in one step, about: some ms of work, as
+wildcards may match very many in vain."""
+
+
 class Hop:
     """A neighbour, or the clients of this broker (`RoutingTables.here`): what it has said, what of
     that counts, and what it has been told."""
@@ -239,9 +244,12 @@ class RoutingTables:
     # ---------------------------------------------------------------- the tables
 
     def work(self, most: int) -> bool:
-        """Bring the tables up to date with what was said, `most` topics and filters at a time.
-        Returns whether more are left."""
+        """Bring the tables up to date with what was said, `most` topics and filters at a time, or
+        fewer if they match much. Returns whether more are left."""
+        until = self._prt.steps + SEARCHED
         for _ in range(min(most, len(self._work))):
+            if self._prt.steps > until:
+                break
             hop, is_filter, text = next(iter(self._work))
             del self._work[hop, is_filter, text]
             if is_filter:
@@ -307,7 +315,7 @@ class RoutingTables:
 
     def due(self, hop: Hop, most: int, now: float) -> tuple[list[Told], list[Told]]:
         """Return the topics and the filters that a neighbour (`hop`) is to be told at `now` (s),
-        `most` at a time; they count as told."""
+        `most` at a time, or fewer if these are hard to find; they count as told."""
         topics: list[Told] = []
         filters: list[Told] = []
         for topic in self._taken(hop.due_topics, most):
@@ -318,7 +326,11 @@ class RoutingTables:
                     hop.sent_topics[topic] = None
                 else:
                     del hop.sent_topics[topic]
+        until = hop.topics.steps + SEARCHED
         for topic_filter in self._taken(hop.due_filters, most):
+            if hop.topics.steps > until:
+                hop.due_filters[topic_filter] = None
+                continue
             since = self._since(topic_filter, hop)
             on = hop.live and since is not None and hop.topics.matches(topic_filter)
             if on == (topic_filter in hop.sent_filters):

@@ -21,11 +21,13 @@ class _Level:
 class TopicTree:
     """A set of topic names that do not begin with `$`, in order of arrival."""
 
-    __slots__ = ("_root", "_topics")
+    __slots__ = ("_root", "_topics", "steps")
 
     def __init__(self) -> None:
         self._root = _Level()
         self._topics: dict[str, None] = {}
+        self.steps = 0
+        """What all calls of `matches` have cost, in levels visited."""
 
     def __len__(self) -> int:
         """Return the number of topics."""
@@ -80,6 +82,7 @@ class TopicTree:
         todo: list[tuple[_Level, int]] = [(self._root, 0)]
         while todo:
             level, depth = todo.pop()
+            self.steps += 1
             if depth == len(names):
                 if level.here:
                     return True

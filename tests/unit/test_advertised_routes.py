@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.advertised_routes import Hop, RoutingTables, Told, cost
+from routing.advertised_routes import SEARCHED, Hop, RoutingTables, Told, cost
 from routing.topic_filter import matches
 
 TOPICS = ("t", "t/1", "u")
@@ -222,6 +222,26 @@ def test_a_filter_is_not_sent_back_to_where_it_came_from() -> None:
     network.subscribe(2, "t", False)
     network.rest()
     network.check(tree, {(0, "t"), (1, "t")}, {(0, "t")})
+
+
+def test_a_step_is_bounded_however_many_topics_filters_match_in_vain() -> None:
+    tables = RoutingTables(64 * ROOM)
+    hop = tables.open(b"neighbour")
+    tables.set_live(hop, True)
+    for number in range(5000):
+        tables.advertised(hop, f"{number}/a/{number}", True)
+    for number in range(100):
+        tables.wanted(tables.here, f"+/+/{number}/+", 0.0)
+    while tables.work(1000):
+        pass
+    rounds = 0
+    while hop.due:
+        before = hop.topics.steps
+        assert tables.due(hop, 500, 0.0)[1] == []
+        # The search that goes beyond the bound is the last one.
+        assert hop.topics.steps - before <= SEARCHED + 3 * 5000 + 1
+        rounds += 1
+    assert rounds > 10
 
 
 def test_what_is_beyond_the_memory_is_refused() -> None:
