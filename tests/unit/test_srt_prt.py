@@ -7,11 +7,13 @@ import pytest
 
 from broker.base.limits import Limits
 from broker.cluster.link.control_records import FILTERS, PUBADV
+from broker.cluster.placement.topic_knowledge import TopicKnowledge
 from broker.cluster.strategy.srt_prt import NOT_ADVERTISED, SrtPrt, decoded
 from broker.config.routing_modes import ALONE, ROUTINGS, mixes
 from broker.wire import encode_packet
 from tests.unit.link_harness import Neighbour, bridge, lone, ping, warnings
 from tests.unit.node_harness import World
+from tests.unit.test_feed_upkeep import known
 
 Entry = tuple[str, bool]
 
@@ -233,6 +235,20 @@ def test_what_has_no_room_is_counted_and_nothing_else_is_lost() -> None:
     client.subscribe("+")
     assert told(neighbour) == ([], [])
     assert neighbour.up
+
+
+def test_placement_takes_any_broker_for_one_that_wants_a_topic() -> None:
+    """The next hops of a topic are not the brokers that want it, and these are not known."""
+    world = alone()
+    neighbour = child(world)
+    known(world, neighbour)
+    cluster = world.node.cluster
+    knowledge = TopicKnowledge(world.node, cluster.tree, cluster.directory, cluster.strategy)
+    assert set(knowledge.wanted("t")) == {
+        world.node.config.id.hex(),
+        *[listing.id.hex() for listing in cluster.directory.reachable()],
+    }
+    assert len(knowledge.wanted("t")) > 1
 
 
 def test_tables_are_forgotten_with_the_link() -> None:
