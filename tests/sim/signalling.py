@@ -1,5 +1,5 @@
-"""What routing costs on the network of Overlays 6: `python -m tests.sim.signalling [--seconds S]`.
-Times are virtual.
+"""What routing costs on the network of Overlays 6: `python -m tests.sim.signalling [--seconds S]
+[--timers paper]`. Times are virtual.
 
 Five brokers, all linked, delays normal(10, 2.5) ms, 10 Mbit/s; 20 publishers and 20 subscribers at
 random brokers with one topic each of 3, 30 or 60, a message of 1 kB a second. Bytes are those sent
@@ -15,17 +15,30 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
+from broker.config.options import PAPER_TIMERS
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.world import World
 
 BROKERS = 5
 PUBLISHERS, SUBSCRIBERS = 20, 20
 FORMING = 3.0
-"""Virtual s until the tree has long been agreed on."""
+"""Virtual s until the tree has long been agreed on,"""
 OPENING = 2.0
-"""Virtual s for clients to subscribe, and for what that leads to."""
+"""virtual s for clients to subscribe, and for what that leads to,"""
+ROUNDS = 6.0
+"""and so many times `hello` more for each, which is as much as that where it is not the paper's."""
 SIZE = 1000
+MODES: tuple[tuple[str, dict[str, str]], ...] = (
+    ("flood", {}),
+    ("interest", {}),
+    ("topic", {}),
+    ("srt", {}),
+    ("ort", {"overlay_policy": "capability"}),
+    ("ort", {"overlay_policy": "balance"}),
+)
+"""Values of `--routing` with settings; the first is what the others are compared with."""
 
 
 @dataclass(slots=True)
@@ -42,15 +55,22 @@ class Measured:
 
 
 def measure(
-    routing: str, topics: int, seconds: float, seed: int = 1, topic_length: int = 0
+    routing: str,
+    topics: int,
+    seconds: float,
+    seed: int = 1,
+    topic_length: int = 0,
+    **config: Any,
 ) -> Measured:
-    """Run one federation."""
+    """Run one federation; `config`: more settings of its brokers."""
+    pause = ROUNDS * config.get("hello", 0.0)
     rng = random.Random(seed)
     world = World(seed, until=1e9)
     world.loss, world.cutting, world.lateness, world.jitter = 0.0, 0.0, 0.0001, 0.0005
     world.rate, world.high_water, world.window = 1.25e6, 262_144, 65_536
     for index in range(BROKERS):
-        world.add(discovery="multicast", capability=float(rng.randrange(1, 90)), routing=routing)
+        capability = float(rng.randrange(1, 90))
+        world.add(discovery="multicast", capability=capability, routing=routing, **config)
         for other in range(index):
             delay = max(0.0005, rng.gauss(0.010, 0.0025))
             world._base[index, other] = world._base[other, index] = delay
@@ -63,7 +83,7 @@ def measure(
         received = sum(c.link_bytes_control for c in counters)  # both ends count a PINGREQ
         return received // 2, sum(c.link_bytes_data for c in counters)
 
-    world.run(FORMING)
+    world.run(FORMING + pause)
     forming = signalled()[0]
     names = [f"topic-tree/{rng.getrandbits(64):016x}{'x' * topic_length}" for _ in range(topics)]
     publishers = [
@@ -76,7 +96,7 @@ def measure(
     ]
     for client in [p for p, _ in publishers] + subscribers:
         world.after(rng.uniform(0.0, 1.0), client.connect)
-    world.run(OPENING)
+    world.run(OPENING + pause)
     opened = signalled()
     for publisher, topic in publishers:
         for second in range(int(seconds)):
@@ -110,27 +130,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seeds", type=int, default=5, help="networks, of which the mean is printed"
     )
+    parser.add_argument(
+        "--timers", choices=("default", "paper"), default="default", help="as the option"
+    )
     arguments = parser.parse_args(argv)
+    timers = PAPER_TIMERS if arguments.timers == "paper" else {}
     print(
-        "| topics | routing | forming, B | clients come, B | signalling, B/s "
+        "| topics | routing | forming, B | clients come, B | signalling, B/s | against flood "
         "| all of it against flood | messages, B/s | mean delay, ms | lost |"
     )
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for topics in (3, 30, 60):
-        base = 0.0
-        for routing in ("flood", "interest", "topic", "srt"):
+        base = steady = 0.0
+        for routing, config in MODES:
             runs = [
-                measure(routing, topics, arguments.seconds, seed)
+                measure(routing, topics, arguments.seconds, seed, **config, **timers)
                 for seed in range(1, arguments.seeds + 1)
             ]
             signalling = fmean(run.signalling for run in runs)
+            steady = steady or signalling
             whole = fmean(
                 run.forming + run.opening + run.signalling * arguments.seconds for run in runs
             )
             base = base or whole
+            name = " ".join((routing, *config.values()))
             print(
-                f"| {topics} | {routing} | {fmean(r.forming for r in runs):,.0f} "
-                f"| {fmean(r.opening for r in runs):,.0f} | {signalling:,.0f} "
+                f"| {topics} | {name} | {fmean(r.forming for r in runs):,.0f} "
+                f"| {fmean(r.opening for r in runs):,.0f} "
+                f"| {signalling:,.0f} | {signalling / steady - 1:+.0%} "
                 f"| {whole / base - 1:+.0%} | {fmean(r.data for r in runs):,.0f} "
                 f"| {fmean(r.delay for r in runs):.2f} | {sum(r.lost for r in runs)} |",
                 flush=True,
