@@ -628,10 +628,9 @@ class Case:
 
     def cost(self, plan: Plan) -> float:
         """Return the traffic between brokers that a plan makes (messages/s)."""
-        received = sum(self._costs[unit][slot] for unit, slot in plan.units.items())
-        return received + sum(
-            self._publish_costs(topic, plan)[slot] for topic, slot in plan.topics.items()
-        )
+        costs = [self._costs[unit][slot] for unit, slot in plan.units.items()]
+        costs += [self._publish_costs(topic, plan)[slot] for topic, slot in plan.topics.items()]
+        return sum(costs, 0.0)
 
     def address(self, slot: int) -> str:
         """Return where clients connect to the broker with this `slot`."""
@@ -640,8 +639,9 @@ class Case:
     def traffic(self) -> tuple[float, float]:
         """Return how much the client gets, and how much it publishes (messages/s)."""
         topic = self.state.topic
-        received = sum(topic(name).weight for unit in self._units for name in unit.topics)
-        return received, sum(topic(name).weight for name in self.question.publish)
+        received = [topic(name).weight for unit in self._units for name in unit.topics]
+        published = [topic(name).weight for name in self.question.publish]
+        return sum(received, 0.0), sum(published, 0.0)
 
     # ---------------------------------------------------------------- answers
 

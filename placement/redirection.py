@@ -176,7 +176,7 @@ class Redirections:
             if look is not None:
                 case, slot, advice = look
                 if relieves:
-                    left[question.at] -= sum(case.traffic())
+                    left[question.at] -= sum(case.traffic(), 0.0)
                 # It counts as load there for those that follow.
                 self._controller.expect(case, case.all_at(slot), now)
                 found.append((relieves, advice, candidate.queued))
@@ -279,8 +279,8 @@ class Redirections:
 def _bound(case: Case, gamma: float) -> float:
     """Return what a broker may have to subscribers for each unit of its capacity (messages/s)."""
     state = case.state
-    capacity = sum(state.capacities[slot] for slot in state.open)
-    return gamma * sum(state.aeo) / capacity if capacity else 0.0
+    capacity = sum([state.capacities[slot] for slot in state.open], 0.0)
+    return gamma * sum(state.aeo, 0.0) / capacity if capacity else 0.0
 
 
 class Overload:
@@ -297,12 +297,12 @@ class Overload:
         """Return the brokers that are to be relieved, with how much is too much (messages/s).
         `loads`: of all brokers that can be reached; `now`: s."""
         loads = [load for load in loads if load.capacity > 0]
-        capacity = sum([load.capacity for load in loads])
+        capacity = sum([load.capacity for load in loads], 0.0)
         if not capacity:
             return {}
         # Where all have little to do, none has too much: as for placement itself.
         spare = SPARE * len(loads) / capacity
-        total = sum([_load(load) + spare * load.capacity for load in loads])
+        total = sum([_load(load) + spare * load.capacity for load in loads], 0.0)
         looks: dict[str, int] = {}
         over: dict[str, float] = {}
         self._judged = {broker: at for broker, at in self._judged.items() if at > now}
@@ -333,6 +333,6 @@ def pays(found: Sequence[tuple[Advice, int]], internal: float) -> bool:
     `found`: the moves, each with the messages that wait in the session; `internal`: messages/s
     between brokers.
     """
-    saved = sum([advice.saved for advice, _ in found])
-    cost = sum([MOVE_COST + queued for _, queued in found])
+    saved = sum([advice.saved for advice, _ in found], 0.0)
+    cost = sum([MOVE_COST + queued for _, queued in found], 0.0)
     return saved > 0 and saved >= WORTH_PART * internal and saved * PAYBACK >= cost

@@ -18,7 +18,7 @@ class Federation:
 
     def __init__(self, brokers: int = 4) -> None:
         self.loads = {
-            f"b{n}": BrokerLoad(f"b{n}", f"10.0.0.{n}:1883", 1.0, False, 1e5, 1e5, 0, 0)
+            f"b{n}": BrokerLoad(f"b{n}", f"10.0.0.{n}:1883", 1.0, False, 1e5, 1e5, 0.0, 0.0)
             for n in range(brokers)
         }
         self.published: dict[str, dict[str, float]] = {}

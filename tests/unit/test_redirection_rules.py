@@ -276,15 +276,17 @@ def test_moves_pay_by_a_tenth_and_within_ten_minutes(
 
 
 def loads(*out: float) -> list[BrokerLoad]:
-    return [BrokerLoad(f"b{n}", "h:1", 1.0, False, 0, each, 0, 0) for n, each in enumerate(out)]
+    return [
+        BrokerLoad(f"b{n}", "h:1", 1.0, False, 0.0, each, 0.0, 0.0) for n, each in enumerate(out)
+    ]
 
 
 def test_a_broker_is_relieved_after_three_looks_in_a_row() -> None:
     overload = Overload(1.1)
     many, even = loads(2e5, 1e5, 1e5, 1e5), loads(1e5, 1e5, 1e5, 1e5)
     for now in range(LOOKS - 1):
-        assert overload.look(many, now) == {}
-    assert overload.look(even, LOOKS) == {}
+        assert overload.look(many, float(now)) == {}
+    assert overload.look(even, float(LOOKS)) == {}
     found = [overload.look(many, 10.0 + now) for now in range(LOOKS)]
     assert [list(each) for each in found] == [[], [], ["b0"]]
     due = 1.25e5 + SPARE
@@ -295,7 +297,7 @@ def test_a_relieved_broker_is_judged_when_its_load_can_show_it() -> None:
     overload = Overload(1.1)
     many = loads(2e5, 1e5, 1e5, 1e5)
     for now in range(LOOKS):
-        overload.look(many, now)
+        overload.look(many, float(now))
     overload.relieved("b0", 3.0)
     assert overload.look(many, 3.0 + SETTLING - 1) == {}
     found = [overload.look(many, 3.0 + SETTLING + now) for now in range(LOOKS)]
@@ -305,7 +307,7 @@ def test_a_relieved_broker_is_judged_when_its_load_can_show_it() -> None:
 def test_brokers_with_little_to_do_have_never_too_much() -> None:
     overload = Overload(1.1)
     for now in range(5):
-        assert overload.look(loads(200.0, 0.0, 0.0), now) == {}
+        assert overload.look(loads(200.0, 0.0, 0.0), float(now)) == {}
     assert overload.look([], 9.0) == {}
 
 

@@ -86,7 +86,7 @@ class Rebalancer:
             return
         loads = self._decider.knowledge.brokers()
         over = self._overload.look(loads, now)
-        internal = sum([load.aio for load in loads])
+        internal = sum([load.aio for load in loads], 0.0)
         if self._round or now < self._next or len(loads) < 2:
             return
         if not over and internal < WORTH_RATE:
@@ -155,7 +155,7 @@ class Rebalancer:
         redirections = decider.redirections
         for _ in redirections.plan(self._candidates(clients), decider.knowledge, now, found, over):
             yield PLAN_WORK
-        internal = sum([load.aio for load in decider.knowledge.brokers()])
+        internal = sum([load.aio for load in decider.knowledge.brokers()], 0.0)
         relieving = [each for each in found if each[0].source in over]
         saving = [each for each in found if each[0].source not in over]
         wanted = relieving + (saving if pays(saving, internal) else [])
