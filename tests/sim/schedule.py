@@ -87,6 +87,8 @@ def result_of(
 class Schedule:
     """One seed's story."""
 
+    client_type = SimClient
+
     def __init__(self, seed: int, brokers: int | None = None, verbose: int = 0) -> None:
         self.seed = seed
         self.rng = rng = random.Random(seed * 7919 + 1)
@@ -176,7 +178,7 @@ class Schedule:
         settings.setdefault("version", rng.choice((3, 4, 5, 5)))
         settings.setdefault("clean", rng.random() < 0.8)
         settings.setdefault("receive_maximum", rng.choice((0, 1, 5, 100)))
-        client = SimClient(self.world, self.ledger, name, host, **settings)
+        client = self.client_type(self.world, self.ledger, name, host, **settings)
         client.expiries = self.expiries
         self.clients.append(client)
         self.world.after(rng.uniform(0.0, 0.5), client.connect)
