@@ -484,8 +484,10 @@ class Case:
         self._gamma = gamma
         self.state = state = Placement()
         self._loads = [load for load in view.brokers() if load.address]
+        state.add_brokers(
+            [(load.id, load.capacity if load.capacity > 0 else 1.0) for load in self._loads]
+        )
         for load in self._loads:
-            state.add_broker(load.id, load.capacity if load.capacity > 0 else 1.0)
             if load.drained:
                 state.drain(load.id)
         self._avoid = 0
@@ -493,8 +495,10 @@ class Case:
             if broker in state.slots:
                 self._avoid |= 1 << state.slots[broker]
         names = dict.fromkeys(topic for unit in units for topic in unit.topics)
+        rare = view.rare()
         for name in dict.fromkeys([*names, *question.publish]):
-            self._add_topic(name, view, pending)
+            wanted = (*view.wanted(name), *pending.brokers(name))
+            state.describe(name, view.rates(name), rare, wanted)
         mean = sum(state.capacities) / max(1, len(state.capacities))
         for load in self._loads:
             slot = state.slots[load.id]
@@ -505,18 +509,6 @@ class Case:
         self._items = {unit: self._item(unit) for unit in units}
         self._costs = {unit: item_costs(state, item) for unit, item in self._items.items()}
         self._unit_of = {name: unit for unit in units for name in unit.topics}
-
-    def _add_topic(self, name: str, view: View, pending: PendingLoad) -> None:
-        state = self.state
-        rates = view.rates(name)
-        for broker, rate in rates.items():
-            if broker in state.slots and rate > 0:
-                state.publish(name, broker, rate)
-        if not rates:
-            state.expect(name, view.rare())
-        for broker in (*view.wanted(name), *pending.brokers(name)):
-            if broker in state.slots:
-                state.announce(name, broker)
 
     def _item(self, unit: Unit) -> tuple[Topic, ...]:
         # One without known topics has a topic of its own, which carries nothing.
@@ -547,10 +539,15 @@ class Case:
         state = self.state
         fair = fair_slots(state, state.aeo, self._gamma, self._avoid)
         here = state.slots.get(self.question.at)
+        publishes = bool(self.question.publish)
+        received = [sum(column) for column in zip(*self._costs.values(), strict=True)]
 
         def rank(slot: int) -> tuple[float, bool, float]:
             load = (state.aei[slot] + state.aeo[slot]) / state.capacities[slot]
-            return self.cost(self.all_at(slot)), slot != here, load
+            cost = received[slot] if received else 0.0
+            if publishes:
+                cost = self.cost(self.all_at(slot))
+            return cost, slot != here, load
 
         slot = min(fair, key=rank)
         plan = self.all_at(slot)

@@ -10,7 +10,7 @@ brokers that went are given again. The brokers' order, which decides ties, is th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from struct import Struct
 from typing import Final
 
@@ -125,6 +125,20 @@ class Placement:
 
         `capacity`: the part of the load that it should have, compared with the others; above 0.
         """
+        slot = self._add_broker(broker, capacity)
+        self._reopen()
+        return slot
+
+    def add_brokers(self, brokers: Iterable[tuple[str, float]]) -> None:
+        """Add several brokers, each with its capacity, as `add_broker` does. Raises ValueError as
+        that does; those before it are added then."""
+        try:
+            for broker, capacity in brokers:
+                self._add_broker(broker, capacity)
+        finally:
+            self._reopen()
+
+    def _add_broker(self, broker: str, capacity: float) -> int:
         _check_capacity(capacity)
         if broker in self.slots:
             raise ValueError(f"broker {broker} is there already")
@@ -142,7 +156,6 @@ class Placement:
         self.slots[broker] = slot
         self.names[slot] = broker
         self.capacities[slot] = capacity
-        self._reopen()
         return slot
 
     def fail(self, broker: str) -> None:
@@ -273,6 +286,34 @@ class Placement:
         if n < 1 or found is None or slot >= len(found.counts) or found.counts[slot] < n:
             raise ValueError(f"{topic} has no {n} subscriptions at {broker}")
         self.displace(found, slot, n)
+
+    def describe(
+        self, topic: str, rates: Mapping[str, float], expected: float, wanted: Iterable[str]
+    ) -> None:
+        """Note all that is known of a topic that is not there yet: as `publish`, `expect` and
+        `announce` do, in a fraction of the time. Brokers that are not there are left out.
+
+        `topic`: its name; `rates`: messages/s by broker; `expected`: messages/s if there are no
+        rates; `wanted`: brokers with a subscriber.
+        """
+        slots = self.slots
+        found = Topic(topic)
+        for broker, rate in rates.items():
+            slot = slots.get(broker)
+            if slot is not None and rate > 0:
+                found.publishers[slot] = rate
+                self._published[slot].add(found)
+                self.aei[slot] += rate
+        if not rates:
+            found.expected = expected
+        for broker in wanted:
+            slot = slots.get(broker)
+            if slot is not None and not found.announced >> slot & 1:
+                self._activate(found, slot)
+                found.announced |= 1 << slot
+        if found.publishers or found.announced or found.expected:
+            self.topics[topic] = found
+        self._refresh(found)
 
     def announce(self, topic: str, broker: str, wanted: bool = True) -> None:
         """Note whether a broker has a subscriber of a topic, of which no more is known: the topic

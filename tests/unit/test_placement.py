@@ -220,6 +220,41 @@ def test_interest_without_counts_brings_traffic_between_brokers_only() -> None:
     check(placement)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_topic_that_is_described_at_once_is_as_one_made_step_by_step(seed: int) -> None:
+    drawn = random.Random(seed)
+    brokers = [(f"b{number}", 1.0 + number % 3) for number in range(4)]
+    at_once, steps = Placement(), Placement()
+    at_once.add_brokers(brokers)
+    for broker, capacity in brokers:
+        steps.add_broker(broker, capacity)
+    names = [*dict(brokers), "elsewhere"]
+    for number in range(10):
+        rates = {b: drawn.choice([0, 1, 2.5, 7]) for b in names if drawn.random() < 0.4}
+        wanted = [drawn.choice(names) for _ in range(drawn.randrange(5))]
+        expected = drawn.choice([0, 0.5, 3])
+        topic = f"t{number}"
+        at_once.describe(topic, rates, expected, wanted)
+        for broker, rate in rates.items():
+            if broker in steps.slots and rate:
+                steps.publish(topic, broker, rate)
+        if not rates:
+            steps.expect(topic, expected)
+        for broker in wanted:
+            if broker in steps.slots:
+                steps.announce(topic, broker)
+    assert at_once.figures() == steps.figures()
+    assert (at_once.open, at_once.fractions) == (steps.open, steps.fractions)
+    assert at_once.topics.keys() == steps.topics.keys()
+    for name, one in at_once.topics.items():
+        other = steps.topics[name]
+        assert (one.free, one.lanes, one.weight) == (other.free, other.lanes, other.weight)
+    check(at_once)
+    with pytest.raises(ValueError, match="there already"):
+        at_once.add_brokers([("new", 1.0), ("b0", 1.0)])
+    assert "new" in at_once.slots
+
+
 def plain_rules(
     brokers: int, publishers: list[int], rates: list[float], clients: list[list[int]], by_load: bool
 ) -> list[dict[str, list[int]]]:
