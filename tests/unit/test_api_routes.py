@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.io.api import routes, schemas, search
+from broker.io.api import routes, schemas
 from broker.io.api.event_stream import encode
 from broker.io.api.openapi import document
 from broker.io.api.routes import ROUTES, RequestError, find, read_query
@@ -144,10 +143,9 @@ def pieces(number: int, done: list[int]) -> Iterator[None]:
         yield
 
 
-async def test_a_search_goes_on_in_later_turns_of_the_loop(monkeypatch: Any) -> None:
-    monkeypatch.setattr(search, "PIECE", 0.0)
-    monkeypatch.setattr(search, "PAUSE", 0.0)
-    searches, looked, ended = Searches(asyncio.get_running_loop(), 2), list[int](), asyncio.Event()
+async def test_a_search_goes_on_in_later_turns_of_the_loop() -> None:
+    searches = Searches(asyncio.get_running_loop(), 2, piece=0.0, pause=0.0)
+    looked, ended = list[int](), asyncio.Event()
     searches.begin(pieces(5, looked), ended.set, lambda: True)
     assert looked == [0], "one piece, and then others have their turn"
     await asyncio.wait_for(ended.wait(), 60)
@@ -155,9 +153,9 @@ async def test_a_search_goes_on_in_later_turns_of_the_loop(monkeypatch: Any) -> 
     assert searches.running == 0
 
 
-async def test_searches_at_a_time_are_few_and_end_with_who_asked(monkeypatch: Any) -> None:
-    monkeypatch.setattr(search, "PIECE", 0.0)
-    searches, waits, looked = Searches(asyncio.get_running_loop(), 2), [True], list[int]()
+async def test_searches_at_a_time_are_few_and_end_with_who_asked() -> None:
+    searches = Searches(asyncio.get_running_loop(), 2, piece=0.0)
+    waits, looked = [True], list[int]()
     for _ in range(2):
         searches.begin(pieces(10**9, looked), lambda: None, lambda: waits[0])
     with pytest.raises(RequestError) as caught:

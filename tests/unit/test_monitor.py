@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from broker.config.node_config import NodeConfig
-from broker.io.api import monitor
+from broker.io.api import federation
 from broker.io.api.event_stream import BEHIND, EventStream
 from broker.io.api.monitor import COLUMNS, HISTORY, ROWS, Monitor
+from broker.io.api.parts import parts_of
 from broker.node import Node
 
 
@@ -48,7 +49,7 @@ class Watch:
         config = NodeConfig(id=b"\1" * 8, name="one", discovery="off")
         self.node = Node(config, 100.0, 1e9, random.Random(1))
         self.monitor = Monitor(
-            self.node,
+            parts_of(self.node),
             self.clock,  # type: ignore[arg-type]
             began=90.0,
             legs=lambda: self.legs,
@@ -136,7 +137,7 @@ def test_changes_have_the_names_of_brokers(monkeypatch: pytest.MonkeyPatch) -> N
         (other, frozenset((own, other)), frozenset(((own, other),))),
         (own, frozenset((own,)), frozenset()),
     ]
-    monkeypatch.setattr(monitor.federation, "shape", lambda node: shapes[0])
+    monkeypatch.setattr(federation, "shape", lambda parts: shapes[0])
     watch.clock.look()
     shapes.pop(0)
     watch.clock.look()

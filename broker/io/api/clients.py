@@ -15,6 +15,7 @@ from broker.wire.constants import ReasonCode
 
 if TYPE_CHECKING:
     from broker.core.session import Session, Subscription
+    from broker.io.api.parts import Parts
     from broker.node import Node
 
 VERSIONS = {3: "3.1", 4: "3.1.1", 5: "5"}
@@ -67,14 +68,15 @@ def describe(session: Session, broker: str) -> dict[str, Any]:
 
 
 def search(
-    node: Node, page: Page[dict[str, Any]], text: str, state: str, broker: str
+    parts: Parts, page: Page[dict[str, Any]], text: str, state: str, broker: str
 ) -> Iterator[None]:
     """Offer clients to a page, some hundred at a time.
 
-    `node`: this broker; `page`: takes them; `text`: that the client identifier, user or address
+    `parts`: of this broker; `page`: takes them; `text`: that the client identifier, user or address
     contains; `state`: all, connected or disconnected (then of this broker only); `broker`: id of
     the broker, "": of all.
     """
+    node, directory = parts.node, parts.directory
     own, wanted = node.config.id.hex(), text.casefold()
     if broker in ("", own):
         sessions = node.sessions
@@ -91,7 +93,7 @@ def search(
             if not number % AT_ONCE:
                 yield
     if state == "all":
-        for listing in node.cluster.directory.reachable():
+        for listing in directory.reachable():
             if broker in ("", listing.id.hex()):
                 yield from _elsewhere(listing.id.hex(), listing.entries, page, wanted)
 

@@ -10,7 +10,7 @@ from broker.cluster.placement.traffic_entry import COUNTS, TRAFFIC, read_counts,
 from broker.cluster.strategy.directory import CLIENTS_AT, DRAINING, LINK, ROUTING, STATE
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from broker.io.api.parts import Parts
     from routing.listing import Listing
 
 NAME = STATE + b"name"
@@ -19,27 +19,27 @@ NAME = STATE + b"name"
 RATES = ("published_per_s", "delivered_per_s", "link_in_per_s", "link_out_per_s")
 
 
-def topology(node: Node, now: float) -> dict[str, Any]:
+def topology(parts: Parts, now: float) -> dict[str, Any]:
     """Return all brokers and links; `now`: s."""
-    tree, config = node.cluster.tree, node.config
+    tree, config = parts.tree, parts.node.config
     return {
         "cluster": config.cluster,
         "here": config.id.hex(),
         "root": tree.root.id.hex(),
         "epoch": tree.epoch,
-        "brokers": brokers(node, now),
-        "links": links(node),
+        "brokers": brokers(parts, now),
+        "links": links(parts),
     }
 
 
-def brokers(node: Node, now: float) -> list[dict[str, Any]]:
+def brokers(parts: Parts, now: float) -> list[dict[str, Any]]:
     """Return all brokers that are known, by name; `now`: s."""
-    membership, directory = node.cluster.membership, node.cluster.directory
-    root = node.cluster.tree.root.id
+    membership, directory = parts.membership, parts.directory
+    root = parts.tree.root.id
     known = {
         broker_id: (addresses, alive) for broker_id, _, addresses, alive in membership.members(now)
     }
-    found = [_own(node)]
+    found = [_own(parts)]
     # Listings of brokers that are gone stay for a while, those that no member has are not shown.
     for broker_id in known.keys() | {listing.id for listing in directory.reachable()}:
         addresses, alive = known.get(broker_id, ((), True))
@@ -57,9 +57,11 @@ def brokers(node: Node, now: float) -> list[dict[str, Any]]:
     return sorted(found, key=lambda broker: (str(broker["name"]), str(broker["id"])))
 
 
-def _own(node: Node) -> dict[str, Any]:
-    config, tree = node.config, node.cluster.tree
-    sums = None if node.traffic is None else node.traffic.sums
+def _own(parts: Parts) -> dict[str, Any]:
+    node, tree = parts.node, parts.tree
+    config = node.config
+    meter = node.traffic
+    sums = None if meter is None else meter.sums
     rates: tuple[float | None, ...] = (None,) * 4 if sums is None else tuple(sums)
     return {
         "id": config.id.hex(),
@@ -71,7 +73,7 @@ def _own(node: Node) -> dict[str, Any]:
         "alive": True,
         "draining": node.drain is not None,
         "via": None,
-        "routing": node.cluster.strategy.name,
+        "routing": parts.strategy.name,
         "capability": tree.capability,
         **dict(zip(RATES, map(_rounded, rates), strict=True)),
         "clients": node.connected,
@@ -106,12 +108,11 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-def links(node: Node) -> list[dict[str, Any]]:
+def links(parts: Parts) -> list[dict[str, Any]]:
     """Return all links that are known, each once, by their ends."""
-    cluster, own = node.cluster, node.config.id
+    own, strategy = parts.node.config.id, parts.strategy
     found: dict[tuple[bytes, bytes], dict[str, Any]] = {}
-    database = cluster.directory.database
-    listings = (database.own, *cluster.directory.reachable())
+    listings = (parts.database.own, *parts.directory.reachable())
     tree = _tree(listings)
     for listing in listings:
         for peer in listing.up:
@@ -126,8 +127,8 @@ def links(node: Node) -> list[dict[str, Any]]:
                 link = _link(found, listing.id, other.id)
                 cost = int.from_bytes(value, "big") / 1000
                 link["cost_ms"] = max(cost, link["cost_ms"] or 0.0)
-    ports = cluster.tree.ports
-    for peer_id, each in cluster.links.items():
+    ports = parts.tree.ports
+    for peer_id, each in parts.cluster.links.items():
         port = ports.get(peer_id)
         _link(found, own, peer_id).update(
             up=each.up,
@@ -135,7 +136,7 @@ def links(node: Node) -> list[dict[str, Any]]:
             here=True,
             rtt_ms=_rounded(each.rtt_ms),
             role=port.role.name.lower() if port is not None else "blocked",
-            carries=each.live or cluster.strategy.uses(each),
+            carries=each.live or strategy.uses(each),
         )
     return [found[ends] for ends in sorted(found)]
 
@@ -162,13 +163,12 @@ def _link(
     )
 
 
-def shape(node: Node) -> tuple[bytes, frozenset[bytes], frozenset[tuple[bytes, bytes]]]:
+def shape(parts: Parts) -> tuple[bytes, frozenset[bytes], frozenset[tuple[bytes, bytes]]]:
     """Return what changes of the topology are noticed by: the root, the brokers that can be
     reached, and the links of the tree, each with its lower end first."""
-    cluster = node.cluster
-    reachable = cluster.directory.reachable()
-    there = frozenset([node.config.id, *[listing.id for listing in reachable]])
-    return cluster.tree.root.id, there, _tree((cluster.directory.database.own, *reachable))
+    reachable = parts.directory.reachable()
+    there = frozenset([parts.node.config.id, *[listing.id for listing in reachable]])
+    return parts.tree.root.id, there, _tree((parts.database.own, *reachable))
 
 
 def _tree(listings: Iterable[Listing]) -> frozenset[tuple[bytes, bytes]]:

@@ -13,6 +13,7 @@ from broker.io.api import federation
 if TYPE_CHECKING:
     import asyncio
 
+    from broker.io.api.parts import Parts
     from broker.node import Node
 
 INTERVAL: Final = 1.0
@@ -59,17 +60,18 @@ class Monitor:
 
     def __init__(
         self,
-        node: Node,
+        parts: Parts,
         loop: asyncio.AbstractEventLoop,
         *,
         began: float,
         legs: Callable[[], list[dict[str, Any]]],
         tell: Callable[[str, dict[str, Any]], None],
     ) -> None:
-        """`node`: the broker; `loop`: has the clock; `began`: when the broker did (s); `legs`:
+        """`parts`: of the broker; `loop`: has the clock; `began`: when the broker did (s); `legs`:
         returns the state of its legs; `tell`: is called with kind and data of each event, if
         anybody reads them."""
-        self._node = node
+        self._parts = parts
+        self._node = node = parts.node
         self._loop = loop
         self._legs = legs
         self._tell = tell
@@ -84,7 +86,7 @@ class Monitor:
         self._looks = 0
         self.rows: deque[list[float]] = deque(maxlen=ROWS)
         self.changes: deque[dict[str, Any]] = deque(maxlen=MOST_CHANGES)
-        self._shape = federation.shape(node)
+        self._shape = federation.shape(parts)
         self._names: dict[bytes, str] = {}
         self._rates = dict.fromkeys(RATES, 0.0)
         self._share = 0.0
@@ -118,7 +120,7 @@ class Monitor:
         if self.watched():
             self._tell("summary", self.summary())
             if changed or self._looks % 5 == 0:
-                self._tell("topology", federation.topology(self._node, now))
+                self._tell("topology", federation.topology(self._parts, now))
 
     def _look_for_faults(self, now: float) -> None:
         faults = _faults(self._node)
@@ -141,7 +143,7 @@ class Monitor:
         )
 
     def _look_at_shape(self) -> bool:
-        shape = federation.shape(self._node)
+        shape = federation.shape(self._parts)
         if shape == self._shape:
             return False
         (old_root, old_there, old_tree), (root, there, tree) = self._shape, shape
@@ -176,7 +178,7 @@ class Monitor:
         config = self._node.config
         if broker_id == config.id:
             return config.name
-        name = self._node.cluster.membership.name_of(broker_id)
+        name = self._parts.membership.name_of(broker_id)
         if name and len(self._names) < 2048:
             self._names[broker_id] = name
         return name or self._names.get(broker_id) or broker_id.hex()
@@ -184,16 +186,16 @@ class Monitor:
     # ---------------------------------------------------------------- what it has seen
 
     def _sizes(self) -> dict[str, int]:
-        node, cluster = self._node, self._node.cluster
+        node, parts = self._node, self._parts
         return {
             "clients": node.connected,
             "sessions": len(node.sessions),
             "subscriptions": node.subscriptions,
-            "retained": len(node.retained),
-            "queued_bytes": node.memory.queued,
-            "memory_bytes": node.memory.used,
-            "links_up": sum([link.up for link in cluster.links.values()]),
-            "brokers": 1 + len(cluster.directory.reachable()),
+            "retained": len(parts.retained),
+            "queued_bytes": parts.memory.queued,
+            "memory_bytes": parts.memory.used,
+            "links_up": sum([link.up for link in parts.cluster.links.values()]),
+            "brokers": 1 + len(parts.directory.reachable()),
         }
 
     def summary(self) -> dict[str, Any]:
@@ -204,7 +206,7 @@ class Monitor:
             **{f"{name}_per_s": round(rate, 3) for name, rate in self._rates.items()},
             "cpu": round(self._share, 4),
             **self._sizes(),
-            "memory_limit_bytes": self._node.memory.limit,
+            "memory_limit_bytes": self._parts.memory.limit,
             "alarms": len(self.alarms()),
         }
 
@@ -218,26 +220,26 @@ class Monitor:
 
     def alarms(self) -> list[dict[str, str]]:
         """Return what needs somebody to look at, errors first."""
-        node, cluster, now = self._node, self._node.cluster, self._loop.time()
+        node, parts, now = self._node, self._parts, self._loop.time()
         errors, warnings = [], []
         if not node.journal_healthy:
             errors.append("the journal is not written")
-        if cluster.id_conflict.yields:
-            errors.append(f"another broker has this one's id: {cluster.id_conflict.other}")
-        reachable = {listing.id for listing in cluster.directory.reachable()}
-        for broker_id, _, _, alive in cluster.membership.members(now):
+        if parts.id_conflict.yields:
+            errors.append(f"another broker has this one's id: {parts.id_conflict.other}")
+        reachable = {listing.id for listing in parts.directory.reachable()}
+        for broker_id, _, _, alive in parts.membership.members(now):
             if alive and broker_id not in reachable:
                 errors.append(f"no path leads to {self._name(broker_id)}, which is alive")
         for leg in self._legs():
             if leg["state"] != "up":
                 errors.append(f"leg {leg['name']} is not up: {leg['state']}")
-        if node.memory.limit and node.memory.used > 0.8 * node.memory.limit:
+        if parts.memory.limit and parts.memory.used > 0.8 * parts.memory.limit:
             errors.append("more than 80 % of memory_limit are in use")
         if node.drain is not None:
             warnings.append("this broker drains")
         warnings += [
             f"the link to {self._name(peer)} is not up"
-            for peer, link in cluster.links.items()
+            for peer, link in parts.cluster.links.items()
             if not link.up
         ]
         for name, (number, at) in self._new_faults.items():

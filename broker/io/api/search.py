@@ -82,11 +82,20 @@ class _Reversed:
 class Searches:
     """All searches of one admin port."""
 
-    __slots__ = ("_loop", "_most", "running")
+    __slots__ = ("_loop", "_most", "_pause", "_piece", "running")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, most: int) -> None:
-        """`loop`: in which they run; `most`: searches at a time."""
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        most: int,
+        *,
+        piece: float = PIECE,
+        pause: float = PAUSE,
+    ) -> None:
+        """`loop`: in which they run; `most`: searches at a time; `piece`: s of each piece; `pause`:
+        s between two of them."""
         self._loop = loop
+        self._piece, self._pause = piece, pause
         self._most = most
         self.running = 0
         """How many there are."""
@@ -108,11 +117,11 @@ class Searches:
         if not waited():
             self.running -= 1
             return
-        end = time.perf_counter() + PIECE
+        end = time.perf_counter() + self._piece
         try:
             for _ in work:
                 if time.perf_counter() >= end:
-                    self._loop.call_later(PAUSE, self._go_on, work, done, waited)
+                    self._loop.call_later(self._pause, self._go_on, work, done, waited)
                     return
         except BaseException:
             self.running -= 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from broker.io.api import clients, federation, openapi, topics
 from broker.io.api.event_stream import EventStream, encode
 from broker.io.api.monitor import Monitor
+from broker.io.api.parts import parts_of
 from broker.io.api.routes import RequestError, find, read_query
 from broker.io.api.search import Page, Searches
 
@@ -49,6 +50,7 @@ class Api:
         the broker did (s); `state`: returns what `/api/federation` says; `legs`: returns the state
         of each leg; `wake`: has sent what the node wants to send."""
         self._node = node
+        self._parts = parts_of(node)
         self._loop = loop
         self._version = version
         self._state = state
@@ -57,7 +59,7 @@ class Api:
         limits = node.limits
         self.stream = EventStream(node.counters, limits.admin_readers)
         self.searches = Searches(loop, limits.admin_searches)
-        self.monitor = Monitor(node, loop, began=began, legs=legs, tell=self.stream.tell)
+        self.monitor = Monitor(self._parts, loop, began=began, legs=legs, tell=self.stream.tell)
         self.monitor.watched = lambda: bool(self.stream.readers)
 
     def close(self) -> None:
@@ -86,7 +88,7 @@ class Api:
             raise RequestError(503, f"{len(self.stream.readers)} readers are connected already")
         now = self._loop.time()
         return encode("summary", self.monitor.summary()) + encode(
-            "topology", federation.topology(self._node, now)
+            "topology", federation.topology(self._parts, now)
         )
 
     # ---------------------------------------------------------------- answered at once
@@ -105,15 +107,15 @@ class Api:
 
     def topology(self, values: Values, asker: Asker) -> None:
         """Answer with all brokers and links."""
-        asker.then(200, federation.topology(self._node, self._loop.time()))
+        asker.then(200, federation.topology(self._parts, self._loop.time()))
 
     def brokers(self, values: Values, asker: Asker) -> None:
         """Answer with all brokers."""
-        asker.then(200, {"brokers": federation.brokers(self._node, self._loop.time())})
+        asker.then(200, {"brokers": federation.brokers(self._parts, self._loop.time())})
 
     def links(self, values: Values, asker: Asker) -> None:
         """Answer with all links."""
-        asker.then(200, {"links": federation.links(self._node)})
+        asker.then(200, {"links": federation.links(self._parts)})
 
     def alarms(self, values: Values, asker: Asker) -> None:
         """Answer with what needs somebody to look at."""
@@ -133,11 +135,13 @@ class Api:
 
     def topics(self, values: Values, asker: Asker) -> None:
         """Answer with the topics that are published to most."""
-        asker.then(200, topics.top_topics(self._node, values["search"], values["limit"]))
+        asker.then(200, topics.top_topics(self._parts, values["search"], values["limit"]))
 
     def retained_message(self, values: Values, asker: Asker) -> None:
         """Answer with one retained message."""
-        asker.then(200, topics.retained_message(self._node, values["topic"], self._loop.time()))
+        asker.then(
+            200, topics.retained_message(self._parts.retained, values["topic"], self._loop.time())
+        )
 
     def client(self, values: Values, asker: Asker) -> None:
         """Answer with one client of this broker."""
@@ -191,7 +195,7 @@ class Api:
             values,
             asker,
             lambda page: clients.search(
-                self._node, page, values["search"], values["state"], values["broker"]
+                self._parts, page, values["search"], values["state"], values["broker"]
             ),
         )
 
@@ -214,7 +218,10 @@ class Api:
     def groups(self, values: Values, asker: Asker) -> None:
         """Answer with shared subscriptions."""
         self._search(
-            "groups", values, asker, lambda page: topics.groups(self._node, page, values["search"])
+            "groups",
+            values,
+            asker,
+            lambda page: topics.groups(self._parts.groups, page, values["search"]),
         )
 
     def retained(self, values: Values, asker: Asker) -> None:
@@ -224,7 +231,9 @@ class Api:
             "retained",
             values,
             asker,
-            lambda page: topics.retained(self._node, page, values["filter"], values["search"], now),
+            lambda page: topics.retained(
+                self._parts, page, values["filter"], values["search"], now
+            ),
         )
 
     def routing_table(self, values: Values, asker: Asker) -> None:
@@ -233,5 +242,7 @@ class Api:
             "routes",
             values,
             asker,
-            lambda page: topics.routing_table(self._node, page, values["search"], values["broker"]),
+            lambda page: topics.routing_table(
+                self._parts.directory, page, values["search"], values["broker"]
+            ),
         )

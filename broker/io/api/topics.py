@@ -16,17 +16,20 @@ from routing.group_selection import parse_key
 from routing.topic_filter import valid_topic_filter
 
 if TYPE_CHECKING:
+    from broker.cluster.sharing.group_table import GroupTable
+    from broker.cluster.strategy.directory import Directory
     from broker.core.message import Message
-    from broker.node import Node
+    from broker.core.retained_store import RetainedStore
+    from broker.io.api.parts import Parts
 
 MOST_PAYLOAD = 65_536
 """bytes of a payload that are shown."""
 
 
-def top_topics(node: Node, text: str, limit: int) -> dict[str, Any]:
+def top_topics(parts: Parts, text: str, limit: int) -> dict[str, Any]:
     """Return the topics that clients of this broker publish to most, `limit` at most; `text`: that
-    they contain. Raises RequestError: they are not counted."""
-    meter, dispatcher = node.traffic, node.dispatcher
+    they contain; `parts`: of this broker. Raises RequestError: they are not counted."""
+    meter, dispatcher = parts.node.traffic, parts.dispatcher
     if meter is None:
         raise RequestError(404, "topics are not counted here (topic-rates)")
     wanted = text.casefold()
@@ -53,22 +56,22 @@ def top_topics(node: Node, text: str, limit: int) -> dict[str, Any]:
 
 
 def retained(
-    node: Node, page: Page[dict[str, Any]], topic_filter: str, text: str, now: float
+    parts: Parts, page: Page[dict[str, Any]], topic_filter: str, text: str, now: float
 ) -> Iterator[None]:
     """Offer retained messages to a page, some hundred at a time.
 
-    `node`: this broker; `page`: takes them; `topic_filter`: that matches their topics; `text`: that
-    these contain; `now`: s. Raises RequestError: it is no filter.
+    `parts`: of this broker; `page`: takes them; `topic_filter`: that matches their topics; `text`:
+    that these contain; `now`: s. Raises RequestError: it is no filter.
     """
     if not valid_topic_filter(topic_filter):
         raise RequestError(400, "filter is no topic filter")
-    return _retained(node, page, topic_filter, text.casefold(), now)
+    return _retained(parts.retained, page, topic_filter, text.casefold(), now)
 
 
 def _retained(
-    node: Node, page: Page[dict[str, Any]], topic_filter: str, wanted: str, now: float
+    store: RetainedStore, page: Page[dict[str, Any]], topic_filter: str, wanted: str, now: float
 ) -> Iterator[None]:
-    for number, message in enumerate(node.retained.search(topic_filter, now), 1):
+    for number, message in enumerate(store.search(topic_filter, now), 1):
         if message is not None:
             topic = message.topic.decode(errors="replace")
             if wanted in topic.casefold() and page.wants(topic):
@@ -87,9 +90,10 @@ def _about(topic: str, message: Message, now: float) -> dict[str, Any]:
     }
 
 
-def retained_message(node: Node, topic: str, now: float) -> dict[str, Any]:
-    """Return the retained message of a `topic`; `now`: s. Raises RequestError: there is none."""
-    message = node.retained.get(topic)
+def retained_message(store: RetainedStore, topic: str, now: float) -> dict[str, Any]:
+    """Return the message of a `topic` in the `store`; `now`: s. Raises RequestError: there is
+    none."""
+    message = store.get(topic)
     if message is None or message.expired(now):
         raise RequestError(404, "no retained message of this topic")
     payload = message.payload[:MOST_PAYLOAD]
@@ -108,11 +112,11 @@ def retained_message(node: Node, topic: str, now: float) -> dict[str, Any]:
     }
 
 
-def groups(node: Node, page: Page[dict[str, Any]], text: str) -> Iterator[None]:
-    """Offer the shared subscriptions with members here to a `page`, some hundred at a time; `text`:
-    that their filter contains."""
+def groups(table: GroupTable, page: Page[dict[str, Any]], text: str) -> Iterator[None]:
+    """Offer the shared subscriptions of a `table` that have members here to a `page`, some hundred
+    at a time; `text`: that their filter contains."""
     wanted = text.casefold()
-    for number, group in enumerate(list(node.cluster.sharing.groups.here.values()), 1):
+    for number, group in enumerate(list(table.here.values()), 1):
         name, inner = parse_key(group.key)
         topic_filter = f"$share/{name}/{inner}"
         fits = group.members and wanted in topic_filter.casefold()
@@ -123,10 +127,12 @@ def groups(node: Node, page: Page[dict[str, Any]], text: str) -> Iterator[None]:
             yield
 
 
-def routing_table(node: Node, page: Page[dict[str, Any]], text: str, broker: str) -> Iterator[None]:
-    """Offer to a `page` the filters of which other brokers want messages, some hundred at a time;
-    `text`: that the filter contains; `broker`: id of the broker, "": of all."""
-    wanted, directory = text.casefold(), node.cluster.directory
+def routing_table(
+    directory: Directory, page: Page[dict[str, Any]], text: str, broker: str
+) -> Iterator[None]:
+    """Offer to a `page` the filters of which other brokers want messages, by the `directory`, some
+    hundred at a time; `text`: that the filter contains; `broker`: id of the broker, "": of all."""
+    wanted = text.casefold()
     for listing in directory.reachable():
         who = listing.id.hex()
         if broker not in ("", who):
