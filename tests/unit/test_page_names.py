@@ -72,7 +72,7 @@ def test_metrics_on_pages_exist(page: str) -> None:
 def test_paths_of_the_admin_port_on_pages_exist(page: str) -> None:
     node = lone(routing="topic").node
     assert prometheus.metrics(node)
-    known = {"/healthz", "/readyz", "/metrics", "/api/federation", "/api/drain"}
+    known = {"/healthz", "/readyz", "/metrics", "/api", "/api/federation", "/api/drain"}
     known |= {"/api/legs", "/api/reload", "/api/traffic", "/api/placement", "/api/placement/plan"}
     text = read("broker/io/admin_http.py") + read("broker/io/placement_http.py")
     assert all(f'"{path}"' in text or f"{path}\\n" in text for path in known)
