@@ -24,14 +24,17 @@ from broker.cluster.placement.placement_messages import (
     read_redirect,
 )
 from broker.cluster.placement.traffic_entry import (
+    COUNTS,
     Counts,
     Traffic,
+    TrafficEntry,
     encode_counts,
     encode_traffic,
     read_counts,
     read_traffic,
 )
 from broker.wire.errors import MalformedPacket
+from tests.unit.link_harness import lone
 
 RATE = st.floats(0, 1e6, width=32)
 
@@ -133,3 +136,15 @@ def test_counts_are_read_as_they_were_posted() -> None:
     assert read_counts(encode_counts(Counts(1, 2)) + b"more") == Counts(1, 2)
     assert read_counts(None) is None
     assert read_counts(b"1234567") is None
+
+
+def test_counts_are_posted_again_when_they_have_changed_by_a_tenth() -> None:
+    directory = lone().node.cluster.directory
+    entry = TrafficEntry(directory)
+    posted = []
+    for sessions in (100, 105, 110, 111, 99, 100):
+        entry.count(Counts(0, sessions))
+        posted.append(read_counts(directory.own_entry(COUNTS)))
+    assert [counts.sessions for counts in posted if counts] == [100, 100, 100, 111, 99, 99]
+    entry.count(Counts(1, 100))
+    assert read_counts(directory.own_entry(COUNTS)) == Counts(1, 100)
