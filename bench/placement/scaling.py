@@ -2,19 +2,20 @@
 
 A broker's **load** is its CPU time in s a second. The **capacity** R of M brokers is the rate of
 publications at which their load is a given share of a core: that of the busiest one, or the mean.
-It is read from a line through the loads of runs at several rates. S = R(M) / R(1), and S / M is the
-ratio to linear scaling. Loads are compared at the same share, as a message costs less when others
-come with it.
+It is read from a line through the loads of runs, at several rates and before anybody publishes.
+S = R(M) / R(1), and S / M is the ratio to linear scaling. Loads are compared at the same share, as
+a message costs less when others come with it.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.placement.least_squares import Fit, least_squares, line
+from bench.placement.least_squares import Fit, dot, least_squares, line
 
 KINDS = ("aei", "aeo", "aii", "aio")
 COSTS = ("idle", "a link", "in", "out", "link in", "link out")
@@ -24,8 +25,14 @@ kind."""
 FULL_MESH = "topic"
 """The routing mode whose messages cross one link each; others are beside it."""
 
+LINK, IN = 1, 2
+"""Places in `COSTS`: of a link, and of the first kind of message."""
+
 OF: dict[str, Callable[[Iterable[float]], float]] = {"mean": statistics.fmean, "busiest": max}
 """Which load counts."""
+
+CORE = 1.0
+"""The share at which a broker, which has one thread, is saturated; far beyond the runs."""
 
 MOST_ERROR = 0.005
 """Part by which counted traffic between brokers may differ from the model's."""
@@ -50,6 +57,8 @@ class Run:
     model: tuple[Traffic, ...]
     """and as the model says, for one message of each topic."""
     loads: tuple[float, ...]
+    idle: tuple[float, ...]
+    """their loads just before, when nobody published."""
     internal_error: float | None
     """(counted - model) / model of the traffic between brokers; None if there is none."""
     figures: Mapping[str, float]
@@ -105,6 +114,7 @@ def _run(record: Mapping[str, Any]) -> Run:
         tuple(four(traffic["brokers"][name], seconds) for name in names),
         tuple(four(traffic["model"][name], 1) for name in names),
         tuple(traffic["brokers"][name]["cpu"] for name in names),
+        tuple(traffic["brokers"][name]["idle"] for name in names),
         traffic["internal_error"],
         {name: float(value) for name, value in figures.items() if value is not None},
     )
@@ -119,10 +129,37 @@ def known(traffic: Traffic, brokers: int) -> tuple[float, ...]:
 
 
 def costs(found: Sequence[Run]) -> Fit:
-    """Return the costs (`COSTS`) that explain the loads of all brokers of all runs best. Raises
-    ValueError if these runs cannot tell them apart."""
+    """Return the costs (`COSTS`) that explain the loads of all brokers of all runs best; 0 where
+    these runs have nothing of it, and for links where all brokers have as many. Raises ValueError
+    if they cannot tell costs apart."""
     rows = [known(traffic, run.brokers) for run in found for traffic in run.traffic]
-    return least_squares(rows, [load for run in found for load in run.loads])
+    loads = [load for run in found for load in run.loads]
+    rows += [known((0, 0, 0, 0), run.brokers) for run in found for _ in run.idle]
+    loads += [load for run in found for load in run.idle]
+    columns = [
+        column
+        for column in range(len(COSTS))
+        if any(row[column] for row in rows)
+        and not (column == LINK and len({row[column] for row in rows}) == 1)
+    ]
+    fit = least_squares([[row[column] for column in columns] for row in rows], loads)
+    coefficients, halves = [0.0] * len(COSTS), [0.0] * len(COSTS)
+    for place, column in enumerate(columns):
+        coefficients[column], halves[column] = fit.coefficients[place], fit.halves[place]
+    return replace(fit, coefficients=tuple(coefficients), halves=tuple(halves))
+
+
+def all_costs(found: Sequence[Run]) -> dict[int, Fit]:
+    """Return the costs by the number of brokers, of those with which they can be told apart; 0: of
+    all runs together. Raises ValueError if not even these can tell them apart.
+
+    What a message costs depends on how warm the caches are, so on what else runs on the core.
+    """
+    fits = {0: costs(found)}
+    for brokers in sorted({run.brokers for run in found}):
+        with suppress(ValueError):
+            fits[brokers] = costs([run for run in found if run.brokers == brokers])
+    return fits
 
 
 def usual_share(found: Sequence[Run]) -> float:
@@ -136,26 +173,28 @@ def usual_share(found: Sequence[Run]) -> float:
 
 def capacity(found: Sequence[Run], share: float, of: str) -> float | None:
     """Return the publications a second at which the load is `share`; None if the runs, all of one
-    cell, have one rate only, or cost nothing.
+    cell, cost nothing.
 
     `found`: the runs; `share`: of a core; `of`: which load counts (`OF`).
     """
-    through = line([(run.rate, run.load(of)) for run in found])
+    points = [(run.rate, run.load(of)) for run in found]
+    through = line(points + [(0.0, OF[of](run.idle)) for run in found])
     if through is None or through[1] <= 0:
         return None
     return (share - through[0]) / through[1]
 
 
-def fitted_capacity(run: Run, fit: Fit, share: float, of: str) -> float | None:
-    """Return the same by fitted costs and the model's traffic; None if they say nothing.
+def fitted_ratio(run: Run, fit: Fit, of: str) -> float | None:
+    """Return the ratio to linear scaling by fitted costs and the model's traffic, all but what an
+    idle broker needs; None if they say nothing.
 
-    `run`: any of the cell; `fit`: what `costs` returned; `share`: of a core; `of`: which load
-    counts.
+    `run`: any of the cell; `fit`: what `costs` returned; `of`: which load counts (`OF`).
     """
-    idle = fit.value(known((0, 0, 0, 0), run.brokers))
-    each = OF[of](fit.value(known(traffic, run.brokers)) - idle for traffic in run.model)
-    topics = sum(traffic[0] for traffic in run.model)
-    return (share - idle) / each * topics if each > 0 else None
+    own = statistics.fmean(
+        dot(fit.coefficients[IN:], (aei, aeo, 0, 0)) for aei, aeo, _, _ in run.model
+    )
+    all_of_it = OF[of](dot(fit.coefficients[IN:], traffic) for traffic in run.model)
+    return own / all_of_it if all_of_it > 0 else None
 
 
 def counted_ratio(run: Run, of: str) -> float:
@@ -172,7 +211,7 @@ def saturation(fit: Fit, kind: str, other: float) -> float:
     besides = [0.0, 0.0, 0.0, 0.0]
     besides[1 - place] = other
     rest = fit.value((1.0, 0.0, *besides))
-    return (1 - rest) / fit.coefficients[2 + place]
+    return (1 - rest) / fit.coefficients[IN + place]
 
 
 MEASURES = (
@@ -186,6 +225,8 @@ MEASURES = (
     "counted_busiest",
     "beside_mean",
     "beside_busiest",
+    "core_mean",
+    "core_busiest",
     "internal_error",
     "generator_cpu",
 )
@@ -201,12 +242,12 @@ ISLANDS = "islands"
 RESOURCES_FIGURE = "23"
 
 
-def rows(found: Sequence[Run], fit: Fit, share: float) -> list[dict[str, Any]]:
+def rows(found: Sequence[Run], fits: Mapping[int, Fit], share: float) -> list[dict[str, Any]]:
     """Return rows with `figure`, `curve` (the strategy), `x` (brokers), `seed` (the repetition),
     and `MEASURES` or `RESOURCES`.
 
-    `found`: all runs; `fit`: what `costs` returned; `share`: of a core, at which capacities are
-    compared.
+    `found`: all runs; `fits`: what `all_costs` returned; `share`: of a core, at which capacities
+    are compared.
     """
     result = []
     for repetition in sorted({run.repetition for run in found}):
@@ -225,8 +266,11 @@ def rows(found: Sequence[Run], fit: Fit, share: float) -> list[dict[str, Any]]:
                     if not cell:
                         continue
                     key = {"curve": curve, "x": float(brokers), "seed": repetition}
-                    beside = _of(islands, ISLANDS, brokers) if figure == "22" else []
-                    row = _scaling_row(cell, alone, beside, fit, share)
+                    # Pairs that are placed well have nothing in common either.
+                    beside = _of(
+                        *((islands, ISLANDS) if figure == "22" else (mine, "load")), brokers
+                    )
+                    row = _scaling_row(cell, alone, beside, fits, share)
                     result.append({"figure": figure, **key, **row})
                     if figure == "22":
                         result.append({"figure": RESOURCES_FIGURE, **key, **_resources_row(cell)})
@@ -240,7 +284,11 @@ def _of(found: Iterable[Run], strategy: str, brokers: int) -> list[Run]:
 
 
 def _scaling_row(
-    cell: Sequence[Run], alone: Sequence[Run], islands: Sequence[Run], fit: Fit, share: float
+    cell: Sequence[Run],
+    alone: Sequence[Run],
+    islands: Sequence[Run],
+    fits: Mapping[int, Fit],
+    share: float,
 ) -> dict[str, float | None]:
     """The `MEASURES` of a cell beside those of a lone broker, and of as many that share the machine
     only (`islands`)."""
@@ -251,10 +299,10 @@ def _scaling_row(
         single = capacity(alone, share, of)
         row[f"rate_{of}"] = rate
         row[f"ratio_{of}"] = rate / single / brokers if rate and single else None
-        fitted = fitted_capacity(cell[0], fit, share, of)
-        one = fitted_capacity(alone[0], fit, share, of) if alone else None
-        row[f"fitted_{of}"] = fitted / one / brokers if fitted and one else None
+        row[f"fitted_{of}"] = fitted_ratio(cell[0], fits.get(brokers, fits[0]), of)
         row[f"counted_{of}"] = counted_ratio(cell[0], of)
+        whole, one_whole = capacity(cell, CORE, of), capacity(alone, CORE, of)
+        row[f"core_{of}"] = whole / one_whole / brokers if whole and one_whole else None
         linear = capacity(islands, share, of)
         row[f"beside_{of}"] = rate / linear if rate and linear else None
     errors = [abs(run.internal_error) for run in cell if run.internal_error is not None]

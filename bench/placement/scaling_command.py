@@ -59,12 +59,12 @@ def main(arguments: argparse.Namespace) -> int:
     found = scaling.runs(_records(folder))
     if not found:
         raise ValueError(f"{folder}: no complete run of {', '.join(SCENARIOS)} is there")
-    fit = scaling.costs(found)
+    fits = scaling.all_costs(found)
     share = arguments.share or scaling.usual_share(found)
-    rows = [dict.fromkeys(MEASURES) | row for row in scaling.rows(found, fit, share)]
+    rows = [dict.fromkeys(MEASURES) | row for row in scaling.rows(found, fits, share)]
     command = f"mqttree bench placement scaling DIR --rounds {max(r.repetition for r in found)}"
     means = averages.means_of(rows, MEASURES) if page is None else _by_spark(rows)
-    text = "\n".join(scaling_page.page(means, fit, found, share, command)) + "\n"
+    text = "\n".join(scaling_page.page(means, fits, found, share, command)) + "\n"
     if page is None:
         print(text, end="")
         return code

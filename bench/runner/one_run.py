@@ -371,7 +371,8 @@ class Run:
         parents = traffic.parents_of(views, names) if self.kind.routing == "interest" else []
         work = placed(flow, len(names), self.record["seed"])
         model = traffic.modelled(work, names, parents)
-        return traffic.Work(observer, model, await traffic.mark(observer))
+        idle = await traffic.idle_loads(observer)
+        return traffic.Work(observer, model, idle, await traffic.mark(observer))
 
     def _begin(self, generator: Generator) -> float:
         """Have the clients begin to publish, and the measured time with them. Returns when (s)."""

@@ -28,6 +28,8 @@ from brokers, to brokers. The last two have what it passes on for others, too.""
 
 MESH_SECONDS = 30.0
 MESH_PAUSE = 0.2
+IDLE_SECONDS = 3.0
+"""s in which brokers have nothing to do, before the load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,15 @@ def used(observer: Observer) -> dict[str, float]:
             raise LoadError(f"{name} does not run")
         found[name] = CpuMeter(broker.process.pid).read()
     return found
+
+
+async def idle_loads(observer: Observer) -> dict[str, float]:
+    """Return the share of a core that each broker needs while its clients are connected and nobody
+    publishes. Raises LoadError when one is gone."""
+    began, before = time.monotonic(), used(observer)
+    await asyncio.sleep(IDLE_SECONDS)
+    seconds, after = time.monotonic() - began, used(observer)
+    return {name: (after[name] - before[name]) / seconds for name in before}
 
 
 def carried(
@@ -143,10 +154,15 @@ class Work:
     """A placed workload while it is published."""
 
     def __init__(
-        self, observer: Observer, model: Mapping[str, Mapping[str, float]], before: Mark
+        self,
+        observer: Observer,
+        model: Mapping[str, Mapping[str, float]],
+        idle: Mapping[str, float],
+        before: Mark,
     ) -> None:
-        """`observer`: of its brokers; `model`: what `modelled` returned; `before`: it begins."""
-        self._observer, self._model, self._before = observer, model, before
+        """`observer`: of its brokers; `model`: what `modelled` returned; `idle`: what `idle_loads`
+        did; `before`: it begins."""
+        self._observer, self._model, self._idle, self._before = observer, model, idle, before
         self._over, self._used = before.at, before.cpu
 
     def published(self) -> None:
@@ -158,4 +174,6 @@ class Work:
         Raises LoadError when a broker does not answer."""
         after = await mark(self._observer)
         brokers = carried(self._before, after, self._used, self._over - self._before.at)
+        for name, each in brokers.items():
+            each["idle"] = self._idle[name]
         return summary(brokers, self._model, seconds)

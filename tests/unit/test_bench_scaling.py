@@ -211,7 +211,9 @@ def record(scenario_name: str, workload: str, strategy: str, brokers: int, **mor
     for name, each in model.items():
         carried[name] = {kind: value * rate * seconds for kind, value in each.items()}
         per_s = [value * rate for value in each.values()]
-        carried[name]["cpu"] = dot(COSTS, (1, brokers - 1, *per_s)) * more.get("by", 1)
+        for key, traffic_per_s in (("cpu", per_s), ("idle", (0, 0, 0, 0))):
+            load = dot(COSTS, (1, brokers - 1, *traffic_per_s))
+            carried[name][key] = load * more.get("by", 1)
     return {
         "schema": run_folder.SCHEMA,
         "scenario": scenario_name,
@@ -265,10 +267,8 @@ def test_the_capacity_is_where_the_load_reaches_the_share(of: str) -> None:
     assert rate is not None
     there = scaling.runs([record("scaling-social", "social-100", "random", 4, rate=rate / 1000)])[0]
     assert there.load(of) == pytest.approx(share)
-    assert scaling.capacity(same[:1], share, of) is None
-    fit = scaling.costs(scaling.runs(each for each in records() if each["repetition"] == 1))
-    fitted = scaling.fitted_capacity(same[0], fit, share, of)
-    assert fitted == pytest.approx(rate, rel=0.03)
+    assert scaling.capacity(same[:1], share, of) == pytest.approx(rate)
+    assert scaling.capacity([], share, of) is None
 
 
 def test_ratios_of_equal_costs_are_those_of_the_model() -> None:
@@ -282,8 +282,7 @@ def test_ratios_of_equal_costs_are_those_of_the_model() -> None:
 
 def test_ratios_are_of_one_round_and_do_not_depend_on_how_fast_it_was() -> None:
     found = scaling.runs(records())
-    fit = scaling.costs(found)
-    rows = scaling.rows(found, fit, scaling.usual_share(found))
+    rows = scaling.rows(found, scaling.all_costs(found), scaling.usual_share(found))
     for key in {(row["curve"], row["x"]) for row in rows if row["figure"] == "22"}:
         ratios = [
             row["ratio_mean"]
@@ -299,6 +298,27 @@ def test_ratios_are_of_one_round_and_do_not_depend_on_how_fast_it_was() -> None:
     assert islands == 1.0
 
 
+def test_costs_of_each_number_of_brokers_are_found_again() -> None:
+    fits = scaling.all_costs(scaling.runs(each for each in records() if each["repetition"] == 1))
+    assert list(fits) == [0, 1, 2, 4, 8]
+    for brokers in (2, 4, 8):
+        idle = COSTS[0] + (brokers - 1) * COSTS[1]
+        assert fits[brokers].coefficients[0] == pytest.approx(idle * 1.01, rel=0.02)
+        assert fits[brokers].coefficients[2:] == pytest.approx(
+            [c * 1.01 for c in COSTS[2:]], rel=0.05
+        )
+    assert fits[1].coefficients[4:] == (0, 0)
+
+
+@pytest.mark.parametrize("strategy", ["random", "load"])
+def test_beside_islands_is_what_the_costs_say(strategy: str) -> None:
+    found = scaling.runs(records())
+    rows = scaling.rows(found, scaling.all_costs(found), scaling.usual_share(found))
+    for row in rows:
+        if (row["figure"], row["curve"]) == ("22", strategy) and row["x"] > 1:
+            assert row["beside_mean"] == pytest.approx(row["fitted_mean"], abs=0.03)
+
+
 def test_saturation_is_where_a_lone_broker_has_a_core_to_do() -> None:
     fit = scaling.costs(scaling.runs(records()))
     rate = scaling.saturation(fit, "aei", 2000)
@@ -307,15 +327,15 @@ def test_saturation_is_where_a_lone_broker_has_a_core_to_do() -> None:
 
 def test_the_page_has_each_figure_and_judges_statements() -> None:
     found = scaling.runs(records())
-    fit = scaling.costs(found)
-    rows = [dict.fromkeys(MEASURES) | row for row in scaling.rows(found, fit, 0.05)]
-    text = list(scaling_page.page(averages.means_of(rows, MEASURES), fit, found, 0.05, "a command"))
+    fits = scaling.all_costs(found)
+    rows = [dict.fromkeys(MEASURES) | row for row in scaling.rows(found, fits, 0.05)]
+    means = averages.means_of(rows, MEASURES)
+    text = list(scaling_page.page(means, fits, found, 0.05, "a command"))
     page = "\n".join(text)
     for title in ("Figure 22:", "Figure 2:", "Figures 3 and 4:", "Figure 23:"):
         assert f"## {title}" in page
-    assert (
-        "| 4 random brokers: measured near the fit, by the mean broker | within 0.08 | 0.0" in page
-    )
+    assert "| 4 random brokers: near the fit | within 0.08 | 0." in page
+    assert "is the model's within 0.5%" in page
     assert "There are no runs of it." in page, "of figure 2"
     assert all(len(line) <= 100 or line.startswith("|") for line in text)
 
