@@ -90,7 +90,8 @@ def known_words() -> set[str]:
     words = set(OPTIONS) | set(mqtt_options.OPTIONS) | set(listener_options.OPTIONS) | set(ACCESS)
     words |= {field.name for kind in (BrokerConfig, ListenerConfig) for field in fields(kind)}
     words |= set(TlsSettings.FIELDS) | set(COUNTER_HELP) | set(GAUGE_HELP)
-    words |= set(state) | set(state.get("source_trees", {})) | {"max_qos"}
+    parts = [part for part in state.values() if isinstance(part, dict)]
+    words |= set(state) | {key for part in parts for key in part} | {"max_qos"}
     legs = (
         "broker/io/leg_report.py",
         "broker/leg/relay.py",
