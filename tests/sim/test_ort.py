@@ -7,6 +7,10 @@ import os
 
 import pytest
 
+from broker import CORE
+from broker.cluster.link.link import Link
+from broker.cluster.strategy.ort import Ort
+from stp.topic_overlay import TopicOverlay
 from tests.sim.clients import SimClient
 from tests.sim.ort import OrtSchedule, Unowed, members, overlay_faults, reached, run_ort
 from tests.sim.schedule import quiet
@@ -200,6 +204,37 @@ def test_root_balance_shares_the_roots_out_among_brokers() -> None:
     ]
     assert roots == [4, 4, 4]
     assert reached(scene.world, scene.hosts[0], "t/0") == set(scene.hosts[1:])
+
+
+def all_links(ort: Ort, brokers: tuple[bytes, ...]) -> list[Link]:
+    """Flood over all links, whatever the overlay."""
+    return list(ort._open.values())
+
+
+def no_children(overlay: TopicOverlay) -> None:
+    """Send to the parent alone."""
+    overlay.neighbours = () if overlay.parent is None else (overlay.parent,)
+
+
+def own_root(overlay: TopicOverlay, claims: object) -> None:
+    """Follow nobody."""
+
+
+@pytest.mark.skipif(CORE.running != "python", reason="a compiled core cannot be changed")
+@pytest.mark.parametrize(
+    ("place", "name", "mutant", "kinds"),
+    [
+        (Ort, "_links", all_links, {"ways"}),
+        (TopicOverlay, "_find_neighbours", no_children, {"overlay"}),
+        (TopicOverlay, "_best_root", own_root, {"overlay root", "overlay"}),
+    ],
+    ids=["all links", "no children", "no root but itself"],
+)
+def test_a_broker_that_does_it_wrong_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, place: type, name: str, mutant: object, kinds: set[str]
+) -> None:
+    monkeypatch.setattr(place, name, mutant)
+    assert kinds <= {kind for kind, _ in run_ort(3, 4).violations}
 
 
 def test_a_schedule_is_the_same_each_time() -> None:
