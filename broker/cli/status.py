@@ -130,6 +130,13 @@ def render(state: dict[str, Any]) -> str:
                 "paths    source trees are not in use: no other broker is reachable, "
                 "or one uses another routing mode"
             )
+    overlays = state.get("topic_overlays")
+    if isinstance(overlays, dict):
+        lines.append(
+            f"paths    overlays of {overlays.get('topics')} topics; "
+            f"this broker is the root of {overlays.get('root_of')}, "
+            f"and {overlays.get('forming')} are forming"
+        )
     drain = state.get("drain")
     if isinstance(drain, dict):
         lines.append(f"draining {waits_for(drain)}")
@@ -169,8 +176,8 @@ def _tree(state: dict[str, Any], links: list[dict[str, Any]]) -> list[str]:
     up = [link for link in inside if link.get("role") == "root"]
     down = [link for link in inside if link.get("role") != "root"]
     beside = [link for link in links if link not in inside]
-    # Messages take shortest paths, in the tree or not.
-    direct = isinstance(state.get("source_trees"), dict)
+    # Messages take shortest paths, or overlays, in the tree or not.
+    direct = any(isinstance(state.get(key), dict) for key in ("source_trees", "topic_overlays"))
     lines = [_link(link, "", direct=direct) for link in up]
     indent = "└─ " if up else ""
     lines.append(f"{indent}{_title(state.get('name'), state.get('listen'))}  (this broker)")

@@ -87,6 +87,19 @@ def test_with_shortest_ways_it_says_which_links_carry_messages() -> None:
     assert "carries messages" not in render(state(*links))
 
 
+def test_with_overlays_it_says_of_how_many_this_broker_is_part() -> None:
+    text = render(
+        state(
+            link(1, "root", forwarding=True, carries=True),
+            link(2, "blocked", carries=True),
+            routing="ort",
+            topic_overlays={"topics": 5, "root_of": 2, "forming": 1, "in_parts": 0},
+        )
+    )
+    assert "paths    overlays of 5 topics; this broker is the root of 2, and 1 are forming" in text
+    assert text.count("carries messages") == 2
+
+
 def test_the_live_view_tells_blocked_links_from_direct_ones() -> None:
     found = state(link(1, "blocked", carries=True, source_trees=True), link(2, "blocked"))
     lines = draw([Seen(1883, 7, None, found)], "c", moving=False)
