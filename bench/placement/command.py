@@ -23,6 +23,9 @@ from placement.state import MOST_BROKERS
 MOST_BYTES = 1 << 30
 MOST_DRAWN = 1_000_000
 
+KINDS = ("social", "uniform", "tree", "graph")
+"""Workloads that can be drawn."""
+
 Commands = Any
 """argparse's private type of what `add_subparsers` returns."""
 
@@ -59,10 +62,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _draw_arguments(commands: Commands) -> None:
     draw = commands.add_parser("draw", help="print a workload of the paper's kinds")
-    draw.add_argument("kind", choices=("social", "uniform", "tree"), help="who wants which topics")
+    draw.add_argument("kind", choices=KINDS, help="who wants which topics")
     for name, default, purpose in (
-        ("subscribers", 1000, "how many"),
-        ("topics", 1000, "how many, unless they are a tree"),
+        ("subscribers", 1000, "how many; of a graph the users"),
+        ("topics", 1000, "how many, unless they are a tree, or users of a graph"),
         ("each", 10, "topics of a subscriber, unless they are a tree"),
         ("depth", 4, "levels of a topic tree"),
         ("fan", 10, "nodes below each node of a topic tree"),
@@ -103,6 +106,9 @@ def _draw(arguments: argparse.Namespace) -> int:
             raise ValueError(f"a tree of {arguments.depth} levels with {topics:,} leaves")
         chances = traffic.level_chances(arguments.depth, alpha)
         work = workload.topic_tree(chances, nodes, subscribers, seed)
+    elif arguments.kind == "graph":
+        topics = subscribers
+        work = workload.follower_graph(subscribers, arguments.each, seed)
     else:
         shape = 0.0 if arguments.kind == "uniform" else alpha
         work = workload.social(topics, subscribers, arguments.each, shape, seed)

@@ -90,6 +90,31 @@ def social(topics: int, subscribers: int, each: int, alpha: float, seed: int) ->
     return Workload([draw(each) for _ in range(subscribers)], equal_rates(topics))
 
 
+def follower_graph(users: int, each: int, seed: int) -> Workload:
+    """Return users that follow each other: each who comes follows some of those who are there, with
+    a chance that grows with their followers (preferential attachment; Barabasi and Albert, 1999).
+    How many follow one has a power law. Each user is a client, and a topic that its followers want.
+
+    `users`: how many; `each`: whom one follows; `seed`: of what is drawn. Raises ValueError if
+    there are not more users than `each`.
+    """
+    if not 0 < each < users:
+        raise ValueError(f"a user cannot follow {each} of {users} users")
+    drawn = random.Random(f"graph {seed}")
+    # Each user once, and once more for each follower: so one is drawn as often as is due.
+    tickets = list(range(each + 1))
+    clients = [sorted(set(range(each + 1)) - {user}) for user in range(each + 1)]
+    for topics in clients:
+        tickets += topics
+    for user in range(each + 1, users):
+        found: set[int] = set()
+        while len(found) < each:
+            found.add(drawn.choice(tickets))
+        clients.append(sorted(found))
+        tickets += [*clients[-1], user]
+    return Workload(clients, equal_rates(users))
+
+
 def topic_tree(
     chances: Sequence[float], nodes: Sequence[int], subscribers: int, seed: int
 ) -> Workload:

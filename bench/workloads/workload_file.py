@@ -1,5 +1,6 @@
 """Workloads from files: ours (`clients`, `rates`, and for numbers of brokers who publishes where),
-and those that the authors of the paper published (`publisher`, `subscriber`). Pure."""
+those that the authors of the paper published (`publisher`, `subscriber`), and graphs (lines of who
+follows whom). Pure."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ from placement.state import MOST_BROKERS
 
 MOST_TOPICS = 10_000_000
 _TRAILING = re.compile(r",(\s*[\]}])")
+_EDGES = re.compile(r"(\s*#[^\n]*\n)*\s*\d+[ \t,]+\d+\s*(\n|$)")
+"""How an edge list begins: comments, then two numbers in a line."""
 
 
 class WorkloadError(ValueError):
@@ -22,6 +25,8 @@ class WorkloadError(ValueError):
 
 def read(text: str) -> Workload:
     """Return the workload that a file says. Raises WorkloadError."""
+    if _EDGES.match(text):
+        return _graph(text)
     try:
         # The published files have commas behind the last entry, and ids that are no numbers: 1.10
         # is not 1.1.
@@ -35,6 +40,22 @@ def read(text: str) -> Workload:
     if "subscriber" in said:
         return _published(said)
     raise WorkloadError("neither clients nor subscriber is in it")
+
+
+def _graph(text: str) -> Workload:
+    """Return the workload of a graph: lines of who follows whom. Each follower is a client, each
+    who is followed a topic, with the same numbers."""
+    follows: dict[int, dict[int, None]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].replace(",", " ").split()
+        if not words:
+            continue
+        if len(words) != 2 or not all(word.isascii() and word.isdecimal() for word in words):
+            raise WorkloadError(f"line {number}: no two numbers, who follows and who is followed")
+        follower, followed = (_whole(int(word), f"line {number}") for word in words)
+        follows.setdefault(follower, {})[followed] = None
+    clients = [sorted(each) for _, each in sorted(follows.items())]
+    return Workload(clients, dict.fromkeys(sorted({t for each in clients for t in each}), 1))
 
 
 class _Decimal(float):

@@ -361,3 +361,33 @@ def test_moves_of_one_session_in_a_hundred_make_up_for_clients_that_change() -> 
             clients.join(name, topics, 4)
         anew += clients.placement.internal
     assert changed <= 1.08 * anew
+
+
+def test_a_graph_of_followers_is_a_workload(tmp_path: Path) -> None:
+    text = "# who follows whom\n3 1\n3,2\n\n1\t2  # once more\n3 1\n"
+    work = workload_file.read(text)
+    assert work.clients == [[2], [1, 2]]
+    assert work.rates == {1: 1, 2: 1}
+    for bad in ("1 2\n3", "1 2\nx 3", "1 2\n-1 3", "1 2\n1 2 3", f"1 2\n1 {10**9}"):
+        with pytest.raises(workload_file.WorkloadError, match="line 2"):
+            workload_file.read(bad)
+
+
+def test_a_drawn_graph_has_few_users_with_many_followers(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["placement", "draw", "graph", "--subscribers", "2000", "--each", "5"]) == 0
+    text = capsys.readouterr().out
+    work = workload_file.read(text)
+    assert work.clients == workload.follower_graph(2000, 5, 1).clients
+    assert all(len(set(topics)) == 5 for topics in work.clients)
+    assert not any(user in topics for user, topics in enumerate(work.clients))
+    followers = sorted((sum(u in t for t in work.clients) for u in range(2000)), reverse=True)
+    # By the model's power law some have ten times the mean; most have fewer than it.
+    assert followers[0] > 50
+    assert followers[1000] < 5
+    file = tmp_path / "graph"
+    file.write_text("\n".join(f"{u} {t}" for u, ts in enumerate(work.clients) for t in ts))
+    assert workload_file.read(file.read_text()).clients == work.clients
+    with pytest.raises(ValueError, match="cannot follow"):
+        workload.follower_graph(5, 5, 1)
