@@ -159,14 +159,18 @@ class MultiClient:
         self._connections: dict[str, Connection] = {}  # by client identifier
         self._brokers: dict[str, str] = {}  # id of the broker of each connection, by identifier
         self._avoid: dict[str, float] = {}  # broker -> until when (s)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+        self._responses = f"$mqttree/answers/{client_id}"
+        self._begin_asking()
+
+    def _begin_asking(self) -> None:
+        """Have asked the controller nothing yet."""
         self._version = 0
         self._next_question = 0.0  # s, no earlier
         self._asking = asyncio.Event()
         self._answer: asyncio.Future[dict[str, Any]] | None = None
         self._placing = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._closing = False
-        self._responses = f"$mqttree/answers/{client_id}"
         self._response = ""  # topic of the answer that is waited for
         self._questions = 0
         self._silent_until = 0.0  # s; the controller is not asked before
