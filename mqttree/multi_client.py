@@ -42,6 +42,10 @@ REPLAY: Final = "$mqttree/replay"
 REPLAY_WAIT: Final = 2.0
 """s for these; a broker answers within 0.7 s."""
 
+REPLAY_TRIES: Final = 5
+REPLAY_PAUSE: Final = 0.5
+"""Such questions, until all brokers have answered in time, and s between two."""
+
 REPLAY_MOST: Final = 60.0
 """s that such a question looks back at most."""
 
@@ -369,14 +373,20 @@ class MultiClient:
         if self._replaying is False:
             return
         topic = f"$mqttree/answers/{connection.client_id}/replay"
-        future = self._replays[topic] = asyncio.get_running_loop().create_future()
+        answer: dict[str, Any] = {}
         try:
             # At QoS 2, so that it comes behind all messages.
             await connection.subscribe(topic, 2)
-            question = {"seconds": min(REPLAY_MOST, max(0.001, connection.missing))}
-            async with asyncio.timeout(REPLAY_WAIT):
-                await connection.publish(REPLAY, json.dumps(question).encode(), 0, False, topic)
-                answer = await future
+            for _ in range(REPLAY_TRIES):
+                future = self._replays[topic] = asyncio.get_running_loop().create_future()
+                question = {"seconds": min(REPLAY_MOST, max(0.001, connection.missing))}
+                async with asyncio.timeout(REPLAY_WAIT):
+                    await connection.publish(REPLAY, json.dumps(question).encode(), 0, False, topic)
+                    answer = await future
+                if answer.get("complete", True):
+                    break
+                # Some broker is slow. What has been replayed does not come again.
+                await asyncio.sleep(REPLAY_PAUSE)
         except TimeoutError:
             self._replaying = self._replaying or False
             log.info("%s does not replay messages", connection.address)
@@ -386,7 +396,7 @@ class MultiClient:
             self._replaying = True
             log.info("%s: replayed: %s", connection.client_id, answer)
         finally:
-            del self._replays[topic]
+            self._replays.pop(topic, None)
 
     async def _patiently(
         self, connection: Connection, call: Callable[[Connection], Awaitable[None]]

@@ -23,10 +23,11 @@ all brokers know the filters: so each message is older than the subscriptions, o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.base.rate_limit import RateLimits
+from broker.cluster.delivery.subscription_start import starts_of
 from broker.cluster.events import RouteChanged
 from broker.cluster.link.codec import read_link_messages
 from broker.cluster.sessions.replay_messages import (
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from broker.cluster.strategy.directory import Directory
     from broker.core.local_broker import LocalBroker
     from broker.core.session import Session
+    from broker.core.start_point import SubscriptionStart
 
 WAIT: Final = 0.7
 """s for the answers of all brokers: the client is to be served again within a second."""
@@ -212,6 +214,12 @@ class SessionReplay:
         for parts in question.parts.values():
             self._collected -= sum(map(len, parts))
         count = 0
+        keys = {key for key, _ in question.messages}
+        if any(
+            start is not None and _is_open(start, keys) for start in starts_of(question.session)
+        ):
+            # It is not known yet which of them the subscriptions get by themselves.
+            question.complete = False
         if self._node.sessions.get(question.session.client_id) is question.session:
             for (key, sequence), message in sorted(question.messages.items(), key=lambda e: e[0]):
                 count += self._deliver(question.session, key, sequence, message)
@@ -321,6 +329,11 @@ class SessionReplay:
         for part in encode_parts(number, whole, cut=cut):
             self._directory.send(asker, RECENT_PART, part)
         self._alarm.hurry(node.now)
+
+
+def _is_open(start: SubscriptionStart, keys: Iterable[bytes]) -> bool:
+    """Whether it is not known for some of these origins where subscriptions begin."""
+    return any(key in start.open or (key not in start.tops and not start.adopted) for key in keys)
 
 
 def _read_question(payload: bytes) -> int:
