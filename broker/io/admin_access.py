@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import re
 import ssl
 from pathlib import Path
 from typing import Final
@@ -22,8 +21,8 @@ from broker.config.secret_file import read_secret
 MIN_TOKEN: Final = 16
 """bytes of a token; whoever may ask a thousand times a second finds a short one."""
 
-_TOKEN: Final = re.compile(rb"[A-Za-z0-9._~+/-]+=*")
-"""What a token may be made of (RFC 6750 2.1)."""
+_LETTERS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~+/"
+"""What a token is made of, with = behind it (RFC 6750 2.1)."""
 
 _PORT: Final = {"http": ":80", "https": ":443"}
 """What an Origin leaves out (RFC 6454 4)."""
@@ -113,7 +112,7 @@ class AdminAccess:
 def read_token(path: Path) -> bytes:
     """Return the token in a file that only its user can read. Raises ValueError with one line."""
     token = read_secret(path, MIN_TOKEN, "a token")
-    if not _TOKEN.fullmatch(token):
+    if token.rstrip(b"=").translate(None, _LETTERS):
         raise ValueError(f"{path}: a token has letters, digits and -._~+/ only")
     return token
 
