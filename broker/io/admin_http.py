@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, unquote
 
 from broker.base.address import is_loopback
 from broker.cluster.state_view import federation_state
-from broker.io import dashboard, placement_http
+from broker.io import placement_http
 from broker.io.admin_access import AdminAccess
 from broker.io.http_request import HttpRequest, has_bare_line_feed, parse_request
 from broker.io.placement_http import PlacementHttp
@@ -41,6 +41,7 @@ ANSWER_TIMEOUT = 10.0
 SEARCH_TIMEOUT = 300.0
 """s for an answer of /api/v1: a search on a busy machine takes a minute. It ends with who asked."""
 API = "/api/v1/"
+DASHBOARD = "/dashboard/"
 API_MODULES = ("routes", "schemas", "openapi", "search", "federation", "clients", "topics")
 """Modules of `broker.io.api` that are imported one by one, before the rest."""
 API_AFTER, API_PAUSE = 3.0, 0.05
@@ -448,9 +449,10 @@ class AdminProtocol(asyncio.Protocol):
             self._refuse(421, "this broker does not answer under this name; see admin-hosts\n")
         elif not self._admin.access.same_origin(request.origin, request.authority):
             self._refuse(403, "not allowed from a web page of another origin\n")
-        elif request.path in dashboard.FILES and request.method == "GET":
-            kind, text = dashboard.read_file(request.path)
-            self._send(200, kind, text, not request.keep, dashboard.HEADERS)
+        elif request.method == "GET" and (
+            request.path == "/" or request.path.startswith(DASHBOARD)
+        ):
+            self._dashboard(request)
         elif not self._admin.access.admits(request.authorization):
             self._without_token(request)
         elif request.path.startswith(API):
@@ -469,6 +471,16 @@ class AdminProtocol(asyncio.Protocol):
                 else self._admin.answer(request.path)
             )
             self._send(status, kind, text, not request.keep)
+
+    def _dashboard(self, request: HttpRequest) -> None:
+        """Send a file of the dashboard, which needs no token."""
+        from broker.io import dashboard
+
+        if request.path not in dashboard.FILES:
+            self._send(404, "text/plain", "not found\n", not request.keep)
+            return
+        kind, text = dashboard.read_file(request.path)
+        self._send(200, kind, text, not request.keep, dashboard.HEADERS)
 
     def _without_token(self, request: HttpRequest) -> None:
         if request.method == "GET" and request.path in OPEN:
