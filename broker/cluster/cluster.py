@@ -390,6 +390,8 @@ class Cluster:
         )
         self.session_replay: SessionReplay = SessionReplay(
             node,
+            turns=node.turns,
+            retained=node.retained,
             directory=self.directory,
             origins=self.origins,
             log=self.replay_log,

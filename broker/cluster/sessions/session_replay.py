@@ -51,12 +51,14 @@ from routing.topic_filter import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from broker.base.timers import Timer
+    from broker.base.turns import Turns
     from broker.cluster.delivery.origins import Origins
     from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from broker.cluster.ports import Alarm, Reporting
     from broker.cluster.sessions.session_history import SessionHistory
     from broker.cluster.strategy.directory import Directory
     from broker.core.local_broker import LocalBroker
+    from broker.core.retained_store import RetainedStore
     from broker.core.session import Session
     from broker.core.start_point import SubscriptionStart
 
@@ -112,12 +114,16 @@ class SessionReplay:
         "_open",
         "_origins",
         "_report",
+        "_retained",
+        "_turns",
     )
 
     def __init__(
         self,
         node: LocalBroker,
         *,
+        turns: Turns,
+        retained: RetainedStore,
         directory: Directory,
         origins: Origins,
         log: ReplayLog,
@@ -125,10 +131,13 @@ class SessionReplay:
         report: Reporting,
         alarm: Alarm,
     ) -> None:
-        """`node`: this broker; `directory`: carries questions; `origins`: this broker's own key;
+        """`node`: this broker; `turns`: what it does in pieces; `retained`: its retained messages;
+        `directory`: carries questions; `origins`: this broker's own key;
         `log`: the messages of the last minutes; `history`: notes what sessions get from logs;
         `report`: counts; `alarm`: has questions sent at once."""
         self._node = node
+        self._turns = turns
+        self._retained = retained
         self._directory = directory
         self._origins = origins
         self._log = log
@@ -188,7 +197,7 @@ class SessionReplay:
         own = self._directory.own_id
         question.waiting.add(own)
         self._alarm.hurry(node.now)
-        node.turns.go(self._answering(number, own, ms, filters), lambda: False)
+        self._turns.go(self._answering(number, own, ms, filters), lambda: False)
 
     def _late(self, number: int) -> None:
         question = self._open.get(number)
@@ -260,7 +269,7 @@ class SessionReplay:
         return True
 
     def _is_kept(self, message: Message) -> bool:
-        known = self._node.retained.get(message.topic.decode())
+        known = self._retained.get(message.topic.decode())
         return known is not None and known.payload == message.payload
 
     def route_changed(self, event: RouteChanged) -> None:
@@ -283,7 +292,7 @@ class SessionReplay:
         self._collected += len(body)
         if flags & LAST:
             whole = b"".join(parts)
-            self._node.turns.work += len(whole) // 100
+            self._turns.work += len(whole) // 100
             for key, sequence, message in read_link_messages(whole, now):
                 # The number of a piece, its origin and its sender are no proof of each other.
                 question.messages[key, sequence] = message
@@ -293,7 +302,7 @@ class SessionReplay:
 
     def _recent_received(self, sender: bytes, data: bytes, now: float) -> None:
         number, ms, filters = read_recent(data)
-        self._node.turns.go(self._answering(number, sender, ms, filters), lambda: False)
+        self._turns.go(self._answering(number, sender, ms, filters), lambda: False)
 
     def _answering(self, number: int, asker: bytes, ms: int, filters: list[str]) -> Iterator[int]:
         """Look through the log in steps, and answer."""
