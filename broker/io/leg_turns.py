@@ -27,7 +27,7 @@ class LegTurns:
         self._directory = cluster.directory
         self._begin = now + node.config.discovery_time + SETTLE if federates else now
         self._names: set[str] = set()
-        self._shared: set[str] = set()  # another gateway had them
+        self._federates = federates
 
     def post(self, names: set[str]) -> None:
         """Post the `names` of all legs, and withdraw those that are not among them."""
@@ -46,17 +46,17 @@ class LegTurns:
             for broker_id, _ in directory.entries_of(LEG + name.encode())
             if directory.reaches(broker_id)
         ]
-        if others:
-            self._shared.add(name)
         return min((each for each in others if each < own), default=None)
 
     def settled(self, now: float) -> bool:
         """Return whether other brokers would have been found by `now` (s)."""
         return now >= self._begin
 
-    def shared(self, name: str) -> bool:
-        """Return whether another broker has had a leg of this `name`, too."""
-        return name in self._shared
+    @property
+    def shared(self) -> bool:
+        """Whether another broker may have had a leg of the same name: it may have been before this
+        one started, and be gone."""
+        return self._federates
 
     def title(self, broker_id: bytes) -> str:
         """Return how a broker is called in log lines."""

@@ -112,7 +112,7 @@ class Legs:
             elif leg.leg.state is not State.STANDBY:
                 leg.look()
             elif turns.settled(now):
-                leg.take_turn(heir=turns.shared(name))
+                leg.take_turn(heir=turns.shared)
 
     async def forget(self, models: Mapping[str, LegModel]) -> list[str]:
         """End the sessions of these legs at their foreign brokers, and of all legs here. `models`:

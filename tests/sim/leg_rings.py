@@ -283,7 +283,7 @@ class Standby(Legs):
                 if rival is not None:
                     leg.stand_by(f"{turns.title(rival)} has a leg of this name and is active")
                 elif leg.leg.state is State.STANDBY and turns.settled(world.now):
-                    leg.take_turn(heir=turns.shared(name))
+                    leg.take_turn(heir=turns.shared)
             world.after(LOOK, host.do, look, node)
 
         host.do(look, node)

@@ -47,15 +47,19 @@ def test_the_lowest_id_that_can_be_reached_is_active() -> None:
     found.post({"plant"})
     assert directory.own == [LEG + b"plant"]
     assert found.rival("plant") is None
-    assert not found.shared("plant")
     directory.others = {b"z": [LEG + b"plant"], b"b": [LEG + b"plant"], b"a": [LEG + b"else"]}
     assert found.rival("plant") == b"b"
     assert found.title(b"b") == "other (62)"
     directory.gone = {b"b"}
     assert found.rival("plant") is None
-    assert found.shared("plant")
     found.post(set())
     assert directory.own == []
+
+
+def test_a_gateway_that_sees_no_other_one_may_follow_one_that_is_gone() -> None:
+    """What waits for the other one at the foreign broker would be lost with a new session there."""
+    assert turns(Directory()).shared
+    assert not turns(Directory(), federates=False).shared
 
 
 def test_a_broker_that_may_find_others_waits_for_them() -> None:
