@@ -46,7 +46,7 @@ ORDER: dict[type[Event], list[str]] = {
         "Topology.neighbour_down",
         "SubscriptionBarrier.links_changed",
     ],
-    TopologyChanged: ["Topology.topology_changed"],
+    TopologyChanged: ["Topology.topology_changed", "PlacementService.topology_changed"],
     OriginLost: ["Resync.origin_lost"],
     MemberGone: ["AbsentMembers.member_gone"],
     RouteChanged: [
@@ -62,6 +62,7 @@ ORDER: dict[type[Event], list[str]] = {
         "GapRecovery.route_changed",
         "Resync.route_changed",
         "AbsentMembers.route_changed",
+        "SessionReplay.route_changed",
         "PlacementService.route_changed",
     ],
 }
