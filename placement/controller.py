@@ -208,17 +208,6 @@ class Plan:
         return list(dict.fromkeys([*self.units.values(), *self.topics.values()]))
 
 
-class _Better(NamedTuple):
-    """A plan that would move a client, and what it saves (messages/s)."""
-
-    saved: float
-    case: Case
-    plan: Plan
-    costs: tuple[float, float]
-    """Its traffic between brokers, and the least with one connection."""
-    moves: list[Move]
-
-
 class Controller:
     """Places clients. One broker of a federation asks it."""
 
@@ -738,3 +727,14 @@ def _moved(before: Iterable[PlacedSession], after: Iterable[PlacedSession]) -> i
         for kind, names in (("s", session.subscribe), ("p", session.publish))
         for name in names
     )
+
+
+class _Better(NamedTuple):
+    """A plan that would move a client, and what it saves (messages/s)."""
+
+    saved: float
+    case: Case
+    plan: Plan
+    costs: tuple[float, float]
+    """Its traffic between brokers, and the least with one connection."""
+    moves: list[Move]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -104,3 +105,25 @@ def test_the_core_that_runs_is_the_one_that_is_reported() -> None:
 
     compiled = not re.search(r"\.pyc?$", str(varint.__file__))
     assert CORE.running == ("compiled" if compiled else "python")
+
+
+def test_no_field_of_a_named_tuple_has_a_type_that_comes_after_it() -> None:
+    """The compiled core looks such a type up as it is imported, and crashes."""
+    found = []
+    for module, path in sources(ROOT):
+        tree = ast.parse(path.read_text())
+        classes = [each for each in tree.body if isinstance(each, ast.ClassDef)]
+        lines = {each.name: each.lineno for each in classes}
+        for each in classes:
+            if not any(
+                isinstance(base, ast.Name) and base.id == "NamedTuple" for base in each.bases
+            ):
+                continue
+            found += [
+                f"{module}: {each.name} has a field of type {name.id}"
+                for field in each.body
+                if isinstance(field, ast.AnnAssign)
+                for name in ast.walk(field.annotation)
+                if isinstance(name, ast.Name) and lines.get(name.id, 0) > each.lineno
+            ]
+    assert not found, "\n".join(found)
