@@ -7,6 +7,7 @@ The bytes of an input are a programme (`tape`); what must never happen raises, w
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,9 @@ from broker.config.node_config import NodeConfig
 from broker.core.connection import Connection
 from broker.core.connection_states import State
 from broker.io import proxy_protocol
+from broker.io.admin_access import AdminAccess
 from broker.io.admin_http import _REASONS, AdminProtocol
+from broker.io.api.routes import RequestError
 from broker.io.http_request import parse_request
 from broker.node import Node
 from broker.wire import Connect, Decoder, Packet, WireError, encode_packet
@@ -301,12 +304,32 @@ class _Transport:
         return 0
 
 
+class _Api:
+    """Has one answer, and no room for a reader of events, whose answer would have no end."""
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        query: str,
+        then: Callable[[int, Any], None],
+        waits: Callable[[], bool],
+    ) -> None:
+        check(path.startswith("/api/v1/") and waits(), f"path {path!r}")
+        then(200, {"query": query})
+
+    def first_events(self) -> list[bytes]:
+        raise RequestError(503, "too many readers of events")
+
+
 class _Admin:
     def __init__(self) -> None:
         self.connections: dict[Any, None] = {}
         self.hosts = frozenset(("broker.example",))
         self.node = SimpleNamespace(limits=DEFAULTS)
         self.counters = SimpleNamespace(admin_refused=0)
+        self.access = AdminAccess()
+        self.api = _Api()
         handle = SimpleNamespace(cancel=lambda: None)
         self.loop = SimpleNamespace(call_later=lambda _seconds, _call: handle)
         self.placement = SimpleNamespace(
@@ -318,6 +341,9 @@ class _Admin:
         """Nothing."""
 
     def refuse_host(self, name: str, peer: str) -> None:
+        """Nothing."""
+
+    def end_events(self, transport: Any) -> None:
         """Nothing."""
 
     def post(self, path: str, query: str) -> tuple[int, str, str]:
@@ -356,7 +382,7 @@ def _answers(pieces: list[bytes]) -> bytes:
         head, found, rest = rest.partition(b"\r\n\r\n")
         lines = head.decode("ascii").split("\r\n")
         check(found and int(lines[0].split(" ")[1]) in _REASONS, f"answer {head!r}")
-        fields = dict(line.split(": ") for line in lines[1:])
+        fields = dict(line.split(": ", 1) for line in lines[1:])
         rest = rest[int(fields["Content-Length"]) :]
     return transport.written
 
