@@ -21,7 +21,6 @@ PACKAGES = (
     "broker.base",
     "routing",
     "stp",
-    "placement",
     "broker.leg",
     "broker.core",
     "broker.cluster",
@@ -44,7 +43,6 @@ INTERPRETED = (
     "broker.core.effects",
     "broker.leg.effects",
     "broker.leg.leg_settings",
-    "placement.redirection",
 )
 """Modules of these packages that are not compiled: what only drivers use, data classes that name
 types of modules above them, or are made of many options, and code that mypyc cannot compile."""

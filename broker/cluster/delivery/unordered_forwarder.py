@@ -6,21 +6,49 @@ missed, and one that comes behind newer ones is taken, also at QoS 0; each is st
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from broker.cluster.delivery.forwarder import Forwarder
 from broker.cluster.delivery.local_window import LocalWindow
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.ports import DeliveringBroker
+    from broker.cluster.delivery.gap_recovery import GapRecovery
+    from broker.cluster.delivery.origins import Origins
+    from broker.cluster.delivery.ports import Above, DeliveringBroker
+    from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
+    from broker.cluster.delivery.replay_log import ReplayLog
+    from broker.cluster.link.link import Link
+    from broker.cluster.strategy.routing_strategy import RoutingStrategy
 
 
 class UnorderedForwarder(Forwarder):
     """A forwarder for `--routing ort`."""
 
-    def __init__(self, node: DeliveringBroker, **parts: Any) -> None:
-        """`node`, `parts`: as of `Forwarder`."""
-        super().__init__(node, **parts)
+    def __init__(
+        self,
+        node: DeliveringBroker,
+        *,
+        origins: Origins,
+        log: ReplayLog,
+        links: Mapping[bytes, Link],
+        strategy: RoutingStrategy,
+        gap_recovery: GapRecovery,
+        flow_control: RemoteFlowControl,
+        above: Above,
+    ) -> None:
+        """`node`, `origins`, `log`, `links`, `strategy`, `gap_recovery`, `flow_control`, `above`:
+        as of `Forwarder`."""
+        super().__init__(
+            node,
+            origins=origins,
+            log=log,
+            links=links,
+            strategy=strategy,
+            gap_recovery=gap_recovery,
+            flow_control=flow_control,
+            above=above,
+        )
         # Origin -> which of its numbers at QoS 0 have been here.
         self._unlogged: dict[bytes, LocalWindow] = {}
 
