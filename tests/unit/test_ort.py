@@ -10,7 +10,8 @@ import pytest
 from broker.base.address import Address
 from broker.base.limits import Limits
 from broker.cluster.link.control_records import TOPIC_PINGREQ, TOPIC_PINGRESP
-from broker.cluster.strategy.ort import NOT_NOTED, Ort
+from broker.cluster.strategy.ort import Ort
+from broker.cluster.strategy.published_topics import NOT_NOTED
 from stp.priority_vector import RootVector
 from stp.topic_ping import (
     FORMING,

@@ -8,7 +8,8 @@ import pytest
 from broker.base.limits import Limits
 from broker.cluster.link.control_records import FILTERS, PUBADV
 from broker.cluster.placement.topic_knowledge import TopicKnowledge
-from broker.cluster.strategy.srt_prt import NOT_ADVERTISED, SrtPrt, decoded
+from broker.cluster.strategy.published_topics import NOT_NOTED
+from broker.cluster.strategy.srt_prt import SrtPrt, decoded
 from broker.config.routing_modes import ALONE, ROUTINGS, mixes
 from broker.wire import encode_packet
 from tests.unit.link_harness import Neighbour, bridge, lone, ping, warnings
@@ -125,7 +126,7 @@ def test_what_only_passes_through_is_not_advertised_as_published_here() -> None:
     one.send(ping((PUBADV, entry("t"))))
     told(one)
     route = world.node.dispatcher.route(b"t")
-    assert route.brokers[:2] == (NOT_ADVERTISED, b"t")
+    assert route.brokers[:2] == (NOT_NOTED, b"t")
     found = strategy(world).onward(b"t", b"", one.link())
     assert [link.peer.id for link in found if link.peer] == [(2).to_bytes(8, "big")]
     assert told(one) == ([], [])

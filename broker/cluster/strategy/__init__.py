@@ -7,11 +7,11 @@ Protocols in `ports`.
 
 * `routing_strategy` is the Protocol; `selection` chooses `flood`, `interest`, `topic`, `srt_prt`
   or `ort`.
-* `spanning_tree` has what `flood`, `interest` and `srt_prt` share; `interest_table` knows the
-  filters of all brokers; `source_trees` finds the paths of each origin for `topic`, with
-  `path_costs` (what is posted of links), `astray_brokers` (lost by the spanning tree) and
-  `new_filters` (who may lack messages); `path_change` tells a broker that messages to it take
-  another path.
+* `spanning_tree` has what all of them share, `published_topics` what `srt_prt` and `ort` do;
+  `interest_table` knows the filters of all brokers; `source_trees` finds the paths of each origin
+  for `topic`, with `path_costs` (what is posted of links), `astray_brokers` (lost by the spanning
+  tree) and `new_filters` (who may lack messages); `path_change` tells a broker that messages to
+  it take another path.
 * `directory` is the link-state database: what each broker posts of itself, and messages to one
   broker.
 * `subscription_barrier` delays SUBACK until all brokers know of a subscription.

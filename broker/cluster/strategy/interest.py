@@ -17,7 +17,7 @@ from broker.cluster.strategy.interest_table import InterestTable, remembering
 from broker.cluster.strategy.ports import Delivery, LinkedBroker, LostBrokers
 from broker.cluster.strategy.routing_strategy import every_topic
 from broker.cluster.strategy.spanning_tree import OverSpanningTree
-from broker.core.receiver_assignment import ID, ReceiverAssignment
+from broker.core.receiver_assignment import ReceiverAssignment
 from broker.core.route import Route
 
 NOWHERE: list[Link] = []
@@ -133,11 +133,7 @@ class Interest(OverSpanningTree):
             if choice.passed
             else list(links)
         )
-        for who, _ in choice.entries:
-            link = self._directory.link_to(who[:ID])
-            if link is not None and link.live and link not in found:
-                found.append(link)
-        return found
+        return self.with_chosen(found, choice)
 
     # ---------------------------------------------------------------- what is wanted
 

@@ -18,39 +18,28 @@ from typing import Any, Final, Protocol
 
 from broker.base.address import Address
 from broker.base.broker_id import Identity
-from broker.cluster.events import LinkBehind, LinkDown, LinkDrained, LinkUp, RouteChanged
+from broker.cluster.events import LinkBehind, LinkDown, LinkDrained, LinkUp
 from broker.cluster.link.codec import split_key
 from broker.cluster.link.control_records import TOPIC_PINGREQ, TOPIC_PINGRESP
 from broker.cluster.link.link import Handler, Link
 from broker.cluster.strategy.directory import Directory
 from broker.cluster.strategy.path_costs import link_cost
 from broker.cluster.strategy.ports import Delivery, LinkedBroker
-from broker.cluster.strategy.spanning_tree import OverSpanningTree
+from broker.cluster.strategy.published_topics import (
+    LOOKED_AT,
+    NOT_NOTED,
+    PACE,
+    STEP,
+    OverPublishedTopics,
+)
 from broker.core.dispatcher import topic_name
-from broker.core.receiver_assignment import ID, ReceiverAssignment
-from broker.core.route import Route
 from broker.wire.errors import MalformedPacket
 from stp.root_policy import OverlaySettings
 from stp.topic_overlays import Missed, TopicOverlays
 from stp.topic_ping import TopicPingError, decode_pings, decode_topics
 
-NOT_NOTED: Final = b""
-"""In place of the first broker of a route: when a message to the topic, which follows, is published
-here, that is to be noted. Brokers have longer ids."""
-
-STEP: Final = 500
-"""filters that are handled at a time when the first neighbour comes, and topics that are looked at
-at a time: some ms of work."""
-
-PACE: Final = 0.01
-"""s between two such steps."""
-
 RECORD: Final = 32 * 1024
 """bytes of topic PINGREQs in one record, about."""
-
-LOOKED_AT: Final = 10_000
-"""entries of the log in which messages are looked for that a new member missed: some 10 ms. What is
-older is not counted."""
 
 OVERLAY: Final = 2000
 """bytes that an overlay takes, about, with some members."""
@@ -103,23 +92,12 @@ class OverlayConfig(Protocol):
         """Weight of the clients that a broker has."""
 
 
-class Ort(OverSpanningTree):
+class Ort(OverPublishedTopics):
     """Messages take the links of their topic's overlay."""
 
-    __slots__ = (
-        "_begun",
-        "_doubted",
-        "_due",
-        "_loading",
-        "_looked_at",
-        "_open",
-        "_routes_changed",
-        "generation",
-        "overlays",
-    )
+    __slots__ = ("_loading", "_open", "overlays")
 
     name = "ort"
-    posting = False
 
     def __init__(
         self, node: LinkedBroker, directory: Directory, delivery: Delivery, config: OverlayConfig
@@ -141,18 +119,9 @@ class Ort(OverSpanningTree):
             interested=self._interested,
         )
         """The overlays that this broker is a member of."""
-        self.generation = 0
         self._open: dict[bytes, Link] = {}
-        self._begun = False  # a first neighbour has come
-        # Filters of before that, still to be looked at.
+        # Filters of before the first neighbour, still to be looked at.
         self._loading: list[str] = []
-        self._due: float | None = None
-        # Topics whose kept routes are to be found again.
-        self._routes_changed: dict[bytes, None] = {}
-        # Topic published here -> when it was looked at last whether it still is (s), in this order;
-        # those that were not published to since.
-        self._looked_at: dict[bytes, float] = {}
-        self._doubted: dict[bytes, None] = {}
 
     @property
     def records(self) -> dict[int, Handler]:
@@ -175,10 +144,6 @@ class Ort(OverSpanningTree):
         """Return True: each topic has paths of its own."""
         return True
 
-    def everything_arrives(self) -> bool:
-        """Return False: messages come of the topics that have a client here."""
-        return False
-
     def holder_keeps_receiving(self) -> bool:
         """Return False: a session that moves begins at its new broker, as with a lone one."""
         return False
@@ -194,86 +159,20 @@ class Ort(OverSpanningTree):
             return (NOT_NOTED, name, *found)
         return found
 
-    def next_hops(self, topic: bytes) -> list[Link]:
-        """Return the links of a topic (valid), which is published here."""
-        dispatcher = self._node.dispatcher
-        return self.links_of(dispatcher.routes.get(topic) or dispatcher.route(topic))
-
-    def links_of(self, route: Route) -> list[Link]:
-        """Return the links of a `route` to whose topic a message is published here; if it is the
-        first one, this broker becomes a member of the topic's overlay."""
-        if route.generation != self.generation:
-            brokers = route.brokers
-            if brokers[:1] == (NOT_NOTED,):
-                self._published(brokers[1])
-            route.links = self._links(brokers)
-            route.generation = self.generation
-        return route.links
-
-    def links_onward(self, route: Route, key: bytes, source: Link) -> list[Link]:
-        """Return the links of a `route`, whatever `key` and `source` are. The topic is not
-        published here."""
-        if route.generation == self.generation:
-            return route.links
-        if route.brokers[:1] == (NOT_NOTED,):
-            return self._links(route.brokers)
-        return self.links_of(route)
-
-    def _links(self, brokers: tuple[bytes, ...]) -> list[Link]:
-        hops = brokers[2:] if brokers[:1] == (NOT_NOTED,) else brokers
-        return [self._open[peer] for peer in hops if peer in self._open]
-
-    def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
-        """Return the links of a `topic`, whatever its origin (`key`) and `source` are."""
-        dispatcher = self._node.dispatcher
-        route = dispatcher.routes.get(topic) or dispatcher.route(topic)
-        return self.links_onward(route, key, source)
+    def _links_to(self, neighbours: tuple[bytes, ...]) -> list[Link]:
+        return [self._open[peer] for peer in neighbours if peer in self._open]
 
     def passes_on(self, key: bytes, source: Link) -> bool:
         """Whether there is a link besides the `source`; `key` does not matter."""
         return len(self._open) > 1
 
-    def assigned(self, choice: ReceiverAssignment, links: list[Link], key: bytes) -> list[Link]:
-        """Return the `links` of a topic, and those of the spanning tree that lead to the brokers
-        that `choice` names: all brokers know where members of shared subscriptions are. `key` does
-        not matter."""
-        found = [] if choice.passed else list(links)
-        for who, _ in choice.entries:
-            link = self._directory.link_to(who[:ID])
-            if link is not None and link.live and link not in found:
-                found.append(link)
-        return found
-
     # ---------------------------------------------------------------- what is published here
 
-    def _published(self, topic: bytes) -> None:
-        """Become a member of a topic's overlay, or note that it is still published to here."""
-        now = self._node.now
-        if self.overlays.join(topic, now) is None:
-            self._delivery.count("overlays_refused")
-            return
-        self._doubted.pop(topic, None)
-        self._looked_at.setdefault(topic, now)
-        # Its next message finds the route that it shares with others.
-        self._routes_changed[topic] = None
-        self._hurry(now)
-
-    def tick(self, now: float) -> None:
-        """Forget topics that were not published to for long, some at a time. A topic is doubted
-        first: then its next message notes it as if it was new, at no cost to all others."""
-        until = now - self._node.limits.advertised_time
-        for topic, looked_at in list(islice(self._looked_at.items(), STEP)):
-            if looked_at > until:
-                break
-            del self._looked_at[topic]
-            if topic in self._doubted:
-                del self._doubted[topic]
-            else:
-                self._doubted[topic] = None
-                self._looked_at[topic] = now
-            self._routes_changed[topic] = None
-        if self._routes_changed:
-            self._hurry(now)
+    def _tell_of(self, topic: bytes, now: float) -> bool:
+        if self.overlays.join(topic, now) is not None:
+            return True
+        self._delivery.count("overlays_refused")
+        return False
 
     # ---------------------------------------------------------------- what is wanted
 
@@ -296,16 +195,8 @@ class Ort(OverSpanningTree):
     def _want(self, topic_filter: str) -> None:
         if topic_filter.startswith("$") or "+" in topic_filter or "#" in topic_filter:
             return
-        if self.overlays.join(topic_filter.encode(), self._node.now) is None:
-            self._delivery.count("overlays_refused")
+        self._tell_of(topic_filter.encode(), self._node.now)
         self._hurry(self._node.now)
-
-    def on_posted(self, call: Callable[[], None]) -> None:
-        """Ignore `call`: filters are not posted for all brokers."""
-
-    def knows_behind(self, link: Link) -> bool:
-        """Return True: nothing is waited for."""
-        return True
 
     def wanted_behind(self, link: Link, *, gone: bool = False) -> Callable[[bytes], bool]:
         """Return a function that says that no topic is wanted: nothing is replayed to a neighbour
@@ -322,9 +213,6 @@ class Ort(OverSpanningTree):
     def uses(self, link: Link) -> bool:
         """Whether overlays may have a link, whatever its role in the spanning tree."""
         return link.peer is not None and self._open.get(link.peer.id) is link
-
-    def route_changed(self, event: RouteChanged) -> None:
-        """Do nothing: the spanning tree decides nothing here."""
 
     def link_up(self, event: LinkUp) -> None:
         """Note a neighbour. With the first one this broker begins to form overlays."""
@@ -411,10 +299,6 @@ class Ort(OverSpanningTree):
 
     # ---------------------------------------------------------------- time
 
-    def _hurry(self, now: float) -> None:
-        self._due = now if self._due is None else min(self._due, now)
-        self._delivery.hurry(now)
-
     def next_deadline(self) -> float | None:
         """When `settle` is due (s); None: it is not."""
         at = self.overlays.deadline()
@@ -442,10 +326,7 @@ class Ort(OverSpanningTree):
                 send(link, out.pings, out.pongs)
         changed = self.overlays.take_changed()
         self._count_lost(self.overlays.take_missed())
-        invalidate = self._node.dispatcher.invalidate
-        for topic in dict.fromkeys([*changed, *self._routes_changed]):
-            invalidate(topic.decode())
-        self._routes_changed.clear()
+        self._find_routes(topic.decode() for topic in changed)
         return False
 
     def _count_lost(self, missed: list[Missed]) -> None:

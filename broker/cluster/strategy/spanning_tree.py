@@ -10,6 +10,7 @@ from broker.cluster.link.link import Handler, Link
 from broker.cluster.strategy.directory import Directory
 from broker.cluster.strategy.path_change import tell_break, tell_break_over
 from broker.cluster.strategy.ports import Delivery, Feed, LinkedBroker
+from broker.core.receiver_assignment import ID, ReceiverAssignment
 
 FLOOD: Final = "flood"
 
@@ -50,6 +51,14 @@ class OverSpanningTree:
         """Whether there is a live link besides the `source`; `key`: of the origin, which does not
         matter."""
         return len(self._node.forwarding) > source.live
+
+    def with_chosen(self, found: list[Link], choice: ReceiverAssignment) -> list[Link]:
+        """Add to the links `found` those that lead to the brokers that `choice` names."""
+        for who, _ in choice.entries:
+            link = self._directory.link_to(who[:ID])
+            if link is not None and link.live and link not in found:
+                found.append(link)
+        return found
 
     def admit(self, key: bytes, feed: Feed | None, link: Link) -> None:
         """Warn the brokers behind this one (BREAK) of a message of the origin `key` that came over

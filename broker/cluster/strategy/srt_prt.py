@@ -15,71 +15,41 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Final
 
-from broker.cluster.events import LinkDown, LinkUp, RouteChanged
+from broker.cluster.events import LinkDown, LinkUp
 from broker.cluster.link.codec import split_key
 from broker.cluster.link.control_records import FILTERS, PUBADV
 from broker.cluster.link.link import Handler, Link
 from broker.cluster.strategy.directory import Directory
 from broker.cluster.strategy.interest_table import remembering
 from broker.cluster.strategy.ports import Delivery, Entry, LinkedBroker
-from broker.cluster.strategy.spanning_tree import OverSpanningTree
-from broker.core.receiver_assignment import ID, ReceiverAssignment
-from broker.core.route import Route
+from broker.cluster.strategy.published_topics import (
+    LOOKED_AT,
+    NOT_NOTED,
+    PACE,
+    STEP,
+    OverPublishedTopics,
+)
 from broker.wire.errors import MalformedPacket
 from routing.advertised_routes import Arrival, Hop, RoutingTables, Told
 from routing.topic_filter import valid_topic_filter, valid_topic_name
-
-STEP: Final = 500
-"""topics and filters that are handled at a time, and that one neighbour is told at a time: some
-ms of work, and 32 KiB of usual ones."""
-
-PACE: Final = 0.01
-"""s between two such steps."""
-
-LOOKED_AT: Final = 10_000
-"""entries of the log that are compared with filters that have arrived: some 10 ms. Of older
-messages it is not counted whether they are lost."""
-
-NOT_ADVERTISED: Final = b""
-"""In place of the first broker of a route: the topic, which follows, is to be advertised when a
-message to it is published here. Brokers have longer ids."""
 
 MAX_AGE: Final = (1 << 32) - 1
 """ms; the highest age that a record can say."""
 
 
-class SrtPrt(OverSpanningTree):
+class SrtPrt(OverPublishedTopics):
     """Messages take the links over which a matching filter has come; filters take those over which
     a matching topic was advertised."""
 
-    __slots__ = (
-        "_begun",
-        "_doubted",
-        "_due",
-        "_generation",
-        "_hops",
-        "_looked_at",
-        "_routes_changed",
-        "_tables",
-    )
+    __slots__ = ("_hops", "_tables")
 
     name = "srt"
-    posting = False
 
     def __init__(self, node: LinkedBroker, directory: Directory, delivery: Delivery) -> None:
         """`node`: this broker; `directory`: what brokers post; `delivery`: what is above."""
         super().__init__(node, directory, delivery)
         self._tables = RoutingTables(node.limits.advertised_memory)
         self._hops: dict[Link, Hop] = {}
-        self._begun = False  # a first neighbour has come
-        self._generation = 0
-        self._due: float | None = None
-        # Topics published here, whose kept routes are to be found again.
-        self._routes_changed: dict[str, None] = {}
-        # Topic -> when it was looked at last whether it is still published to (s), in this order;
-        # those that were not published to since.
-        self._looked_at: dict[str, float] = {}
-        self._doubted: dict[str, None] = {}
 
     @property
     def records(self) -> dict[int, Handler]:
@@ -93,112 +63,47 @@ class SrtPrt(OverSpanningTree):
 
     # ---------------------------------------------------------------- what comes here
 
-    def everything_arrives(self) -> bool:
-        """Return False: messages come that somebody wants here, or behind here."""
-        return False
-
     def holder_keeps_receiving(self) -> bool:
         """Return True: messages go where the filters of a session were known first."""
         return True
 
     # ---------------------------------------------------------------- next hops
 
-    @property
-    def generation(self) -> int:
-        """Grows when messages may take other links than before."""
-        return self._generation
-
     def brokers_wanting(self, topic: str) -> tuple[bytes, ...]:
-        """Return the neighbours that get a `topic`, behind NOT_ADVERTISED and the topic while it is
+        """Return the neighbours that get a `topic`, behind NOT_NOTED and the topic while it is
         not advertised, so that topics do not share such a route."""
         tables = self._tables
         before = tables.steps
         found = tables.next_hops(topic)
         self._node.turns.work += tables.steps - before
-        if self._begun and (topic in self._doubted or not tables.publishes(topic)):
-            return (NOT_ADVERTISED, topic.encode(), *found)
+        name = topic.encode()
+        if self._begun and (name in self._doubted or not tables.publishes(topic)):
+            return (NOT_NOTED, name, *found)
         return found
 
-    def next_hops(self, topic: bytes) -> list[Link]:
-        """Return the links of a topic (valid), which is published here."""
-        dispatcher = self._node.dispatcher
-        return self.links_of(dispatcher.routes.get(topic) or dispatcher.route(topic))
-
-    def links_of(self, route: Route) -> list[Link]:
-        """Return the links of a `route` to whose topic a message is published here, and advertise
-        the topic if it is new."""
-        if route.generation != self._generation:
-            brokers = route.brokers
-            if brokers[:1] == (NOT_ADVERTISED,):
-                self._published(brokers[1].decode())
-            route.links = self._links(brokers)
-            route.generation = self._generation
-        return route.links
-
-    def links_onward(self, route: Route, key: bytes, source: Link) -> list[Link]:
-        """Return the links of a `route`, whatever `key` and `source` are. The topic is not
-        published here."""
-        if route.generation == self._generation:
-            return route.links
-        if route.brokers[:1] == (NOT_ADVERTISED,):
-            return self._links(route.brokers)
-        return self.links_of(route)
-
-    def _links(self, brokers: tuple[bytes, ...]) -> list[Link]:
-        hops = brokers[2:] if brokers[:1] == (NOT_ADVERTISED,) else brokers
+    def _links_to(self, neighbours: tuple[bytes, ...]) -> list[Link]:
         return [
-            link for link in self._node.forwarding if link.peer is not None and link.peer.id in hops
+            link
+            for link in self._node.forwarding
+            if link.peer is not None and link.peer.id in neighbours
         ]
 
     def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
-        """Return the links of a `topic`, whatever its origin (`key`) and `source` are."""
-        if not self.passes_on(key, source):
-            return []
-        dispatcher = self._node.dispatcher
-        route = dispatcher.routes.get(topic) or dispatcher.route(topic)
-        return self.links_onward(route, key, source)
-
-    def assigned(self, choice: ReceiverAssignment, links: list[Link], key: bytes) -> list[Link]:
-        """Return the `links` of a topic, and those that lead to the brokers that `choice` names:
-        all brokers know where members of shared subscriptions are. `key`: does not matter."""
-        found = [] if choice.passed else list(links)
-        for who, _ in choice.entries:
-            link = self._directory.link_to(who[:ID])
-            if link is not None and link.live and link not in found:
-                found.append(link)
-        return found
+        """Return the links of a `topic`, none if there is no live link but the `source`; `key`, its
+        origin, does not matter."""
+        return super().onward(topic, key, source) if self.passes_on(key, source) else []
 
     # ---------------------------------------------------------------- what is published here
 
-    def _published(self, topic: str) -> None:
-        """Advertise a topic, or note that it is still published to."""
-        tables, now = self._tables, self._node.now
-        if not tables.advertised(tables.here, topic, True):
-            self._delivery.count("advertisements_refused")
-            return
-        self._doubted.pop(topic, None)
-        self._looked_at.setdefault(topic, now)
-        # Its next message finds the route that it shares with others.
-        self._routes_changed[topic] = None
-        self._hurry(now)
+    def _tell_of(self, topic: bytes, now: float) -> bool:
+        tables = self._tables
+        if tables.advertised(tables.here, topic.decode(), True):
+            return True
+        self._delivery.count("advertisements_refused")
+        return False
 
-    def tick(self, now: float) -> None:
-        """Withdraw topics that were not published to for long, some at a time. A topic is doubted
-        first: then its next message advertises it as if it was new, at no cost to all others."""
-        until = now - self._node.limits.advertised_time
-        for topic, looked_at in list(islice(self._looked_at.items(), STEP)):
-            if looked_at > until:
-                break
-            del self._looked_at[topic]
-            if topic in self._doubted:
-                del self._doubted[topic]
-                self._tables.advertised(self._tables.here, topic, False)
-            else:
-                self._doubted[topic] = None
-                self._looked_at[topic] = now
-            self._routes_changed[topic] = None
-        if self._routes_changed:
-            self._hurry(now)
+    def _tell_no_more(self, topic: bytes) -> None:
+        self._tables.advertised(self._tables.here, topic.decode(), False)
 
     # ---------------------------------------------------------------- what is wanted
 
@@ -215,14 +120,6 @@ class SrtPrt(OverSpanningTree):
         elif not tables.wanted(tables.here, topic_filter, since):
             self._delivery.count("advertisements_refused")
 
-    def on_posted(self, call: Callable[[], None]) -> None:
-        """Ignore `call`: filters are not posted for all brokers."""
-
-    def knows_behind(self, link: Link) -> bool:
-        """Return True: what has come over a link is all that is known, and nothing waits for
-        more."""
-        return True
-
     def wanted_behind(self, link: Link, *, gone: bool = False) -> Callable[[bytes], bool]:
         """Return a function that says whether the PRT has a topic for a link; `gone` does not
         matter."""
@@ -238,9 +135,6 @@ class SrtPrt(OverSpanningTree):
         return remembering(lambda topic: broker_id in next_hops(topic.decode()))
 
     # ---------------------------------------------------------------- links
-
-    def route_changed(self, event: RouteChanged) -> None:
-        """Do nothing: the tables are about links, not about the brokers behind them."""
 
     def link_up(self, event: LinkUp) -> None:
         """Note a neighbour. With the first one this broker begins to keep its part of the
@@ -268,7 +162,7 @@ class SrtPrt(OverSpanningTree):
 
     def live_changed(self) -> None:
         """Use what live links have brought, and nothing else."""
-        self._generation += 1
+        self.generation += 1
         live = self._node.forwarding
         for link, hop in self._hops.items():
             self._tables.set_live(hop, link in live)
@@ -310,10 +204,6 @@ class SrtPrt(OverSpanningTree):
 
     # ---------------------------------------------------------------- time
 
-    def _hurry(self, now: float) -> None:
-        self._due = now if self._due is None else min(self._due, now)
-        self._delivery.hurry(now)
-
     def next_deadline(self) -> float | None:
         """When `settle` is due (s); None: the tables are up to date."""
         return self._due
@@ -322,7 +212,8 @@ class SrtPrt(OverSpanningTree):
         """Bring the tables up to date, and tell neighbours, a step at a time. Returns False: the
         tree and the directory have nothing to decide because of it."""
         more = self._tables.work(STEP)
-        self._find_routes()
+        self._find_routes(self._tables.changed)
+        self._tables.changed.clear()
         self._count_lost()
         for link, hop in self._hops.items():
             if hop.due and link.up:
@@ -330,16 +221,6 @@ class SrtPrt(OverSpanningTree):
                 more = more or hop.due
         self._due = now + PACE if more else None
         return False
-
-    def _find_routes(self) -> None:
-        """Have the routes found again that the tables have changed."""
-        invalidate = self._node.dispatcher.invalidate
-        for topic in self._routes_changed:
-            invalidate(topic)
-        for topic_filter in self._tables.changed:
-            invalidate(topic_filter)
-        self._routes_changed.clear()
-        self._tables.changed.clear()
 
     def _tell(self, link: Link, topics: list[Told], filters: list[Told]) -> None:
         if topics:
