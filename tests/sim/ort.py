@@ -16,6 +16,7 @@ from collections import Counter
 from stp.priority_vector import better_root
 from tests.sim.checkers import Messages
 from tests.sim.clients import Sent, SimClient, matches
+from tests.sim.lossy_modes import NothingOwed
 from tests.sim.schedule import TOPICS, Result, Schedule
 from tests.sim.ways import Way, Ways
 from tests.sim.world import Host, World
@@ -25,18 +26,11 @@ FORMED = 3.0
 slowest links."""
 
 
-class Unowed(Messages):
+class Unowed(NothingOwed):
     """All that is checked of messages but losses and order, which are not excluded here."""
 
-    def _losses(self) -> None:
-        """A message may be lost while overlays form and change."""
-
     def _order(self, client: SimClient) -> None:
-        """And another one may overtake it then."""
-
-    def left_behind(self, client: SimClient) -> list[str]:
-        """The same goes for messages to sessions that move."""
-        return []
+        """A message may overtake another one while overlays form and change."""
 
 
 class OverlayWays(Ways):

@@ -11,23 +11,13 @@ one publisher come in order; retained messages are everywhere, as in all modes.
 from __future__ import annotations
 
 from tests.sim.checkers import Messages
-from tests.sim.clients import SimClient, matches
+from tests.sim.clients import matches
+from tests.sim.lossy_modes import NothingOwed
 from tests.sim.schedule import TOPICS, Result, Schedule
 from tests.sim.world import Host, World
 
 OPEN = 2.0
 """virtual s in which advertisements and subscriptions cross a tree that has come to rest."""
-
-
-class NothingOwed(Messages):
-    """All that is checked of messages but losses, which are not excluded here."""
-
-    def _losses(self) -> None:
-        """A message may be lost while the tree changes, and before the way is open."""
-
-    def left_behind(self, client: SimClient) -> list[str]:
-        """The same goes for messages to sessions that move."""
-        return []
 
 
 class SrtSchedule(Schedule):

@@ -12,9 +12,9 @@ from broker.cluster.link.link import Link
 from broker.cluster.strategy.ort import Ort
 from stp.topic_overlay import TopicOverlay
 from tests.sim.clients import SimClient
+from tests.sim.lossy_modes import EvenScene, missing
 from tests.sim.ort import OrtSchedule, Unowed, members, overlay_faults, reached, run_ort
-from tests.sim.schedule import quiet
-from tests.sim.test_federation import Event, Scene, kill, part, start
+from tests.sim.test_federation import Event, kill, part, start
 
 SEEDS = int(os.environ.get("SEEDS", "8"))
 FIRST = int(os.environ.get("FIRST", "0"))
@@ -27,40 +27,13 @@ def test_random_schedules_keep_what_ort_promises(seed: int) -> None:
     assert result.messages
 
 
-class Mesh(Scene):
-    """Brokers that are all linked to each other but for some pairs, all delays 10 ms, without
-    jitter; b0 has the most capability."""
+class Mesh(EvenScene):
+    """All brokers are linked to each other, but for some pairs."""
 
     def __init__(
         self, brokers: int, apart: tuple[tuple[int, int], ...] = (), **config: object
     ) -> None:
-        super().__init__(1, brokers, [], routing="ort", **config)
-        self.world.loss = self.world.jitter = 0.0
-        for a in range(brokers):
-            for b in range(brokers):
-                self.world._base[a, b] = 0.01
-        for a, b in apart:
-            self.world.block(a, b)
-        for index in range(brokers):
-            self.world.add(capability=float(90 - index), **self.config).start()
-        quiet(self.world)
-
-    def client(self, name: str, broker: int, *filters: str) -> SimClient:
-        client = SimClient(
-            self.world,
-            self.ledger,
-            name,
-            self.hosts[broker],
-            filters=[(text, 2) for text in filters],
-        )
-        client.connect()
-        self.clients.append(client)
-        self.world.run(0.5)
-        assert client.state == "up"
-        return client
-
-    def lost(self) -> int:
-        return sum(host.running.counters.lost_before_path for host in self.world.alive())
+        super().__init__(brokers, [], apart, routing="ort", **config)
 
     def check(self) -> None:
         """All that is promised at any time, and the overlays."""
@@ -68,16 +41,6 @@ class Mesh(Scene):
         for kind, text in overlay_faults(self.world):
             self.world.violation(kind, text)
         assert self.world.violations == []
-
-
-def missing(publisher: SimClient, subscriber: SimClient) -> list[int]:
-    """The numbers of the messages that did not come."""
-    got = {one.number for one in subscriber.got}
-    return [
-        sent.number
-        for sent in publisher.ledger.sent
-        if sent.client is publisher and sent.number not in got
-    ]
 
 
 @pytest.mark.parametrize("burst", (1, 3, 10))

@@ -10,9 +10,10 @@ import pytest
 
 from broker.base.limits import Limits
 from tests.sim.clients import SimClient
+from tests.sim.lossy_modes import EvenScene, NothingOwed, missing
 from tests.sim.schedule import quiet
-from tests.sim.srt import NothingOwed, SrtSchedule, run_srt, table_faults
-from tests.sim.test_federation import Event, Scene, kill, part, start
+from tests.sim.srt import SrtSchedule, run_srt, table_faults
+from tests.sim.test_federation import Event, kill, part, start
 from tests.sim.world import World
 
 SEEDS = int(os.environ.get("SEEDS", "12"))
@@ -26,37 +27,13 @@ def test_random_schedules_keep_what_srt_promises(seed: int) -> None:
     assert result.messages
 
 
-class Line(Scene):
-    """b0 - b1 - b2 - ..., all delays 10 ms, without jitter."""
+class Line(EvenScene):
+    """b0 - b1 - b2 - ..."""
 
     def __init__(self, brokers: int, events: list[Event] | None = None, **config: object) -> None:
-        super().__init__(1, brokers, events or [], routing="srt", **config)
-        self.world.loss = self.world.jitter = 0.0
-        for a in range(brokers):
-            for b in range(brokers):
-                self.world._base[a, b] = 0.01
-                if abs(a - b) > 1:
-                    self.world.block(a, b)
-        for _ in range(brokers):
-            self.world.add(capability=float(90 - len(self.hosts)), **self.config).start()
-        quiet(self.world)
-
-    def client(self, name: str, broker: int, *filters: str) -> SimClient:
-        client = SimClient(
-            self.world,
-            self.ledger,
-            name,
-            self.hosts[broker],
-            filters=[(text, 2) for text in filters],
-        )
-        client.connect()
-        self.clients.append(client)
-        self.world.run(0.5)
-        assert client.state == "up"
-        return client
-
-    def lost(self) -> int:
-        return sum(host.running.counters.lost_before_path for host in self.world.alive())
+        every = range(brokers)
+        apart = [(a, b) for a in every for b in every if abs(a - b) > 1]
+        super().__init__(brokers, events or [], apart, routing="srt", **config)
 
     def check(self) -> None:
         """All that is promised at any time, and the tables."""
@@ -64,16 +41,6 @@ class Line(Scene):
         for kind, text in table_faults(self.world):
             self.world.violation(kind, text)
         assert self.world.violations == []
-
-
-def missing(publisher: SimClient, subscriber: SimClient) -> list[int]:
-    """The numbers of the messages that did not come."""
-    got = {one.number for one in subscriber.got}
-    return [
-        sent.number
-        for sent in publisher.ledger.sent
-        if sent.client is publisher and sent.number not in got
-    ]
 
 
 @pytest.mark.parametrize("burst", (1, 3, 10))
