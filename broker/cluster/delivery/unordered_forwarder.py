@@ -6,51 +6,15 @@ missed, and one that comes behind newer ones is taken, also at QoS 0; each is st
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
 from broker.cluster.delivery.forwarder import Forwarder
 from broker.cluster.delivery.local_window import LocalWindow
-
-if TYPE_CHECKING:
-    from broker.cluster.delivery.gap_recovery import GapRecovery
-    from broker.cluster.delivery.origins import Origins
-    from broker.cluster.delivery.ports import Above, DeliveringBroker
-    from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
-    from broker.cluster.delivery.replay_log import ReplayLog
-    from broker.cluster.link.link import Link
-    from broker.cluster.strategy.routing_strategy import RoutingStrategy
 
 
 class UnorderedForwarder(Forwarder):
     """A forwarder for `--routing ort`."""
 
-    def __init__(
-        self,
-        node: DeliveringBroker,
-        *,
-        origins: Origins,
-        log: ReplayLog,
-        links: Mapping[bytes, Link],
-        strategy: RoutingStrategy,
-        gap_recovery: GapRecovery,
-        flow_control: RemoteFlowControl,
-        above: Above,
-    ) -> None:
-        """`node`, `origins`, `log`, `links`, `strategy`, `gap_recovery`, `flow_control`, `above`:
-        as of `Forwarder`."""
-        super().__init__(
-            node,
-            origins=origins,
-            log=log,
-            links=links,
-            strategy=strategy,
-            gap_recovery=gap_recovery,
-            flow_control=flow_control,
-            above=above,
-        )
-        # Origin -> which of its numbers at QoS 0 have been here.
-        self._unlogged: dict[bytes, LocalWindow] = {}
+    _unlogged: dict[bytes, LocalWindow] | None = None
+    """Origin -> which of its numbers at QoS 0 have been here, once there are any."""
 
     def accept(self, key: bytes, first: int, count: int, now: float, late: bool = True) -> int:
         """Accept numbers as `Forwarder.accept`, and note those that newer ones have overtaken as
@@ -67,6 +31,8 @@ class UnorderedForwarder(Forwarder):
         """Accept `count` numbers of the origin `key` at QoS 0, from `first` on, if none of them was
         here. Returns `count` or 0."""
         windows = self._unlogged
+        if windows is None:
+            windows = self._unlogged = {}
         window = windows.get(key)
         if window is None:
             if key == self.key:
