@@ -41,12 +41,12 @@ class LegTurns:
         """Return the id of the broker that is to be active instead of this one for the leg `name`;
         None: this one is."""
         directory, own = self._directory, self._node.config.id
-        others = [
+        lower = (
             broker_id
             for broker_id, _ in directory.entries_of(LEG + name.encode())
-            if directory.reaches(broker_id)
-        ]
-        return min((each for each in others if each < own), default=None)
+            if broker_id < own and directory.reaches(broker_id)
+        )
+        return min(lower, default=None)
 
     def settled(self, now: float) -> bool:
         """Return whether other brokers would have been found by `now` (s)."""
