@@ -46,7 +46,7 @@ MARGIN = 1.0
 """s before the last sign of life of a broker that died: what was published then may have come."""
 
 LATENCY = 0.5
-"""s that such messages took at most."""
+"""s that such messages took at most on their way to the client."""
 
 REPLAYED = "mqttree-replayed"
 """The User Property of messages that a broker replays."""
@@ -147,9 +147,11 @@ class Connection:
         self._granted = self._heard  # s; the last SUBACK
         # Since when messages may be missing (s).
         self._missing_since: float | None = None
-        # What came shortly before that, and what waits meanwhile, with whether it is a replay.
+        # What came before that, as far back as a replay reaches; since when (s).
         self._had: Counter[int] = Counter()
-        self._held: list[tuple[Message, bool]] | None = None
+        self._had_since = 0.0
+        # What waits meanwhile, with the origin and number of a replay, "" for others.
+        self._held: list[tuple[Message, str]] | None = None
         self._paho = self._new_paho(will)
 
     def _new_paho(self, will: tuple[str, bytes, int, bool] | None) -> paho.Client:
@@ -197,7 +199,7 @@ class Connection:
     def _paho_message(self, client: Any, data: Any, message: paho.MQTTMessage) -> None:
         found = Message(message.topic, bytes(message.payload), message.qos, message.retain)
         named = getattr(message.properties, "UserProperty", ()) if message.qos else ()
-        replayed = any(name == REPLAYED for name, _ in named)
+        replayed = next((value for name, value in named if name == REPLAYED), "")
         self._call(self._arrived, found, message.mid, replayed)
 
     def _paho_published(
@@ -232,7 +234,7 @@ class Connection:
             else:
                 self._connack.set_result(present)
 
-    def _arrived(self, message: Message, mid: int, replayed: bool) -> None:
+    def _arrived(self, message: Message, mid: int, replayed: str) -> None:
         self._heard = time.monotonic()
         if message.qos and not replayed:
             self._recent.append((self._heard, hash((message.topic, message.payload))))
@@ -262,9 +264,8 @@ class Connection:
     def _interrupt(self) -> None:
         """Hold messages back from now on, as some may be missing ahead of them."""
         if self._missing_since is None:
-            since = self._heard - MARGIN - LATENCY
-            self._missing_since = self._heard
-            self._had = Counter([content for at, content in self._recent if at >= since])
+            self._missing_since = self._had_since = heard = self._heard
+            self._had = Counter([content for at, content in self._recent if at >= heard])
         self._flush()
         self._held = []
 
@@ -275,9 +276,10 @@ class Connection:
 
     def _flush(self) -> None:
         """Hand over what was held back, what is replayed first, but for what has come before."""
-        for message, replayed in sorted(self._held or (), key=lambda held: not held[1]):
+        for message, replayed in sorted(self._held or (), key=lambda held: _place(held[1])):
             if not (replayed and self._came_before(message)):
-                self._had[hash((message.topic, message.payload))] += not replayed
+                if not replayed:
+                    self._had[hash((message.topic, message.payload))] += 1
                 self._on_message(Arrival(message, self, 0, self._session))
 
     def _came_before(self, message: Message) -> bool:
@@ -288,13 +290,28 @@ class Connection:
             self._had[content] = had - 1
         return had > 0
 
-    @property
-    def missing(self) -> float:
-        """For how long messages may be missing (s); what was published before the last SUBACK is
-        not."""
+    def look_back(self, slack: float) -> float:
+        """Return how far a question for missed messages is to look back (s): to what was published
+        shortly before the last sign of life of the broker, but not before the last SUBACK.
+
+        Args:
+            `slack`: s more, as brokers look back from when the question reaches them.
+        """
         now = time.monotonic()
         since = now if self._missing_since is None else self._missing_since - MARGIN
-        return now - max(since, self._granted)
+        since = max(since, self._granted) - slack
+        # What is replayed was published after that, so it came after that, if it came.
+        for at, content in self._recent:
+            if since <= at < self._had_since:
+                self._had[content] += 1
+        self._had_since = min(since, self._had_since)
+        return now - since
+
+    def is_missing(self, at: float) -> bool:
+        """Whether messages may be missing that were published before a time (s)."""
+        return self._missing_since is not None and at > max(
+            self._missing_since - LATENCY, self._granted
+        )
 
     def _disconnected(self, reason: str, where: str) -> None:
         self.reference = where or self.reference
@@ -479,6 +496,13 @@ def _reference(reason: Any, properties: Any) -> str:
     if reason.value not in ELSEWHERE:
         return ""
     return str(getattr(properties, "ServerReference", ""))
+
+
+def _place(replayed: str) -> tuple[bool, str, int]:
+    """Return where a message comes among those that were held back: a replay, which is named by its
+    origin and number, ahead of others, in the order of its origin."""
+    origin, _, number = replayed.rpartition(":")
+    return not replayed, origin, int(number) if len(number) < 20 and number.isdecimal() else 0
 
 
 async def _all(futures: list[asyncio.Future[None]]) -> None:

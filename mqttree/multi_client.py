@@ -46,6 +46,10 @@ REPLAY_TRIES: Final = 5
 REPLAY_PAUSE: Final = 0.5
 """Such questions, until all brokers have answered in time, and s between two."""
 
+REPLAY_SLACK: Final = 0.05
+REPLAY_SLACK_MOST: Final = 5.0
+"""s that such a question takes until all brokers have it, if nothing else is known, and at most."""
+
 REPLAY_MOST: Final = 60.0
 """s that such a question looks back at most."""
 
@@ -377,15 +381,23 @@ class MultiClient:
         try:
             # At QoS 2, so that it comes behind all messages.
             await connection.subscribe(topic, 2)
+            slack = REPLAY_SLACK
             for _ in range(REPLAY_TRIES):
                 future = self._replays[topic] = asyncio.get_running_loop().create_future()
-                question = {"seconds": min(REPLAY_MOST, max(0.001, connection.missing))}
+                asked = time.monotonic()
+                seconds = min(REPLAY_MOST, connection.look_back(slack))
+                question = {"seconds": seconds}
                 async with asyncio.timeout(REPLAY_WAIT):
                     await connection.publish(REPLAY, json.dumps(question).encode(), 0, False, topic)
                     answer = await future
-                if answer.get("complete", True):
+                # Brokers look back from when they have the question, at the latest now.
+                took = time.monotonic() - asked
+                if answer.get("complete", "error" not in answer) and not connection.is_missing(
+                    asked - seconds + took
+                ):
                     break
                 # Some broker is slow. What has been replayed does not come again.
+                slack = min(REPLAY_SLACK_MOST, max(slack, 2 * took))
                 await asyncio.sleep(REPLAY_PAUSE)
         except TimeoutError:
             self._replaying = self._replaying or False

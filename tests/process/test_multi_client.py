@@ -58,11 +58,14 @@ async def running(client: MultiClient) -> AsyncIterator[Collected]:
         found.end()
 
 
-async def until(condition: Callable[[], Any], what: str) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.01)
-    assert condition(), what
+async def until(condition: Callable[[], Any], what: str | Callable[[], str]) -> None:
+    """Wait for `condition`; `what` says what was waited for if it does not come."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not condition():
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        pytest.fail(what if isinstance(what, str) else what())
 
 
 async def traffic(brokers: list[Broker], topics: dict[str, Broker]) -> list[Client]:
@@ -201,7 +204,10 @@ async def test_nothing_is_missed_while_the_broker_of_a_client_dies(
         for name, sent in zip("ab", await asyncio.gather(*work), strict=True):
             await until(
                 lambda name=name, sent=sent: set(sent) <= set(found.payloads(f"news/{name}")),
-                "all that was acknowledged",
+                lambda name=name, sent=sent: (
+                    f"all that was acknowledged: {set(sent) - set(found.payloads(f'news/{name}'))}"
+                    f" of {len(sent)} is missing"
+                ),
             )
             got = found.payloads(f"news/{name}")
             # paho has no sooner sent a message than its publisher goes on.
