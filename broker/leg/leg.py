@@ -598,6 +598,8 @@ class Leg:
             self._note_granted(packet)
             self._note_refused(self._subscriptions.answered_there(packet), "the foreign broker")
             if self.state is State.SUBSCRIBING:
+                if self._subscriptions.asks_again():
+                    self._ping_there()
                 self._subscribe_here(now)
         elif isinstance(packet, Disconnect):
             why = f"it disconnects: {describe(packet.reason)} (reason {packet.reason:#04x})"
@@ -611,7 +613,7 @@ class Leg:
             if self.exchange is not None:
                 self.exchange.ping_answered(now)
             if self.state is State.SUBSCRIBING:
-                self._subscriptions.retained_came()
+                self._subscriptions.pinged()
                 self._subscribe_here(now)
         elif data[0] >> 4 != PacketType.UNSUBACK:
             self.lost(f"{type(packet).__name__.upper()} is not for a client", now)

@@ -28,6 +28,7 @@ class Subscriptions:
         "_asked",
         "_beacons",
         "_behind_retained",
+        "_early",
         "_granted",
         "_interest",
         "_kept_here",
@@ -59,6 +60,7 @@ class Subscriptions:
         self._asked: list[tuple[str, int]] = []
         self._granted: dict[str, int] = {}  # what the foreign one has granted: filters with QoS
         self._behind_retained = False  # what is retained there has come
+        self._early = False  # PINGRESP has come ahead of SUBACK
         self._local = LocalSubscriptions()
         self._kept_here: dict[str, int] = {}  # filters of the session here that stay
         self._wanted_here: dict[str, int] = {}  # those that it subscribes to
@@ -101,7 +103,7 @@ class Subscriptions:
                 self._granted[topic_filter] = qos
             else:
                 self._asked.append((topic_filter, qos))
-        self._behind_retained = False
+        self._behind_retained = self._early = False
         self.brings_stored = bool(self._asked) and self._version != 5
         gone = self._unsubscribe(f for f in known if f not in wanted)
         return gone + (self._subscribe(self._asked, inwards=True) if self._asked else b"")
@@ -128,9 +130,19 @@ class Subscriptions:
                 self._granted[topic_filter] = min(qos, code)
         return self._refused(packet)
 
-    def retained_came(self) -> None:
-        """Note that the foreign broker has sent what it has retained."""
-        self._behind_retained, self.brings_stored = True, False
+    def pinged(self) -> None:
+        """Note that PINGRESP has come from the foreign broker. It has sent what it has retained
+        then, unless it answers PINGREQ ahead of the SUBSCRIBE before: in that case it is to be
+        asked again, once SUBACK has come (`asks_again`)."""
+        if not self._behind_retained and self.brings_stored and self._asked:
+            self._early = True
+        else:
+            self._behind_retained, self.brings_stored = True, False
+
+    def asks_again(self) -> bool:
+        """Return whether another PINGREQ is to follow, now that SUBACK has come."""
+        early, self._early = self._early, False
+        return early
 
     @property
     def accepted_there(self) -> bool:
