@@ -1,11 +1,11 @@
 """Which of several gateways of one name is active: the one with the lowest broker id among those
-that can be reached. Each posts the names of its legs in the link-state database."""
+that can be reached and do not drain. Each posts the names of its legs in the link-state database."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.cluster.strategy.directory import STATE
+from broker.cluster.strategy.directory import DRAINING, STATE
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -39,14 +39,19 @@ class LegTurns:
 
     def rival(self, name: str) -> bytes | None:
         """Return the id of the broker that is to be active instead of this one for the leg `name`;
-        None: this one is."""
+        None: this one is. One that drains is active only if there is no other one: so the session
+        of the leg moves while its broker still runs."""
         directory, own = self._directory, self._node.config.id
-        lower = (
+        drains = self._node.drain is not None
+        others = (
             broker_id
             for broker_id, _ in directory.entries_of(LEG + name.encode())
-            if broker_id < own and directory.reaches(broker_id)
+            if (drains or broker_id < own)
+            and broker_id != own
+            and directory.reaches(broker_id)
+            and directory.entry(broker_id, DRAINING) is None
         )
-        return min(lower, default=None)
+        return min(others, default=None)
 
     def settled(self, now: float) -> bool:
         """Return whether other brokers would have been found by `now` (s)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+from broker.cluster.strategy.directory import DRAINING
 from broker.io.admin_http import leg_health
 from broker.io.leg_turns import LEG, SETTLE, LegTurns
 
@@ -16,6 +17,7 @@ class Directory:
         self.own: list[bytes] = []
         self.others: dict[bytes, list[bytes]] = {}
         self.gone: set[bytes] = set()
+        self.draining: set[bytes] = set()
 
     def post(self, key: bytes) -> None:
         self.own.append(key)
@@ -29,7 +31,9 @@ class Directory:
     def reaches(self, broker_id: bytes) -> bool:
         return broker_id not in self.gone
 
-    def entry(self, _broker_id: bytes, _key: bytes) -> bytes:
+    def entry(self, broker_id: bytes, key: bytes) -> bytes | None:
+        if key == DRAINING:
+            return b"1" if broker_id in self.draining else None
         return b"other"
 
 
@@ -37,6 +41,7 @@ def turns(directory: Directory, *, federates: bool = True) -> LegTurns:
     node = SimpleNamespace(
         config=SimpleNamespace(id=b"m", discovery_time=2.0),
         cluster=SimpleNamespace(directory=directory),
+        drain=object() if b"m" in directory.draining else None,
     )
     return LegTurns(cast(Any, node), 10.0, federates=federates)
 
@@ -54,6 +59,20 @@ def test_the_lowest_id_that_can_be_reached_is_active() -> None:
     assert found.rival("plant") is None
     found.post(set())
     assert directory.own == []
+
+
+def test_a_gateway_that_drains_gives_its_turn_to_any_other_one() -> None:
+    """Its session is fetched before it goes. Without another gateway it goes on."""
+    directory = Directory()
+    directory.others = {b"a": [LEG + b"plant"]}
+    directory.draining = {b"a"}
+    assert turns(directory).rival("plant") is None
+    directory.draining = {b"m"}
+    assert turns(directory).rival("plant") == b"a"
+    directory.others = {b"z": [LEG + b"plant"], b"m": [LEG + b"plant"]}
+    assert turns(directory).rival("plant") == b"z"
+    directory.draining = {b"m", b"z"}
+    assert turns(directory).rival("plant") is None
 
 
 def test_a_gateway_that_sees_no_other_one_may_follow_one_that_is_gone() -> None:
