@@ -67,7 +67,8 @@ class LegDriver:
         node = driver.node
         cluster = node.cluster
         federation = Federation(node.config.id, cluster.knows)
-        self.leg = Leg(settings, random.Random(), now, federation, standby=True)
+        self._rng = random.Random()
+        self.leg = Leg(settings, self._rng, now, federation, standby=True)
         self._retained = RetainedHere(driver.node, settings.session)
         self._exchange: RetainedExchange
         self._sync: SyncProtocol | None = None
@@ -101,7 +102,7 @@ class LegDriver:
     def attach(self) -> None:
         """Take what the node keeps of the leg, as its options are in force."""
         bases = self.driver.node.leg_bases
-        self._exchange = new_exchange(self.settings, bases, self._retained)
+        self._exchange = new_exchange(self.settings, bases, self._retained, self._rng)
         self.leg.exchange = self._exchange
 
     def take_turn(self, *, heir: bool) -> None:
@@ -400,10 +401,10 @@ class LegDriver:
 
 
 def new_exchange(
-    settings: LegSettings, bases: RetainedBases, here: RetainedHere
+    settings: LegSettings, bases: RetainedBases, here: RetainedHere, rng: random.Random
 ) -> RetainedExchange:
     """Return the exchange of retained messages of a leg. `settings`: of the leg; `bases`: of this
-    broker; `here`: what this broker has retained."""
+    broker; `here`: what this broker has retained; `rng`: for its times."""
     found = ExchangeSettings(
         settings.name,
         settings.address,
@@ -416,4 +417,4 @@ def new_exchange(
         settings.maximum_packet_size,
     )
     mapping = RetainedRules(settings.rules, settings.retain).mapping
-    return RetainedExchange(found, bases.of(settings.session, mapping), here, random.Random())
+    return RetainedExchange(found, bases.of(settings.session, mapping), here, rng)

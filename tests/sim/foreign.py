@@ -249,6 +249,7 @@ class SimLeg(LegDriver):
         url = BrokerUrl(*foreign.address, False, None)
         driver = cast(Driver, Loop(host, self.node))
         super().__init__(driver, settings, LegModel(url, ()), None)
+        self._rng = random.Random(f"{world.seed} {settings.name} {self.node.config.boot}")
         config, knows = self.node.config, self.node.cluster.knows
         self.leg = Leg(
             settings,

@@ -17,6 +17,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import Any
 
+from broker.cluster.drain import DrainOptions
 from broker.io.leg_turns import LegTurns
 from broker.io.legs import LOOK
 from broker.leg.leg_states import State
@@ -232,6 +233,8 @@ class Standby(Legs):
     """Two gateways of one name for each foreign broker."""
 
     pairs: list[Pair]
+    only_drain = False
+    """Whether a drain is all that happens: then nothing comes twice at QoS 2."""
 
     def build(self) -> None:
         """Hosts, foreign brokers, legs and clients."""
@@ -307,9 +310,30 @@ class Standby(Legs):
         rng, world = self.rng, self.world
         calm = (self._kill_gateway, self._kill_gateway, self._cut_leg, self._restart, self._leave)
         wild = (*calm, self._kill, self._pause, self._split, self._stall)
-        for _ in range(rng.choice((1, 3, 6))):
+        drawn = random.Random(f"{self.seed} drain")
+        if drawn.random() < 0.4:
+            at, lasts = drawn.uniform(0.5, self.length), drawn.choice((0.5, 8.0))
+            world.after(at, self._drain, lasts, drawn.getrandbits(32))
+            self.only_drain = drawn.random() < 0.5
+        for _ in range(0 if self.only_drain else rng.choice((1, 3, 6))):
             at, lasts = rng.uniform(0.5, self.length), rng.choice((0.05, 3.0, 8.0))
             world.after(at, rng.choice(calm if self.calm else wild), lasts, rng.getrandbits(32))
+
+    def _drain(self, lasts: float, choice: int) -> None:
+        """The active gateway of a foreign broker drains, ends, and comes back after a while."""
+        host = self._gateway(choice % len(self.foreign))
+        if host.alive and not host.paused and host.running.drain is None:
+            if not self.only_drain:
+                self.killed[host].append(self.world.now)
+            host.drain(DrainOptions())
+            self._come_back(host, lasts)
+
+    def _come_back(self, host: Host, lasts: float) -> None:
+        """Start a broker some time after its drain has ended."""
+        if host.alive:
+            self.world.after(0.1, self._come_back, host, lasts)
+        else:
+            self.world.after(lasts, host.start)
 
     def _check_retained(self) -> None:
         """Look at it only if one gateway was active all the time: the other one does not know what
@@ -330,7 +354,8 @@ class Standby(Legs):
         that was killed may have a session here to which the messages went that the other one had
         brought in: these go back where they came from."""
         sites = {self._site(sent.client), self._site(client)} - {-1}
-        if any(sent.at <= at + REPAIR for n in sites for at in self.pairs[n].changes):
+        changes = [at for n in sites for at in self.pairs[n].changes]
+        if (repeats or not self.only_drain) and any(sent.at <= at + REPAIR for at in changes):
             return True
         return super()._again_excused(client, sent, legs, repeats=repeats)
 

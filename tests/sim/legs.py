@@ -23,6 +23,7 @@ from tests.sim.clients import Got, Interest, Ledger, Sent, matches
 from tests.sim.disk import Disk, Stayer
 from tests.sim.foreign import BRIDGE_BIT, Foreign, ForeignWorld, SimLeg
 from tests.sim.schedule import Result, quiet, result_of
+from tests.sim.walker import Roamer
 from tests.sim.world import Host
 
 TOPICS = ("a", "a/b", "a/c", "x/y", "x/z")
@@ -77,7 +78,7 @@ class Way:
         return 1 if self.rules == RULES[4] else 2
 
 
-class LegClient(Stayer):
+class LegClient(Stayer, Roamer):
     """A client that hears messages by their names at its own broker."""
 
     legs: Legs

@@ -21,7 +21,7 @@ from broker.leg.session_pair import LocalSession, SessionPair
 from broker.leg.subscriptions import Subscriptions
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Subscribe, SubscriptionRequest
-from tests.sim.leg_rings import run_rings, run_standby
+from tests.sim.leg_rings import run_any, run_rings, run_standby
 from tests.sim.legs import run_legs
 from tests.sim.mutants import Mutant
 from tests.sim.schedule import Result
@@ -170,6 +170,17 @@ def test_rings_end_and_chains_carry_each_message_once(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + max(3, SEEDS // 5)))
 def test_gateways_of_one_name_lose_nothing(seed: int) -> None:
     assert run_standby(seed).violations == []
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        61107,  # a foreign broker that was busy answered PINGREQ ahead of the SUBSCRIBE before it
+        61163,  # a gateway drained, and its session stayed with it
+    ],
+)
+def test_what_once_went_wrong_is_right(seed: int) -> None:
+    assert run_any(seed).violations == []
 
 
 def believes_no_mark(patch: Mutant) -> None:

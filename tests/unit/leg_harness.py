@@ -60,7 +60,9 @@ class Joined:
         self.settings = settings(*lines, **more)
         self.leg = Leg(self.settings, random.Random(1), self.here.now, standby=standby)
         self.retained = RetainedHere(self.here.node, self.settings.session)
-        self.exchange = new_exchange(self.settings, self.here.node.leg_bases, self.retained)
+        self.exchange = new_exchange(
+            self.settings, self.here.node.leg_bases, self.retained, random.Random(1)
+        )
         self.leg.exchange = self.exchange
         self.ends: dict[str, FakeClient] = {}
         self.log: list[str] = []
