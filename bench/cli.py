@@ -103,6 +103,11 @@ def _tool(module: str, words: list[str]) -> int:
 _count = partial(checked.count, most=None)
 
 
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line, for `mqttree completion`."""
+    return _parser(reporting=False)
+
+
 def _parser(reporting: bool) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mqttree bench", description="Measure brokers.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -247,9 +247,8 @@ def _in_use(port: int) -> str | None:
     return None
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out the command line; 0: ended by a signal, 1: no broker is left, 2: bad input or a
-    port in use."""
+def make_parser() -> Parser:
+    """Describe the command line."""
     parser = Parser(
         prog=PROGRAM,
         description="Run several brokers on this machine and draw their tree.",
@@ -263,8 +262,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="port of the first broker; the others follow (1883)",
     )
     parser.add_argument("--cluster", default="demo", metavar="NAME", help="cluster name (demo)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Carry out the command line; 0: ended by a signal, 1: no broker is left, 2: bad input or a
+    port in use."""
     try:
-        arguments = parser.parse_args(argv)
+        arguments = make_parser().parse_args(argv)
     except SystemExit as leave:  # argparse has said why
         return leave.code if isinstance(leave.code, int) else 2
     if not 1 <= arguments.brokers <= MAX_BROKERS:

@@ -1,8 +1,8 @@
-"""`mqttree run | status | drain | passwd | live | federate | bench`: the command line, and what all
-commands share.
+"""`mqttree run | status | drain | passwd | live | federate | bench` and the commands of
+`operator_commands`: the command line.
 
-Exit codes: 0 all went well; 1 `status` or `drain` got no answer; 2 bad input of any kind, said in
-one line; 130 interrupted.
+Exit codes: 0 all went well; 1 no broker answered; 2 bad input of any kind, said in one line; 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -12,16 +12,27 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from broker import CORE
 from broker.base.version import VERSION
 from broker.cli.command_line import DEFAULT_ADMIN, Parser, complain
 from broker.config.routing_modes import ROUTINGS
 
-if TYPE_CHECKING:
-    from broker.base.address import Address
-    from broker.cli.status import Credentials
+OWN = frozenset(
+    (
+        "run",
+        "federate",
+        "status",
+        "clients",
+        "topics",
+        "links",
+        "top",
+        "completion",
+        "drain",
+        "passwd",
+    )
+)
+"""Commands whose parsers are here."""
 
 COMMANDS = "mqttree.commands"
 """The group of entry points whose functions take the rest of the command line and return an exit
@@ -66,16 +77,12 @@ def _main(words: list[str]) -> int:
         from broker.cli import federate
 
         return federate.main(words[1:])
-    if (
-        words
-        and words[0] not in ("run", "federate", "status", "drain", "passwd")
-        and not words[0].startswith("-")
-    ):
+    if words and words[0] not in OWN and not words[0].startswith("-"):
         command = _command(words[0])
         if command is not None:
             return int(command(words[1:]) or 0)
     try:
-        parser = _parser()
+        parser = make_parser(words)
         arguments, unknown = parser.parse_known_args(words)
         if unknown:
             parser.prog += f" {arguments.command}"
@@ -85,16 +92,29 @@ def _main(words: list[str]) -> int:
     from broker.config.yaml_file import ConfigError
 
     try:
-        if arguments.command in ("run", "federate"):
-            return _run(arguments)
-        if arguments.command == "passwd":
-            from broker.cli import passwd
-
-            return passwd.run(arguments)
-        return _drain(arguments) if arguments.command == "drain" else _status(arguments)
+        return _carry_out(arguments)
     except ConfigError as error:
         complain(str(error))
         return 2
+
+
+def _carry_out(arguments: argparse.Namespace) -> int:
+    """Carry out a command whose parser is here. Raises ConfigError."""
+    match arguments.command:
+        case "run" | "federate":
+            return _run(arguments)
+        case "passwd":
+            from broker.cli import passwd
+
+            return passwd.run(arguments)
+        case "drain":
+            return _drain(arguments)
+        case "status":
+            return _status(arguments)
+        case "completion":
+            return _complete(arguments)
+        case _:
+            return _operate(arguments)
 
 
 def _asks_for_protocol(words: list[str]) -> bool:
@@ -140,60 +160,12 @@ def _command(name: str) -> Callable[[list[str]], int | None] | None:
     return None
 
 
-def _admin(arguments: argparse.Namespace) -> Address:
-    """Return the admin address from the flag, the environment or the default. Raises
-    ConfigError."""
-    from broker.config.options import OPTIONS
-    from broker.config.yaml_file import ConfigError
-
-    where, value = "", DEFAULT_ADMIN
-    if arguments.admin is not None:
-        where, value = "--admin: ", arguments.admin
-    elif os.environ.get("MQTTREE_ADMIN"):
-        where, value = "MQTTREE_ADMIN: ", os.environ["MQTTREE_ADMIN"]
-    try:
-        found: Address = OPTIONS["admin"].read(value)
-    except ValueError as error:
-        raise ConfigError(f"{where}{error}") from None
-    return found
-
-
-def _credentials(arguments: argparse.Namespace) -> Credentials:
-    """Return what opens the admin port, from flags and the environment. Raises ConfigError."""
-    from pathlib import Path
-
-    from broker.cli.status import NONE, Credentials
-    from broker.config.yaml_file import ConfigError
-
-    where, file = "--admin-token-file", arguments.admin_token_file
-    if file is None:
-        where, file = "MQTTREE_ADMIN_TOKEN_FILE", os.environ.get("MQTTREE_ADMIN_TOKEN_FILE")
-    if not file and arguments.admin_cafile is None:
-        return NONE
-    token, context = "", None
-    try:
-        if file:
-            from broker.io.admin_access import read_token
-
-            token = read_token(Path(file)).decode()
-        if arguments.admin_cafile is not None:
-            from broker.io.tls import client_context
-
-            where = "--admin-cafile, --admin-cert"
-            context = client_context(Path(arguments.admin_cafile))
-            if arguments.admin_cert is not None:
-                context.load_cert_chain(arguments.admin_cert, arguments.admin_key)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{where}: {reason}") from None
-    return Credentials(token, context)
-
-
 def _drain(arguments: argparse.Namespace) -> int:
+    from broker.cli.admin_client import admin_port
     from broker.cli.drain import drain
     from broker.cli.status import StatusError
 
-    admin, credentials = _admin(arguments), _credentials(arguments)
+    admin, credentials = admin_port(arguments)
     values = {
         name: value
         for name in ("rate", "to", "within")
@@ -209,10 +181,37 @@ def _drain(arguments: argparse.Namespace) -> int:
         return 1
 
 
+def _operate(arguments: argparse.Namespace) -> int:
+    from broker.cli import operator_commands
+    from broker.cli.status import StatusError
+
+    try:
+        return operator_commands.run(arguments)
+    except StatusError as error:
+        complain(str(error))
+        return 1
+
+
+def _complete(arguments: argparse.Namespace) -> int:
+    from broker.cli import live
+    from broker.cli.completion import PROGRAM, read, script
+
+    own = {"live": live.make_parser()}
+    command = _command("bench")
+    made = getattr(sys.modules.get(getattr(command, "__module__", "")), "parser", None)
+    if made is not None:
+        own["bench"] = made()
+    commands = list(read(make_parser(), (PROGRAM,), "", own))
+    if sys.stdout is not None:
+        sys.stdout.write(script(arguments.shell, commands))
+    return 0
+
+
 def _status(arguments: argparse.Namespace) -> int:
+    from broker.cli.admin_client import admin_port
     from broker.cli.status import StatusError, fetch, render
 
-    admin, credentials = _admin(arguments), _credentials(arguments)
+    admin, credentials = admin_port(arguments)
     try:
         state = fetch(admin, credentials=credentials)
     except StatusError as error:
@@ -237,9 +236,10 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _parser() -> Parser:
+def make_parser(words: Sequence[str] = ()) -> Parser:
     """Describe the command line. Values stay texts: `options.read_settings` checks them, like those
-    of the file and the environment."""
+    of the file and the environment. `words`: that are read; only the parser for them needs be
+    whole."""
     parser = Parser(
         prog="mqttree",
         description="An MQTT broker whose instances find each other and act as one broker.",
@@ -257,6 +257,15 @@ def _parser() -> Parser:
         "that, in the `federation:` section of the configuration file.",
     )
     _add_run(run)
+    # A broker starts without the others.
+    if words[:1] != ["run"]:
+        _add_others(commands)
+    return parser
+
+
+def _add_others(commands: argparse._SubParsersAction[Parser]) -> None:
+    from broker.cli.operator_commands import add_commands
+
     federate = commands.add_parser(
         "federate",
         help="make a foreign broker part of a federation",
@@ -268,6 +277,7 @@ def _parser() -> Parser:
         "status", help="show the federation as a broker sees it", allow_abbrev=False
     )
     _add_status(status)
+    _add_run(add_commands(commands))
     drain = commands.add_parser(
         "drain",
         help="send a broker's clients to other brokers, then stop it",
@@ -284,7 +294,6 @@ def _parser() -> Parser:
     commands.add_parser(
         "bench", help="scenarios, comparison, reports (mqttree bench --help)", add_help=False
     )
-    return parser
 
 
 def _add_run(run: Parser) -> None:
@@ -460,28 +469,17 @@ def _add_federate(federate: Parser) -> None:
     )
 
 
-def _add_admin(parser: Parser) -> None:
-    """Add what says where an admin port is, and what opens it."""
-    parser.add_argument(
-        "--admin", metavar="HOST:PORT", help=f"the broker's admin address ({DEFAULT_ADMIN})"
-    )
-    parser.add_argument(
-        "--admin-token-file", metavar="FILE", help="file of the token that it asks for"
-    )
-    parser.add_argument(
-        "--admin-cafile", metavar="FILE", help="authority of its certificate, if it has TLS"
-    )
-    parser.add_argument("--admin-cert", metavar="FILE", help="certificate to show there")
-    parser.add_argument("--admin-key", metavar="FILE", help="key of that certificate")
-
-
 def _add_status(status: Parser) -> None:
-    _add_admin(status)
+    from broker.cli.operator_commands import add_admin
+
+    add_admin(status)
     status.add_argument("--json", action="store_true", help="print /api/federation as JSON")
 
 
 def _add_drain(drain: Parser) -> None:
-    _add_admin(drain)
+    from broker.cli.operator_commands import add_admin
+
+    add_admin(drain)
     drain.add_argument(
         "--rate",
         metavar="CLIENTS_PER_S",

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from broker.io.admin_access import AdminAccess
     from broker.io.broker_service import BrokerService
     from broker.io.legs import Legs
+    from broker.io.service_manager import ServiceManager
 
 SHUTDOWN_TIMEOUT = 10.0
 """s for a shutdown; docker stop and systemd kill after ten or more."""
@@ -131,6 +132,7 @@ class _Run:
         driver.collect_at = 0.0
         self.report.announce(where)
         self.report.warn()
+        manager = self._service_manager()
         code = 0
         if self.forgets:
             code = await self._forget()
@@ -141,6 +143,8 @@ class _Run:
         if self._legs is not None:
             self._legs.stop()
         log.info("stopping")
+        if manager is not None:
+            manager.stopping()
         await admin.close()
         try:
             await asyncio.wait_for(broker.shutdown(), SHUTDOWN_TIMEOUT)
@@ -149,7 +153,19 @@ class _Run:
         # An error of a plugin: the broker ends all the same.
         except Exception as error:
             log.warning("while stopping: %s", " ".join(str(error).split()) or type(error).__name__)
+        if manager is not None:
+            manager.close()
         return code
+
+    def _service_manager(self) -> ServiceManager | None:
+        """Tell systemd that the broker serves, if it was started by it."""
+        if "NOTIFY_SOCKET" not in os.environ:
+            return None
+        from broker.io.service_manager import ServiceManager
+
+        manager = ServiceManager(os.environ, asyncio.get_running_loop())
+        manager.ready("serves clients and other brokers")
+        return manager
 
     async def _forget(self) -> int:
         """End the sessions of all legs, there and here; return the exit code."""

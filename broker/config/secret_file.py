@@ -24,7 +24,7 @@ def read_secret(path: Path, least: int, what: str) -> bytes:
             raw = stream.read(MAX_SECRET + 1)
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror or error}") from None
-    if status.st_mode & 0o077:
+    if too_open(status.st_mode, status.st_uid, os.geteuid()):
         mode = f"{status.st_mode & 0o777:04o}"
         raise ValueError(
             f"{path} holds a secret that others may read or change (mode {mode}): chmod 600 {path}"
@@ -41,3 +41,13 @@ def read_secret(path: Path, least: int, what: str) -> bytes:
     if len(raw) > MAX_SECRET:
         raise ValueError(f"{path} is longer than {MAX_SECRET} bytes")
     return secret
+
+
+def too_open(mode: int, owner: int, user: int) -> bool:
+    """Return whether a file's `mode` lets others than its reader see or change a secret. `owner`,
+    `user`: numbers of the file's owner and of who reads it.
+
+    A file of root may be readable by its group, as in PostgreSQL: whoever is not root could not
+    read it otherwise. So container platforms mount secrets (Kubernetes with fsGroup: 0440).
+    """
+    return bool(mode & (0o037 if owner == 0 and user != 0 else 0o077))

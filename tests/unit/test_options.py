@@ -15,6 +15,7 @@ from broker.base.limits import DEFAULTS
 from broker.base.link_keys import cluster_key
 from broker.compat.config import describe_listeners, exposed, link_bind, read_config
 from broker.config.options import FederationSettings, RunSettings, read_settings, split_bind
+from broker.config.secret_file import too_open
 from broker.config.yaml_file import ConfigError, ConfigFile
 
 
@@ -475,6 +476,26 @@ def test_a_secret_that_others_can_read_or_change_is_refused(tmp_path: Path, mode
     for fine in (0o600, 0o400):
         path.chmod(fine)
         assert told(tmp_path, secret_file=str(path)).secret == b"s" * 32
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "user", "open_"),
+    [
+        (0o600, 10, 10, False),
+        (0o400, 0, 0, False),
+        (0o440, 0, 10, False),
+        (0o640, 0, 10, False),
+        (0o640, 0, 0, True),
+        (0o640, 10, 10, True),
+        (0o660, 0, 10, True),
+        (0o644, 0, 10, True),
+        (0o650, 0, 10, True),
+    ],
+)
+def test_a_secret_of_root_may_be_readable_by_its_group(
+    mode: int, owner: int, user: int, open_: bool
+) -> None:
+    assert too_open(mode, owner, user) == open_
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

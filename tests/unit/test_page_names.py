@@ -12,7 +12,7 @@ from amqtt.contexts import BrokerConfig, ListenerConfig
 
 from bench.placement.command import _parser as placement_parser
 from bench.trace import schema
-from broker.cli.main import _parser
+from broker.cli.main import make_parser
 from broker.cluster.state_view import federation_state
 from broker.config import listener_options, mqtt_options
 from broker.config.options import ACCESS, OPTIONS, TlsSettings
@@ -48,7 +48,7 @@ def flags(parser: ArgumentParser) -> set[str]:
 @pytest.mark.parametrize("page", USERS)
 def test_flags_on_pages_exist(page: str) -> None:
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", read(page)))
-    known = flags(_parser()) | flags(placement_parser())
+    known = flags(make_parser()) | flags(placement_parser())
     assert named - known - LIVE - NOT_OURS == set()
 
 

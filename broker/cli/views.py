@@ -1,0 +1,142 @@
+"""`mqttree clients | topics | links`: what `/api/v1` of a broker says, as tables or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from broker.cli.admin_client import AdminPort, admin_port
+from broker.cli.status import StatusError
+from broker.cli.table import table
+
+Answer = dict[str, Any]
+"""What a request of `/api/v1` returned."""
+
+
+def clients(arguments: argparse.Namespace) -> int:
+    """Show clients; return the exit code. Raises ConfigError and StatusError."""
+    port = admin_port(arguments)
+    names = _names(port)
+    query = {"search": arguments.text, "state": arguments.state}
+    if arguments.broker is not None:
+        query["broker"] = broker_named(names, arguments.broker)
+    found = port.rows("/clients", "clients", query, arguments.limit)
+    if arguments.json:
+        return _print_json(found)
+    rows = [_client(row, names) for row in found["clients"]]
+    return _print_table(CLIENT_HEAD, rows, _more(found, "clients"))
+
+
+CLIENT_HEAD = (
+    "CLIENT",
+    "BROKER",
+    "STATE",
+    "USER",
+    "ADDRESS",
+    "MQTT",
+    "FILTERS",
+    "QUEUED",
+    "IN FLIGHT",
+    "DROPPED",
+)
+
+
+def _client(row: Answer, names: Mapping[str, str]) -> list[object]:
+    # Of clients of other brokers, this one knows that they have a session there.
+    state = {True: "connected", False: "away", None: None}[row["connected"]]
+    about = [row[key] for key in ("user", "address", "mqtt")]
+    sizes = [row[key] for key in ("subscriptions", "queued", "in_flight", "dropped")]
+    return [row["id"], names.get(row["broker"], row["broker"]), state, *about, *sizes]
+
+
+def topics(arguments: argparse.Namespace) -> int:
+    """Show the topics that are published to most, or retained messages; return the exit code.
+    Raises ConfigError and StatusError."""
+    port = admin_port(arguments)
+    if arguments.retained:
+        query = {"filter": arguments.filter, "search": arguments.text}
+        found = port.rows("/retained", "retained", query, arguments.limit)
+        if arguments.json:
+            return _print_json(found)
+        rows = [
+            [row["topic"], row["qos"], row["bytes"], row["expires_s"]] for row in found["retained"]
+        ]
+        more = _more(found, "retained")
+        return _print_table(("TOPIC", "QOS", "BYTES", "EXPIRES IN S"), rows, more)
+    # There are no more rows with a rate than one page has.
+    found = port.get("/topics", {"search": arguments.text, "limit": min(arguments.limit, 1000)})
+    if arguments.json:
+        return _print_json(found)
+    rows = [[row["topic"], row["per_s"], row["receivers"]] for row in found["topics"]]
+    more = found["total"] - len(rows) + found["others"]
+    return _print_table(("TOPIC", "MESSAGES/S", "RECEIVERS"), rows, more)
+
+
+def links(arguments: argparse.Namespace) -> int:
+    """Show the links of the federation; return the exit code. Raises ConfigError and
+    StatusError."""
+    port = admin_port(arguments)
+    if arguments.json:
+        return _print_json(port.get("/links"))
+    found = port.get("/topology")
+    names = {broker["id"]: str(broker["name"] or broker["id"]) for broker in found["brokers"]}
+    rows = [_link(row, names) for row in found["links"]]
+    head = ("BROKER", "BROKER", "STATE", "TREE", "COST IN MS", "RTT IN MS", "ROLE", "CARRIES")
+    return _print_table(head, rows, 0)
+
+
+def _link(row: Answer, names: Mapping[str, str]) -> list[object]:
+    ends = [names.get(row[end], row[end]) for end in ("a", "b")]
+    state = "up" if row["up"] else "down"
+    return [
+        *ends,
+        state,
+        row["tree"],
+        *[row[key] for key in ("cost_ms", "rtt_ms", "role", "carries")],
+    ]
+
+
+def _names(port: AdminPort) -> dict[str, str]:
+    """Return the name of each broker, by its id."""
+    found = port.get("/brokers")["brokers"]
+    return {broker["id"]: str(broker["name"] or broker["id"]) for broker in found}
+
+
+def broker_named(names: Mapping[str, str], text: str) -> str:
+    """Return the id of the broker with this name or id; `names`: of all brokers, by their ids.
+    Raises StatusError if there is none, or more than one."""
+    found = [broker for broker, name in names.items() if text in (name, broker)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise StatusError(f"{len(found)} brokers have the name {text!r}; say which by its id")
+    raise StatusError(f"no broker has the name or id {text!r}")
+
+
+def _more(found: Answer, name: str) -> int:
+    return int(found["total"]) - len(found[name])
+
+
+def _print_json(found: Answer) -> int:
+    _write(json.dumps(found, indent=2))
+    return 0
+
+
+def _print_table(head: tuple[str, ...], rows: list[list[object]], more: int) -> int:
+    lines = table(head, rows)
+    if more > 0:
+        lines += ["", f"and {more:,} more (--limit)"]
+    _write("\n".join(lines))
+    return 0
+
+
+def _write(text: str) -> None:
+    if sys.stdout is None:
+        return
+    if hasattr(sys.stdout, "reconfigure"):
+        # A terminal that has no such letters gets escapes.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    sys.stdout.write(text + "\n")

@@ -1,0 +1,253 @@
+"""`mqttree clients | topics | links | top` against real brokers with real clients."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.lab.ports import free_ports
+from tests.kit.brokers import Broker, Cluster
+from tests.kit.clients import Client
+from tests.kit.waiting import PATIENCE, until
+
+CLI = [sys.executable, "-m", "broker.cli"]
+NASTY = "\u202ered\u009b31m"
+"""Turns the direction of writing, and begins a command of terminals."""
+
+
+def surroundings(**extra: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MQTTREE_")}
+    return kept | {"PYTHONIOENCODING": "utf-8"} | extra
+
+
+def mqttree(*words: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*CLI, *words],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE,
+        env=surroundings(**extra),
+        check=False,
+    )
+
+
+def at(broker: Broker) -> list[str]:
+    return ["--admin", f"127.0.0.1:{broker.admin}"]
+
+
+def shown(broker: Broker, *words: str) -> list[str]:
+    found = mqttree(*words, *at(broker))
+    assert (found.returncode, found.stderr) == (0, ""), found
+    return found.stdout.splitlines()
+
+
+def as_json(broker: Broker, *words: str) -> Any:
+    return json.loads("\n".join(shown(broker, *words, "--json")))
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
+    """Three brokers; the first has two clients and retained messages, the second has a client."""
+    with Cluster(tmp_path_factory.mktemp("operators"), "--routing", "topic") as cluster:
+        for _ in range(3):
+            cluster.add()
+        cluster.settle()
+        one, two = cluster.brokers[:2]
+        clients = [
+            Client(one.port, client_id="c1", expiry=100),
+            Client(one.port, client_id=NASTY, expiry=100),
+            Client(two.port, client_id="c2", expiry=100),
+        ]
+        clients[0].subscribe("a/+/#", 1)
+        for number in range(5):
+            clients[0].publish(f"r/{number}", b"kept", 1, retain=True)
+        until(lambda: as_json(one, "clients")["total"] == 3, "all clients")
+        yield cluster.brokers
+        for client in clients:
+            client.close()
+
+
+def test_clients_of_all_brokers_are_shown_and_found(three: list[Broker]) -> None:
+    lines = shown(three[0], "clients")
+    assert lines[0].split()[:3] == ["CLIENT", "BROKER", "STATE"]
+    assert [line.split()[:3] for line in lines if line.startswith("c1")] == [
+        ["c1", "b0", "connected"]
+    ]
+    assert [line.split() for line in lines if line.startswith("c2")] == [["c2", "b1"]]
+    assert [row["id"] for row in as_json(three[0], "clients", "c1")["clients"]] == ["c1"]
+    assert [row["id"] for row in as_json(three[0], "clients", "--broker", "b1")["clients"]] == [
+        "c2"
+    ]
+    assert shown(three[0], "clients", "--limit", "1")[-1] == "and 2 more (--limit)"
+
+
+def test_client_identifiers_do_not_command_the_terminal(three: list[Broker]) -> None:
+    text = "\n".join(shown(three[0], "clients"))
+    assert "\\u202ered\\x9b31m" in text
+    assert all(line.isprintable() for line in text.splitlines())
+    assert any(row["id"] == NASTY for row in as_json(three[0], "clients")["clients"])
+    # Where the terminal has no such letters at all.
+    found = mqttree("clients", *at(three[0]), PYTHONIOENCODING="ascii")
+    assert found.returncode == 0
+
+
+def test_topics_are_shown_with_their_rates_or_retained(three: list[Broker]) -> None:
+    found = until(
+        lambda: [
+            row for row in as_json(three[0], "topics")["topics"] if row["topic"].startswith("r/")
+        ],
+        "topics that are published to",
+    )
+    assert found[0]["per_s"] > 0
+    assert shown(three[0], "topics")[0].split() == ["TOPIC", "MESSAGES/S", "RECEIVERS"]
+    lines = shown(three[2], "topics", "--retained", "--filter", "r/+", "--limit", "2")
+    assert [line.split()[0] for line in lines[1:3]] == ["r/0", "r/1"]
+    assert lines[-1] == "and 3 more (--limit)"
+    assert as_json(three[2], "topics", "--retained", "r/4")["retained"][0]["bytes"] == 4
+
+
+def test_links_are_shown_with_the_names_of_their_ends(three: list[Broker]) -> None:
+    lines = shown(three[0], "links")
+    assert len(lines) == 4
+    assert {tuple(sorted(line.split()[:2])) for line in lines[1:]} == {
+        ("b0", "b1"),
+        ("b0", "b2"),
+        ("b1", "b2"),
+    }
+    assert len(as_json(three[0], "links")["links"]) == 3
+
+
+def test_top_prints_pictures_or_json_without_a_terminal(three: list[Broker]) -> None:
+    found = mqttree("top", "--count", "2", "--interval", "0.1", *at(three[0]))
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.count("BROKER") == 2
+    assert "\x1b" not in found.stdout
+    lines = shown(three[0], "top", "--json", "--count", "2", "--interval", "0.1")
+    looks = [json.loads(line) for line in lines]
+    assert [len(each["topology"]["brokers"]) for each in looks] == [3, 3]
+
+
+@contextlib.contextmanager
+def on_terminal(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A command on a terminal, and the other end of that."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*CLI, *words],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=surroundings(TERM="xterm", COLUMNS="100", LINES="30"),
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        yield process, ours
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(PATIENCE)
+        os.close(ours)
+
+
+def read_until(ours: int, wanted: bytes, seen: bytes = b"") -> bytes:
+    """What a terminal got, up to some bytes that it has to get."""
+
+    def came() -> bool:
+        nonlocal seen
+        if select.select([ours], [], [], 0.1)[0]:
+            with contextlib.suppress(OSError):
+                seen += os.read(ours, 65536)
+        return wanted in seen
+
+    until(came, f"{wanted!r} on the terminal")
+    return seen
+
+
+def test_top_is_live_and_gives_the_terminal_back(three: list[Broker]) -> None:
+    with on_terminal("top", "--interval", "0.2", *at(three[0])) as (process, ours):
+        assert b"\x1b[?1049h" in read_until(ours, b"sorted by name")
+        os.write(ours, b"s")
+        read_until(ours, b"sorted by clients")
+        os.write(ours, b"q")
+        read_until(ours, b"\x1b[?25h\x1b[?1049l")
+        assert process.wait(PATIENCE) == 0
+
+
+def test_top_gives_the_terminal_back_when_it_is_terminated(three: list[Broker]) -> None:
+    with on_terminal("top", *at(three[0])) as (process, ours):
+        read_until(ours, b"sorted by name")
+        process.send_signal(signal.SIGTERM)
+        read_until(ours, b"\x1b[?25h\x1b[?1049l")
+        assert process.wait(PATIENCE) == 130
+
+
+def test_top_shows_what_is_old_while_its_broker_hangs(three: list[Broker]) -> None:
+    with on_terminal("top", "--interval", "0.2", *at(three[2])) as (process, ours):
+        read_until(ours, b"sorted by name")
+        three[2].pause()
+        try:
+            read_until(ours, b"old: no broker answers")
+        finally:
+            three[2].resume()
+        assert process.poll() is None
+
+
+@pytest.mark.parametrize("command", ["clients", "topics", "links", "top"])
+def test_without_an_answer_one_line_says_so(command: str) -> None:
+    (port,) = free_ports(1)
+    found = mqttree(command, "--admin", f"127.0.0.1:{port}")
+    assert found.returncode == 1
+    assert found.stdout == ""
+    assert found.stderr.startswith(f"mqttree: no broker answers at 127.0.0.1:{port}: ")
+    assert found.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["clients", "--limit", "0"], "argument --limit: '0' is not a number from 1"),
+        (["clients", "--state", "off"], "argument --state: invalid choice: 'off'"),
+        (["top", "--interval", "0"], "argument --interval: '0' is not a number of seconds"),
+        (["links", "more"], "unrecognized arguments: more"),
+        (["clients", "--admin", "x y"], "--admin: "),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(words: list[str], line: str) -> None:
+    found = mqttree(*words)
+    assert found.returncode == 2
+    assert found.stderr.startswith(f"mqttree: {line}"), found.stderr
+    assert found.stderr.count("\n") == 1
+
+
+def test_a_broker_that_does_not_exist_is_one_line(three: list[Broker]) -> None:
+    found = mqttree("clients", "--broker", "nowhere", *at(three[0]))
+    assert (found.returncode, found.stderr) == (
+        1,
+        "mqttree: no broker has the name or id 'nowhere'\n",
+    )
+
+
+def test_these_commands_show_the_token_that_the_port_wants(tmp_path: Path) -> None:
+    with Cluster(tmp_path, "--discovery", "off") as cluster:
+        token = tmp_path / "token"
+        broker = cluster.add("--admin-token-file", str(token), start=False)
+        broker.start()
+        until(token.exists, "the token file")
+        until(
+            lambda: mqttree("links", *at(broker), "--admin-token-file", str(token)).returncode == 0,
+            "an answer with the token",
+        )
+        found = mqttree("links", *at(broker))
+        assert found.returncode == 1
+        assert "wants a token (--admin-token-file)" in found.stderr
