@@ -7,7 +7,8 @@ WORKDIR /src
 ARG COMPILE=1
 RUN [ "$COMPILE" = 0 ] || command -v gcc >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
         apt-get install -y -qq --no-install-recommends gcc libc6-dev python3-dev; }
-RUN python3 -m venv /opt/mqttree && python3 -m venv /opt/build
+# The environment that goes into the image has no pip: that of the other one installs into it.
+RUN python3 -m venv --without-pip /opt/mqttree && python3 -m venv /opt/build
 COPY pyproject.toml setup.py constraints.txt README.md LICENSE ./
 COPY stp stp
 COPY discovery discovery
@@ -21,14 +22,18 @@ COPY bench bench
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf,required=false \
     MQTTREE_COMPILE=$COMPILE PIP_CONSTRAINT=constraints.txt /opt/build/bin/pip wheel --no-cache-dir \
         --disable-pip-version-check --no-deps --wheel-dir /wheels . \
-    && /opt/mqttree/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt /wheels/*.whl
+    && /opt/build/bin/pip --python /opt/mqttree/bin/python install --no-cache-dir --disable-pip-version-check \
+        -c constraints.txt /wheels/*.whl
 
 FROM ${BASE}
 COPY --from=build /opt/mqttree /opt/mqttree
 ENV PATH=/opt/mqttree/bin:$PATH PYTHONUNBUFFERED=1
-RUN useradd --system --no-create-home --home-dir /var/lib/mqttree --shell /usr/sbin/nologin mqttree \
-    && install -d -o mqttree -g mqttree -m 750 /var/lib/mqttree
-USER mqttree
+# The second folder is for a volume with the cluster's secret (compose.yaml).
+RUN groupadd --gid 10001 mqttree \
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/mqttree --shell /usr/sbin/nologin mqttree \
+    && install -d -o mqttree -g mqttree -m 700 /var/lib/mqttree /var/lib/mqttree-secret
+# As a number, so that Kubernetes sees that it is not root. Nothing is written but below /var/lib/mqttree.
+USER 10001:10001
 WORKDIR /var/lib/mqttree
 VOLUME /var/lib/mqttree
 # The admin port can be reached from outside the container: it asks for the token in this file, made at the first start.
