@@ -132,6 +132,10 @@ class Graph:
                     tree.next[broker] = step
         return tree
 
+    def parents(self, origin: bytes) -> dict[bytes, bytes]:
+        """Return the broker before each one on the shortest paths from an origin."""
+        return self._parents(origin, {})
+
     def _parents(self, origin: bytes, hops: dict[bytes, int]) -> dict[bytes, bytes]:
         """Return the broker before each one on the shortest paths from an origin. Fills `hops`,
         nearest first."""

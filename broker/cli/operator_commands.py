@@ -102,7 +102,13 @@ def _add_topics(parser: Parser) -> None:
 
 
 def _add_links(parser: Parser) -> None:
-    parser.add_argument("--json", action="store_true", help="print the answer of /api/v1/links")
+    parser.add_argument(
+        "--origin", metavar="NAME", help="only those that messages of this broker take"
+    )
+    parser.add_argument(
+        "--topic", metavar="TOPIC", help="only those that messages to this topic take from there"
+    )
+    parser.add_argument("--json", action="store_true", help="print the answer of /api/v1 as JSON")
     add_admin(parser)
 
 

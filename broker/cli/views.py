@@ -79,6 +79,8 @@ def links(arguments: argparse.Namespace) -> int:
     """Show the links of the federation; return the exit code. Raises ConfigError and
     StatusError."""
     port = admin_port(arguments)
+    if arguments.origin is not None or arguments.topic is not None:
+        return _tree(port, arguments)
     if arguments.json:
         return _print_json(port.get("/links"))
     found = port.get("/topology")
@@ -86,6 +88,23 @@ def links(arguments: argparse.Namespace) -> int:
     rows = [_link(row, names) for row in found["links"]]
     head = ("BROKER", "BROKER", "STATE", "TREE", "COST IN MS", "RTT IN MS", "ROLE", "CARRIES")
     return _print_table(head, rows, 0)
+
+
+def _tree(port: AdminPort, arguments: argparse.Namespace) -> int:
+    """Show the links that the messages of one broker take."""
+    names = _names(port)
+    query = {"topic": arguments.topic or ""}
+    if arguments.origin is not None:
+        query["origin"] = broker_named(names, arguments.origin)
+    found = port.get("/tree", query)
+    if arguments.json:
+        return _print_json(found)
+    wanting = set(found["receivers"])
+    rows: list[list[object]] = [
+        [names.get(above, above), names.get(below, below), below in wanting]
+        for above, below in found["links"]
+    ]
+    return _print_table(("FROM", "TO", "WANTS THEM"), rows, 0)
 
 
 def _link(row: Answer, names: Mapping[str, str]) -> list[object]:

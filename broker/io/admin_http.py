@@ -42,7 +42,16 @@ SEARCH_TIMEOUT = 300.0
 """s for an answer of /api/v1: a search on a busy machine takes a minute. It ends with who asked."""
 API = "/api/v1/"
 DASHBOARD = "/dashboard/"
-API_MODULES = ("routes", "schemas", "openapi", "search", "federation", "clients", "topics")
+API_MODULES = (
+    "routes",
+    "schemas",
+    "openapi",
+    "search",
+    "federation",
+    "delivery_tree",
+    "clients",
+    "topics",
+)
 """Modules of `broker.io.api` that are imported one by one, before the rest."""
 API_AFTER, API_PAUSE = 3.0, 0.05
 """s until they are imported, and between two of them: the history of a broker begins then, and its

@@ -67,6 +67,31 @@ def test_each_answer_is_what_the_document_says(three: list[Broker]) -> None:
     check(document, {"$ref": "#/components/schemas/Error"}, ask(port, "GET", "/no")[1], "Error")
 
 
+def test_the_tree_of_messages_leads_to_who_wants_them(three: list[Broker]) -> None:
+    one, two, _ = every = ids(three)
+    for broker in three:
+        # Whoever is asked: the tree of one origin is the same everywhere.
+        found = until(
+            lambda broker=broker: (
+                tree
+                if (tree := get(broker.admin, "/tree", origin=one, topic="far/x"))["receivers"]
+                == [two]
+                else None
+            ),
+            "the filter of the second broker",
+        )
+        assert (found["origin"], found["kind"]) == (one, "source")
+        assert found["links"][-1][1] == two or [link[1] for link in found["links"]].count(two)
+        whole = get(broker.admin, "/tree", origin=two)
+        assert whole["receivers"] == sorted(every)
+        assert {link[1] for link in whole["links"]} == set(every) - {two}
+    here = get(three[0].admin, "/tree", topic="a/b/c")
+    assert (here["origin"], here["receivers"], here["links"]) == (one, [one], [])
+    assert get(three[0].admin, "/tree", topic="nobody/wants")["receivers"] == []
+    for query, status in ((f"origin={'0' * 16}", 404), ("origin=x", 404), ("topic=a/%23", 400)):
+        assert ask(three[0].admin, "GET", f"/tree?{query}")[0] == status
+
+
 def test_any_broker_shows_all_brokers_and_links(three: list[Broker]) -> None:
     every = set(ids(three))
     for broker in three:

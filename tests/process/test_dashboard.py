@@ -55,6 +55,26 @@ def test_the_page_shows_brokers_links_rates_and_changes(three: Cluster, browser:
     assert browser.errors == []
 
 
+def test_the_tree_of_one_brokers_messages_is_shown(three: Cluster, browser: Browser) -> None:
+    one = three.brokers[0]
+    wanting = Client(three.brokers[1].port, client_id="wanting")
+    wanting.subscribe("tree/#", 1)
+    browser.open(page(one))
+    browser.wait("document.querySelectorAll('#origin option').length === 4")
+    choose = "(box, value) => { box.value = value; box.dispatchEvent(new Event('change')); }"
+    own = one.view()["id"]
+    browser.run(f"({choose})(document.querySelector('#origin'), '{own}')")
+    browser.wait("document.querySelectorAll('#graph line.path').length === 2")
+    assert browser.run("document.querySelectorAll('#graph g.wants').length") == 3
+    browser.run(f"({choose})(document.querySelector('#topic'), 'tree/x')")
+    browser.wait("document.querySelectorAll('#graph g.wants').length === 1")
+    assert browser.run("document.querySelector('#graph g.wants text').textContent") == "b1"
+    browser.run(f"({choose})(document.querySelector('#origin'), '')")
+    browser.wait("document.querySelectorAll('#graph line.path').length === 0")
+    assert browser.errors == []
+    wanting.close()
+
+
 def test_a_broker_that_hangs_is_marked_and_the_others_go_on(
     three: Cluster, browser: Browser
 ) -> None:

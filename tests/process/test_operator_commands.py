@@ -128,6 +128,18 @@ def test_links_are_shown_with_the_names_of_their_ends(three: list[Broker]) -> No
     assert len(as_json(three[0], "links")["links"]) == 3
 
 
+def test_links_of_one_origin_and_topic_are_shown(three: list[Broker]) -> None:
+    lines = shown(three[2], "links", "--origin", "b0")
+    assert lines[0].split() == ["FROM", "TO", "WANTS", "THEM"]
+    assert sorted(line.split()[1] for line in lines[1:]) == ["b1", "b2"]
+    until(
+        lambda: as_json(three[2], "links", "--topic", "a/b/c")["receivers"],
+        "the filter of the first broker",
+    )
+    last = shown(three[2], "links", "--topic", "a/b/c")[-1]
+    assert last.split()[1:] == ["b0", "yes"]
+
+
 def test_top_prints_pictures_or_json_without_a_terminal(three: list[Broker]) -> None:
     found = mqttree("top", "--count", "2", "--interval", "0.1", *at(three[0]))
     assert (found.returncode, found.stderr) == (0, "")

@@ -27,6 +27,22 @@ def graph(
     return found
 
 
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(BROKERS), st.sampled_from(BROKERS), st.integers(0, 5)),
+        max_size=12,
+    ),
+    st.dictionaries(st.sampled_from(BROKERS), st.integers(0, 5)),
+    st.sampled_from(BROKERS),
+)
+def test_all_parents_at_once_are_those_that_each_broker_finds(
+    edges: list[tuple[bytes, bytes, int]], relays: dict[bytes, int], origin: bytes
+) -> None:
+    parents = graph(origin, *edges, relays=relays).parents(origin)
+    for broker in BROKERS:
+        assert graph(broker, *edges, relays=relays).tree(origin).parent == parents.get(broker)
+
+
 def test_full_mesh_is_direct() -> None:
     mesh = [(a, b, 10) for a in BROKERS for b in BROKERS if a < b]
     tree = graph(A, *mesh).tree(A)

@@ -113,7 +113,7 @@ def links(parts: Parts) -> list[dict[str, Any]]:
     own, strategy = parts.node.config.id, parts.strategy
     found: dict[tuple[bytes, bytes], dict[str, Any]] = {}
     listings = (parts.database.own, *parts.directory.reachable())
-    tree = _tree(listings)
+    tree = spanning_tree(listings)
     for listing in listings:
         for peer in listing.up:
             _link(found, listing.id, peer)["tree"] = (
@@ -168,10 +168,10 @@ def shape(parts: Parts) -> tuple[bytes, frozenset[bytes], frozenset[tuple[bytes,
     reached, and the links of the tree, each with its lower end first."""
     reachable = parts.directory.reachable()
     there = frozenset([parts.node.config.id, *[listing.id for listing in reachable]])
-    return parts.tree.root.id, there, _tree((parts.database.own, *reachable))
+    return parts.tree.root.id, there, spanning_tree((parts.database.own, *reachable))
 
 
-def _tree(listings: Iterable[Listing]) -> frozenset[tuple[bytes, bytes]]:
+def spanning_tree(listings: Iterable[Listing]) -> frozenset[tuple[bytes, bytes]]:
     """Return the links of the tree, which both ends name; `listings`: of all brokers that can be
     reached."""
     named = {(each.id, peer) for each in listings for peer in each.up}

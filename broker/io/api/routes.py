@@ -67,6 +67,17 @@ ROUTES: Final = (
     Route("GET", "/topology", "topology", "All brokers and links of the federation", "Topology"),
     Route("GET", "/brokers", "brokers", "All brokers of the federation", "Brokers"),
     Route("GET", "/links", "links", "All links of the federation", "Links"),
+    Route(
+        "GET",
+        "/tree",
+        "tree",
+        "The links that messages of one broker take to the brokers that want them",
+        "DeliveryTree",
+        (
+            Parameter("origin", "id of the broker where they are published (this one)"),
+            Parameter("topic", "of the messages (any, which all brokers want)"),
+        ),
+    ),
     Route("GET", "/alarms", "alarms", "What needs somebody to look at", "Alarms"),
     Route("GET", "/history", "history", "The last hour of this broker", "History"),
     Route("GET", "/changes", "changes", "The last changes of the topology", "Changes"),

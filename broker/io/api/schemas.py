@@ -95,6 +95,13 @@ epoch integer: grows with each change of the tree
 brokers [Broker]: by name
 links [Link]: by their ends
 """,
+    "DeliveryTree": """
+origin string: id of the broker where messages are published
+topic string: of the messages, empty: of any
+kind string: source (the shortest paths of this origin) or spanning (the tree of all)
+receivers [string]: ids of the brokers that want them
+links [[string]]: the ends of each link that they take, the one nearer to the origin first
+""",
     "Alarm": """
 level string: error or warning
 text string: one line

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.io.api import clients, federation, openapi, topics
+from broker.io.api.delivery_tree import delivery_tree
 from broker.io.api.event_stream import EventStream, encode
 from broker.io.api.monitor import Monitor
 from broker.io.api.parts import parts_of
@@ -116,6 +117,10 @@ class Api:
     def links(self, values: Values, asker: Asker) -> None:
         """Answer with all links."""
         asker.then(200, {"links": federation.links(self._parts)})
+
+    def tree(self, values: Values, asker: Asker) -> None:
+        """Answer with the links that messages of one broker take."""
+        asker.then(200, delivery_tree(self._parts, values["origin"], values["topic"]))
 
     def alarms(self, values: Values, asker: Asker) -> None:
         """Answer with what needs somebody to look at."""

@@ -143,6 +143,12 @@ const overview = {
     this.when = element("input", { type: "range", min: 0, max: 0, value: 0, "aria-label": "Time line of the topology" });
     this.at = element("span", { class: "soft" }, "now");
     this.when.addEventListener("input", () => this.draw());
+    this.origin = element("select", { "aria-label": "Show the tree of messages of", id: "origin" }, element("option", { value: "" }, "no tree of messages"));
+    this.topic = element("input", { "aria-label": "Topic of these messages", id: "topic", placeholder: "to a topic (all brokers)" });
+    this.taken = element("span", { class: "soft", role: "status", id: "taken" });
+    this.origin.addEventListener("change", () => this.tree());
+    this.topic.addEventListener("change", () => this.tree());
+    this.path = null;
     this.details = element("div", { class: "card", id: "details" }, element("h2", {}, "Brokers"));
     this.alarms = element("ul", { class: "plain", id: "alarms" });
     this.lines = element("ul", { class: "plain scroll", id: "changes" });
@@ -151,7 +157,8 @@ const overview = {
       element("div", { class: "tiles" }, ...this.tiles),
       element("div", { class: "grid" },
         element("div", { class: "card wide" }, element("h2", {}, "Federation"), this.graph.element,
-          element("div", { class: "bar" }, this.when, this.at)),
+          element("div", { class: "bar" }, this.when, this.at),
+          element("div", { class: "bar" }, this.origin, this.topic, this.taken)),
         this.details,
         element("div", { class: "card" }, element("h2", {}, "Alarms"), this.alarms),
         element("div", { class: "card" }, element("h2", {}, "Changes"), this.lines),
@@ -180,6 +187,8 @@ const overview = {
     if (kind === "summary" && state.summary) {
       TILES.forEach(([, format], at) => { this.tiles[at].firstChild.textContent = format(state.summary); });
     } else if (kind === "topology" && state.topology) {
+      this.origins();
+      this.tree();
       this.draw();
       if (!this.picked) this.list();
       else this.detail(state.topology.brokers.find((broker) => broker.id === this.picked) ?? null);
@@ -199,12 +208,37 @@ const overview = {
     if (!state.topology) return;
     const change = state.changes[Number(this.when.value)];
     this.at.textContent = change ? time(change.time) : "now";
-    if (!change) return this.graph.draw(state.topology);
+    if (!change) return this.graph.draw(state.topology, this.path);
     const there = new Set(change.brokers);
     const known = new Map(state.topology.brokers.map((broker) => [broker.id, broker]));
     const brokers = [...new Set([...known.keys(), ...there])].map((id) => ({
       ...(known.get(id) ?? { id, name: id, here: false, draining: false }), reachable: there.has(id), root: id === change.root }));
     this.graph.draw({ brokers, links: change.links.map(([a, b]) => ({ a, b, up: true, tree: true })) });
+  },
+  // The brokers whose messages may be followed; the choice stays.
+  origins() {
+    const [none] = this.origin.children, chosen = this.origin.value;
+    this.origin.replaceChildren(none, ...state.topology.brokers.filter((broker) => broker.reachable).map((broker) =>
+      element("option", { value: broker.id }, `messages of ${broker.name || broker.id}`)));
+    this.origin.value = chosen;
+    if (this.origin.selectedIndex < 0) this.origin.value = "";
+  },
+  async tree() {
+    const origin = this.origin.value, topic = this.topic.value;
+    let path = null, said = "";
+    if (origin) {
+      try {
+        path = await ask("/tree", "GET", { origin, topic });
+        said = `${path.links.length} links, ${path.receivers.length} brokers want them, ${path.kind === "source" ? "shortest paths" : "spanning tree"}`;
+      } catch (error) {
+        said = error.message;
+      }
+    }
+    // Another choice was made meanwhile.
+    if (origin !== this.origin.value || topic !== this.topic.value) return;
+    this.path = path;
+    this.taken.textContent = said;
+    this.draw();
   },
   list() {
     const rows = state.topology.brokers.map((broker) => {

@@ -9,22 +9,26 @@ export function graph(picked) {
   let shape = "";
   return {
     element: svg,
-    draw(topology) {
+    // `path`: a tree of /api/v1/tree to be shown, null for none.
+    draw(topology, path = null) {
       const now = JSON.stringify([topology.brokers.map((broker) => broker.id), topology.links.map((link) => [link.a, link.b])]);
       if (now !== shape) layOut(places, topology);
       shape = now;
       const focused = svg.querySelector(":focus")?.dataset.id;
-      svg.replaceChildren(...lines(places, topology), ...nodes(places, topology, picked));
+      const taken = path && new Set(path.links.flatMap(([a, b]) => [`${a} ${b}`, `${b} ${a}`]));
+      const wanting = new Set(path?.receivers);
+      svg.replaceChildren(...lines(places, topology, taken), ...nodes(places, topology, picked, wanting));
       if (focused) [...svg.querySelectorAll("g")].find((node) => node.dataset.id === focused)?.focus();
     },
   };
 }
 
-function lines(places, topology) {
+function lines(places, topology, taken) {
   return topology.links.flatMap((link) => {
     const one = places.get(link.a), other = places.get(link.b);
     if (!one || !other) return [];
-    const kind = !link.up ? "down" : link.tree ? "tree" : "other";
+    const state = !link.up ? "down" : link.tree ? "tree" : "other";
+    const kind = !taken ? state : `${state} ${taken.has(`${link.a} ${link.b}`) ? "path" : "faint"}`;
     const line = drawn("line", { class: kind, x1: one.x, y1: one.y, x2: other.x, y2: other.y });
     const cost = link.rtt_ms ?? link.cost_ms ?? null;
     if (cost === null || topology.links.length > (link.tree ? 40 : 6)) return [line];
@@ -32,11 +36,11 @@ function lines(places, topology) {
   });
 }
 
-function nodes(places, topology, picked) {
+function nodes(places, topology, picked, wanting) {
   const size = topology.brokers.length > 60 ? 9 : topology.brokers.length > 20 ? 13 : 20;
   return topology.brokers.map((broker) => {
     const place = places.get(broker.id);
-    const kinds = [broker.root && "root", broker.here && "here", broker.draining && "draining", !broker.reachable && "away"].filter(Boolean);
+    const kinds = [broker.root && "root", broker.here && "here", broker.draining && "draining", !broker.reachable && "away", wanting.has(broker.id) && "wants"].filter(Boolean);
     const about = `${broker.name || broker.id}: ${kinds.join(", ") || "up"}`;
     const node = drawn("g", { class: kinds.join(" "), tabindex: 0, role: "button", "aria-label": visible(about), "data-id": broker.id },
       drawn("title", {}, about), drawn("circle", { cx: place.x, cy: place.y, r: size }),

@@ -1,0 +1,114 @@
+"""The links that messages of one broker take to the brokers that want them, as this broker knows
+them: source-rooted trees are computed here as each broker computes its own part of them
+(docs/decisions/0020)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from broker.cluster.strategy.directory import LINK
+from broker.cluster.strategy.path_costs import RELAY
+from broker.cluster.strategy.topic import Topic
+from broker.io.api.federation import spanning_tree
+from broker.io.api.routes import RequestError
+from broker.wire.errors import WireError
+from routing.shortest_paths import Graph
+from routing.topic_filter import valid_topic_name
+
+if TYPE_CHECKING:
+    from broker.io.api.parts import Parts
+    from routing.listing import Listing
+
+KNOWN = ("flood", "interest", "topic")
+"""Routing modes whose trees a broker knows as a whole."""
+
+
+def delivery_tree(parts: Parts, origin: str, topic: str) -> dict[str, Any]:
+    """Return the tree of the messages of a broker.
+
+    `parts`: of this broker; `origin`: id of the one where messages are published, "": this one;
+    `topic`: of the messages, "": of any, which all brokers want. Raises RequestError: there is no
+    such broker, or its tree is not known.
+    """
+    strategy, own = parts.strategy, parts.node.config.id
+    if strategy.name not in KNOWN:
+        raise RequestError(404, f"with routing {strategy.name} no broker knows a whole tree")
+    listings = (parts.database.own, *parts.directory.reachable())
+    known = {listing.id.hex(): listing.id for listing in listings}
+    root = known.get(origin or own.hex())
+    if root is None:
+        raise RequestError(404, "no such broker, or it cannot be reached")
+    by_source = isinstance(strategy, Topic) and strategy.trees.active
+    parents = _source_parents(listings, root) if by_source else _tree_parents(listings, root)
+    receivers = _receivers(parts, topic, known.values())
+    links = _links(parents, [broker for broker in receivers if broker != root])
+    return {
+        "origin": root.hex(),
+        "topic": topic,
+        "kind": "source" if by_source else "spanning",
+        "receivers": sorted(broker.hex() for broker in receivers),
+        "links": [[above.hex(), below.hex()] for above, below in links],
+    }
+
+
+def _receivers(parts: Parts, topic: str, brokers: Iterable[bytes]) -> set[bytes]:
+    """Return the brokers that get messages of a `topic`, of all `brokers`."""
+    if not topic:
+        return set(brokers)
+    if not valid_topic_name(topic):
+        raise RequestError(400, "topic is no topic name")
+    there = set(brokers)
+    if parts.strategy.name == "flood":
+        return there
+    name = topic.encode()
+    try:
+        route = parts.dispatcher.routes.get(name) or parts.dispatcher.route(name, keep=False)
+    except WireError as error:
+        raise RequestError(400, f"topic: {error}") from None
+    found = there & set(parts.strategy.brokers_wanting(topic))
+    return found | ({parts.node.config.id} if route.deliveries or route.shared else set())
+
+
+def _source_parents(listings: Iterable[Listing], root: bytes) -> dict[bytes, bytes]:
+    """Return the broker before each one on the shortest paths from `root`."""
+    graph, every = Graph(root), list(listings)
+    for listing in every:
+        for other in every:
+            cost = listing.entries.get(LINK + other.id)
+            if cost is not None:
+                graph.post(listing.id, other.id, int.from_bytes(cost, "big"))
+        relay = listing.entries.get(RELAY)
+        if relay is not None:
+            graph.relay(listing.id, int.from_bytes(relay, "big"))
+    return graph.parents(root)
+
+
+def _tree_parents(listings: Iterable[Listing], root: bytes) -> dict[bytes, bytes]:
+    """Return the broker before each one on the spanning tree, as seen from `root`."""
+    beside: dict[bytes, list[bytes]] = {}
+    for one, other in spanning_tree(listings):
+        beside.setdefault(one, []).append(other)
+        beside.setdefault(other, []).append(one)
+    parents: dict[bytes, bytes] = {}
+    waiting = deque([root])
+    while waiting:
+        above = waiting.popleft()
+        for below in beside.get(above, ()):
+            if below != root and below not in parents:
+                parents[below] = above
+                waiting.append(below)
+    return parents
+
+
+def _links(parents: dict[bytes, bytes], receivers: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
+    """Return the links of the part of a tree that leads to `receivers`, each from above to below.
+    `parents`: the broker before each one."""
+    found: set[tuple[bytes, bytes]] = set()
+    for broker in receivers:
+        below = broker
+        while (above := parents.get(below)) is not None and (above, below) not in found:
+            found.add((above, below))
+            below = above
+    return sorted(found)
