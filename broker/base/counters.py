@@ -163,6 +163,7 @@ class Counted:
     placement_unanswered: int = 0
     redirects_ignored: int = 0
     redirects_forgone: int = 0
+    redirect_topics_invalid: int = 0
     rebalanced: int = 0
 
     # Clients whose broker died

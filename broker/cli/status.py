@@ -137,6 +137,9 @@ def render(state: dict[str, Any]) -> str:
             f"this broker is the root of {overlays.get('root_of')}, "
             f"and {overlays.get('forming')} are forming"
         )
+    redirection = state.get("redirection")
+    if isinstance(redirection, dict) and (redirection.get("enabled") or redirection.get("sent")):
+        lines.append(f"redirect {_redirection(redirection)}")
     drain = state.get("drain")
     if isinstance(drain, dict):
         lines.append(f"draining {waits_for(drain)}")
@@ -246,6 +249,24 @@ def _unmatched(leg: dict[str, Any]) -> str:
     which = ", ".join(f"{topic_filter} {number}" for topic_filter, number in rules.items())
     text = f"no subscriber there for {leg.get('no_subscribers')} of {leg.get('answered')}"
     return f"{text} ({which})" if which else text
+
+
+def _redirection(found: dict[str, Any]) -> str:
+    """Return in words what became of clients that were better at other brokers, from its part of
+    /api/federation."""
+    sent, ignored = counted(int(found.get("sent") or 0), "client"), found.get("ignored")
+    about = [f"sent {sent} to other brokers" + (f", {ignored} came back" if ignored else "")]
+    if not found.get("enabled"):
+        return about[0]
+    if waiting := found.get("waiting"):
+        about.append(f"{counted(int(waiting), 'client')} to be asked about")
+    if forgone := found.get("forgone"):
+        about.append(f"{forgone} not sent for lack of room")
+    if invalid := found.get("topics_invalid"):
+        about.append(f"mqttree-topics invalid in {counted(int(invalid), 'CONNECT')}")
+    if found.get("quiet"):
+        about.append("rests, as brokers have just come or gone")
+    return "; ".join(about)
 
 
 def waits_for(drain: dict[str, Any]) -> str:

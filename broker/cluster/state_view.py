@@ -53,6 +53,7 @@ def federation_state(cluster: Cluster) -> dict[str, Any]:
         "draining": node.drain is not None,
         "longest_turn_ms": round(node.turns.longest * 1000, 1),
         "id_conflict": str(cluster.id_conflict.other) if cluster.id_conflict.yields else None,
+        "redirection": cluster.placement.redirector.report(),
         "links": links,
         "counters": node.counters.as_dict()
         | {f"discovery_{name}": value for name, value in cluster.membership.counters.items()},

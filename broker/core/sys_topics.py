@@ -1,5 +1,5 @@
 """What the broker tells about itself under $SYS/broker, by Mosquitto's names (mosquitto(8), "Broker
-status").
+status"), and of clients that it sends to other brokers, if it does.
 
 Everything comes from counters, every interval, and only values that changed are published; they are
 retained here and never go to other brokers. Messages are MQTT packets of any type, as Mosquitto
@@ -19,6 +19,7 @@ from broker.core.message import Message
 if TYPE_CHECKING:
     from broker.base.counters import Counters
     from broker.base.limits import Limits
+    from broker.config.node_config import NodeConfig
     from broker.core.dispatcher import Dispatcher
     from broker.core.retained_store import RetainedStore
     from broker.core.session import Session
@@ -47,6 +48,10 @@ LOADS: dict[str, Callable[[Counters], int]] = {
 
 class Host(Scheduler, Protocol):
     """What the statistics ask of their broker."""
+
+    @property
+    def config(self) -> NodeConfig:
+        """The configuration of this broker."""
 
     @property
     def limits(self) -> Limits:
@@ -166,6 +171,13 @@ class SysTopics:
             "heap/current": memory,
             "heap/maximum": self._most_memory,
         }
+        if node.config.redirect_clients:
+            numbers |= {
+                "redirection/sent": counters.redirected,
+                "redirection/ignored": counters.redirects_ignored,
+                "redirection/forgone": counters.redirects_forgone,
+                "redirection/topics_invalid": counters.redirect_topics_invalid,
+            }
         found = {"version": self._version, "uptime": f"{int(now - self._started)} seconds"}
         found |= {name: str(number) for name, number in numbers.items()}
         for name, load in self._loads.items():

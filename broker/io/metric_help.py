@@ -131,6 +131,7 @@ COUNTER_HELP = {
     "placement_unanswered": "Such questions that the broker that decides did not answer.",
     "redirects_ignored": "Clients that came back after they had been sent to another broker.",
     "redirects_forgone": "Clients not sent to another broker, as too many are remembered already.",
+    "redirect_topics_invalid": "CONNECTs whose mqttree-topics was invalid or not allowed: ignored.",
     "rebalanced": "Clients that this broker, as the one that decides, chose to be moved.",
     # Clients whose broker died
     "session_replays": "Questions of clients for the messages of the last seconds.",

@@ -27,10 +27,11 @@ from tests.kit.waiting import PATIENCE
 LIMITS = Limits(redirect_settle=0.5, redirect_quiet=1.0)
 
 
-async def until(condition: Callable[[], Any], what: str) -> None:
+async def until(condition: Callable[[], Any], what: str | Callable[[], str]) -> None:
+    """Wait for `condition`; `what` says what was waited for if it does not come."""
     end = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < end, what
+        assert time.monotonic() < end, what if isinstance(what, str) else what()
         await asyncio.sleep(0.01)
 
 
@@ -40,11 +41,15 @@ def node_of(broker: Broker) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def federation(**federation: Any) -> AsyncIterator[list[Broker]]:
-    """Two brokers that know each other, with ports of their own."""
+async def federation(
+    access: dict[str, str] | None = None, **federation: Any
+) -> AsyncIterator[list[Broker]]:
+    """Two brokers that know each other, with ports of their own. `access`: users and rules."""
     ports = free_ports(2)
     addresses = [f"127.0.0.1:{port}" for port in ports]
-    config = {"federation": {"redirect-clients": True, **federation}}
+    config: dict[str, Any] = {"federation": {"redirect-clients": True, **federation}}
+    if access is not None:
+        config["access"] = access
     async with (
         Broker(listen=addresses[0], seeds=[], cluster="r", config=config, limits=LIMITS) as one,
         Broker(
@@ -100,10 +105,10 @@ class Follower:
         self.paho.on_subscribe = lambda *given: self.subscribed.set()
 
     def start(self, port: int) -> None:
-        self._connect(port)
+        self.connect_to(port)
         self.paho.loop_start()
 
-    def _connect(self, port: int) -> None:
+    def connect_to(self, port: int) -> None:
         self.port = port
         if self.version == 5:
             said = {"mqttree-topics": self.topics} if self.topics else {}
@@ -130,7 +135,7 @@ class Follower:
     def _elsewhere(self, given: Any) -> None:
         _, _, port = given.ServerReference.split()[0].rpartition(":")
         if self.follows:
-            self._connect(int(port))
+            self.connect_to(int(port))
 
     def stop(self) -> None:
         self.paho.disconnect()

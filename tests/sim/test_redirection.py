@@ -195,7 +195,8 @@ def test_a_client_that_says_nonsense_is_let_in_and_one_line_says_so(text: str) -
     row = row_of(2)
     client = row.connect(1, said=[("mqttree-topics", text)])
     assert client.present is False
-    assert row.node(1).counters.placement_refused == 1
+    assert row.node(1).counters.redirect_topics_invalid == 1
+    assert row.node(1).counters.placement_refused == 0
 
 
 def test_a_client_that_comes_while_brokers_come_and_go_is_left_alone() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from broker.cli.status import render
 from broker.cli.tree_view import Seen, draw
 
@@ -118,6 +120,31 @@ def leg_line(**more: Any) -> str:
     }
     (line,) = [line for line in render(state(legs=[leg | more])).splitlines() if "plant" in line]
     return line
+
+
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        ({"enabled": False, "sent": 0}, None),
+        ({"enabled": True, "sent": 0}, "sent 0 clients to other brokers"),
+        ({"enabled": False, "sent": 1}, "sent 1 client to other brokers"),
+        (
+            {"enabled": True, "sent": 3, "ignored": 2, "forgone": 1, "topics_invalid": 4},
+            "sent 3 clients to other brokers, 2 came back; 1 not sent for lack of room; "
+            "mqttree-topics invalid in 4 CONNECTs",
+        ),
+        (
+            {"enabled": True, "sent": 1, "waiting": 2, "quiet": True},
+            "sent 1 client to other brokers; 2 clients to be asked about; "
+            "rests, as brokers have just come or gone",
+        ),
+    ],
+)
+def test_the_status_says_how_many_clients_were_sent_elsewhere(
+    found: dict[str, Any], line: str | None
+) -> None:
+    lines = [each for each in render(state(redirection=found)).splitlines() if "redirect" in each]
+    assert lines == ([] if line is None else [f"redirect {line}"])
 
 
 def test_the_status_says_what_a_leg_knows_of_foreign_clients() -> None:

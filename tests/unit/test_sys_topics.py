@@ -89,6 +89,17 @@ def test_the_names_are_mosquittos(told: Told) -> None:
     assert set(told.topics.values(0.0)) == NAMES
 
 
+def test_clients_that_are_sent_elsewhere_have_topics_where_that_is_switched_on() -> None:
+    world = World(redirect_clients=True)
+    world.counters.redirected = 3
+    topics = SysTopics(world.node, "mqttree version 1", lambda: 1000)
+    found = topics.values(0.0)
+    names = {"sent", "ignored", "forgone", "topics_invalid"}
+    assert found.keys() - NAMES == {f"redirection/{name}" for name in names}
+    assert found["redirection/sent"] == "3"
+    assert found["redirection/ignored"] == "0"
+
+
 def test_sys_topics_have_the_values_of_the_counters(told: Told) -> None:
     world = told.world
     client = world.connect("c")

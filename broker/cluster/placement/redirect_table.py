@@ -74,6 +74,11 @@ class RedirectTable:
         """Return of how many clients something is remembered."""
         return len(self._entries)
 
+    @property
+    def waiting(self) -> int:
+        """How many clients are to be asked about, or wait for the answer."""
+        return len(self._entries) - len(self._lasting)
+
     def state(self, client: str, now: float) -> State:
         """Return the state of a `client` at `now` (s)."""
         self._expire(now)

@@ -103,6 +103,21 @@ class Redirector:
         """Whether nobody is sent away, as brokers have just come or gone."""
         return self._host.now < self._quiet
 
+    def report(self) -> dict[str, Any]:
+        """Return what `/api/federation` says of redirection."""
+        counters = self._host.counters
+        return {
+            "enabled": self.enabled,
+            "quiet": self.enabled and self.quiet,
+            "remembered": len(self.table),
+            "waiting": self.table.waiting,
+            "sent": counters.redirected,
+            "ignored": counters.redirects_ignored,
+            "forgone": counters.redirects_forgone,
+            "topics_invalid": counters.redirect_topics_invalid,
+            "rebalanced": counters.rebalanced,
+        }
+
     # ---------------------------------------------------------------- at CONNECT
 
     def connecting(self, newcomer: Newcomer, connect: Connect, assigned: bool, now: float) -> bool:
@@ -146,7 +161,7 @@ class Redirector:
         try:
             return said_interest(connect, permissions)
         except (ValueError, PermissionError) as error:
-            self._report.count("placement_refused")
+            self._report.count("redirect_topics_invalid")
             text = f"client {shorten(connect.client_id)} at {conn.peer}: {error}; ignored"
             self._report.log("warning", text, cause="mqttree-topics", peer=conn.peer)
             return Interest()

@@ -1,0 +1,196 @@
+"""What clients say about their topics that is too much, not allowed or nonsense, clients that
+ignore where they are sent, addresses that nobody serves, and brokers that send a client round: all
+of them are served by real brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from itertools import islice, product
+from pathlib import Path
+from string import ascii_lowercase
+from typing import Any
+
+import pytest
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from mqttree import Broker
+from tests.process.test_redirected_clients import (
+    Comes,
+    Follower,
+    Publisher,
+    federation,
+    known,
+    node_of,
+    until,
+)
+
+MANY = 10_000
+
+
+def filters(count: int) -> list[str]:
+    """Different filters, short ones: ten thousand fit a User Property."""
+    return ["".join(letters) for letters in islice(product(ascii_lowercase, repeat=3), count)]
+
+
+async def start(client: Follower, broker: Broker) -> None:
+    await asyncio.get_running_loop().run_in_executor(None, client.start, broker.port)
+
+
+def state_of(broker: Broker) -> dict[str, Any]:
+    found: dict[str, Any] = broker.state()["redirection"]
+    return found
+
+
+async def test_invalid_topics_are_counted_logged_once_and_the_client_is_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One host says nonsense again and again: one line."""
+    rules = tmp_path / "rules"
+    rules.write_text("anonymous\nallow all a\nallow all open/#\n")
+    said = [
+        json.dumps({"subscribe": filters(MANY)}),
+        json.dumps({"subscribe": filters(1001)}),
+        json.dumps({"subscribe": filters(201)}),
+        json.dumps({"subscribe": ["secret/#"]}),
+        json.dumps({"publish": ["secret"]}),
+        json.dumps({"subscribe": ["#"]}),
+        "[]",
+        "{",
+    ]
+    caplog.set_level(logging.WARNING)
+    async with federation_with(rules) as (here, there):
+        publisher = Publisher(there.port, "a")
+        await known(there)
+        for number, text in enumerate(said):
+            client = Follower(f"c{number}", "a", topics=text, follows=False)
+            await start(client, here)
+            await until(client.subscribed.is_set, "it is let in")
+            await until(lambda client=client: client.payloads, "it is served")
+            assert client.reasons[0] == 0
+            client.stop()
+        assert state_of(here)["topics_invalid"] == len(said)
+        lines = [line for line in caplog.messages if "mqttree-topics" in line]
+        assert len(lines) == 1
+        assert "\n" not in lines[0]
+        publisher.stop()
+
+
+def federation_with(rules: Path) -> Any:
+    return federation(access={"rules": str(rules)})
+
+
+async def test_a_client_with_ten_thousand_filters_stays_and_is_served() -> None:
+    async with federation() as (here, there):
+        names = filters(MANY)
+        publisher = Publisher(there.port, names[0])
+        await known(there)
+        client = Follower("many", names[0])
+        await start(client, here)
+        await until(client.subscribed.is_set, "it is let in")
+        for first in range(1, MANY, 1000):
+            client.paho.subscribe([(name, 0) for name in names[first : first + 1000]])
+        session = node_of(here).sessions["many"]
+        await until(lambda: len(session.subscriptions) == MANY, "all its subscriptions")
+        await until(lambda: not state_of(here)["waiting"], "it is looked at")
+        assert client.reasons == [0]
+        count = len(client.payloads)
+        await until(lambda: len(client.payloads) > count + 20, "it is served")
+        assert node_of(here).counters.redirected == 0
+        publisher.stop()
+        client.stop()
+
+
+async def test_a_question_with_ten_thousand_filters_is_refused_as_too_much() -> None:
+    async with federation() as (here, _):
+        client = Follower("asks", "answers/asks")
+        await start(client, here)
+        await until(client.subscribed.is_set, "it is let in")
+        properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+        properties.ResponseTopic = "answers/asks"
+        for names in (filters(MANY), ["a"]):
+            question = json.dumps({"subscribe": names})
+            client.paho.publish("$mqttree/placement", question, 1, properties=properties)
+        await until(lambda: len(client.payloads) == 2, "both answers")
+        refused, answered = (json.loads(payload) for payload in client.payloads)
+        assert "more than 1000" in refused["error"]
+        assert answered["sessions"][0]["client_id"] == "asks"
+        assert node_of(here).counters.placement_refused == 1
+        client.stop()
+
+
+async def test_a_client_that_ignores_it_is_sent_once_however_often_it_comes() -> None:
+    async with federation() as (here, there):
+        publisher = Publisher(there.port, "a")
+        await known(there)
+        client = Comes("c", "a")
+        await client.client.connect("127.0.0.1", here.port)
+        await until(lambda: state_of(here)["ignored"] == 1, "it is back")
+        for number in range(2, 6):
+            await until(lambda number=number: client.connected == number, "it is let in")
+            count = len(client.payloads)
+            await until(lambda count=count: len(client.payloads) > count + 5, "it is served")
+            # Its network fails.
+            client.client._connection._transport.abort()
+        await until(lambda: client.connected == 6, "it is let in")
+        # It is not asked about any more.
+        assert state_of(here)["waiting"] == 0
+        assert (state_of(here)["sent"], state_of(here)["ignored"]) == (1, 1)
+        publisher.stop()
+        await client.client.disconnect()
+
+
+async def test_brokers_that_send_a_client_to_each_other_end_after_a_round() -> None:
+    """Whoever decides is wrong each time, and the client follows each time."""
+    async with federation() as brokers:
+        client = Follower("c", "a")
+        await start(client, brokers[0])
+        at = 0
+        for sent in (1, 2):
+            here, there = brokers[at], brokers[1 - at]
+            await until(lambda here=here: "c" in node_of(here).sessions, "it is there")
+            await until(client.paho.is_connected, "it is connected")
+            # It is not asked about while it is new: that would be another decision.
+            await until(lambda here=here: not state_of(here)["waiting"], "it was looked at")
+            choose(here, there)
+            at = 1 - at
+            await until(
+                lambda sent=sent: client.reasons == [0] + [0x9C, 0] * sent,
+                lambda sent=sent: f"round {sent}: {client.reasons}",
+            )
+        await until(client.paho.is_connected, "it is connected")
+        assert state_of(brokers[0])["ignored"] == 1
+        choose(brokers[0], brokers[1])
+        publisher = Publisher(brokers[1].port, "a")
+        await until(lambda: len(client.payloads) > 5, "it is served")
+        assert client.reasons == [0, 0x9C, 0, 0x9C, 0]
+        assert [state_of(broker)["sent"] for broker in brokers] == [1, 1]
+        publisher.stop()
+        client.stop()
+
+
+def choose(here: Broker, there: Broker) -> None:
+    """A broker is told by the root that another one is better for the client."""
+    assert here._broker is not None
+    node = node_of(here)
+    node.now = asyncio.get_running_loop().time()
+    node.cluster.placement.redirector.chosen("c", f"127.0.0.1:{there.port}")
+    here._broker.driver.wake()
+
+
+async def test_a_client_that_cannot_reach_the_address_comes_back_and_is_served() -> None:
+    async with federation(**{"client-address": "127.0.0.1:1"}) as (here, there):
+        publisher = Publisher(there.port, "a")
+        await known(there)
+        client = Follower("c", "a")
+        client.paho.on_connect_fail = lambda *given: client.connect_to(here.port)
+        await start(client, here)
+        await until(lambda: state_of(here)["ignored"] == 1, "it is back")
+        assert client.reasons[:3] == [0, 0x9C, 0]
+        count = len(client.payloads)
+        await until(lambda: len(client.payloads) > count + 20, "it is served")
+        assert state_of(here)["sent"] == 1
+        publisher.stop()
+        client.stop()
