@@ -9,6 +9,7 @@ out to subscribers is below `gamma` times its due.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from placement.state import Placement, Topic
 
@@ -21,9 +22,23 @@ Assignment = dict[int, list[Topic]]
 INFINITE = float("inf")
 
 
-def fair_slots(
-    placement: Placement, aeo: Sequence[float], gamma: float, avoid: int = 0
-) -> list[int]:
+class Brokers(Protocol):
+    """Brokers by slots."""
+
+    @property
+    def capacities(self) -> Sequence[float]:
+        """What each broker should have of the load, compared with the others."""
+
+    @property
+    def open(self) -> list[int]:
+        """Those that take clients, in order."""
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all of these have the same capacity."""
+
+
+def fair_slots(placement: Brokers, aeo: Sequence[float], gamma: float, avoid: int = 0) -> list[int]:
     """Return the slots that may take a client; the one with the least load where none is below
     its bound. Raises ValueError if there is no broker to choose from.
 
@@ -45,7 +60,7 @@ def fair_slots(
     return found or [least_loaded(placement, aeo, opened)]
 
 
-def open_slots(placement: Placement, avoid: int = 0) -> list[int]:
+def open_slots(placement: Brokers, avoid: int = 0) -> list[int]:
     """Return the slots that take clients, in order; the placement's own list if none is avoided.
 
     `placement`: the brokers; `avoid`: a mask of slots that are left out.
@@ -54,7 +69,7 @@ def open_slots(placement: Placement, avoid: int = 0) -> list[int]:
     return [slot for slot in opened if not avoid >> slot & 1] if avoid else opened
 
 
-def least_loaded(placement: Placement, aeo: Sequence[float], slots: Sequence[int]) -> int:
+def least_loaded(placement: Brokers, aeo: Sequence[float], slots: Sequence[int]) -> int:
     """Return which slot has the least load for its capacity, the lowest of equal ones. Raises
     ValueError if there are none.
 
@@ -174,33 +189,63 @@ def greedy_items(
     `placement`, `sessions`, `gamma`, `by_load`, `avoid`: as for `greedy`; `items`: topics that
     stay together, no topic in two of them. Raises ValueError if no broker takes clients.
     """
-    aeo = placement.aeo.copy()
-    left = [(item, item_costs(placement, item)) for item in items]
-    used: Assignment = {}
+    costs = [item_costs(placement, item) for item in items]
+    weights = [[topic.weight for topic in item] for item in items]
+    found = greedy_costs(
+        placement, placement.aeo.copy(), costs, weights, sessions, gamma, by_load, avoid
+    )
+    return {
+        slot: [topic for index in indices for topic in items[index]]
+        for slot, indices in found.items()
+    }
+
+
+def greedy_costs(
+    brokers: Brokers,
+    aeo: list[float],
+    costs: Sequence[Sequence[float]],
+    weights: Sequence[Sequence[float]],
+    sessions: int,
+    gamma: float,
+    by_load: bool = True,
+    avoid: int = 0,
+) -> dict[int, list[int]]:
+    """Return the slots where a client is placed -> the indices of its items there, in order.
+
+    Args:
+        `brokers`: those that take clients.
+        `aeo`: their loads by slot (messages/s to subscribers); what is placed is added.
+        `costs`: of each item the traffic between brokers that it adds, by slot (messages/s).
+        `weights`: of each item the rates of its topics (messages/s).
+        `sessions`, `gamma`, `by_load`, `avoid`: as for `greedy`.
+
+    Raises:
+        ValueError: no broker takes clients.
+    """
+    left: Sequence[int] = range(len(costs))
+    used: dict[int, list[int]] = {}
     while left:
-        fair = fair_slots(placement, aeo, gamma, avoid)
-        by_slot = list(map(sum, zip(*[costs for _, costs in left], strict=True)))
+        fair = fair_slots(brokers, aeo, gamma, avoid)
+        by_slot = list(map(sum, zip(*[costs[index] for index in left], strict=True)))
         sums = [by_slot[slot] for slot in fair]
         least = min(sums)
-        if by_load:
-            equal = [slot for slot, cost in zip(fair, sums, strict=True) if cost == least]
-            chosen = equal[0] if len(equal) == 1 else least_loaded(placement, aeo, equal)
-        else:
-            chosen = fair[sums.index(least)]
+        chosen = fair[sums.index(least)]
+        if by_load and sums.count(least) > 1:
+            equal = [slot for slot in fair if by_slot[slot] == least]
+            chosen = least_loaded(brokers, aeo, equal)
         taken = used.setdefault(chosen, [])
         if len(used) == sessions:
-            for item, _ in left:
-                taken += item
+            taken += left
             break
-        cheapest = min([costs[chosen] for _, costs in left])
+        here = [costs[index][chosen] for index in left]
+        cheapest = min(here)
         rest = []
-        for entry in left:
-            item, costs = entry
-            if costs[chosen] == cheapest:
-                taken += item
-                for topic in item:
-                    aeo[chosen] += topic.weight
+        for index, cost in zip(left, here, strict=True):
+            if cost == cheapest:
+                taken.append(index)
+                for weight in weights[index]:
+                    aeo[chosen] += weight
             else:
-                rest.append(entry)
+                rest.append(index)
         left = rest
     return used

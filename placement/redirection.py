@@ -11,16 +11,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from placement.controller import (
-    SPARE,
-    WORTH_PART,
-    WORTH_RATE,
-    BrokerLoad,
-    Case,
-    Controller,
-    Unit,
-    View,
-)
+from placement.broker_table import SPARE, BrokerLoad
+from placement.case import Case, Unit, View
+from placement.controller import WORTH_PART, WORTH_RATE, Controller
 from placement.greedy import fair_slots
 from placement.question import Question, TooMuchError
 
@@ -242,24 +235,21 @@ class Redirections:
         )
         without = _Without(view, question.at, apart) if apart else view
         case = self._controller.case(question, candidate.units, without)
-        state = case.state
-        here = state.slots.get(question.at)
+        brokers, aei, aeo = case.brokers, case.aei, case.aeo
+        here = brokers.slots.get(question.at)
         if here is None and not leave:
             return None  # its own address is not known, so it could not be sent back either
-        avoid = 0
-        for broker in (question.at, *question.avoid, *(relieve or ())):
-            if broker in state.slots:
-                avoid |= 1 << state.slots[broker]
+        avoid = brokers.mask((question.at, *question.avoid, *(relieve or ())))
         received, published = case.traffic()
-        slots = fair_slots(state, state.aeo, self._controller.gamma, avoid)
+        slots = fair_slots(brokers, aeo, self._controller.gamma, avoid)
         if not leave:
             bound = _bound(case, self._controller.gamma)
-            slots = [s for s in slots if state.aeo[s] + received <= bound * state.capacities[s]]
+            slots = [s for s in slots if aeo[s] + received <= bound * brokers.capacities[s]]
         if not slots:
             return None
 
         def rank(slot: int) -> tuple[float, float]:
-            load = (state.aei[slot] + state.aeo[slot]) / state.capacities[slot]
+            load = (aei[slot] + aeo[slot]) / brokers.capacities[slot]
             return case.cost(case.all_at(slot)), load
 
         slot = min(slots, key=rank)
@@ -271,16 +261,16 @@ class Redirections:
             worth = saved >= max(WORTH_RATE, WORTH_PART * (received + published))
         if not (worth or leave):
             return None
-        target = str(state.names[slot])
-        advice = Advice(question.client, question.at, target, case.address(slot), saved)
+        target, address = brokers.names[slot], brokers.addresses[slot]
+        advice = Advice(question.client, question.at, target, address, saved)
         return case, slot, advice
 
 
 def _bound(case: Case, gamma: float) -> float:
     """Return what a broker may have to subscribers for each unit of its capacity (messages/s)."""
-    state = case.state
-    capacity = sum([state.capacities[slot] for slot in state.open], 0.0)
-    return gamma * sum(state.aeo, 0.0) / capacity if capacity else 0.0
+    brokers = case.brokers
+    capacity = sum([brokers.capacities[slot] for slot in brokers.open], 0.0)
+    return gamma * sum(case.aeo, 0.0) / capacity if capacity else 0.0
 
 
 class Overload:

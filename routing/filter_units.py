@@ -19,6 +19,8 @@ def filter_units(filters: Sequence[str]) -> list[list[str]]:
     """Return the `filters`, all different, in groups: no filter can match a topic that a filter of
     another group matches, too. Both are in the order in which they came. Filters without
     `$share/`; very many that are alike may be one group without need."""
+    if not any(map(is_wildcard, filters)):
+        return [[name] for name in filters]
     parents = {name: name for name in filters}
     # By the levels ahead of the first wildcard: of two filters that overlap, those of one begin
     # those of the other.

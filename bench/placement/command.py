@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from bench import checked
-from bench.placement import averages, grid, page, scaling_command, speed
+from bench.placement import (
+    averages,
+    controller_speed,
+    grid,
+    page,
+    scaling_command,
+    speed,
+    takeover,
+)
 from bench.placement.grid import Case
 from bench.spark.session import SparkMissingError, java
 from bench.workloads import simulator, workload, workload_file
@@ -49,7 +57,7 @@ def _gamma(text: str) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mqttree bench placement",
-        description="Where clients should connect, computed, and measured by `scaling`.",
+        description="Where clients should connect, computed and measured.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _draw_arguments(commands)
@@ -57,6 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     _figures_arguments(commands)
     _speed_arguments(commands)
     scaling_command.add_arguments(commands)
+    controller_speed.add_arguments(commands)
+    takeover.add_arguments(commands)
     return parser
 
 

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.controller import PENDING, TTL, BrokerLoad, Controller, Unit
+from placement.broker_table import BrokerLoad
+from placement.case import Unit
+from placement.controller import PENDING, TTL, Controller
 from placement.question import MOST_FILTERS, Answer, Question, TooMuchError, read_question
 
 

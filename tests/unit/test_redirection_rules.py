@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.controller import SPARE, BrokerLoad, Controller, Unit
+from placement.broker_table import SPARE, BrokerLoad
+from placement.case import Unit
+from placement.controller import Controller
 from placement.question import Question, TooMuchError
 from placement.redirection import (
     AGAIN,

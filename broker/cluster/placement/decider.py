@@ -24,7 +24,8 @@ from broker.cluster.placement.placement_messages import (
     Rates,
 )
 from broker.cluster.placement.topic_knowledge import TopicKnowledge
-from placement.controller import Controller, Move, Unit
+from placement.case import Move, Unit
+from placement.controller import Controller
 from placement.figures import Figures
 from placement.question import MOST_FILTERS, Question, TooMuchError, read_question
 from placement.redirection import Candidate, Redirections
@@ -249,10 +250,8 @@ class Decider:
 
     def _place(self, question: Question) -> Answer:
         check_names(question)
-        known = {load.id for load in self.knowledge.brokers()}
-        unknown = sorted(question.avoid - known)
-        if unknown and not all(_is_id(broker) for broker in unknown):
-            raise ValueError(f"avoid: {unknown[0][:64]!r} is no broker id")
+        if question.avoid:
+            self._check_avoided(question.avoid)
         units = self.units(question)
         try:
             answer = self.controller.place(question, units, self.knowledge, self._host.now)
@@ -261,6 +260,12 @@ class Decider:
         except ValueError as error:  # no broker takes clients
             return 503, {"error": str(error)}
         return 200, answer.as_dict()
+
+    def _check_avoided(self, avoid: frozenset[str]) -> None:
+        known = {load.id for load in self.knowledge.brokers()}
+        unknown = sorted(avoid - known)
+        if unknown and not all(_is_id(broker) for broker in unknown):
+            raise ValueError(f"avoid: {unknown[0][:64]!r} is no broker id")
 
     def _advise(self, body: Any) -> Answer:
         candidate = self.candidate(body)
@@ -314,8 +319,10 @@ class Decider:
             # The topics that filters without wildcards spell are looked at whether known or not.
             topics |= dict.fromkeys([name for name in filters if valid_topic_name(name)])
             found.append(Unit(tuple(filters), tuple(topics)))
-        # A group gets each message once, wherever its members are: it is no reason to be anywhere.
-        found += [Unit((name,), ()) for name in question.subscribe if name not in set(plain)]
+        if len(plain) < len(shared):
+            # A group gets each message once, wherever its members are: no reason to be anywhere.
+            there = set(plain)
+            found += [Unit((name,), ()) for name in question.subscribe if name not in there]
         count = sum([len(unit.topics) for unit in found]) + len(question.publish)
         work = QUESTION_WORK + TOPIC_WORK * count
         self._host.turns.work += work

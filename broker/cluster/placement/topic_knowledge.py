@@ -11,8 +11,9 @@ from broker.cluster.placement.placement_messages import Rates
 from broker.cluster.placement.traffic_entry import TRAFFIC, read_traffic
 from broker.cluster.strategy.directory import CLIENTS_AT, DRAINING
 from broker.wire.errors import WireError
-from placement.controller import BrokerLoad
+from placement.broker_table import BrokerLoad
 from routing.subscription_trie import TopicTrie
+from routing.topic_filter import is_wildcard
 
 if TYPE_CHECKING:
     from broker.cluster.placement.ports import PlacingBroker
@@ -34,7 +35,17 @@ NOTHING: Final[dict[str, float]] = {}
 class TopicKnowledge:
     """What this broker knows; the `View` of a controller."""
 
-    __slots__ = ("_directory", "_host", "_known", "_others", "_rates", "_strategy", "_tree")
+    __slots__ = (
+        "_directory",
+        "_host",
+        "_known",
+        "_loads",
+        "_loads_of",
+        "_others",
+        "_rates",
+        "_strategy",
+        "_tree",
+    )
 
     def __init__(
         self, host: PlacingBroker, tree: Tree, directory: Directory, strategy: RoutingStrategy
@@ -50,6 +61,9 @@ class TopicKnowledge:
         self._rates: dict[str, Rates] = {}
         # Broker -> rate and number of its other topics.
         self._others: dict[str, tuple[float, int]] = {}
+        # All brokers, and the states of what they have posted from which that was read.
+        self._loads: tuple[BrokerLoad, ...] = ()
+        self._loads_of: list[object] = []
 
     def __len__(self) -> int:
         """Return how many topics are known."""
@@ -89,6 +103,14 @@ class TopicKnowledge:
         topics = steps = 0
         for topic_filter in topic_filters:
             matched: list[str] = []
+            if not is_wildcard(topic_filter) and topics < MOST_TOPICS and steps < MOST_STEPS:
+                # One look-up.
+                if topic_filter in self._known:
+                    matched.append(topic_filter)
+                steps += 1
+                topics += len(matched)
+                found.append(matched)
+                continue
             if topics < MOST_TOPICS and steps < MOST_STEPS:
                 for topic in self._known.search(topic_filter):
                     steps += 1
@@ -103,14 +125,22 @@ class TopicKnowledge:
     # ---------------------------------------------------------------- what a controller asks
 
     def brokers(self) -> Sequence[BrokerLoad]:
-        """Return this broker and all others that can be reached."""
+        """Return this broker and all others that can be reached: the same object as long as nothing
+        has changed."""
         host = self._host
-        config = host.config
         drained = host.drain is not None
         sums = (0.0, 0.0, 0.0, 0.0) if host.traffic is None else host.traffic.sums
         capability = self._tree.capability
-        own = BrokerLoad(config.id.hex(), config.clients_at(), capability, drained, *sums)
-        return [own, *[self._load(listing.id, listing.entries) for listing in self._reachable()]]
+        listings = self._reachable()
+        read_of: list[object] = [drained, sums, capability]
+        for listing in listings:
+            read_of += (listing.id, listing.boot, listing.version)
+        if read_of != self._loads_of:
+            config = host.config
+            own = BrokerLoad(config.id.hex(), config.clients_at(), capability, drained, *sums)
+            others = [self._load(listing.id, listing.entries) for listing in listings]
+            self._loads, self._loads_of = (own, *others), read_of
+        return self._loads
 
     def _reachable(self) -> list[Listing]:
         return self._directory.reachable()

@@ -1,0 +1,78 @@
+"""The load of answers that the brokers do not show yet. Pure: `now` is handed in, in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+
+class Pending(NamedTuple):
+    """Load of an answer that the brokers do not show yet. Rates in messages/s."""
+
+    until: float
+    subscribed: tuple[tuple[str, str, float], ...]
+    """Topic, broker where it is about to be subscribed, rate."""
+    published: tuple[tuple[str, float], ...]
+    """Broker, rate that is about to be published there."""
+
+
+class PendingLoad:
+    """All pending answers together."""
+
+    def __init__(self, most: int, entries: int) -> None:
+        """`most`: answers, `entries`: topics in all of them; of more the oldest go."""
+        self._most = most
+        self._most_entries = entries
+        self._clients: dict[str, Pending] = {}  # the oldest first
+        self._entries = 0
+        self._topics: dict[str, dict[str, int]] = {}
+        self.aei: dict[str, float] = {}
+        """Messages/s that are about to come in from publishers, by broker."""
+        self.aeo: dict[str, float] = {}
+        """The same out to subscribers."""
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def brokers(self, topic: str) -> Collection[str]:
+        """Return the brokers where a topic is about to be subscribed."""
+        return self._topics.get(topic, ())
+
+    def pop(self, client: str) -> Pending | None:
+        """Take the answer of a client out and return it, None if there is none."""
+        found = self._clients.pop(client, None)
+        if found is not None:
+            self._count(found, -1)
+        return found
+
+    def add(self, client: str, load: Pending) -> None:
+        """Add the answer of a `client` that has none here; `load`: what it adds."""
+        self._clients[client] = load
+        self._count(load, 1)
+        while len(self._clients) > self._most or self._entries > self._most_entries:
+            self.pop(next(iter(self._clients)))
+
+    def expire(self, now: float) -> None:
+        """Drop answers whose time is up at `now` (s)."""
+        while self._clients:
+            client, load = next(iter(self._clients.items()))
+            if load.until > now:
+                return
+            self.pop(client)
+
+    def _count(self, load: Pending, sign: int) -> None:
+        self._entries += sign * len(load.subscribed)
+        for topic, broker, rate in load.subscribed:
+            self.aeo[broker] = self.aeo.get(broker, 0.0) + sign * rate
+            there = self._topics.setdefault(topic, {})
+            there[broker] = there.get(broker, 0) + sign
+            if not there[broker]:
+                del there[broker]
+                if not there:
+                    del self._topics[topic]
+        for broker, rate in load.published:
+            self.aei[broker] = self.aei.get(broker, 0.0) + sign * rate
+        if not self._clients:
+            # Sums of floats end near 0, not at it.
+            self.aei.clear()
+            self.aeo.clear()

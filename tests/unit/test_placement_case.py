@@ -1,0 +1,125 @@
+"""A question and the part of the federation that it concerns: its costs are those of a placement
+with all brokers and topics, and a table of brokers serves several questions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placement.broker_table import SPARE, BrokerLoad, BrokerTable
+from placement.case import Case, Plan, Unit
+from placement.controller import Controller
+from placement.greedy import greedy_items, item_costs
+from placement.pending_load import PendingLoad
+from placement.question import Question
+from placement.state import Placement
+
+IDS = tuple(f"b{n}" for n in range(5))
+"""The last one cannot be reached."""
+
+TOPICS = tuple(f"t{n}" for n in range(6))
+
+Rates = Mapping[str, Mapping[str, float]]
+Wanted = Mapping[str, Collection[str]]
+
+
+class Known:
+    """What is known of a federation, always the same."""
+
+    def __init__(self, published: Rates, wanted: Wanted) -> None:
+        self._published = published
+        self._wanted = wanted
+        self.loads = tuple(
+            BrokerLoad(name, f"{name}:1883", 1.0, False, 10.0, 20.0, 0.0, 0.0) for name in IDS[:-1]
+        )
+
+    def brokers(self) -> Sequence[BrokerLoad]:
+        return self.loads
+
+    def rates(self, topic: str) -> Mapping[str, float]:
+        return self._published.get(topic, {})
+
+    def wanted(self, topic: str) -> Collection[str]:
+        return self._wanted.get(topic, ())
+
+    def rare(self) -> float:
+        return 0.5
+
+
+def case_of(known: Known, units: Sequence[Unit], sessions: int = 4) -> Case:
+    filters = tuple(name for unit in units for name in unit.filters)
+    question = Question("c", filters, sessions=sessions)
+    pending = PendingLoad(10, 10)
+    return Case(question, units, known, BrokerTable(known.loads), pending, 1.1)
+
+
+def placement_of(known: Known) -> Placement:
+    placement = Placement()
+    placement.add_brokers([(load.id, load.capacity) for load in known.loads])
+    for topic in TOPICS:
+        placement.describe(topic, known.rates(topic), known.rare(), known.wanted(topic))
+    for load in known.loads:
+        placement.aeo[placement.slots[load.id]] = load.aeo + SPARE
+    return placement
+
+
+rates = st.dictionaries(
+    st.sampled_from(TOPICS),
+    st.dictionaries(st.sampled_from(IDS), st.floats(0, 100), max_size=3),
+)
+wanted = st.dictionaries(st.sampled_from(TOPICS), st.frozensets(st.sampled_from(IDS)))
+cuts = st.lists(st.integers(1, 3), min_size=len(TOPICS), max_size=len(TOPICS))
+
+
+def units_of(sizes: Sequence[int]) -> list[Unit]:
+    """The topics in units of these sizes."""
+    found, left = [], list(TOPICS)
+    for size in sizes:
+        if left:
+            found.append(Unit(tuple(f"{name}/#" for name in left[:size]), tuple(left[:size])))
+            left = left[size:]
+    return found
+
+
+@given(rates, wanted, cuts)
+def test_a_case_costs_what_a_placement_of_its_topics_says(
+    published: Rates, want: Wanted, sizes: list[int]
+) -> None:
+    known = Known(published, want)
+    units = units_of(sizes)
+    case, placement = case_of(known, units), placement_of(known)
+    for unit in units:
+        item = tuple(placement.topic(name) for name in unit.topics)
+        costs = item_costs(placement, item)
+        assert [case.cost(Plan({unit: slot})) for slot in range(len(costs))] == costs
+
+
+@given(rates, wanted, cuts, st.integers(1, 4))
+def test_the_plan_of_a_case_is_that_of_greedy_or_one_connection(
+    published: Rates, want: Wanted, sizes: list[int], sessions: int
+) -> None:
+    known = Known(published, want)
+    units = units_of(sizes)
+    case, placement = case_of(known, units, sessions), placement_of(known)
+    items = [tuple(placement.topic(name) for name in unit.topics) for unit in units]
+    found = greedy_items(placement, items, sessions, 1.1)
+    at = {topic.name: slot for slot, topics in found.items() for topic in topics}
+    plan, cost, single = case.best()
+    assert cost == case.cost(plan) <= single
+    if len(plan.used()) > 1:
+        assert plan.units == {unit: at[unit.topics[0]] for unit in units}
+
+
+def test_a_table_of_brokers_serves_until_another_one_is_known() -> None:
+    controller = Controller()
+    known = Known({"t0": {"b1": 5.0}}, {})
+    unit = Unit(("t0",), ("t0",))
+    question = Question("c", ("t0",))
+    first = controller.case(question, [unit], known).brokers
+    assert controller.case(question, [unit], known).brokers is first
+    known.loads = known.loads[:1]
+    again = controller.case(question, [unit], known)
+    assert again.brokers.names == ["b0"]
+    assert again.traffic() == (0.0, 0.0)
