@@ -299,7 +299,7 @@ def main(arguments: argparse.Namespace) -> int:
         f"p50 {found.within(0.5):.2f} ms, p99 {found.within(0.99):.2f} ms, "
         f"most {found.within(1.0):.2f} ms"
     )
-    others = {status: number for status, number in found.statuses.items() if status != 200}
+    others = {status: n for status, n in found.statuses.items() if n and status != 200}
     if others:
         said = ", ".join(
             f"{number:,} {'without an answer' if not status else f'with status {status}'}"

@@ -51,7 +51,7 @@ async def test_invalid_topics_are_counted_logged_once_and_the_client_is_served(
     rules = tmp_path / "rules"
     rules.write_text("anonymous\nallow all a\nallow all open/#\n")
     said = [
-        json.dumps({"subscribe": filters(MANY)}),
+        json.dumps({"subscribe": filters(MANY)}, separators=(",", ":")),
         json.dumps({"subscribe": filters(1001)}),
         json.dumps({"subscribe": filters(201)}),
         json.dumps({"subscribe": ["secret/#"]}),
@@ -79,7 +79,9 @@ async def test_invalid_topics_are_counted_logged_once_and_the_client_is_served(
 
 
 def federation_with(rules: Path) -> Any:
-    return federation(access={"rules": str(rules)})
+    """Brokers whose clients are checked, and that let each other in."""
+    access = {"rules": str(rules)}
+    return federation(access=access, **{"allow-unauthenticated-brokers": True})
 
 
 async def test_a_client_with_ten_thousand_filters_stays_and_is_served() -> None:

@@ -7,7 +7,7 @@ until nobody has asked for ten minutes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.base.rate_limit import Budget
@@ -30,7 +30,12 @@ from placement.figures import Figures
 from placement.question import MOST_FILTERS, Question, TooMuchError, read_question
 from placement.redirection import Candidate, Redirections
 from routing.filter_units import filter_units
-from routing.topic_filter import split_shared, valid_topic_filter, valid_topic_name
+from routing.topic_filter import (
+    is_wildcard,
+    split_shared,
+    valid_topic_filter,
+    valid_topic_name,
+)
 
 if TYPE_CHECKING:
     from broker.base.timers import Timer
@@ -310,23 +315,31 @@ class Decider:
 
     def units(self, question: Question) -> list[Unit]:
         """Return the filters of a question, those together that may match a common topic."""
-        shared = [split_shared(name) for name in question.subscribe]
-        plain = [inner for group, inner in shared if group is None]
-        known = dict(zip(plain, self.knowledge.topics(plain), strict=True))
-        found = []
-        for filters in filter_units(plain):
-            topics = dict.fromkeys([topic for name in filters for topic in known[name]])
-            # The topics that filters without wildcards spell are looked at whether known or not.
-            topics |= dict.fromkeys([name for name in filters if valid_topic_name(name)])
-            found.append(Unit(tuple(filters), tuple(topics)))
-        if len(plain) < len(shared):
-            # A group gets each message once, wherever its members are: no reason to be anywhere.
-            there = set(plain)
-            found += [Unit((name,), ()) for name in question.subscribe if name not in there]
+        if any(is_wildcard(name) or name.startswith("$share/") for name in question.subscribe):
+            found = self._units(question.subscribe)
+        else:
+            # Each is the one topic that it spells.
+            found = [Unit((name,), (name,)) for name in question.subscribe]
         count = sum([len(unit.topics) for unit in found]) + len(question.publish)
         work = QUESTION_WORK + TOPIC_WORK * count
         self._host.turns.work += work
         self._budget.left -= work
+        return found
+
+    def _units(self, filters: Sequence[str]) -> list[Unit]:
+        shared = [split_shared(name) for name in filters]
+        plain = [inner for group, inner in shared if group is None]
+        known = dict(zip(plain, self.knowledge.topics(plain), strict=True))
+        found = []
+        for together in filter_units(plain):
+            topics = dict.fromkeys([topic for name in together for topic in known[name]])
+            # The topics that filters without wildcards spell are looked at whether known or not.
+            topics |= dict.fromkeys([name for name in together if valid_topic_name(name)])
+            found.append(Unit(tuple(together), tuple(topics)))
+        if len(plain) < len(filters):
+            # A group gets each message once, wherever its members are: no reason to be anywhere.
+            there = set(plain)
+            found += [Unit((name,), ()) for name in filters if name not in there]
         return found
 
     def _told(self, client: str) -> Answer:
