@@ -216,6 +216,9 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", default="", metavar="DIR", help="where to (results/TIME)")
     parser.add_argument("--short", action="store_true", help="the scenarios' shortened form")
     parser.add_argument(
+        "--medium", action="store_true", help="their middle form: all papers in two hours"
+    )
+    parser.add_argument(
         "--repeat",
         type=int,
         default=0,

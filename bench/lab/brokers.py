@@ -16,19 +16,24 @@ from pathlib import Path
 from bench.lab.launcher import END_SECONDS, Program, mqttree, search_path
 from bench.lab.owner import MARK, owner, started
 
+PATIENCE = 30.0
+"""s until brokers have one tree."""
 ROUTINGS = ("flood", "interest", "topic", "srt", "ort")
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of broker under test. many: several of them act as one. routing: of mqttree.
-    companion: what runs beside each broker, as a process of its own ("": nothing)."""
+    companion: what runs beside each broker, as a process of its own ("": nothing). options: of
+    mqttree's configuration file, section `federation`. patience: s until it has one tree."""
 
     name: str
     program: str
     many: bool
     routing: str | None = None
     companion: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+    patience: float = PATIENCE
 
     def missing(self) -> str:
         """Return why it cannot be started here, in one line; empty when it can."""
@@ -41,6 +46,21 @@ KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
         *(Kind(f"mqttree-{routing}", "mqttree", True, routing) for routing in ROUTINGS),
+        Kind(
+            "mqttree-ort-balance", "mqttree", True, "ort", options=(("overlay-policy", "balance"),)
+        ),
+        *(
+            Kind(
+                f"mqttree-{routing}-paper",
+                "mqttree",
+                True,
+                routing,
+                options=(("timers", "paper"),),
+                # A broker that falls silent is noticed after 39.6 s, and then a tree has to form.
+                patience=120.0,
+            )
+            for routing in ("flood", "ort")
+        ),
         Kind("mosquitto", "mosquitto", False),
         Kind("mosquitto-bridges", "mosquitto", True),
         Kind("mosquitto-federators", "mosquitto", True, companion="federator"),
@@ -100,6 +120,11 @@ def mosquitto_configuration(place: Place) -> str:
     return "\n".join(lines) + "\n"
 
 
+def mqttree_configuration(kind: Kind) -> str:
+    """Return the file for a mqttree with options that no flag has."""
+    return "federation:\n" + "".join(f"  {name}: {value}\n" for name, value in kind.options)
+
+
 def amqtt_configuration(place: Place) -> str:
     """Return the file for amqtt."""
     return (
@@ -140,6 +165,10 @@ def command(kind: Kind, place: Place, cluster: str) -> list[str]:
             ]
         if place.advertise:
             words += ["--advertise", place.advertise]
+        if kind.options:
+            options = place.folder / "config"
+            options.write_text(mqttree_configuration(kind))
+            words += ["--config", str(options)]
         return words
     config = place.folder / "config"
     config.write_text(

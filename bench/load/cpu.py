@@ -28,7 +28,7 @@ class CpuMeter:
         """Return the CPU time used so far (s), of threads that have ended, too. Raises LoadError
         when one of the processes is gone."""
         try:
-            return sum(time.clock_gettime(_clock(each)) for each in self._pids)
+            return sum(map(process_time, self._pids))
         except OSError as error:
             raise LoadError(f"a measured process is gone: {error}") from error
 
@@ -44,10 +44,11 @@ class CpuMeter:
         return total / 1e9
 
 
-def _clock(pid: int) -> int:
-    """The process's own CPU clock (clock_getcpuclockid(3)): of all its threads, in ns, and unlike
-    the tables in /proc as of now."""
-    return ~pid << 3 | 2
+def process_time(pid: int) -> float:
+    """Return the CPU time (s) that all threads of the process `pid` have used, by its own CPU clock
+    (clock_getcpuclockid(3)): in ns, and unlike the tables in /proc as of now. Raises OSError when
+    it is gone."""
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 def cores() -> list[int]:

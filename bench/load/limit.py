@@ -50,3 +50,30 @@ def _busy(processes: Sequence[float]) -> list[str]:
     if not processes or max(processes) < BUSY:
         return []
     return [f"a process of the generator used {max(processes):.0%} of a core"]
+
+
+RUN_BUSY = 0.8
+"""Of a core: a scenario's generator is one process, and above that part of what is measured may be
+its own speed."""
+RUN_LATE = 0.1
+"""Of the mean delay: so late may 99 % of a scenario's messages be sent."""
+
+
+def limit_of_capacity(generator: float | None) -> str:
+    """Return why the generator of a scenario's run may have been the limit of its rates, in one
+    line; empty where it was not. `generator` is what it used of a core (None: not known)."""
+    if generator is None or generator <= RUN_BUSY:
+        return ""
+    return f"limited by the generator: it used {generator:.0%} of a core"
+
+
+def limit_of_delay(late: float | None, delay: float | None) -> str:
+    """Return why the delays of a scenario's run say as much about its generator as about brokers,
+    in one line; empty where they do not. `late`: so late (p99) it sent its messages; `delay`: their
+    mean delay (both in ms; None: not known)."""
+    if late is None or not delay or late <= delay * RUN_LATE:
+        return ""
+    return (
+        f"limited by the generator: {late:.2g} ms late itself (p99), "
+        f"of a mean delay of {delay:.2g} ms"
+    )

@@ -11,10 +11,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bench.load.limit import limit_of_capacity, limit_of_delay
+from bench.report.derived import DERIVED
+from bench.spark.means import mean
+
 Row = dict[str, Any]
 Draw = tuple[int | None, int, int]
 """Seed, repetition, and how many runs of those were before it: what is equal in two cases has the
 same network and places."""
+
+
+SATURATED = 0.9
+"""Of its share of a core: a broker that uses so much has nothing left."""
 
 
 class ReportError(ValueError):
@@ -39,6 +47,42 @@ class Case:
     fingerprint: str = ""
     """Of all parameters and the topology: equal in runs of the same cell of the same file."""
 
+    share: float = 0.0
+    """Of a core, that each broker had; 0: no limit."""
+    limits: dict[Draw, tuple[str, str]] = field(default_factory=dict)
+    """Of each run, why the generator limited its rates, and its delays; empty where it did not."""
+
+    def value(self, draw: Draw, measure: str) -> float | None:
+        """Return a measure of one run; None where there is none."""
+        found = self.runs.get(draw, {}).get(measure)
+        return float(found) if found is not None else None
+
+    def limit(self, measure: str) -> str:
+        """Return why a measure says as much about the generator as about brokers, in one line:
+        what is so of half of the runs or more. Empty where it does not, and for measures that no
+        generator limits."""
+        rate = measure.endswith("_per_s") and not measure.startswith(("control", "data"))
+        delay = measure.startswith(("delay", "accept_mean"))
+        if not rate and not delay:
+            return ""
+        found = [
+            busy or (late if delay else "")
+            for draw, (busy, late) in self.limits.items()
+            if draw in self.runs
+        ]
+        said = [each for each in found if each]
+        return said[0] if said and 2 * len(said) >= len(found) else ""
+
+    def limited_by(self) -> str:
+        """Return what limits the rates of the cell: the generator, the brokers, or nothing that is
+        known, in one line."""
+        if why := self.limit("delivered_per_s"):
+            return why
+        used = self.mean("broker_cpu")
+        if self.share and used is not None and used >= SATURATED * self.share:
+            return f"limited by the brokers: {used:.2g} of {self.share:g} of a core each"
+        return self.limit("delay_mean_ms")
+
     def mean(self, measure: str) -> float | None:
         """Return a measure's mean, None where there is none."""
         found = self.measures.get(measure)
@@ -59,6 +103,7 @@ class Results:
     faults: list[Row]
     timeline: list[Row]
     about: list[Row]
+    packets: list[Row] = field(default_factory=list)
 
     def scenarios(self) -> list[str]:
         """Return the scenarios' names in the order of their runs."""
@@ -106,7 +151,10 @@ def read(folder: Path) -> Results:
         about = json.loads((place / "about.json").read_text(encoding="utf-8"))
         if not (isinstance(about, list) and all(isinstance(each, dict) for each in about)):
             raise ValueError("about.json is no list of runs")
-        cases = _cases(tables["cases"], tables["runs"])
+        cases = _cases(tables["cases"], tables["runs"], about)
+        packets = place / "packets.parquet"
+        tables["packets"] = _rows(packets) if packets.exists() else []
+        _pingreqs(cases, tables["packets"])
         for name in ("faults", "timeline"):  # which older tables have by the name of the run alone
             _complete(tables[name], tables["runs"])
     except (OSError, ValueError, TypeError, pa.ArrowException) as error:
@@ -118,12 +166,15 @@ def read(folder: Path) -> Results:
         raise ReportError(
             f"the tables in {place} are of another version (no {error}); --fresh makes them again"
         ) from error
-    return Results(tables["runs"], cases, tables["faults"], tables["timeline"], about)
+    return Results(
+        tables["runs"], cases, tables["faults"], tables["timeline"], about, tables["packets"]
+    )
 
 
-def _cases(rows: Iterable[Row], runs: Iterable[Row]) -> list[Case]:
-    """Return the cases with all their measures and runs. Raises KeyError for a column that is not
-    there."""
+def _cases(rows: Iterable[Row], runs: Iterable[Row], about: Iterable[Row] = ()) -> list[Case]:
+    """Return the cases with all their measures and runs, and with what run.json (`about`) adds to
+    these. Raises KeyError for a column that is not there."""
+    said = {(each.get("scenario"), each.get("run")): each for each in about}
 
     def key(row: Row) -> tuple[str, str, str, str]:
         return row["scenario"], row["case"], row["flow"] or "", row["fingerprint"] or ""
@@ -150,8 +201,67 @@ def _cases(rows: Iterable[Row], runs: Iterable[Row]) -> list[Case]:
             which = 0
             while (row["seed"], row["repetition"], which) in found.runs:
                 which += 1
-            found.runs[row["seed"], row["repetition"], which] = row
+            draw = (row["seed"], row["repetition"], which)
+            own = said.get((row["scenario"], row["run"]), {})
+            more = {name: of(row, own) for name, (_, of) in DERIVED.items()}
+            found.runs[draw] = row | more
+            found.limits[draw] = _limits(own, found.flow)
+            found.share = found.share or _share(own)
+    for case in cases.values():
+        for name in DERIVED:
+            _put(case, name)
     return list(cases.values())
+
+
+def _put(case: Case, name: str) -> None:
+    """Set the average of a measure that only runs have; none where no run has it."""
+    values = [value for draw in case.runs if (value := case.value(draw, name)) is not None]
+    found = mean(values)
+    if found is not None:
+        case.measures[name] = {
+            "measure": name,
+            "mean": found.mean,
+            "half": found.half,
+            "n": found.n,
+            "runs": len(case.runs),
+            "without": len(case.runs) - found.n,
+            "why": "" if found.n == len(case.runs) else "no figure",
+            "least": found.least,
+            "most": found.most,
+        }
+
+
+def _share(about: Row) -> float:
+    """Return the share of a core that each broker of a run had; 0: no limit."""
+    flows = (about.get("parameters") or {}).get("flows") or {}
+    for flow in flows.values() if isinstance(flows, dict) else ():
+        if isinstance(flow, dict) and isinstance(flow.get("cpu"), int | float):
+            return float(flow["cpu"])
+    return 0.0
+
+
+def _pingreqs(cases: Iterable[Case], packets: Iterable[Row]) -> None:
+    """Set the mean length of each run's PINGREQs between brokers, as `pingreq_bytes`."""
+    sums: dict[tuple[str, str], list[int]] = {}
+    for row in packets:
+        if str(row["packet"]).lower() == "pingreq":
+            found = sums.setdefault((row["scenario"], row["run"]), [0, 0])
+            found[0] += row["bytes"]
+            found[1] += row["packets"]
+    for case in cases:
+        for run in case.runs.values():
+            size, count = sums.get((run["scenario"], run["run"]), (0, 0))
+            run["pingreq_bytes"] = size / count if count else None
+
+
+def _limits(about: Row, flow: str) -> tuple[str, str]:
+    """Return why the generator limited a run's rates, and the delays of a flow ("": of any)."""
+    summary = about.get("summary") or {}
+    flows = summary.get("flows") or {}
+    late = ""
+    for each in [flows[flow]] if flow in flows else flows.values():
+        late = late or limit_of_delay(each.get("lag_p99_ms"), each.get("delay_mean_ms"))
+    return limit_of_capacity(summary.get("generator_cpu")), late
 
 
 def _complete(rows: Iterable[Row], runs: Iterable[Row]) -> None:

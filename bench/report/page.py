@@ -1,4 +1,4 @@
-"""The page: what was compared with the papers, then each scenario with its plots and its table,
+"""The page: a summary, then paper by paper what it states and what its figures show, beside ours,
 then how to do it again."""
 
 from __future__ import annotations
@@ -9,17 +9,26 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from bench.report import figures, papers
+from bench.report import chapters, figures, papers
 from bench.report import repeated as again
 from bench.report.data import Case, Results, Row
-from bench.report.plot import short
+from bench.report.derived import DERIVED
+from bench.report.judge import Judgement, judge
+from bench.report.plot import bounded, short
+from bench.report.shown import SHOWN
+from bench.report.statements import PAPERS, STATEMENTS
 from bench.scenarios import federator_tables
 
 STYLE = """
 body{font:14px/1.45 system-ui,sans-serif;max-width:1320px;margin:1.5em auto;padding:0 1em;
 color:#222}
 h1{font-size:1.6em}h2{font-size:1.25em;margin-top:2em;border-bottom:1px solid #ccc}
+h2.paper{font-size:1.45em;border-bottom:2px solid #555}h3{font-size:1.1em;margin-top:1.8em}
 table{border-collapse:collapse;margin:.7em 0;font-size:12.5px}
+.box{overflow-x:auto;max-width:100%}
+p,li,td,th,h1,h2,h3,pre{overflow-wrap:anywhere}
+td{min-width:3.5em}table.said td:nth-child(2){min-width:13em}
+.summary li{margin:.25em 0}
 th,td{padding:.2em .55em;border-bottom:1px solid #ddd;text-align:left}
 td.n{text-align:right;white-space:nowrap}th{background:#f3f3f3;position:sticky;top:0}
 .plots{display:flex;flex-wrap:wrap;gap:10px}
@@ -27,14 +36,28 @@ svg{width:420px;max-width:100%;background:#fff;border:1px solid #e5e5e5}
 svg text{font:11px system-ui,sans-serif;fill:#333}svg text.t{font-weight:600}
 svg text.x{text-anchor:middle}
 svg text.y,svg text.refname{text-anchor:end}svg text.refname{fill:#a00}
+svg text.small{font-size:9.5px}svg text.markname,svg text.markend{font-size:10px;fill:#666}
+svg text.markend{text-anchor:end}.mark{stroke:#999;stroke-dasharray:2 3}
 .grid{stroke:#eee}.axis{stroke:#888}.ref{stroke:#a00;stroke-dasharray:5 4}
-.legend span{margin-right:1.2em;white-space:nowrap}
+.legend span{margin-right:1.2em;display:inline-block}
 .legend i{display:inline-block;width:.9em;height:.9em;margin-right:.35em;border-radius:2px}
 .met{color:#176b2c;font-weight:600}.no{color:#a3122a;font-weight:600}
+.unsure{color:#6b5300;font-weight:600}
 .why{color:#666;font-size:11.5px}
 pre{background:#f6f6f6;padding:.6em;overflow-x:auto}
 .none{color:#666}
+@media print{body{max-width:none;font-size:11px}svg{break-inside:avoid;width:340px}
+th{position:static}h2,h3{break-after:avoid}}
 """
+OTHERS = {
+    "Federator": "Spohn, An Endogenous and Self-organizing Approach for the Federation of "
+    "Autonomous MQTT Brokers",
+    "Scaling": "Detti et al., Sub-linear Scalability of MQTT Clusters in Topic-based "
+    "Publish-subscribe Applications (what M brokers do beside one is on a page of its own, by "
+    "`mqttree bench placement scaling`)",
+    "EMQ": "The basic set of EMQ's benchmark, with a hundredth of its clients",
+}
+"""Whose figures follow those of the papers with statements."""
 NUMBERS = (
     "published_per_s",
     "accepted_per_s",
@@ -59,6 +82,7 @@ NUMBERS = (
     "repair_service_s",
     "stretch",
     "jain",
+    *DERIVED,
 )
 
 
@@ -71,18 +95,42 @@ def page(
     """Return the whole page about `results`. `command` makes the page again, `title` is its
     headline; `repeated` are the same scenarios, run another time (None: they were not)."""
     parts = [
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">',
         f"<title>{escape(title)}</title><style>{STYLE}</style></head>"
         f"<body><h1>{escape(title)}</h1>",
-        _machine(results),
-        _papers(results),
-        _federators(results),
-        _repeated(results, repeated) if repeated is not None else "",
     ]
-    for scenario in results.scenarios():
-        parts += _scenario(scenario, results)
+    judged = judge(STATEMENTS, results.cases)
+    parts += [chapters.summary(judged, results), _machine(results), chapters.words()]
+    done: set[str] = set()
+    for paper, name in (PAPERS | OTHERS).items():
+        mine = [each for each in _scenarios(results) if _paper(each, results) == paper]
+        if mine:
+            own = [each for each in judged if each.statement.paper == paper]
+            parts += [chapters.heading(paper, name), chapters.statements(own) if own else ""]
+            parts.append(_federators(results) if paper == "Federator" else "")
+        for scenario in mine:
+            parts += _scenario(scenario, results, judged)
+        done |= set(mine)
+    parts.append('<h2 class="paper" id="ours">Ours</h2>')
+    parts.append(_papers(results))
+    for scenario in _scenarios(results):
+        if scenario not in done:
+            parts += _scenario(scenario, results, judged)
+    parts.append(_repeated(results, repeated) if repeated is not None else "")
     parts += [_faults(results), _remarks(results), _again(results, command), "</body></html>\n"]
     return "\n".join(part for part in parts if part)
+
+
+def _scenarios(results: Results) -> list[str]:
+    """Return the scenarios in the order of the papers' figures, others as they were run."""
+    known = list(SHOWN)
+    found = results.scenarios()
+    return [name for name in known if name in found] + [name for name in found if name not in known]
+
+
+def _paper(scenario: str, results: Results) -> str:
+    return str(next((each.get("paper") for each in results.of(scenario)), "") or "")
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:
@@ -114,19 +162,19 @@ def _machine(results: Results) -> str:
         first, last = _date(min(times)), _date(max(times))
         rows.append(("runs", f"{sum(not row['flow'] for row in results.runs)}, {first} to {last}"))
     rows.append(("network", ", ".join(_distinct(each.get("lab") for each in about)) or "unknown"))
-    if any(forms := [bool(each.get("short")) for each in about]):
-        some = "" if all(forms) else f"{sum(forms)} runs "
-        rows.append(
-            (
-                "form",
-                f"{some}shortened: fewer repetitions, shorter runs, fewer cells than the papers'",
-            )
+    forms = [each.get("form") or ("short" if each.get("short") else "full") for each in about]
+    if set(forms) & {"short", "medium"}:
+        counts = {form: forms.count(form) for form in dict.fromkeys(forms)}
+        some = (
+            next(iter(counts))
+            if len(counts) == 1
+            else ", ".join(f"{number} runs {form}" for form, number in counts.items())
         )
-    return (
-        "<table>"
-        + "".join(f"<tr><th>{name}</th><td>{escape(str(text))}</td></tr>" for name, text in rows)
-        + "</table>"
-    )
+        rows.append(
+            ("form", f"{some}: fewer repetitions, shorter runs, fewer cells than the papers'")
+        )
+    body = "".join(f"<tr><th>{name}</th><td>{escape(str(text))}</td></tr>" for name, text in rows)
+    return f'<h2>Where and when</h2><div class="box"><table>{body}</table></div>'
 
 
 def _papers(results: Results) -> str:
@@ -157,22 +205,19 @@ def _papers(results: Results) -> str:
             f"<td class=n>{ours}{why}</td><td>{wanted} {mark}</td><td>{escape(cell)}</td></tr>"
         )
     head = (
-        "<tr><th>paper</th><th>what its text says</th><th>number</th><th>ours</th>"
+        "<tr><th>from</th><th>what</th><th>the paper's</th><th>ours</th>"
         "<th>wanted</th><th>measured in</th></tr>"
     )
     note = (
-        "Ratios where the paper compares, of each repetition and then averaged; "
+        "What we want of our own routing. Ratios are of each repetition and then averaged; "
         "± is half of a 95 % interval."
     )
-    return f"<h2>Beside the papers</h2><p>{note}</p><table>{head}{''.join(lines)}</table>"
+    table = f'<div class="box"><table>{head}{"".join(lines)}</table></div>'
+    return f"<h3>Our targets</h3><p>{note}</p>{table}"
 
 
 def _found(each: papers.Comparison | None) -> str:
-    return "-" if each is None else _mean(each.ours, each.half)
-
-
-def _mean(value: float | None, half: float | None) -> str:
-    return short(value) + (f" ± {short(half)}" if half is not None else "")
+    return "-" if each is None else bounded(each.ours, each.half)
 
 
 def _date(moment: float) -> str:
@@ -195,7 +240,8 @@ def _federators(results: Results) -> str:
         )
         remarks = "".join(f"<li>{escape(remark)}</li>" for remark in table.remarks)
         parts.append(
-            f"<h2>{escape(table.title)}</h2><table><tr>{head}</tr>{lines}</table><ul>{remarks}</ul>"
+            f'<h3>{escape(table.title)}</h3><div class="box"><table><tr>{head}</tr>{lines}'
+            f"</table></div><ul>{remarks}</ul>"
         )
     return "".join(parts)
 
@@ -224,7 +270,7 @@ def _repeated(results: Results, repeated: Results) -> str:
     text = f"All was run another time{when}: {again.summary(pairs)}."
     table = (
         f"<details><summary>{len(pairs)} ratios</summary>"
-        f"<table>{head}{''.join(lines)}</table></details>"
+        f'<div class="box"><table>{head}{"".join(lines)}</table></div></details>'
     )
     return f"<h2>Repeated</h2><p>{escape(text)}</p>{table}"
 
@@ -234,16 +280,20 @@ def _cell(case: Case) -> str:
     return ", ".join([*words, *(word for word in (case.variant, case.flow) if word)])
 
 
-def _scenario(scenario: str, results: Results) -> list[str]:
+def _scenario(scenario: str, results: Results, judged: Sequence[Judgement]) -> list[str]:
     about = results.of(scenario)
     first = about[0] if about else {}
     figure = (first.get("figure") or {}).get("id", "")
     words = ", ".join(_distinct([figure or first.get("paper")]))
     parts = [
-        f'<h2 id="{escape(scenario)}">{escape(scenario)}'
-        f"{f' ({escape(words)})' if words else ''}</h2>",
+        f'<h3 id="{escape(scenario)}">{escape(scenario)}'
+        f"{f' ({escape(words)})' if words else ''}</h3>",
         f"<p>{escape(str(first.get('title', '')))}</p>",
+        chapters.shown(scenario, chapters.flows_of(about)),
+        chapters.verdicts(scenario, judged),
     ]
+    parts += figures.by_broker(scenario, results)
+    parts += figures.ratios(scenario, results)
     parts += figures.plots(scenario, results)
     parts += figures.traffic(scenario, results)
     parts.append(
@@ -255,9 +305,10 @@ def _scenario(scenario: str, results: Results) -> list[str]:
 def _table(cases: Sequence[Case], runs: Sequence[Row]) -> str:
     shown = [name for name in NUMBERS if any(case.mean(name) is not None for case in cases)]
     bare = {id(case) for case in cases if all(case.mean(name) is None for name in NUMBERS)}
-    head = "".join(f"<th>{escape(figures.NAMES[name])}</th>" for name in shown) + (
-        "<th>why no figures</th>" if bare else ""
-    )
+    limits = {id(case): case.limited_by() for case in cases}
+    head = "".join(f"<th>{escape(figures.NAMES[name])}</th>" for name in shown)
+    head += "<th>limited by</th>" if any(limits.values()) else ""
+    head += "<th>why no figures</th>" if bare else ""
     lines = []
     for case in cases:
         number = max((row["runs"] for row in case.measures.values()), default=0)
@@ -272,13 +323,18 @@ def _table(cases: Sequence[Case], runs: Sequence[Row]) -> str:
                 if row["without"]
                 else ""
             )
-            cells.append(f"<td class=n>{_mean(row['mean'], row['half'])}{why}</td>")
+            cells.append(f"<td class=n>{bounded(row['mean'], row['half'])}{why}</td>")
+        if any(limits.values()):
+            cells.append(f"<td>{escape(limits[id(case)].removeprefix('limited by '))}</td>")
         if bare:
             cells.append(f"<td>{escape(_reasons(case, runs)) if id(case) in bare else ''}</td>")
         lines.append(
             f"<tr><td>{escape(_cell(case))}</td><td class=n>{number}</td>{''.join(cells)}</tr>"
         )
-    table = f"<table><tr><th>cell</th><th>runs</th>{head}</tr>{''.join(lines)}</table>"
+    table = (
+        f'<div class="box"><table><tr><th>cell</th><th>runs</th>{head}</tr>{"".join(lines)}'
+        "</table></div>"
+    )
     return (
         f"<details><summary>all figures (± is half of a 95 % interval)</summary>{table}</details>"
     )
@@ -320,7 +376,7 @@ def _faults(results: Results) -> str:
     )
     return (
         f"<h2>Faults</h2><details><summary>{len(lines)} faults</summary>"
-        f"<table>{head}{''.join(lines)}</table></details>"
+        f'<div class="box"><table>{head}{"".join(lines)}</table></div></details>'
     )
 
 

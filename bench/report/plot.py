@@ -20,26 +20,39 @@ COLOURS = (
     "#7a8f00",
 )
 WIDTH, HEIGHT = 420, 280
-LEFT, RIGHT, TOP, BOTTOM = 62, 12, 30, 44
+LEFT, RIGHT, TOP, BOTTOM = 62, 12, 30, 56
+CHARACTER = 6.3
+"""px that a character takes at most, of the font that labels have."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A value at a category; half: half of its interval; text: more for who points at it."""
+    """A value at a category; half: half of its interval; text: more for who points at it; base:
+    what it stands on; hollow: what it says of brokers is not sure."""
 
-    x: int
+    x: float
     y: float
     half: float | None = None
     text: str = ""
+    base: float = 0.0
+    hollow: bool = False
+
+    @property
+    def top(self) -> float:
+        """Where it ends."""
+        return self.base + self.y
 
 
 @dataclass
 class Series:
-    """A line, or bars of one colour. colour: index."""
+    """A line, or bars of one colour. colour: index. slot: bars of one slot stand on each other (-1:
+    a slot of its own). light: paler."""
 
     name: str
     colour: int
     points: list[Point] = field(default_factory=list)
+    slot: int = -1
+    light: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,10 +63,18 @@ class Reference:
     name: str
 
 
+@dataclass(frozen=True)
+class Mark:
+    """Something that happened at a place of the x axis: a line from top to bottom."""
+
+    x: float
+    name: str
+
+
 @dataclass
 class Plot:
     """One diagram. categories: what stands below the x axis; joined: lines between the points, else
-    bars."""
+    bars. marks: what happened meanwhile."""
 
     title: str
     x_name: str
@@ -62,18 +83,22 @@ class Plot:
     series: Sequence[Series]
     references: Sequence[Reference] = ()
     joined: bool = True
+    marks: Sequence[Mark] = ()
 
     def svg(self) -> str:
         """Return the diagram; a note in place of it when there is nothing to show."""
-        values = [point.y for each in self.series for point in each.points] + [
+        values = [point.top for each in self.series for point in each.points] + [
             each.y for each in self.references
         ]
         if not values:
             return f'<p class="none">{escape(self.title)}: no figures</p>'
-        tops = [point.y + (point.half or 0) for each in self.series for point in each.points] + [
+        tops = [point.top + (point.half or 0) for each in self.series for point in each.points] + [
             each.y for each in self.references
         ]
-        scale = Scale.fitting(values, max(tops))
+        if self.marks:
+            # Room for their names, above all lines.
+            tops.append(max(tops) * 1.25)
+        scale = Scale.fitting(values, max(tops), all(not each.light for each in self.series))
         parts = [
             f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" xmlns="http://www.w3.org/2000/svg">',
             f'<text class="t" x="{LEFT}" y="16">{escape(self.title)}</text>',
@@ -88,11 +113,46 @@ class Plot:
                 f'<text class="refname" x="{WIDTH - RIGHT - 2}" y="{y - 3:.1f}">'
                 f"{escape(each.name)}</text>"
             )
-        parts += self._lines(scale) if self.joined else self._bars(scale)
+        parts += self._marked()
+        # The length of a bar means nothing on a log axis: there are points instead.
+        parts += self._lines(scale) if self.joined or scale.log else self._bars(scale)
         return "".join([*parts, "</svg>"])
 
     def _x(self, index: float) -> float:
         return LEFT + (index + 0.5) * (WIDTH - LEFT - RIGHT) / max(len(self.categories), 1)
+
+    def _marked(self) -> list[str]:
+        parts = []
+        for number, each in enumerate(self.marks):
+            x = self._x(each.x)
+            parts.append(
+                f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
+            )
+            # In turn at two heights, so that names beside each other can be read.
+            y = TOP + 10 + 13 * (number % 2)
+            kind, beside = ("markend", -3) if x > (LEFT + WIDTH - RIGHT) / 2 else ("markname", 3)
+            parts.append(
+                f'<text class="{kind}" x="{x + beside:.1f}" y="{y}">{escape(each.name)}</text>'
+            )
+        return parts
+
+    def _category(self, index: int, name: str) -> str:
+        """Return the text below one place of the x axis: slanted where names would overlap."""
+        x, y = self._x(index), HEIGHT - BOTTOM + 15
+        longest = max(map(len, self.categories))
+        if longest * CHARACTER <= (WIDTH - LEFT - RIGHT) / max(len(self.categories), 1):
+            return f'<text class="x" x="{x:.1f}" y="{y}">{escape(name)}</text>'
+        room = (WIDTH - LEFT - RIGHT) / max(len(self.categories), 1) / CHARACTER
+        words, lines = name.replace("-", "- ").split(), [""]
+        for word in words:
+            if lines[-1] and len(lines[-1]) + len(word) > room:
+                lines.append("")
+            lines[-1] += word
+        spans = "".join(
+            f'<tspan x="{x:.1f}" dy="{0 if not number else 11}">{escape(line)}</tspan>'
+            for number, line in enumerate(lines)
+        )
+        return f'<text class="x small" x="{x:.1f}" y="{y - 3}">{spans}</text>'
 
     def _axes(self, scale: Scale) -> list[str]:
         parts = []
@@ -102,17 +162,13 @@ class Plot:
                 f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
             )
             parts.append(f'<text class="y" x="{LEFT - 5}" y="{y + 3.5:.1f}">{name}</text>')
-        for index, name in enumerate(self.categories):
-            parts.append(
-                f'<text class="x" x="{self._x(index):.1f}" y="{HEIGHT - BOTTOM + 15}">'
-                f"{escape(name)}</text>"
-            )
+        parts += [self._category(index, name) for index, name in enumerate(self.categories) if name]
         parts.append(
             f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" '
             f'y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM}"/>'
         )
         parts.append(
-            f'<text class="x" x="{(LEFT + WIDTH - RIGHT) / 2:.1f}" y="{HEIGHT - 10}">'
+            f'<text class="x" x="{(LEFT + WIDTH - RIGHT) / 2:.1f}" y="{HEIGHT - 6}">'
             f"{escape(self.x_name)}</text>"
         )
         middle = (TOP + HEIGHT - BOTTOM) / 2
@@ -128,20 +184,21 @@ class Plot:
         for number, each in enumerate(self.series):
             colour = COLOURS[each.colour % len(COLOURS)]
             # So that intervals at one place can be distinguished.
-            shift = (number - (len(self.series) - 1) / 2) * 2.5
+            shift = (number - (len(self.series) - 1) / 2) * (2.5 if self.joined else 7)
             places = [
-                (self._x(p.x) + shift, scale.place(p.y), p)
+                (self._x(p.x) + shift, scale.place(p.top), p)
                 for p in sorted(each.points, key=lambda point: point.x)
             ]
-            if len(places) > 1:
+            if len(places) > 1 and self.joined:
                 path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
                 parts.append(
                     f'<polyline fill="none" stroke="{colour}" stroke-width="1.6" points="{path}"/>'
                 )
             for x, y, point in places:
                 parts.append(_interval(scale, point, x, colour))
+                fill = "#fff" if point.hollow else colour
                 parts.append(
-                    f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}">'
+                    f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{fill}" stroke="{colour}">'
                     f"{_tip(each.name, point)}</circle>"
                 )
         return parts
@@ -149,16 +206,24 @@ class Plot:
     def _bars(self, scale: Scale) -> list[str]:
         parts = []
         room = (WIDTH - LEFT - RIGHT) / max(len(self.categories), 1) * 0.8
-        wide = min(room / max(len(self.series), 1), 40)
-        for number, each in enumerate(self.series):
+        slots = [
+            each.slot if each.slot >= 0 else f"own {number}"
+            for number, each in enumerate(self.series)
+        ]
+        order = list(dict.fromkeys(slots))
+        wide = min(room / max(len(order), 1), 40)
+        for slot, each in zip(slots, self.series, strict=True):
             colour = COLOURS[each.colour % len(COLOURS)]
             for point in each.points:
-                x = self._x(point.x) + (number - len(self.series) / 2) * wide
-                y, ground = scale.place(point.y), HEIGHT - BOTTOM
+                x = self._x(point.x) + (order.index(slot) - len(order) / 2) * wide
+                y, ground = scale.place(point.top), scale.place(point.base)
+                style = f'fill="{"#fff" if point.hollow else colour}"'
+                style += f' stroke="{colour}"' if point.hollow else ""
+                style += ' fill-opacity="0.4"' if each.light else ""
                 parts.append(
                     f'<rect x="{x + 1:.1f}" y="{y:.1f}" '
                     f'width="{max(wide - 2, 1):.1f}" height="{max(ground - y, 0.5):.1f}" '
-                    f'fill="{colour}">{_tip(each.name, point)}</rect>'
+                    f"{style}>{_tip(each.name, point)}</rect>"
                 )
                 parts.append(_interval(scale, point, x + wide / 2, "#333"))
         return parts
@@ -172,8 +237,13 @@ def _tip(name: str, point: Point) -> str:
 def _interval(scale: Scale, point: Point, x: float, colour: str) -> str:
     if point.half is None:
         return ""
-    low, high = scale.place(max(point.y - point.half, scale.low)), scale.place(point.y + point.half)
-    ends = "".join(f"M{x - 3:.1f} {y:.1f}h6" for y in (low, high))
+    least = point.top - point.half
+    low, high = scale.place(max(least, scale.low)), scale.place(point.top + point.half)
+    ends = f"M{x - 3:.1f} {high:.1f}h6"
+    # An arrow where the interval goes on below the axis.
+    ends += (
+        f"M{x - 3:.1f} {low - 4:.1f}l3 4l3 -4" if least < scale.low else f"M{x - 3:.1f} {low:.1f}h6"
+    )
     return f'<path d="M{x:.1f} {low:.1f}V{high:.1f}{ends}" stroke="{colour}" fill="none"/>'
 
 
@@ -186,11 +256,11 @@ class Scale:
     log: bool
 
     @classmethod
-    def fitting(cls, values: Sequence[float], top: float) -> Scale:
-        """Return an axis for these values: from zero, or of powers of ten when the largest is more
-        than 50 times the smallest."""
+    def fitting(cls, values: Sequence[float], top: float, log: bool = True) -> Scale:
+        """Return an axis for these `values`, up to `top`: from zero, or where `log` allows it of
+        powers of ten when the largest is more than 50 times the smallest."""
         least = min(values)
-        if least > 1e-9 and max(values) / least > 50:
+        if log and least > 1e-9 and max(values) / least > 50:
             return cls(
                 10.0 ** math.floor(math.log10(least)), 10.0 ** math.ceil(math.log10(top)), True
             )
@@ -239,8 +309,22 @@ def _three(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
+def bounded(value: float | None, half: float | None) -> str:
+    """Return a mean with half of its interval: that with two digits, and the mean to the same
+    place; as `short` does where there is no interval."""
+    if value is None or half is None or not math.isfinite(half):
+        return short(value)
+    if not half or abs(value) >= 1e4:
+        return f"{short(value)} ± {short(half)}"
+    places = max(0, 1 - math.floor(math.log10(half)))
+    return f"{value:,.{places}f} ± {half:,.{places}f}"
+
+
 def legend(names: Sequence[tuple[str, int]]) -> str:
-    """Return what colour each series has, for several plots together."""
+    """Return what colour each series has, for several plots together; nothing where there is only
+    one without a name."""
+    if [name for name, _ in names] == ["all"]:
+        return ""
     items = [
         f'<span><i style="background:{COLOURS[colour % len(COLOURS)]}"></i>{escape(name)}</span>'
         for name, colour in names

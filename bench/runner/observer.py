@@ -16,6 +16,7 @@ import psutil
 from bench.lab.agreement import View, one_tree
 from bench.lab.brokers import BrokerProcess, HostProcess
 from bench.lab.lab import Lab
+from bench.load.cpu import process_time
 from bench.trace import Writer
 
 FAST = 0.02
@@ -295,14 +296,12 @@ class Observer:
             if known is None or known[0] != host_process.starts:
                 known = self._processes[name] = (host_process.starts, psutil.Process(process.pid))
             with known[1].oneshot():
-                times, rss, threads = (
-                    known[1].cpu_times(),
-                    known[1].memory_info().rss,
-                    known[1].num_threads(),
-                )
-        except psutil.Error:
+                rss, threads = known[1].memory_info().rss, known[1].num_threads()
+            # /proc counts in ticks of 10 ms: a broker at 1 % of a core has one in a second.
+            used = process_time(process.pid)
+        except (psutil.Error, OSError):
             return
-        use.setdefault(name, Use()).add(at, times.user + times.system, rss, known[0])
+        use.setdefault(name, Use()).add(at, used, rss, known[0])
         if role == "broker":
             self.rss[name] = max(rss, self.rss.get(name, 0))
-        self.trace.resources(at, name, role, times.user + times.system, rss, threads)
+        self.trace.resources(at, name, role, used, rss, threads)

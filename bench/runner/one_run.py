@@ -32,7 +32,6 @@ from bench.scenarios.workload import ClientSpec, clients, placed
 from bench.trace import TraceError, Writer
 from bench.trace.repair import repair, repairs
 
-AGREE_SECONDS = 30.0
 BRIDGE_SECONDS = 30.0
 LEAD = 0.05
 """s from the order to the first message: until then the clients' process has it."""
@@ -245,9 +244,12 @@ class Run:
         cell, record, summary = self.cell, self.record, self.record["summary"]
         self.stage("tree")
         if observer.asks:
-            if not await observer.agreed(AGREE_SECONDS):
-                raise RunError(f"the brokers did not agree on a tree within {AGREE_SECONDS:g} s")
+            if not await observer.agreed(self.kind.patience):
+                raise RunError(
+                    f"the brokers did not agree on a tree within {self.kind.patience:g} s"
+                )
             summary["convergence_s"] = (observer.agreements[0] - self._boot) / 1e9
+            summary["root"] = observer.root()
         elif self.kind.many:
             await asyncio.to_thread(wait_bridged, lab)
         injector = FaultInjector(lab, observer, trace, record["seed"], self.flow.cpu)
@@ -333,8 +335,8 @@ class Run:
             for task in (injecting, phases):
                 if not task.done():
                     task.cancel()
-        if faults and observer.asks and not await observer.agreed(AGREE_SECONDS):
-            record["failures"].append(f"no tree {AGREE_SECONDS:g} s after the last fault")
+        if faults and observer.asks and not await observer.agreed(self.kind.patience):
+            record["failures"].append(f"no tree {self.kind.patience:g} s after the last fault")
         summary |= {key: done[key] for key in ("flows", "subscribers", "interruptions", "skipped")}
         seconds = over - start
         summary["seconds"] = seconds

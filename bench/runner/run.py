@@ -4,6 +4,7 @@ one run after the other."""
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import os
 import signal
@@ -14,15 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from bench.lab.brokers import KINDS
+from bench.lab.brokers import KINDS, PATIENCE
 from bench.lab.lab import resolved
 from bench.lab.namespaces import unsupported
 from bench.runner import one_run, run_folder
 from bench.scenarios import federator_tables, run_table, scenario
-from bench.scenarios.scenario import PARAMETERS, Cell, Scenario
+from bench.scenarios.scenario import FORMS, PARAMETERS, Cell, Scenario
 
 OVERHEAD = 7.0
 """s that a run takes besides its load, until it is known better."""
+PAPER_START = 19.5
+"""s that brokers with the papers' timers take for their tree (Overlays, table 2)."""
 LIMIT = 180.0
 """s beyond the load, and what is waited for by its parameters, after which a run that does not end
 is ended."""
@@ -50,23 +53,50 @@ class Job:
 
     def guess(self) -> float:
         """s that it will take, by what is known beforehand."""
-        return OVERHEAD + self.cell.duration() + self.cell.main.settle
+        return guess(self.cell)
 
 
 def listing() -> int:
     """Print the scenarios; 1 if one cannot be read."""
-    print(f"{'scenario':26} {'paper':9} {'runs':>5} {'short':>5}  title")
+    heads = " ".join(f"{form:>11}" for form in FORMS)
+    print(f"{'scenario':21} {'paper':9} {heads}  title")
     code = 0
+    of_papers = dict.fromkeys(FORMS, 0.0)
     for name in scenario.shipped():
         try:
-            full, short = scenario.load(name), scenario.load(name, short=True)
+            forms = {form: scenario.load(name, form) for form in FORMS}
         except ValueError as error:
             print(f"mqttree bench: {error}", file=sys.stderr)
             code = 1
             continue
-        runs, fewer = len(full.cells) * full.repetitions, len(short.cells) * short.repetitions
-        print(f"{name:26} {full.paper:9} {runs:5} {fewer:5}  {full.title}")
+        times = {form: duration(each) for form, each in forms.items()}
+        words = " ".join(f"{forms[form].runs:4} {clock(times[form]):>6}" for form in FORMS)
+        full = forms["full"]
+        print(f"{name:21} {full.paper:9} {words}  {full.title}")
+        if full.paper:
+            of_papers = {form: of_papers[form] + times[form] for form in FORMS}
+    words = " ".join(f"{'':4} {clock(seconds):>6}" for seconds in of_papers.values())
+    print(f"{'papers':21} {'':9} {words}  all scenarios with a paper")
+    print("\nruns and h:mm of each form, as guessed beforehand: full, --medium, --short")
     return code
+
+
+def duration(of: Scenario) -> float:
+    """Return s that all runs of a scenario will take, by what is known beforehand."""
+    return sum(of.times(cell) * guess(cell) for cell in of.cells)
+
+
+def clock(seconds: float) -> str:
+    """Return a duration as hours and minutes, rounded up to a minute."""
+    minutes = math.ceil(seconds / 60)
+    return f"{minutes // 60}:{minutes % 60:02d}"
+
+
+def guess(cell: Cell) -> float:
+    """Return s that a run of a cell will take, by what is known beforehand."""
+    # With the papers' timers it takes a while until there is a tree.
+    slow = PAPER_START if KINDS[cell.main.broker].patience > PATIENCE else 0.0
+    return OVERHEAD + slow + cell.duration() + cell.main.settle
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -97,15 +127,23 @@ def _fine(record: dict[str, Any]) -> bool:
     return bool(record["status"] == run_folder.NOT_AVAILABLE)
 
 
-def chosen(names: list[str], short: bool) -> list[Scenario]:
-    """The scenarios meant by names: their own, a paper's, "papers", "all", or files. ValueError in
-    one line."""
+def form_of(arguments: argparse.Namespace) -> str:
+    """Return which form of the scenarios is asked for. ValueError in one line."""
+    medium = bool(getattr(arguments, "medium", False))
+    if medium and arguments.short:
+        raise ValueError("--short and --medium are two forms: one of them")
+    return "medium" if medium else "short" if arguments.short else "full"
+
+
+def chosen(names: list[str], form: str) -> list[Scenario]:
+    """The scenarios meant by names, in a form: their own, a paper's, "papers", "all", or files.
+    ValueError in one line."""
     known = {name.lower(): name for name in scenario.PAPERS if name}
     found: dict[str, Scenario] = {}
     files: dict[str, Path] = {}
     for name in names:
         if name in ("all", "papers") or name.lower() in known:
-            every = [scenario.load(each, short) for each in scenario.shipped()]
+            every = [scenario.load(each, form) for each in scenario.shipped()]
             own = [
                 s
                 for s in every
@@ -114,7 +152,7 @@ def chosen(names: list[str], short: bool) -> list[Scenario]:
             ]
             wanted = [(each, scenario.path_of(each.name)) for each in own]
         else:
-            wanted = [(scenario.load(name, short), scenario.path_of(name))]
+            wanted = [(scenario.load(name, form), scenario.path_of(name))]
         for each, path in wanted:
             if not path.samefile(files.setdefault(each.name, path)):
                 raise ValueError(
@@ -137,13 +175,13 @@ def plan(arguments: argparse.Namespace) -> list[Job]:
             raise ValueError(f"--only {text}: expected FACTOR=VALUE")
         only.setdefault(key, set()).add(value)
     jobs = []
-    scenarios = chosen(arguments.name, arguments.short)
+    scenarios = chosen(arguments.name, form_of(arguments))
     _check_only(only, [cell for each in scenarios for cell in each.cells])
     for each in scenarios:
         for cell in each.cells:
             if not all(spellings(cell, key) & values for key, values in only.items()):
                 continue
-            for repetition in range(1, (arguments.repeat or each.repetitions) + 1):
+            for repetition in range(1, (arguments.repeat or each.times(cell)) + 1):
                 jobs.append(
                     Job(each, cell, repetition, out / each.name / cell.name / f"r{repetition}")
                 )
@@ -311,6 +349,7 @@ def _record(job: Job, arguments: argparse.Namespace, common: dict[str, Any]) -> 
         "repetition": job.repetition,
         "seed": job.seed(arguments),
         "short": arguments.short,
+        "form": form_of(arguments),
         "host": run_folder.HOST,
         "on": [],
         "broker": cell.main.broker,

@@ -41,11 +41,15 @@ KEYS = (
     "asked",
     "show",
     "short",
+    "medium",
+    "repeat",
     "skip",
 )
-SHORTENED = ("parameters", "flows", "factors", "repetitions", "faults", "phases")
-"""Keys that `short` may change; of factors those that it names, of parameters and flows the keys
-that it names."""
+FORMS = ("full", "medium", "short")
+"""A scenario as the paper has it, in its form for two hours of all papers, and for minutes."""
+SHORTENED = ("parameters", "flows", "factors", "repetitions", "repeat", "faults", "phases")
+"""Keys that `short` and `medium` may change; of factors those that they name, of parameters and
+flows the keys that they name."""
 PAPERS = ("MQTT-ST", "Overlays", "Hetero", "EMQ", "Federator", "Scaling", "")
 LOCALITIES = ("even", "0", "50", "100")
 CHOICES = ("random", "turn", "all")
@@ -86,7 +90,7 @@ class Parameters:
     client_delay: ms between such a client's host, which is then its own, and that named.
     locality: where clients sit - even: in turn over all hosts; 100: all on one; 0: publishers on
         one, subscribers on another; 50: each anywhere (with sites: half of each at the first two
-        sites).
+        sites, and half of the pairs of equal numbers at different ones).
     publishers, subscribers, topics: how many.
     choice: of topics - random, turn (by number), all (publishers in turn, subscribers everything).
     workload: who wants which topics (`bench.workloads.named.NAMES`, or a file); a publisher each.
@@ -303,6 +307,20 @@ class Scenario:
     figure: dict[str, Any] | None
     asked: tuple[str, ...]
     show: tuple[str, ...]
+    repeat: tuple[tuple[dict[str, Any], int], ...] = ()
+    """Factors, and how often cells that have them are repeated instead; the first one counts."""
+
+    def times(self, cell: Cell) -> int:
+        """Return how often a cell is repeated."""
+        for factors, times in self.repeat:
+            if _has(cell.factors, factors):
+                return times
+        return self.repetitions
+
+    @property
+    def runs(self) -> int:
+        """How many runs there are in all."""
+        return sum(map(self.times, self.cells))
 
 
 def short(value: Any) -> str:
@@ -315,8 +333,14 @@ def shipped() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
-def load(name: str, short: bool = False) -> Scenario:
-    """Read a shipped scenario by its name, or any by a path; ConfigError with one line."""
+def _has(combination: Mapping[str, Any], factors: Mapping[str, Any]) -> bool:
+    """Whether a combination has these factors, as they are written."""
+    return all(str(combination.get(key)) == str(value) for key, value in factors.items())
+
+
+def load(name: str, form: str = "full") -> Scenario:
+    """Read a shipped scenario by its name, or any by a path, in one of FORMS; ConfigError with one
+    line."""
     path = path_of(name)
     if path.parent == FOLDER and not path.exists():
         raise ConfigError(f"unknown scenario {name!r}: one of {', '.join(shipped())}, or a file")
@@ -325,7 +349,7 @@ def load(name: str, short: bool = False) -> Scenario:
         raise ConfigError(
             f"{path}: no scenario can be called {path.stem!r}: letters, digits and . , + - _ only"
         )
-    return parse(file, path.stem, short)
+    return parse(file, path.stem, form)
 
 
 def path_of(name: str) -> Path:
@@ -335,31 +359,33 @@ def path_of(name: str) -> Path:
     )
 
 
-def parse(file: ConfigFile, name: str, short: bool = False) -> Scenario:
-    """Return the scenario `name` that a `file` describes, or with `short` its shortened form; both
-    are checked. Raises ConfigError with one line that names the line."""
+def parse(file: ConfigFile, name: str, form: str = "full") -> Scenario:
+    """Return the scenario `name` that a `file` describes, in a `form` of FORMS; all of them are
+    checked. A form that the file does not have is the full one. Raises ConfigError with one line
+    that names the line."""
     for key in file.data:
         if key not in KEYS:
             file.fail((str(key),), f"unknown key; known are {', '.join(KEYS)}")
-    full = _read(file, name)
-    if "short" not in file.data:
-        return full
-    shortened = _read(_Short(file, _shortened(file)), name)
-    return shortened if short else full
+    forms = {"full": _read(file, name)}
+    for each in ("medium", "short"):
+        if each in file.data:
+            forms[each] = _read(_Form(file, _changed(file, each), each), name)
+    return forms.get(form, forms["full"])
 
 
-class _Short(ConfigFile):
-    """A file in its shortened form: what is wrong with what `short` says is found there."""
+class _Form(ConfigFile):
+    """A file in another form than the full one: what is wrong with what `short` or `medium` says
+    is found there."""
 
-    __slots__ = ("_changed",)
+    __slots__ = ("_changed", "_form")
 
-    def __init__(self, file: ConfigFile, data: dict[str, Any]) -> None:
+    def __init__(self, file: ConfigFile, data: dict[str, Any], form: str) -> None:
         super().__init__(file.path, data, file._lines)
-        self._changed = frozenset(file.data["short"])
+        self._form, self._changed = form, frozenset(file.data[form])
 
     def where(self, key_path: KeyPath) -> str:
         return super().where(
-            ("short", *key_path) if key_path and key_path[0] in self._changed else key_path
+            (self._form, *key_path) if key_path and key_path[0] in self._changed else key_path
         )
 
 
@@ -379,13 +405,10 @@ def _read(file: ConfigFile, name: str) -> Scenario:
         for name, changes in _mapping(file, ("setups",), data.get("setups", {})).items()
     }
     factors = _factors(file, data.get("factors", {}))
-    repetitions = data.get("repetitions", 1)
-    if (
-        not isinstance(repetitions, int)
-        or isinstance(repetitions, bool)
-        or not 1 <= repetitions <= 1000
-    ):
-        file.fail(("repetitions",), "must be 1 to 1000")
+    repetitions = _times(file, ("repetitions",), data.get("repetitions", 1))
+    repeat = tuple(
+        _repeat(file, entry) for entry in _list(file, ("repeat",), data.get("repeat", []))
+    )
     faults = data.get("faults", [])
     phases = tuple(
         _phase(file, entry) for entry in _list(file, ("phases",), data.get("phases", []))
@@ -403,13 +426,10 @@ def _read(file: ConfigFile, name: str) -> Scenario:
     ]
     cells = []
     for combination in _combinations(factors):
-        if any(
-            all(str(combination.get(key)) == str(value) for key, value in entry.items())
-            for entry in skip
-        ):
+        if any(_has(combination, entry) for entry in skip):
             continue
         cells.append(_cell(file, name, combination, flows, place, faults, phases, setups))
-    _check_cells(file, cells, repetitions)
+    _check_cells(file, cells, max([repetitions, *(times for _, times in repeat)]))
     show = tuple(str(word) for word in _list(file, ("show",), data.get("show", [])))
     if unknown := [word for word in show if word not in run_table.COLUMNS]:
         file.fail(
@@ -427,8 +447,29 @@ def _read(file: ConfigFile, name: str) -> Scenario:
     if figure is not None:
         _mapping(file, ("figure",), figure)
     return Scenario(
-        name, str(data.get("title", name)), paper, tuple(cells), repetitions, figure, asked, show
+        name,
+        str(data.get("title", name)),
+        paper,
+        tuple(cells),
+        repetitions,
+        figure,
+        asked,
+        show,
+        repeat,
     )
+
+
+def _times(file: ConfigFile, at: KeyPath, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1000:
+        file.fail(at, "must be 1 to 1000")
+    return value
+
+
+def _repeat(file: ConfigFile, entry: Any) -> tuple[dict[str, Any], int]:
+    factors = dict(_mapping(file, ("repeat",), entry))
+    if "times" not in factors:
+        file.fail(("repeat",), "expected {FACTOR: VALUE, times: N}")
+    return factors, _times(file, ("repeat",), factors.pop("times"))
 
 
 def _check_cells(file: ConfigFile, cells: list[Cell], repetitions: int) -> None:
@@ -478,22 +519,22 @@ def _folder(cell: Cell) -> bytes:
     return cell.name.encode()
 
 
-def _shortened(file: ConfigFile) -> dict[str, Any]:
-    """The data of a file, valid without `short`, with what `short` changes."""
+def _changed(file: ConfigFile, form: str) -> dict[str, Any]:
+    """The data of a file, valid in the full form, with what another form changes."""
     data = dict(file.data)
-    changes = _mapping(file, ("short",), data["short"])
+    changes = _mapping(file, (form,), data[form])
     for key, value in changes.items():
         if key not in SHORTENED:
-            file.fail(("short", str(key)), f"cannot be shortened; {', '.join(SHORTENED)} can")
+            file.fail((form, str(key)), f"cannot be shortened; {', '.join(SHORTENED)} can")
         if key in ("parameters", "factors"):
-            value = {**data.get(key, {}), **_mapping(file, ("short", key), value)}
+            value = {**data.get(key, {}), **_mapping(file, (form, key), value)}
         elif key == "flows":
             flows = data.get("flows", {})
-            for flow, changed in _mapping(file, ("short", key), value).items():
+            for flow, changed in _mapping(file, (form, key), value).items():
                 if flow not in flows:
                     known = ", ".join(map(str, flows)) or "none, as there is no `flows`"
-                    file.fail(("short", key, str(flow)), f"unknown flow {flow!r}: one of {known}")
-                _mapping(file, ("short", key, str(flow)), changed)
+                    file.fail((form, key, str(flow)), f"unknown flow {flow!r}: one of {known}")
+                _mapping(file, (form, key, str(flow)), changed)
             value = {flow: {**old, **value.get(flow, {})} for flow, old in flows.items()}
         data[key] = value
     return data

@@ -75,8 +75,9 @@ def _drawn_hosts(
         ]
     if flow.locality == "50":
         if sites:
+            # Half of the pairs of equal numbers are at different sites.
             return [hosts[n % 2] for n in range(publishers)], [
-                hosts[n % 2] for n in range(subscribers)
+                hosts[n // 2 % 2] for n in range(subscribers)
             ]
         return [source.choice(hosts) for _ in range(publishers)], [
             source.choice(hosts) for _ in range(subscribers)

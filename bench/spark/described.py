@@ -35,7 +35,9 @@ def _named(value: Any) -> bool:
 def _figure(value: Any) -> bool:
     if not isinstance(value, Mapping) or not _texts(value.get("y") or []):
         return False
-    return all(isinstance(value.get(key) or "", str) for key in ("id", "x", "panel"))
+    return all(
+        isinstance(value.get(key) or "", str) for key in ("id", "x", "panel", "average", "ratio")
+    )
 
 
 def _topology(value: Any) -> bool:
@@ -50,7 +52,18 @@ _KINDS: tuple[_Kind, ...] = (
     (
         "text",
         lambda value: isinstance(value, str),
-        ("status", "broker", "routing", "fingerprint", "title", "paper", "commit", "lab", "host"),
+        (
+            "status",
+            "broker",
+            "routing",
+            "fingerprint",
+            "title",
+            "paper",
+            "commit",
+            "lab",
+            "host",
+            "form",
+        ),
     ),
     ("a time in seconds", _time, ("began", "ended")),
     ("a whole number", _whole(_INT), ("repetition",)),

@@ -161,7 +161,8 @@ def resources(events: Events) -> DataFrame:
 
 def timeline(events: Events, found: DataFrame) -> DataFrame:
     """Return (no, second, what): how much of each there was in each second since the run's first
-    event."""
+    event; sent:BROKER is what it sent on all links (IP bytes), and load_begins says how many
+    seconds after that event the load began."""
     first = (
         events.rows.where(sf.col("kind") == "began").groupBy("no").agg(sf.min("t").alias("zero"))
     )
@@ -174,4 +175,21 @@ def timeline(events: Events, found: DataFrame) -> DataFrame:
     grouped = sums.groupBy(
         "no", seconds, sf.concat(sf.col("class"), sf.lit("_bytes_"), sf.col("how")).alias("what")
     )
-    return counts.unionByName(grouped.agg(sf.sum("bytes").cast("double").alias("value")))
+    sent = sums.where("class = 'wire' and how = 'link'").groupBy(
+        "no", seconds, sf.concat(sf.lit("sent:"), "source").alias("what")
+    )
+    begins = (
+        events.rows.where(sf.col("since").isNotNull())
+        .groupBy("no")
+        .agg(sf.min("since").alias("t"))
+        .join(sf.broadcast(first), "no")
+        .select(
+            "no",
+            seconds,
+            sf.lit("load_begins").alias("what"),
+            ((sf.col("t") - sf.col("zero")) / SECOND).alias("value"),
+        )
+    )
+    for more in (grouped, sent):
+        counts = counts.unionByName(more.agg(sf.sum("bytes").cast("double").alias("value")))
+    return counts.unionByName(begins)

@@ -81,9 +81,14 @@ def case(run: Run) -> str:
     broker = run.about.get("broker")
     if broker and "broker" not in cell:
         words.insert(0, f"broker={broker}")
-    if run.about.get("short"):
-        words.append("short")
+    if form(run) != "full":
+        words.append(form(run))
     return ",".join(words)
+
+
+def form(run: Run) -> str:
+    """Return in which form of its scenario a run was made: full, medium or short."""
+    return str(run.about.get("form") or ("short" if run.about.get("short") else "full"))
 
 
 def fingerprint(run: Run) -> str:
@@ -118,8 +123,8 @@ def name_cases(runs: Iterable[Run]) -> None:
 
 
 def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Return of each run of a scenario its form ("short"), and its lab, machine and commit; empty
-    what all have in common.
+    """Return of each run of a scenario its form ("" for the full one), and its lab, machine and
+    commit; empty what all have in common.
 
     What a run does not say (one that failed before there was a lab) it shares with the others, if
     those agree.
@@ -132,12 +137,10 @@ def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
                 values[name].append(value)
     result = []
     for run, each in zip(runs, found, strict=True):
-        differ = sorted(
-            name for name, known in values.items() if len(known) > 1 and name != "short"
-        )
+        differ = sorted(name for name, known in values.items() if len(known) > 1 and name != "form")
         words = [f"{name}={each.get(name, 'unknown')}" for name in differ]
-        form = "short" if each.get("short") == "yes" and len(values["short"]) > 1 else ""
-        result.append((form, ",".join(words) if run.about else ""))
+        mine = each.get("form", "full") if len(values.get("form", ())) > 1 else "full"
+        result.append(("" if mine == "full" else mine, ",".join(words) if run.about else ""))
     return result
 
 
@@ -150,7 +153,7 @@ def _setting(run: Run) -> dict[str, str]:
     }
     if (memory := machine.get("machine.ram", "").removesuffix(" kB")).isdigit():
         machine["machine.ram"] = f"{int(memory) / 1e6:.0f} GB"
-    found = {"short": "yes" if about.get("short") else "no"}
+    found = {"form": form(run)}
     if "lab" in about:
         found["lab"] = about["lab"]
     found |= machine

@@ -136,13 +136,14 @@ def test_two_scenario_files_of_one_name_are_refused(file: str, tmp_path: Path) -
         ValueError,
         match=r"^\S+s\.yaml and \S+s\.yaml are both called 's', and so would be their folders$",
     ):
-        run.chosen([file, str(other)], False)
+        run.chosen([file, str(other)], "full")
     (tmp_path / "hetero.yaml").write_text(SCENARIO)
     with pytest.raises(ValueError, match="are both called 'hetero'"):
-        run.chosen(["Hetero", str(tmp_path / "hetero.yaml")], False)
-    assert [each.name for each in run.chosen([file, file, "hetero", "Hetero"], True)] == [
+        run.chosen(["Hetero", str(tmp_path / "hetero.yaml")], "full")
+    assert [each.name for each in run.chosen([file, file, "hetero", "Hetero"], "short")] == [
         "s",
         "hetero",
+        "hetero-latency",
     ]
 
 

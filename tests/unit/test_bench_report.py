@@ -334,14 +334,14 @@ def test_every_claim_is_about_a_cell_of_a_shipped_scenario() -> None:
     factors = [
         (name, cell.factors)
         for name in scenario.shipped()
-        for form in (False, True)
+        for form in scenario.FORMS
         for cell in scenario.load(name, form).cells
     ]
     alone = [
         f"{claim.paper}: {claim.text}"
         for claim in papers.CLAIMS
         if not any(
-            name.startswith(claim.scenarios) and papers._fits(cell, claim.where)
+            name.startswith(claim.scenarios) and papers.fits(cell, claim.where)
             for name, cell in factors
         )
     ]
@@ -378,17 +378,6 @@ def test_a_table_and_a_page_say_what_follows_plus_minus() -> None:
         Results([{"scenario": "s"} | RUN], [case("s", {"n": 1}, [1.0, 2.0])], [], [], []), "again"
     )
     assert "(± is half of a 95 % interval)" in text
-
-
-def test_classes_of_a_mix_are_compared_with_themselves_alone() -> None:
-    cell = {"cpu": 0.05, "broker": "mosquitto"}
-    cases = [
-        case("hetero", cell | {"mix": "small"}, [1000.0], "delivered_per_s"),
-        case("hetero", cell | {"mix": "small+large"}, [900.0], "delivered_per_s"),
-        case("hetero", cell | {"mix": "small+large"}, [800.0], "delivered_per_s", "small"),
-    ]
-    (found,) = [each for each in papers.compare(cases) if each.claim.flow == "small"]
-    assert found.ours == pytest.approx(0.8)
 
 
 def test_a_page_escapes_its_input_and_names_what_is_incomplete() -> None:

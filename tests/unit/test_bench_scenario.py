@@ -14,20 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.lab.brokers import KINDS
+from bench.runner import run
 from bench.scenarios import scenario
 from bench.scenarios.scenario import Cell, Scenario, parse
 from bench.scenarios.workload import ClientSpec, clients, matches
 from broker.config.yaml_file import ConfigError, ConfigFile
 
 
-def read(text: str, short: bool = False) -> Scenario:
-    return parse(ConfigFile.parse("s.yaml", text), "s", short)
+def read(text: str, form: str = "full") -> Scenario:
+    return parse(ConfigFile.parse("s.yaml", text), "s", form)
 
 
-@pytest.mark.parametrize("short", [False, True])
+@pytest.mark.parametrize("form", scenario.FORMS)
 @pytest.mark.parametrize("name", scenario.shipped())
-def test_shipped_scenarios_are_valid(name: str, short: bool) -> None:
-    loaded = scenario.load(name, short)
+def test_shipped_scenarios_are_valid(name: str, form: str) -> None:
+    loaded = scenario.load(name, form)
     assert loaded.cells and len({cell.name for cell in loaded.cells}) == len(loaded.cells)
     for cell in loaded.cells:
         many = KINDS[cell.main.broker].many and not cell.main.at
@@ -35,15 +36,41 @@ def test_shipped_scenarios_are_valid(name: str, short: bool) -> None:
         specs = clients(cell, on, (), 1)
         assert len({spec.name for spec in specs}) == len(specs)
         assert {spec.broker for spec in specs} <= set(on)
-        assert not short or cell.duration() <= 20
+        # The timers of the paper need a minute, whatever the form.
+        assert form != "short" or cell.duration() <= 20 or name == "overlays-timers"
+
+
+def test_all_papers_in_the_middle_form_take_two_hours_at_most() -> None:
+    loaded = [scenario.load(name, "medium") for name in scenario.shipped()]
+    assert sum(run.duration(each) for each in loaded if each.paper) <= 2 * 3600
+    least = {
+        name: min(cell.duration() for cell in scenario.load(name, "medium").cells)
+        for name in scenario.shipped()
+        if name.startswith(("overlays-text", "overlays-res", "mqttst-t", "mqttst-n", "hetero"))
+    }
+    assert all(seconds >= 20 for seconds in least.values()), least
+
+
+def test_cells_may_be_repeated_more_often_than_others() -> None:
+    text = """
+        topology: mesh5
+        factors: {locality: [0, 50], qos: [0, 1]}
+        repetitions: 2
+        repeat: [{locality: 50, qos: 1, times: 10}, {locality: 50, times: 3}]
+        medium: {repeat: []}
+        short: {repetitions: 1}
+    """
+    found = read(text)
+    assert [found.times(cell) for cell in found.cells] == [2, 2, 3, 10] and found.runs == 17
+    assert read(text, "medium").runs == 8 and read(text, "short").runs == 15
 
 
 def test_every_experiment_is_there() -> None:
     papers = Counter(scenario.load(name).paper for name in scenario.shipped())
     assert (
         papers["MQTT-ST"] == 3
-        and papers["Overlays"] == 5
-        and papers["Hetero"] == 1
+        and papers["Overlays"] == 6
+        and papers["Hetero"] == 2
         and papers["EMQ"] == 4
         and papers["Federator"] == 2
         and papers["Scaling"] == 3
@@ -59,7 +86,7 @@ def test_a_scenario_has_factors_flows_and_a_short_form() -> None:
         skip: [{mix: small, qos: 1}]
         short: {parameters: {seconds: 1}, factors: {qos: [0]}, flows: {large: {payload: 100}}}
     """
-    full, short = read(text), read(text, short=True)
+    full, short = read(text), read(text, "short")
     assert [cell.name for cell in full.cells] == [
         "delay_ms=3,mix=small,qos=0",
         "delay_ms=3,mix=small+large,qos=0",
@@ -231,6 +258,9 @@ def test_faults_are_planned_for_each_cell() -> None:
             "s.yaml:2: parameters.at: unknown host 'b9': one of b0, ",
         ),
         ("topology: mesh5\nrepetitions: 0", "s.yaml:2: repetitions: must be 1 to 1000"),
+        ("topology: mesh5\nrepeat: [{qos: 1}]", "s.yaml:2: repeat: expected {FACTOR: VALUE, times"),
+        ("topology: mesh5\nrepeat: [{times: 0}]", "s.yaml:2: repeat: must be 1 to 1000"),
+        ("topology: mesh5\nmedium: {title: x}", "s.yaml:2: medium.title: cannot be shortened; "),
         (
             "topology: mesh5\nfaults: [{do: kill}]",
             "s.yaml:2: faults: at must be 0 to 86,400 seconds, not None",
@@ -356,10 +386,10 @@ def test_faults_are_planned_for_each_cell() -> None:
         ),
     ],
 )
-@pytest.mark.parametrize("short", [False, True])
-def test_a_bad_scenario_is_refused_in_one_line(text: str, line: str, short: bool) -> None:
+@pytest.mark.parametrize("form", scenario.FORMS)
+def test_a_bad_scenario_is_refused_in_one_line(text: str, line: str, form: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        read(text, short)
+        read(text, form)
     assert str(caught.value).startswith(line) and "\n" not in str(caught.value)
 
 
@@ -369,6 +399,8 @@ WHOLE: dict[str, Any] = {
     "parameters": {"rate": 1, "locality": 50},
     "flows": {"a": {"qos": 1}, "b": {}},
     "repetitions": 2,
+    "repeat": [{"mix": "a", "times": 3}],
+    "medium": {"parameters": {"rate": 3}, "repeat": []},
     "topology": {
         "brokers": ["x", "y"],
         "sites": ["w"],
@@ -424,15 +456,15 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(inner, (*path, key))
 
 
-@given(st.sampled_from(list(places(WHOLE))), JUNK, st.booleans())
-def test_junk_anywhere_is_one_line(path: tuple[Any, ...], junk: Any, short: bool) -> None:
+@given(st.sampled_from(list(places(WHOLE))), JUNK, st.sampled_from(scenario.FORMS))
+def test_junk_anywhere_is_one_line(path: tuple[Any, ...], junk: Any, form: str) -> None:
     data = copy.deepcopy(WHOLE)
     inner: Any = data
     for key in path[:-1]:
         inner = inner[key]
     inner[path[-1]] = junk
     try:
-        found = parse(ConfigFile("s.yaml", data, {}), "s", short)
+        found = parse(ConfigFile("s.yaml", data, {}), "s", form)
     except ConfigError as error:
         assert str(error).startswith("s.yaml: ") and "\n" not in str(error)
         return
@@ -545,6 +577,11 @@ def test_locality_decides_how_near_subscribers_are(seed: int) -> None:
 
 def test_sites_connect_to_the_nearest_broker() -> None:
     text = "topology: regions\nparameters: {{publishers: 4, subscribers: 4, locality: '{}'}}"
+    crossing = clients(cell(text.format(50)), ("oregon", "virginia", "ireland"), (), 1)
+    assert (
+        sum(one.host != other.host for one, other in zip(crossing[:4], crossing[4:], strict=True))
+        == 2
+    )
     for locality, west, east in ((0, (4, 0), (0, 4)), (50, (2, 2), (2, 2)), (100, (4, 4), (0, 0))):
         specs = clients(cell(text.format(locality)), ("oregon", "virginia", "ireland"), (), 1)
         for host, numbers in (("california", west), ("germany", east)):
