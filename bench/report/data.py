@@ -49,7 +49,7 @@ class Case:
 
     share: float = 0.0
     """Of a core, that each broker had; 0: no limit."""
-    limits: dict[Draw, tuple[str, str]] = field(default_factory=dict)
+    limited: dict[Draw, tuple[str, str]] = field(default_factory=dict)
     """Of each run, why the generator limited its rates, and its delays; empty where it did not."""
 
     def value(self, draw: Draw, measure: str) -> float | None:
@@ -67,7 +67,7 @@ class Case:
             return ""
         found = [
             busy or (late if delay else "")
-            for draw, (busy, late) in self.limits.items()
+            for draw, (busy, late) in self.limited.items()
             if draw in self.runs
         ]
         said = [each for each in found if each]
@@ -205,7 +205,7 @@ def _cases(rows: Iterable[Row], runs: Iterable[Row], about: Iterable[Row] = ()) 
             own = said.get((row["scenario"], row["run"]), {})
             more = {name: of(row, own) for name, (_, of) in DERIVED.items()}
             found.runs[draw] = row | more
-            found.limits[draw] = _limits(own, found.flow)
+            found.limited[draw] = _limits(own, found.flow)
             found.share = found.share or _share(own)
     for case in cases.values():
         for name in DERIVED:

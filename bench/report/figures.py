@@ -150,7 +150,7 @@ def averaged(cases: Sequence[Case], factor: str) -> list[Case]:
             }
             for draw in first.runs
         }
-        made.limits = {draw: limit for each in members for draw, limit in each.limits.items()}
+        made.limited = {draw: limit for each in members for draw, limit in each.limited.items()}
         for name in NAMES:
             values = [v for draw in made.runs if (v := made.value(draw, name)) is not None]
             if (found := mean(values)) is not None:

@@ -31,7 +31,7 @@ def case(
     """A case with a run for each value; draws are equal in all cases."""
     found = Case(name, str(cell), flow, cell, str(cell.get("broker", "")))
     found.runs = {(1, number, 0): {measure: value} for number, value in enumerate(values)}
-    found.limits = dict.fromkeys(found.runs, ("", ""))
+    found.limited = dict.fromkeys(found.runs, ("", ""))
     return found
 
 
@@ -75,19 +75,19 @@ def test_a_cell_without_its_counterpart_says_so() -> None:
 
 def test_what_the_generator_limited_is_in_no_claim() -> None:
     own, base = case(ORT, [9.0, 9.0]), case(FLOOD, [10.0, 10.0])
-    base.limits = dict.fromkeys(base.runs, ("", "late"))
+    base.limited = dict.fromkeys(base.runs, ("", "late"))
     assert verdict(HALF, own, base).verdict == judge.UNTESTED
-    base.limits[1, 0, 0] = base.limits[1, 1, 0] = ("busy", "")
+    base.limited[1, 0, 0] = base.limited[1, 1, 0] = ("busy", "")
     assert verdict(HALF, own, base).reason == "busy"
     rate = Check(("overlays-text",), "control_bytes", ORT, (FLOOD,), most=0.5)
     own, base = case(ORT, [9.0], "control_bytes"), case(FLOOD, [10.0], "control_bytes")
-    base.limits = dict.fromkeys(base.runs, ("busy", "late"))
+    base.limited = dict.fromkeys(base.runs, ("busy", "late"))
     assert verdict(rate, own, base).verdict == judge.FAILS, "no generator limits bytes of brokers"
     # One run of three does not make a cell's figure doubtful.
     three = case(ORT, [1.0, 1.0, 1.0])
-    three.limits[1, 0, 0] = ("busy", "")
+    three.limited[1, 0, 0] = ("busy", "")
     assert three.limit("delay_mean_ms") == "" and three.limit("data_bytes_per_s") == ""
-    three.limits[1, 1, 0] = ("", "late")
+    three.limited[1, 1, 0] = ("", "late")
     assert three.limit("delay_p99_ms") == "busy" and three.limit("delivered_per_s") == ""
 
 
@@ -248,7 +248,7 @@ def test_what_limits_a_cell_is_the_generator_or_the_brokers() -> None:
     assert own.limited_by() == ""
     own.share, own.measures["broker_cpu"] = 0.1, {"mean": 0.095}
     assert own.limited_by() == "limited by the brokers: 0.095 of 0.1 of a core each"
-    own.limits = {(1, 0, 0): (limit_of_capacity(0.95), "")}
+    own.limited = {(1, 0, 0): (limit_of_capacity(0.95), "")}
     assert own.limited_by() == "limited by the generator: it used 95% of a core"
     about = {
         "summary": {"generator_cpu": 0.9, "flows": {"": {"lag_p99_ms": 3.0, "delay_mean_ms": 9.0}}},
