@@ -1,5 +1,6 @@
 """Which of several gateways of one name is active: the one with the lowest broker id among those
-that can be reached and do not drain. Each posts the names of its legs in the link-state database."""
+that can be reached and do not drain. Each posts the names of its legs in the link-state
+database."""
 
 from __future__ import annotations
 
