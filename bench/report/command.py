@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -57,13 +58,14 @@ def main(arguments: argparse.Namespace) -> int:
         raise data.ReportError(f"{out} is a folder; --out takes a file")
     if not out.parent.is_dir():
         raise data.ReportError(f"{out} cannot be written: {out.parent} is not a folder")
-    found = []
-    for each in filter(None, (folder, other)):
-        if arguments.fresh or data.outdated(each):
-            print(f"making the tables of {each} with Spark", file=sys.stderr, flush=True)
-            if code := _tables(each, arguments.master):
-                return code
-        found.append(data.read(each))
+    both = [folder, *([other] if other is not None else [])]
+    old = [each for each in both if arguments.fresh or data.outdated(each)]
+    if old:
+        names = " and ".join(map(str, old))
+        print(f"making the tables of {names} with Spark", file=sys.stderr, flush=True)
+        if code := _tables(old, arguments.master):
+            return code
+    found = [data.read(each) for each in both]
     results, repeated = found[0], found[1] if other is not None else None
     options = [
         *(["--repeated", str(other)] if other else []),
@@ -89,8 +91,10 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _tables(folder: Path, master: str | None) -> int:
-    """Run the pipeline as a process of its own: Java keeps its memory until it ends."""
+def _tables(folders: Sequence[Path], master: str | None) -> int:
+    """Run the pipeline as a process of its own, one for all `folders`: Java keeps its memory until
+    it ends, and starting Spark takes longer than a small set of runs."""
     options = ["--master", master] if master else []
-    command = [sys.executable, "-m", "bench.spark", *options, "tables", str(folder)]
+    command = [sys.executable, "-m", "bench.spark", *options, "tables", "--each"]
+    command += [str(folder) for folder in folders]
     return subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode

@@ -13,13 +13,16 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench import checked
 from bench.spark.session import SparkMissingError, cause, java, require, session
+from bench.spark.stages import Stages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from bench.spark.source import Run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,6 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     making.add_argument(
         "--out", metavar="DIR", help="where the tables go (DIR/tables of the first folder)"
     )
+    making.add_argument(
+        "--each",
+        action="store_true",
+        help="tables of each folder by itself, in its own DIR/tables, by one session",
+    )
     watching = commands.add_parser("live", help="what is in the traces of a benchmark that runs")
     watching.add_argument("folder", metavar="DIR")
     watching.add_argument(
@@ -57,6 +65,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="S",
         help="seconds between two looks (5)",
     )
+    watching.add_argument(
+        "--window",
+        type=checked.seconds,
+        default=5.0,
+        metavar="S",
+        help="seconds of a run in one line (5)",
+    )
+    watching.add_argument("--once", action="store_true", help="stop when all that is there is read")
     watching.add_argument(
         "--seconds", type=checked.seconds, metavar="S", help="stop after this time (at Ctrl-C)"
     )
@@ -80,44 +96,93 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+class _Set(NamedTuple):
+    """Folders whose runs come into the same tables, where these go, and the runs where they can be
+    seen without Spark."""
+
+    folders: list[str]
+    out: str
+    runs: list[Run] | None
+
+
 def _tables(arguments: argparse.Namespace) -> int:
-    rows = _rows(arguments.folders)
-    out = arguments.out or f"{arguments.folders[0].rstrip('/')}/tables"
-    if "://" not in out:
-        _writable(out)
+    if arguments.each and arguments.out:
+        raise ValueError("--each writes into each folder; it takes no --out")
+    tell = Stages()
+    sets = _sets(arguments)
 
     def work(spark: SparkSession) -> None:
-        from bench.spark import source
+        from bench.spark import source, store
         from bench.spark.render import overview
-        from bench.spark.tables import compute, prepare, write
+        from bench.spark.tables import compute, write
 
-        for folder in arguments.folders:
-            source.store(folder, spark)
-        prepare(spark, out)
-        tables = compute(spark, arguments.folders)
-        written = write(spark, tables, out)
-        print(overview(tables.runs, tables.cases))
-        print(f"{out}: {', '.join(written)}")
+        tell("Spark is up")
+        for each in sets:
+            for folder in each.folders:
+                source.store(folder, spark)
+            place = store.Store(spark, each.out)
+            tables = compute(spark, each.folders, each.runs, tell)
+            tell(f"writing {len(tables.tables)} tables to {each.out}")
+            written = write(place, tables, each.out)
+            print(overview(tables.runs, tables.cases))
+            print(f"{each.out}: {', '.join(written)}", flush=True)
+        tell("done")
 
-    return _with_spark(arguments, rows, work)
+    known = [each.runs for each in sets]
+    rows = sum(sum(run.rows.values()) for runs in known for run in runs or [])
+    return _with_spark(arguments, None if None in known else rows, work, tell)
+
+
+def _sets(arguments: argparse.Namespace) -> list[_Set]:
+    """Return what tables are to be made of. Raises ValueError, in one line, for a folder without
+    runs and one that takes no files, where that shows without Spark."""
+    from bench.spark import source
+
+    given: list[str] = arguments.folders
+    sets = []
+    for folders in [[folder] for folder in given] if arguments.each else [given]:
+        out = arguments.out or f"{folders[0].rstrip('/')}/tables"
+        near = all("://" not in folder for folder in folders)
+        runs = source.read(folders) if near else None
+        if "://" not in out:
+            _writable(out)
+        sets.append(_Set(folders, out, runs))
+    return sets
 
 
 def _live(arguments: argparse.Namespace) -> int:
+    if "://" not in arguments.folder and not Path(arguments.folder).is_dir():
+        raise ValueError(f"{arguments.folder} is not a folder")
+
     def work(spark: SparkSession) -> None:
-        from bench.spark import live
+        from bench.spark import live, live_screen
 
-        live.watch(spark, arguments.folder, arguments.every, arguments.seconds)
+        with contextlib.ExitStack() as stack:
+            live.watch(
+                spark,
+                arguments.folder,
+                arguments.every,
+                live_screen.view(sys.stdout, stack),
+                window_s=arguments.window,
+                seconds=arguments.seconds,
+                once=arguments.once,
+            )
 
-    return _with_spark(arguments, 0, work)
+    return _with_spark(arguments, 0, work, Stages())
 
 
 def _with_spark(
-    arguments: argparse.Namespace, rows: int | None, work: Callable[[SparkSession], None]
+    arguments: argparse.Namespace,
+    rows: int | None,
+    work: Callable[[SparkSession], None],
+    tell: Callable[[str], None],
 ) -> int:
-    """Do some work with a session; what Spark says about a failure becomes one line."""
+    """Do some work with a session; what Spark says about a failure becomes one line. `rows`: see
+    `session`; `tell` hears that Spark is being started."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    tell("starting Spark")
     try:
         spark = session(arguments.master, arguments.memory, rows=rows)
     except (PySparkException, Py4JError) as error:
@@ -145,15 +210,6 @@ def _interruptible() -> Any:
         raise KeyboardInterrupt
 
     return signal.signal(signal.SIGINT, interrupt)
-
-
-def _rows(folders: Sequence[str]) -> int | None:
-    """Return how many rows there are, as far as that can be seen without Spark."""
-    from bench.spark import source
-
-    if any("://" in folder for folder in folders):
-        return None
-    return sum(sum(run.rows.values()) for run in source.read(folders))
 
 
 def _first(error: Exception) -> str:

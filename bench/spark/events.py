@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,20 +11,14 @@ from urllib.parse import unquote
 from pyspark.sql import functions as sf
 
 from bench.spark.session import partitions
-from bench.spark.source import PLACE, Run, url
+from bench.spark.source import PLACE, Run
+from bench.spark.trace_files import DDL, read
 from bench.trace.repair import FOREVER
+from bench.trace.schema import VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-DDL = (
-    "scenario string, run string, host string, process string, kind string, at long, "
-    "publisher int, sequence long, client string, broker string, peer string, topic string, "
-    "qos byte, dup boolean, flow string, size long, name string, detail string, count long, "
-    "control_bytes long, data_bytes long, dropped long, cpu_s double, rss long, threads int, "
-    "offset_ns long, error_ns long"
-)
-"""bench.trace.schema.SCHEMA in Spark's words."""
 CHUNK = 1 << 18
 """Neighbouring messages of a publisher that one task looks at: a run of one publisher is spread,
 too."""
@@ -52,17 +45,6 @@ class Events:
         return self.rows.where(sf.col("kind").isin(*kinds))
 
 
-def literal(path: str) -> str:
-    """Return a path's URL, in which Spark takes no character for a pattern: folders are named after
-    factors, maybe lists."""
-    return re.sub(r"([\\{}\[\]*?])", r"\\\1", url(path))
-
-
-def read(spark: SparkSession, files: Iterable[str]) -> DataFrame:
-    """Return the rows of trace files."""
-    return spark.read.schema(DDL).parquet(*map(literal, files))
-
-
 def small(spark: SparkSession, ddl: str, rows: Iterable[Sequence[Any]]) -> DataFrame:
     """Return a small table of `rows` with the columns that `ddl` declares. `spark` makes it in the
     JVM, so that no executor needs Python."""
@@ -80,7 +62,7 @@ def load(spark: SparkSession, runs: list[Run]) -> Events:
     spark.conf.set("spark.sql.shuffle.partitions", str(spread))
     raw = read(spark, files) if files else spark.createDataFrame(spark.sparkContext.emptyRDD(), DDL)
     marks = _marks(raw, bool(files))
-    if _strangers(marks, runs):
+    if _strangers(marks, runs) or _foreign(marks, runs):
         return load(spark, runs)
     clocks = _clocks(
         marks, {(run.scenario, run.run): number for number, run in enumerate(runs)}, runs
@@ -142,6 +124,7 @@ def _marks(raw: DataFrame, files: bool) -> list[Any]:
         sf.min("at").alias("first"),
         sf.min_by("offset_ns", "at").alias("offset"),
         sf.sum("count").alias("rows"),
+        sf.max("count").alias("version"),
         sf.min_by("offset_ns", sf.coalesce("error_ns", sf.lit(0))).alias("best"),
         sf.min("error_ns").alias("error"),
     )
@@ -173,13 +156,37 @@ def _strangers(marks: Sequence[Any], runs: Sequence[Run]) -> bool:
             ]
             if mine:
                 some = True
-                run.files = [file for file in run.files if file not in mine]
-                run.rows.pop(process, None)
-                run.broken.add(process)
-                run.remarks.append(
-                    f"{process}: its rows are of {other}, not of its folder's, and are left out"
+                _leave_out(
+                    run, process, f"its rows are of {other}, not of its folder's, and are left out"
                 )
     return some
+
+
+def _foreign(marks: Sequence[Any], runs: Sequence[Run]) -> bool:
+    """Leave the processes out that say themselves that they wrote another version, with a remark;
+    whether there were any. (What is not known to have a version is of the first one.)"""
+    versions = {
+        (row["scenario"], row["run"], row["process"]): row["version"]
+        for row in marks
+        if row["kind"] == "began" and row["version"] not in (None, VERSION)
+    }
+    some = False
+    for run in runs:
+        for process in sorted(run.rows):
+            if version := versions.get((run.scenario, run.run, process)):
+                some = True
+                _leave_out(run, process, f"has schema {version}, not {VERSION}, and is left out")
+    return some
+
+
+def _leave_out(run: Run, process: str, why: str) -> None:
+    """Take the files of a process out of a run."""
+    run.files = [
+        file for file in run.files if not (place := PLACE.search(file)) or place[3] != process
+    ]
+    run.rows.pop(process, None)
+    run.broken.add(process)
+    run.remarks.append(f"{process}: {why}")
 
 
 def _clocks(

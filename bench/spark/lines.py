@@ -3,71 +3,84 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from bench.lab.network import lacking as lacks
 from bench.load.histogram import upper
 from bench.spark import repairs
+from bench.spark.delays import PERCENTILES, Histograms, histograms, percentiles
 from bench.spark.events import Events
 from bench.spark.means import jain, stretch
 from bench.spark.messages import Messages
-from bench.spark.repairs import Fault
 from bench.spark.source import ROLES
 from bench.spark.summary import Line, brokers, physical
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-PERCENTILES = {
-    "delay_p50_ms": 0.5,
-    "delay_p90_ms": 0.9,
-    "delay_p99_ms": 0.99,
-    "delay_p999_ms": 0.999,
-}
 GENERATOR, NETWORK, OBSERVER = ROLES
 _LOSSES = "losses are not known"
 
 
-def delays(cells: DataFrame) -> DataFrame:
-    """Return (no, flow, bucket): n, below (how many are in this bucket or a lower one), all."""
-    counts = cells.where("n > 0").groupBy("no", "flow", "bucket").agg(sf.sum("n").alias("n"))
-    whole = (
-        counts.groupBy("no", "bucket").agg(sf.sum("n").alias("n")).withColumn("flow", sf.lit(""))
+_CAME = ("n", "delay", "duplicates", "reordered", "early", "arrived", "unmatched", "size")
+_SENT = ("n", "accepted", "wait")
+_MISSING = ("expected", "lost", "lost_accepted", "unknown", "unexpected")
+
+
+@dataclass
+class Counts:
+    """What Spark counted, each part by a single query: it is small.
+
+    came: deliveries by (no, flow, source, target): _CAME and longest. sent: publications by (no,
+    flow, source): _SENT. missing: by (no, flow): _MISSING. histograms: of delays. links, used: rows
+    of network.links and network.resources. repaired: trees, faults and repairs.
+    """
+
+    came: list[Any]
+    sent: list[Any]
+    missing: list[Any]
+    histograms: Histograms
+    links: list[Any]
+    used: list[Any]
+    repaired: repairs.Repairs
+
+
+def counts(events: Events, found: Messages, links: list[Any], used: list[Any]) -> Counts:
+    """Return what Spark counts of all runs. `events` are the traces, `found` what became of each
+    message, `links` and `used` the rows of network.links and network.resources."""
+    cells = found.cells.where("n > 0").groupBy("no", "flow", "bucket").agg(sf.sum("n").alias("n"))
+    came = found.cells.groupBy("no", "flow", "source", "target").agg(
+        *(sf.sum(name).alias(name) for name in _CAME), sf.max("longest").alias("longest")
     )
-    many = counts.where("flow <> ''").unionByName(whole)
-    mine = Window.partitionBy("no", "flow")
-    below = sf.sum("n").over(mine.orderBy("bucket").rowsBetween(Window.unboundedPreceding, 0))
-    return many.withColumn("below", below).withColumn("all", sf.sum("n").over(mine))
-
-
-def percentiles(found: DataFrame) -> DataFrame:
-    """Return (no, flow): the bucket of each percentile."""
-    points = [
-        sf.min(
-            sf.when(
-                sf.col("below") >= sf.greatest(sf.ceil(sf.col("all") * share), sf.lit(1)),
-                sf.col("bucket"),
-            )
-        ).alias(name)
-        for name, share in PERCENTILES.items()
-    ]
-    return found.groupBy("no", "flow").agg(*points)
+    published = found.published.withColumn(
+        "accepted", sf.when(sf.col("accepted"), sf.col("n")).otherwise(0)
+    )
+    sent = published.groupBy("no", "flow", "source").agg(
+        *(sf.sum(name).alias(name) for name in _SENT)
+    )
+    missing = losses(found).groupBy("no", "flow")
+    return Counts(
+        came.collect(),
+        sent.collect(),
+        missing.agg(*(sf.sum(name).alias(name) for name in _MISSING)).collect(),
+        histograms((row["no"], row["flow"], row["bucket"], row["n"]) for row in cells.collect()),
+        links,
+        used,
+        repairs.convergence_and_faults(events),
+    )
 
 
 def _flows(
-    table: DataFrame, sums: Sequence[str], most: str | None = None
+    rows: Iterable[Any], sums: Sequence[str], most: str | None = None
 ) -> dict[tuple[int, str], dict[str, Any]]:
     """Return sums (and the maximum of one more column) of each run's flows and of the whole run
     (flow ""); by (no, flow)."""
-    aggregates = [sf.sum(name).alias(name) for name in sums] + (
-        [sf.max(most).alias(most)] if most else []
-    )
     result: dict[tuple[int, str], dict[str, Any]] = {}
-    for row in table.groupBy("no", "flow").agg(*aggregates).collect():
+    for row in rows:
         for key in {(row["no"], ""), (row["no"], row["flow"] or "")}:
             into = result.setdefault(key, {})
             for name in sums:
@@ -78,26 +91,13 @@ def _flows(
     return result
 
 
-def lines(
-    events: Events, found: Messages, links: DataFrame, used: DataFrame
-) -> tuple[list[Line], list[Fault]]:
-    """Return everything about every run, and its faults. `events` are the traces, `found` what
-    became of each message, `links` comes from network.links, `used` from network.resources."""
-    came = _flows(
-        found.cells,
-        ("n", "delay", "duplicates", "reordered", "early", "arrived", "unmatched", "size"),
-        "longest",
-    )
-    published = found.published.withColumn(
-        "accepted", sf.when(sf.col("accepted"), sf.col("n")).otherwise(0)
-    )
-    sent = _flows(published, ("n", "accepted", "wait"))
-    points = {
-        (row["no"], row["flow"]): row.asDict() for row in percentiles(delays(found.cells)).collect()
-    }
-    missing = _flows(losses(found), ("expected", "lost", "lost_accepted", "unknown", "unexpected"))
-    subscribed = {row["no"] for row in events.of("subscribed").select("no").distinct().collect()}
-    repaired = repairs.convergence_and_faults(events)
+def lines(events: Events, found: Messages, counted: Counts) -> list[Line]:
+    """Return everything about every run. `events` are the traces, `found` what became of each
+    message, `counted` comes from `counts`."""
+    came, sent = _flows(counted.came, _CAME, "longest"), _flows(counted.sent, _SENT)
+    missing = _flows(counted.missing, _MISSING)
+    points = {key: percentiles(buckets) for key, buckets in counted.histograms.items()}
+    repaired = counted.repaired
     result = []
     for number, run in enumerate(events.runs):
         flows = sorted({flow for no, flow in (*came, *sent) if no == number and flow})
@@ -107,18 +107,21 @@ def lines(
             key = (number, flow)
             _messages(line, came.get(key, {}), sent.get(key, {}), points.get(key, {}))
             _losses_of(
-                line, missing.get(key, {}), number in subscribed, number in {no for no, _ in came}
+                line,
+                missing.get(key, {}),
+                "subscribed" in found.spans.get(number, {}),
+                number in {no for no, _ in came},
             )
             line.without_late_delays()
             result.append(line)
     whole = {
         number: line for line in result if not line.flow for number in [events.runs.index(line.run)]
     }
-    _traffic(whole, links)
-    _resources(whole, used)
+    _traffic(whole, counted.links)
+    _resources(whole, counted.used)
     _repairs(whole, repaired)
-    _trees(whole, events, found)
-    return result, repaired.faults
+    _trees(whole, counted)
+    return result
 
 
 def losses(found: Messages) -> DataFrame:
@@ -252,18 +255,13 @@ def _losses_of(line: Line, found: dict[str, Any], subscribed: bool, delivered: b
         line.values[name] = found.get(name) or 0
 
 
-def _traffic(whole: dict[int, Line], links: DataFrame) -> None:
-    sums = (
-        links.groupBy("no", "class", "how")
-        .agg(sf.sum("bytes_measured").alias("bytes"), sf.sum("bytes").alias("all"))
-        .collect()
-    )
-    known: dict[int, dict[tuple[str, str], int]] = defaultdict(dict)
-    run: dict[tuple[int, str], int] = {}
-    for row in sums:
-        known[row["no"]][row["how"], row["class"]] = row["bytes"]
+def _traffic(whole: dict[int, Line], links: Iterable[Any]) -> None:
+    known: dict[int, dict[tuple[str, str], int]] = defaultdict(lambda: defaultdict(int))
+    run: dict[tuple[int, str], int] = defaultdict(int)
+    for row in links:
+        known[row["no"]][row["how"], row["class"]] += row["bytes_measured"] or 0
         if row["class"] == "control":
-            run[row["no"], row["how"]] = row["all"]
+            run[row["no"], row["how"]] += row["bytes"] or 0
     for number, line in whole.items():
         mine = known.get(number, {})
         how = next(
@@ -295,9 +293,9 @@ def _traffic(whole: dict[int, Line], links: DataFrame) -> None:
         line.run.remarks += lacks((line.run.about.get("summary") or {}).get("network"))
 
 
-def _resources(whole: dict[int, Line], used: DataFrame) -> None:
+def _resources(whole: dict[int, Line], used: Iterable[Any]) -> None:
     rows: dict[tuple[int, str], list[Any]] = defaultdict(list)
-    for row in used.collect():
+    for row in used:
         rows[row["no"], row["role"]].append(row)
     for number, line in whole.items():
         mine = rows.get((number, "broker"), [])
@@ -374,25 +372,19 @@ def _mean(
         line.put(name, sum(done) / len(done) if done else None, "no faults", OBSERVER)
 
 
-def _trees(whole: dict[int, Line], events: Events, found: Messages) -> None:
+def _trees(whole: dict[int, Line], counted: Counts) -> None:
     """Fill in stretch and Jain's index."""
-    pairs: dict[int, dict[tuple[str, str], int]] = defaultdict(dict)
+    pairs: dict[int, dict[tuple[str, str], int]] = defaultdict(lambda: defaultdict(int))
     loads: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    moved = (
-        found.cells.where("flow is not null")
-        .groupBy("no", "source", "target")
-        .agg(sf.sum("n").alias("n"))
-        .collect()
-    )
-    for row in moved:
+    for row in counted.came:
+        if row["flow"] is None:
+            continue
         if row["source"] is not None and row["target"] is not None:
-            pairs[row["no"]][row["source"], row["target"]] = row["n"]
+            pairs[row["no"]][row["source"], row["target"]] += row["n"]
         loads[row["no"]][row["target"]] += row["n"]
-    for row in found.published.groupBy("no", "source").agg(sf.sum("n").alias("n")).collect():
+    for row in counted.sent:
         loads[row["no"]][row["source"]] += row["n"]
-    parents: dict[int, list[tuple[str, str]]] = defaultdict(list)
-    for row in repairs.trees(events).collect():
-        parents[row["no"]].append((row["broker"], row["parent"]))
+    parents = counted.repaired.parents
     for number, line in whole.items():
         names = line.brokers or sorted(name for name in loads[number] if name is not None)
         load = [loads[number].get(name, 0) for name in names]
@@ -404,7 +396,7 @@ def _trees(whole: dict[int, Line], events: Events, found: Messages) -> None:
         crossing = {pair: n for pair, n in pairs[number].items() if pair[0] != pair[1]}
         value, pathless = (
             stretch(crossing, parents[number], physical(line.run, line.brokers))
-            if parents[number]
+            if number in parents
             else (None, 0)
         )
         why, by = (

@@ -12,6 +12,7 @@ from pyspark.sql import functions as sf
 
 from bench.spark import subscriptions
 from bench.spark.events import CHUNK, Events, small
+from bench.spark.session import kept
 from bench.spark.source import Run
 from bench.trace.repair import FOREVER
 
@@ -135,10 +136,9 @@ def publications(events: Events, sizes: Mapping[int, int]) -> DataFrame:
 
 
 def spans(events: Events) -> dict[int, dict[str, int]]:
-    """Return, by run: rows of each kind of message event, first and last publication and last
-    delivery (t), highest sequence number.
-    """
-    found = events.of("published", "accepted", "delivered").groupBy("no", "kind")
+    """Return, by run: rows of each kind of message event and of subscriptions, first and last
+    publication and last delivery (t), highest sequence number."""
+    found = events.of("published", "accepted", "delivered", "subscribed").groupBy("no", "kind")
     rows = found.agg(
         sf.count("*").alias("n"),
         sf.min("t").alias("first"),
@@ -149,6 +149,8 @@ def spans(events: Events) -> dict[int, dict[str, int]]:
     for row in rows.collect():
         about = result.setdefault(row["no"], {})
         about[row["kind"]] = row["n"]
+        if row["kind"] == "subscribed":
+            continue
         about["highest"] = max(about.get("highest", 0), row["highest"])
         if row["kind"] == "published":
             about |= {"first": row["first"], "last": row["last"]}
@@ -176,10 +178,10 @@ def messages(events: Events) -> Messages:
             sf.sum("size").alias("size"),
             sf.sum(sf.col("wait").cast("double")).alias("wait"),
         )
-        .localCheckpoint()
     )
+    published = kept(published)
     topics = published.select("no", "topic").distinct()
-    matched = subscriptions.by_topic(subscriptions.intervals(events), topics).localCheckpoint()
+    matched = kept(subscriptions.by_topic(subscriptions.intervals(events), topics))
     groups, several, ended = _kinds(matched)
     wanted = subscriptions.merged(matched)
     if several is not None:
@@ -189,11 +191,11 @@ def messages(events: Events) -> Messages:
         wanted = wanted.withColumn("clean", sf.col("clean") & sf.col("several").isNull()).drop(
             "several"
         )
-    wanted = wanted.localCheckpoint()
+    wanted = kept(wanted)
     regular, irregular = _regular(
         events, wanted, subscriptions.gaps(matched) if ended else None, found
     )
-    irregular = irregular.localCheckpoint()
+    irregular = kept(irregular)
     rows = irregular.count()
     spells = irregular.groupBy("no", "receiver", "topic").agg(
         sf.collect_list(sf.struct("since", "until")).alias("spells"), sf.first("gaps").alias("gaps")
@@ -207,7 +209,7 @@ def messages(events: Events) -> Messages:
         cells = cells.withColumn(
             "duplicates", sf.when(sf.col("several").isNull(), sf.col("duplicates")).otherwise(0)
         ).drop("several")
-    cells = cells.localCheckpoint()
+    cells = kept(cells)
     expected = _expected(sent, published, regular, _few(irregular, rows) if rows else None)
     if ended:
         unsure = cells.where("unsure > 0").groupBy("no", "flow", "receiver", "topic", "accepted")
@@ -238,12 +240,11 @@ def _kinds(matched: DataFrame) -> tuple[DataFrame | None, DataFrame | None, bool
     some = matched.agg(shared.alias("shared"), sf.min("until").alias("until")).collect()[0]
     groups = several = None
     if some["shared"]:
-        groups = subscriptions.receivers(matched).localCheckpoint()
-        many = (
+        groups = kept(subscriptions.receivers(matched))
+        many = kept(
             groups.where("groups > 1")
             .select("no", sf.explode("all").alias("receiver"), "topic")
             .distinct()
-            .localCheckpoint()
         )
         several = many if many.limit(1).count() else None
     return groups, several, some["until"] is not None and some["until"] < FOREVER
@@ -391,7 +392,9 @@ def _deliveries(
         ((sf.col("t") >= sf.col("since")) & (sf.col("t") < sf.col("until"))).alias("within"),
     )
     came = _to_whom(events, came, groups)
-    many = any(about["highest"] >= parts.get(number, CHUNK) for number, about in found.items())
+    many = any(
+        about.get("highest", 0) >= parts.get(number, CHUNK) for number, about in found.items()
+    )
     later = _later_chunks(events, came) if many else None
     came = came.repartition(events.spread, *_HOME)
     both = (

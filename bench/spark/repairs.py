@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql import functions as sf
 
@@ -12,9 +12,6 @@ from bench.spark import subscriptions
 from bench.spark.events import Events, small
 from bench.spark.messages import _KEY, chunk
 from bench.trace.repair import FOREVER, STRIKES, lasts, repaired
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 SERVED = ("kill", "pause", "cut", "half-open")
 """Those after which all that are left can be reached again."""
@@ -63,20 +60,27 @@ class Repairs:
     """Of all runs. convergence: s (None: never agreed) of those that note starts; agreeing: those
     that note agreement.
 
-    started: the brokers whose start a run notes.
+    started: the brokers whose start a run notes. parents: (broker, its neighbour towards the root)
+    when the measured time ended, of runs that note roles.
     """
 
     convergence: dict[int, float | None]
     faults: list[Fault]
     agreeing: set[int]
     started: dict[int, set[str]]
+    parents: dict[int, list[tuple[str, str]]]
 
 
 def convergence_and_faults(events: Events) -> Repairs:
     """Return how long it took all federations to agree first, and after each fault."""
     marks = (
-        events.of("fault", "agreed").select("no", "t", "kind", "name", "broker", "count").collect()
+        events.of("fault", "agreed", "role")
+        .where("kind <> 'role' or (name not like 'state:%' and t < until)")
+        .select("no", "t", "kind", "name", "broker", "peer", "count")
+        .collect()
     )
+    parents = _parents([row for row in marks if row["kind"] == "role"])
+    marks = [row for row in marks if row["kind"] != "role"]
     rows = sorted(marks, key=lambda row: (row["no"], row["t"], row["kind"] == "fault"))
     convergence: dict[int, float | None] = {}
     faults: list[Fault] = []
@@ -97,7 +101,7 @@ def convergence_and_faults(events: Events) -> Repairs:
             convergence[number] = (min(since) - min(starts)) / 1e9 if since else None
         faults += _faults(number, happened, agreed)
     _serve(events, [fault for fault in faults if fault.kind in SERVED])
-    return Repairs(convergence, faults, agreeing, started)
+    return Repairs(convergence, faults, agreeing, started, parents)
 
 
 def _faults(number: int, happened: Sequence[Any], agreed: Sequence[int]) -> list[Fault]:
@@ -181,9 +185,13 @@ def _serve(events: Events, faults: list[Fault]) -> None:
             fault.service_s = (row["last"] - fault.at) / 1e9
 
 
-def trees(events: Events) -> DataFrame:
-    """Return (no, broker, parent): each broker's neighbour towards the root when the measured time
-    ended."""
-    roles = events.of("role").where("name not like 'state:%' and t < until")
-    last = roles.groupBy("no", "broker", "peer").agg(sf.max_by("name", "t").alias("role"))
-    return last.where("role = 'root'").select("no", "broker", sf.col("peer").alias("parent"))
+def _parents(roles: Sequence[Any]) -> dict[int, list[tuple[str, str]]]:
+    """Return each run's trees by the last `roles` of its links."""
+    last: dict[tuple[int, str, str], str] = {}
+    for row in sorted(roles, key=lambda row: int(row["t"])):
+        last[row["no"], row["broker"], row["peer"]] = row["name"]
+    result: dict[int, list[tuple[str, str]]] = {}
+    for (number, broker, peer), role in last.items():
+        if role == "root":
+            result.setdefault(number, []).append((broker, peer))
+    return result

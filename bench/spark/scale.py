@@ -1,5 +1,4 @@
-"""Time for a row from a million rows up, and the same question to DuckDB: `python -m
-bench.spark.scale --rows N...`."""
+"""Time for a row from a million rows up, and the same question to DuckDB."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Any
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 JAVA = 17
 """The oldest Java that Spark 4 runs on."""
@@ -147,7 +147,9 @@ def session(master: str | None = None, memory: str = "2g", rows: int | None = No
         options = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
         builder = builder.config(
             "spark.driver.extraJavaOptions",
-            options + (" -XX:TieredStopAtLevel=1" if rows is not None and rows <= SOME else ""),
+            options
+            + " -XX:ReservedCodeCacheSize=128m"
+            + (" -XX:TieredStopAtLevel=1" if rows is not None and rows <= SOME else ""),
         )
         if rows is not None and rows <= LITTLE:
             for name, value in INTERPRETED.items():
@@ -162,6 +164,25 @@ def session(master: str | None = None, memory: str = "2g", rows: int | None = No
     found = builder.getOrCreate()
     found.sparkContext.setLogLevel("FATAL" if not submitted else "ERROR")
     return found
+
+
+def kept(frame: DataFrame) -> DataFrame:
+    """Return a frame whose rows are computed once and kept, by the executors, on disk where there
+    is no room.
+
+    Where executors are this process its plan is forgotten, too, which spares Spark to look through
+    it again. On a cluster it is not: what an executor had that went away is computed again. The
+    rows of either kind go with the frame, or with `forget`.
+    """
+    master: str = frame.sparkSession.sparkContext.master or ""
+    if re.fullmatch(r"local(\[[^\]]*\])?", master):
+        return frame.localCheckpoint()
+    return frame.persist()
+
+
+def forget(spark: SparkSession) -> None:
+    """Give back the room of all that was kept."""
+    spark.catalog.clearCache()
 
 
 def partitions(spark: SparkSession, rows: int) -> int:

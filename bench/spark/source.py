@@ -4,14 +4,14 @@ whole."""
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bench.spark import trace_files
 from bench.spark.described import checked
 from bench.spark.session import cause
 from bench.trace.schema import VERSION
@@ -23,14 +23,11 @@ PLACE = re.compile(r"scenario=([^/]+)/run=([^/]+)/\.?([^/]+)-\d+\.parquet(\.part
 """Where a trace file is: scenario, run, process, and whether it is not complete."""
 FILES = "*-*[0-9][0-9][0-9][0-9][0-9].parquet"
 """The names of complete trace files, which no file of a table has, as a pattern of file systems."""
-UNREADABLE = re.compile(r"(?:while reading file|Path does not exist:) (\S+?)\.?\s")
-"""How Spark says which file it could not read."""
 _UNREAD = "run.json cannot be read"
 ROLES = ("generator", "network", "observer")
 """What the names of the bench's processes begin with."""
-
-
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+READERS = 8
+"""Threads that read the ends of this machine's files: they wait for the disk."""
 
 
 class SourceError(ValueError):
@@ -91,12 +88,29 @@ _Runs = dict[tuple[str, str], Run]
 """(scenario, run) -> run."""
 
 
+class _Taken(NamedTuple):
+    """A complete file of a run, whose end is not read yet."""
+
+    run: Run
+    process: str
+    path: str
+
+
+class _End(NamedTuple):
+    """What the end of a file says: its metadata (empty where that is not read) and rows; or why it
+    says nothing."""
+
+    said: dict[str, str]
+    rows: int
+    wrong: str = ""
+
+
 def read(folders: Iterable[str], spark: SparkSession | None = None) -> list[Run]:
     """Return all runs below the folders, in the order in which they began; folders may be URLs that
     Spark's file systems know.
 
-    Every file's end is looked at: half-written ones are named in their run's remarks and left out.
-    Raises SourceError.
+    Every file's end is looked at, on a cluster by a job of it: half-written ones are named in their
+    run's remarks and left out. `spark` reads what is given as a URL. Raises SourceError.
     """
     runs: _Runs = {}
     unread: dict[str, str] = {}
@@ -107,9 +121,13 @@ def read(folders: Iterable[str], spark: SparkSession | None = None) -> list[Run]
         for path in found:
             if path.rsplit("/", 1)[-1] == "run.json":
                 _describe(place, path, runs, unread)
-        for path in found:
-            if names := PLACE.search(path):
-                _take(place, path, names, runs)
+        taken = [
+            each
+            for path in found
+            if (names := PLACE.search(path)) and (each := _take(path, names, runs)) is not None
+        ]
+        for each, end in zip(taken, place.ends([each.path for each in taken]), strict=True):
+            _keep(each, end)
     _join(unread, runs)
     if not runs:
         raise SourceError(f"no runs below {', '.join(given)}: neither run.json nor trace files")
@@ -135,12 +153,6 @@ def read(folders: Iterable[str], spark: SparkSession | None = None) -> list[Run]
     return sorted(
         runs.values(), key=lambda run: (run.scenario, run.about.get("began") or 0, run.run)
     )
-
-
-def url(path: str) -> str:
-    """Return a path as a URL: one without a scheme is of this machine, whatever file system a
-    cluster takes it for."""
-    return path if _SCHEME.match(path) else f"file://{os.path.abspath(path)}"
 
 
 def store(folder: str, spark: SparkSession | None = None) -> _Local | _Hadoop:
@@ -178,14 +190,15 @@ def _join(unread: dict[str, str], runs: _Runs) -> None:
             run.remarks.append(why)
 
 
-def _take(store: _Local | _Hadoop, path: str, place: re.Match[str], runs: _Runs) -> None:
+def _take(path: str, place: re.Match[str], runs: _Runs) -> _Taken | None:
+    """Return a complete file as one of its run; None for one that is left out, with a remark."""
     scenario, name, process, part = place.groups()
     run = runs.setdefault((scenario, name), Run(name, scenario, place=path.rsplit("/", 1)[0]))
     file = path.rsplit("/", 1)[-1]
     if file in run.seen:
         if run.seen[file] != path:  # a copy of the folder
             run.remarks.append(f"{process}: {file} is there twice, the second one is left out")
-        return
+        return None
     run.seen[file] = path
     if part:
         run.broken.add(process)
@@ -193,29 +206,38 @@ def _take(store: _Local | _Hadoop, path: str, place: re.Match[str], runs: _Runs)
             f"{process}: its last file is half-written and left out; "
             "the process was ended while it wrote"
         )
-        return
-    try:
-        about, rows = store.footer(path)
-    except ValueError as error:
+        return None
+    return _Taken(run, process, path)
+
+
+def _keep(taken: _Taken, end: _End) -> None:
+    """Make a file one of its run's, or leave it out with a remark, by what its end says."""
+    run, process, path = taken
+    file, wrong = path.rsplit("/", 1)[-1], ""
+    version = end.said.get("mqttree.trace", "")
+    owners = ((word, end.said.get(f"mqttree.{word}")) for word in ("run", "scenario"))
+    mine = {"run": run.run, "scenario": run.scenario}
+    if end.wrong:
+        wrong = f"is no whole Parquet file and left out ({end.wrong})"
+    elif end.said and version != str(VERSION):
+        wrong = f"has schema {version or 'unknown'}, not {VERSION}, and is left out"
+    elif others := [f"{word} {owner}" for word, owner in owners if owner not in (None, mine[word])]:
+        wrong = f"is of {others[0]}, not of its folder's, and is left out"
+    if wrong:
         run.broken.add(process)
-        run.remarks.append(f"{process}: {file} is no whole Parquet file and left out ({error})")
+        run.remarks.append(f"{process}: {file} {wrong}")
         return
-    version = about.get("mqttree.trace", "")
-    if version != str(VERSION):
-        run.broken.add(process)
-        run.remarks.append(
-            f"{process}: {file} has schema {version or 'unknown'}, not {VERSION}, and is left out"
-        )
-        return
-    for word, mine in (("run", name), ("scenario", scenario)):
-        if (owner := about.get(f"mqttree.{word}", mine)) != mine:
-            run.broken.add(process)
-            run.remarks.append(
-                f"{process}: {file} is of {word} {owner}, not of its folder's, and is left out"
-            )
-            return
     run.files.append(path)
-    run.rows[process] = run.rows.get(process, 0) + rows
+    run.rows[process] = run.rows.get(process, 0) + end.rows
+
+
+def there(path: str, spark: SparkSession) -> bool:
+    """Whether a file that was there still is."""
+    if "://" not in path and not path.startswith("file:"):
+        return Path(path).exists()
+    context: Any = spark.sparkContext
+    file = context._jvm.org.apache.hadoop.fs.Path(path)
+    return bool(file.getFileSystem(context._jsc.hadoopConfiguration()).exists(file))
 
 
 def damaged(runs: Iterable[Run], file: str) -> bool:
@@ -223,7 +245,7 @@ def damaged(runs: Iterable[Run], file: str) -> bool:
     these."""
     for run in runs:
         for each in run.files:
-            if same(each, file):
+            if trace_files.same(each, file):
                 name = each.rsplit("/", 1)[-1]
                 process = re.sub(r"-\d+\.parquet$", "", name)
                 run.files.remove(each)
@@ -231,13 +253,6 @@ def damaged(runs: Iterable[Run], file: str) -> bool:
                 run.remarks.append(f"{process}: {name} is damaged and left out")
                 return True
     return False
-
-
-def same(path: str, file: str) -> bool:
-    """Whether a path is the file that Spark names: it says file:///a%20b where Hadoop says file:/a
-    b, and Python /a b."""
-    mine, *others = (re.sub(r"^file:/+", "/", each) for each in (path, file, unquote(file)))
-    return mine in others
 
 
 class _Local:
@@ -256,35 +271,42 @@ class _Local:
     def text(self, path: str) -> str:
         return Path(path).read_text(encoding="utf-8")
 
-    def footer(self, path: str) -> tuple[dict[str, str], int]:
-        """Return the metadata and the number of rows; ValueError if the file does not end as a
-        Parquet file does."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+    def ends(self, paths: Sequence[str]) -> Iterable[_End]:
+        """Return what the end of each file says."""
+        with ThreadPoolExecutor(READERS) as pool:
+            return list(pool.map(_local_end, paths))
 
-        try:
-            found = pq.read_metadata(path)
-        except (OSError, pa.ArrowException) as error:
-            raise ValueError(str(error).splitlines()[0].strip(" .")[:120]) from error
-        return {
-            key.decode(): value.decode("utf-8", "replace")
-            for key, value in (found.metadata or {}).items()
-            if key.startswith(b"mqttree.")
-        }, found.num_rows
+
+def _local_end(path: str) -> _End:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        found = pq.read_metadata(path)
+    except (OSError, pa.ArrowException) as error:
+        return _End({}, 0, str(error).splitlines()[0].strip(" .")[:120])
+    said = {
+        key.decode(): value.decode("utf-8", "replace")
+        for key, value in (found.metadata or {}).items()
+        if key.startswith(b"mqttree.")
+    }
+    # A file of something else has none of these words, and is of no version.
+    return _End(said or {"mqttree.trace": ""}, found.num_rows)
 
 
 class _Hadoop:
-    """Files of any file system that Spark reads; looked at by Spark's own libraries in the
-    driver."""
+    """Files of any file system that Spark reads; listed by Spark's own libraries in the driver, and
+    looked at by its executors."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
         from py4j.protocol import Py4JJavaError
 
         context: Any = spark.sparkContext
-        self._jvm, self._conf = context._jvm, context._jsc.hadoopConfiguration()
+        self._spark, self._jvm = spark, context._jvm
+        conf = context._jsc.hadoopConfiguration()
         try:
             self._root = self._jvm.org.apache.hadoop.fs.Path(folder)
-            self._files = self._root.getFileSystem(self._conf)
+            self._files = self._root.getFileSystem(conf)
             there = self._files.exists(self._root)
         except Py4JJavaError as error:
             raise SourceError(f"{folder} cannot be read: {cause(error)}") from error
@@ -305,27 +327,10 @@ class _Hadoop:
         finally:
             stream.close()
 
-    def footer(self, path: str) -> tuple[dict[str, str], int]:
-        from py4j.protocol import Py4JJavaError
-
-        hadoop = self._jvm.org.apache.parquet.hadoop
-        try:
-            file = hadoop.util.HadoopInputFile.fromPath(
-                self._jvm.org.apache.hadoop.fs.Path(path), self._conf
-            )
-            reader = hadoop.ParquetFileReader.open(file)
-        except Py4JJavaError as error:
-            raise ValueError(
-                str(error.java_exception.getMessage()).splitlines()[0][-120:]
-            ) from error
-        try:
-            words = reader.getFooter().getFileMetaData().getKeyValueMetaData()
-            said = {
-                name: words.get(name)
-                for name in ("mqttree.trace", "mqttree.run", "mqttree.scenario")
-            }
-            return {name: str(value) for name, value in said.items() if value is not None}, int(
-                reader.getRecordCount()
-            )
-        finally:
-            reader.close()
+    def ends(self, paths: Sequence[str]) -> Iterable[_End]:
+        """Return how many rows each file has; what its metadata would say, the rows say, too."""
+        found = trace_files.rows_of(self._spark, paths)
+        return [
+            _End({}, found[path]) if path in found else _End({}, 0, "nothing can be read of it")
+            for path in paths
+        ]

@@ -5,26 +5,28 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as sf
 
 from bench.scenarios.measures import MEASURES
-from bench.spark import network, source
-from bench.spark.events import Events, load, small
-from bench.spark.lines import delays, lines
+from bench.spark import network, source, store
+from bench.spark.delays import rows as histogram_rows
+from bench.spark.events import Events, load
+from bench.spark.lines import counts, lines
 from bench.spark.messages import messages
 from bench.spark.repairs import Fault
-from bench.spark.session import cause
+from bench.spark.session import forget
 from bench.spark.summary import COUNTS, Line, cases, name_cases, row
+from bench.spark.trace_files import unreadable
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
 
 RUNS = (
     "scenario string, case string, fingerprint string, run string, repetition int, seed long, "
@@ -45,81 +47,112 @@ FAULTS = (
 )
 
 
-MAX_DAMAGED = 20
-"""Files that are found to be damaged one after the other; more of them are a broken disk."""
+DELAYS = (
+    "scenario string, run string, flow string, bucket int, n long, below long, all long, ms double"
+)
+LINKS = (
+    "scenario string, run string, source string, target string, class string, how string, "
+    "packets long, bytes long, bytes_measured long"
+)
+PACKETS = (
+    "scenario string, run string, source string, target string, packet string, packets long, "
+    "bytes long"
+)
+RESOURCES = (
+    "scenario string, run string, process string, role string, cpu double, cpu_most double, "
+    "rss double, rss_most long, samples long"
+)
+TIMELINE = "scenario string, run string, second int, what string, value double"
 
 
 @dataclass
 class Tables:
-    """What came of it. runs and cases are here as rows, too: they are small."""
+    """What came of it: rows of the tables of runs and cases, and all tables by their names."""
 
     lines: list[Line]
     runs: list[dict[str, Any]]
     cases: list[dict[str, Any]]
-    frames: dict[str, DataFrame]
+    tables: dict[str, pa.Table]
 
 
-def compute(spark: SparkSession, folders: Sequence[str]) -> Tables:
-    """Read all runs below the folders and aggregate them; raises source.SourceError.
+def silent(_stage: str) -> None:
+    """Take the name of a stage, and say nothing."""
 
-    A file whose end is whole and whose middle is not shows only when it is read: it is then left
-    out, and named.
+
+def compute(
+    spark: SparkSession,
+    folders: Sequence[str],
+    runs: list[source.Run] | None = None,
+    tell: Callable[[str], None] = silent,
+) -> Tables:
+    """Read all runs below the `folders` and aggregate them; raises source.SourceError.
+
+    `runs` are what `source.read` found there, if that is known already; `tell` hears of each stage.
+    A file whose end is whole and whose middle is not shows only when it is read: all are then
+    looked at, those that are damaged are left out, and named.
     """
-    runs = source.read(folders, spark)
-    for _ in range(MAX_DAMAGED):
-        try:
-            return aggregate(spark, copy.deepcopy(runs))
-        except (PySparkException, Py4JError) as error:
-            found = source.UNREADABLE.search(str(error))
-            if found is None or not source.damaged(runs, found[1]):
-                raise
-    return aggregate(spark, runs)
+    if runs is None:
+        tell("looking for runs")
+        runs = source.read(folders, spark)
+    files = [file for run in runs for file in run.files]
+    try:
+        return aggregate(spark, copy.deepcopy(runs), tell)
+    except (PySparkException, Py4JError):
+        tell(f"a file cannot be read: trying each of {len(files):,}")
+        forget(spark)
+        bad = unreadable(spark, [file for file in files if source.there(file, spark)])
+        bad += [file for file in files if not source.there(file, spark)]
+        if not bad:
+            raise
+    for file in bad:
+        source.damaged(runs, file)
+    return aggregate(spark, runs, tell)
 
 
-def aggregate(spark: SparkSession, runs: list[source.Run]) -> Tables:
-    """Aggregate runs that were read; their remarks get more."""
+def aggregate(
+    spark: SparkSession, runs: list[source.Run], tell: Callable[[str], None] = silent
+) -> Tables:
+    """Aggregate runs that were read; their remarks get more. `tell` hears of each stage."""
+    files, rows = sum(len(run.files) for run in runs), sum(sum(run.rows.values()) for run in runs)
+    tell(f"reading {len(runs):,} runs, {files:,} files, {rows:,} rows")
     events = load(spark, runs)
+    tell("joining messages with their deliveries")
     found = messages(events)
+    tell("links and processes")
     went = network.traffic(events)
-    links = network.links(went).localCheckpoint()
-    used = network.resources(events).localCheckpoint()
-    table, faults = lines(events, found, links, used)
+    links, used = network.links(went).collect(), network.resources(events).collect()
+    packets = network.packets(events).collect()
+    timeline = network.timeline(events, went).collect()
+    tell("delays, losses and repairs")
+    counted = counts(events, found, links, used)
+    table = lines(events, found, counted)
+    forget(spark)
     name_cases(runs)
-    rows, averages = [row(line) for line in table], cases(table)
-    keys = [(number, run.scenario, run.run) for number, run in enumerate(runs)]
-    names = small(spark, "no int, scenario string, run string", keys)
+    averages, whole = cases(table), [row(line) for line in table]
 
-    def named(frame: DataFrame) -> DataFrame:
-        return names.join(frame, "no").drop("no")
+    def named(ddl: str, rows: Iterable[Sequence[Any]]) -> pa.Table:
+        return store.table(ddl, [(runs[no].scenario, runs[no].run, *rest) for no, *rest in rows])
 
-    frames = {
-        "runs": _rows(spark, RUNS, rows),
-        "cases": _rows(spark, CASES, averages),
-        "faults": _rows(spark, FAULTS, [_fault(events, fault) for fault in faults]),
-        "delays": named(delays(found.cells).withColumn("ms", _upper())),
-        "links": named(links),
-        "packets": named(network.packets(events)),
-        "resources": named(used),
-        "timeline": named(network.timeline(events, went)),
-    }
-    return Tables(table, rows, averages, frames)
-
-
-def _upper() -> Any:
-    """Return bench.load.histogram.upper of the column bucket, in ms."""
-    place, half = sf.col("bucket"), 128
-    shift = sf.floor((place - half) / half).cast("int")
-    wide = (
-        sf.call_function("shiftleft", (place - shift * half).cast("long"), shift)
-        + sf.call_function("shiftleft", sf.lit(1).cast("long"), shift)
-        - 1
+    return Tables(
+        table,
+        whole,
+        averages,
+        {
+            "runs": _rows(RUNS, whole),
+            "cases": _rows(CASES, averages),
+            "faults": _rows(FAULTS, [_fault(events, fault) for fault in counted.repaired.faults]),
+            "delays": named(DELAYS, histogram_rows(counted.histograms)),
+            "links": named(LINKS, links),
+            "packets": named(PACKETS, packets),
+            "resources": named(RESOURCES, used),
+            "timeline": named(TIMELINE, timeline),
+        },
     )
-    return sf.when(place < 2 * half, place.cast("long")).otherwise(wide) / 1e6
 
 
-def _rows(spark: SparkSession, ddl: str, rows: list[dict[str, Any]]) -> DataFrame:
+def _rows(ddl: str, rows: list[dict[str, Any]]) -> pa.Table:
     names = [word.split(" ", 1)[0] for word in ddl.split(", ")]
-    return small(spark, ddl, [[each[name] for name in names] for each in rows])
+    return store.table(ddl, [[each[name] for name in names] for each in rows])
 
 
 def _fault(events: Events, fault: Fault) -> dict[str, Any]:
@@ -137,57 +170,21 @@ def _fault(events: Events, fault: Fault) -> dict[str, Any]:
     }
 
 
-def _files(spark: SparkSession, folder: str) -> tuple[Any, Any]:
-    """Return Hadoop's file system of a folder, and its class of paths."""
-    context: Any = spark.sparkContext
-    path = context._jvm.org.apache.hadoop.fs.Path
-    return path(folder).getFileSystem(context._jsc.hadoopConfiguration()), path
-
-
-def prepare(spark: SparkSession, folder: str) -> None:
-    """Make the folder of the tables; raises ValueError, in one line, if it cannot be."""
-    place = source.url(folder)
-    try:
-        files, path = _files(spark, place)
-        made = files.mkdirs(path(place))
-    except Py4JJavaError as error:
-        raise ValueError(f"no tables can be written to {folder}: {cause(error)}") from error
-    if not made:
-        raise ValueError(f"no tables can be written to {folder}: it cannot be made")
-
-
-def write(spark: SparkSession, tables: Tables, folder: str) -> list[str]:
-    """Write every one of the `tables` as NAME.parquet (a folder, as `spark` writes it) and NAME.csv
-    (one file) into `folder`; return their names.
+def write(place: store.Store, tables: Tables, folder: str) -> list[str]:
+    """Write every one of the `tables` as NAME.parquet and NAME.csv to a `place`, which is `folder`;
+    return their names. Raises ValueError in one line where that cannot be.
 
     about.json has what is known of each run, sources.json where each is, beside or below the
     folder.
     """
-    place = source.url(folder)
-    files, path = _files(spark, place)
-    for name, frame in tables.frames.items():
-        once = frame.coalesce(1).localCheckpoint()
-        once.write.mode("overwrite").parquet(f"{place}/{name}.parquet")
-        once.write.mode("overwrite").option("header", True).option("escape", '"').csv(
-            f"{place}/.{name}.csv"
-        )
-        part = files.globStatus(path(f"{place}/.{name}.csv/part-*"))[0].getPath()
-        target = path(f"{place}/{name}.csv")
-        files.delete(target, False)
-        files.rename(part, target)
-        files.delete(path(f"{place}/.{name}.csv"), True)
-        files.delete(path(f"{place}/..{name}.csv.crc"), False)
+    for name, found in tables.tables.items():
+        place.put(f"{name}.parquet", store.as_parquet(found))
+        place.put(f"{name}.csv", store.as_csv(found))
     whole = [line.run for line in tables.lines if not line.flow]
-    for name, found in (
-        ("sources", [_beside(run.place, folder) for run in whole]),
-        ("about", [run.about for run in whole]),
-    ):
-        stream = files.create(path(f"{place}/{name}.json"), True)
-        try:
-            stream.write(json.dumps(found).encode())
-        finally:
-            stream.close()
-    return sorted(tables.frames)
+    place.put("sources.json", json.dumps([_beside(run.place, folder) for run in whole]).encode())
+    # The last one: it is what says how old all are.
+    place.put("about.json", json.dumps([run.about for run in whole]).encode())
+    return sorted(tables.tables)
 
 
 def _beside(place: str, folder: str) -> str:

@@ -43,7 +43,7 @@ SCHEMA = pa.schema(
 )
 
 KINDS: dict[str, tuple[str, ...]] = {
-    "began": ("offset_ns",),
+    "began": ("offset_ns", "count"),
     "ended": ("count",),
     "clock": ("offset_ns", "error_ns"),
     "subscribed": ("client", "broker", "topic", "qos"),

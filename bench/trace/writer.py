@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from bench.checked import NAME
 from bench.trace.batches import Batch, columns, complete, rows
-from bench.trace.schema import DICTIONARY_COLUMNS, SCHEMA, metadata
+from bench.trace.schema import DICTIONARY_COLUMNS, SCHEMA, VERSION, metadata
 
 BATCH = 4096
 """Events of one kind that are handed to the encoding thread, and made into columns by it, at a
@@ -99,7 +99,7 @@ class Writer:
         self.rows = 0
         self.held_ns = 0
         """How long this process had to wait for its encoding thread."""
-        self._event("began", now, offset_ns=offset)
+        self._event("began", now, offset_ns=offset, count=VERSION)
 
     # Frequent kinds; the first three spell out Batch.add, which saves a tenth of an event's cost
 

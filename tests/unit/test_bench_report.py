@@ -747,7 +747,7 @@ def test_ctrl_c_ends_spark_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         with pytest.raises(KeyboardInterrupt):
             spark_command._with_spark(
-                arguments, 0, lambda _spark: signal.raise_signal(signal.SIGINT)
+                arguments, 0, lambda _spark: signal.raise_signal(signal.SIGINT), lambda _stage: None
             )
         assert logging.root.manager.disable == logging.CRITICAL, "py4j has nothing to say of it"
     finally:

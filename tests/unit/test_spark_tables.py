@@ -7,6 +7,7 @@ SEEDS=n compares n random traces instead of the default, FIRST=k begins with see
 from __future__ import annotations
 
 import csv
+import io
 import os
 import random
 import shutil
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 from trace_reference import UNSURE, Script, expected
 
+from bench.spark import trace_files
 from bench.spark.render import overview
 from bench.spark.session import SparkMissingError, java, session
 from bench.trace import Writer
@@ -451,28 +453,75 @@ def test_repairs_of_a_run_without_faults_and_a_generator_that_was_killed(made: A
 def test_a_file_that_is_damaged_in_the_middle_is_named_and_left_out(
     tmp_path: Path, spark: Any
 ) -> None:
-    from py4j.protocol import Py4JError
+    from bench.spark import source, tables
 
-    from bench.spark import source
+    for number in range(3):
+        told(f"d{number}", 5 + number).write(tmp_path / "a %20[b]")
+    file, other, _ = sorted(tmp_path.rglob("subscribers-*.parquet"))
+    spoil(file)
+    spoil(other)
+    said: list[str] = []
+    found = tables.compute(spark, [str(tmp_path)], tell=said.append)
+    assert [text for text in said if "trying" in text] == [
+        "a file cannot be read: trying each of 6"
+    ]
+    remark = "subscribers: subscribers-00000.parquet is damaged and left out"
+    assert [row["remarks"].split("; ")[0] for row in found.runs] == [remark, remark, ""]
+    assert [row["status"] for row in found.runs] == ["trace incomplete"] * 2 + ["complete"]
+    runs = source.read([tmp_path.as_uri()], spark)  # where a path is written in another way
+    bad = trace_files.unreadable(spark, [each for run in runs for each in run.files])
+    assert [Path(each).parts[-5] for each in bad] == ["d0", "d1"]
+    for each in bad:
+        assert source.damaged(runs, each)
+    assert not source.damaged(runs, bad[0])
+    assert [(len(run.files), run.broken) for run in runs] == [
+        (1, {"subscribers"}),
+        (1, {"subscribers"}),
+        (2, set()),
+    ]
 
-    told("damaged", 5).write(tmp_path)
-    (file,) = tmp_path.rglob("subscribers-*.parquet")
+
+def spoil(file: Path) -> None:
+    """Make a file unreadable whose end is whole."""
     data = file.read_bytes()
     end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     file.write_bytes(data[:4] + b"\x0f" * (end - 4) + data[end:])
-    runs = source.read([str(tmp_path)])
-    with pytest.raises(Py4JError) as error:
-        spark.read.parquet(*runs[0].files).where("kind = 'delivered'").collect()
-    found = source.UNREADABLE.search(str(error.value))
-    assert found is not None
-    assert "/damaged/trace/" in found[1]
-    assert source.damaged(runs, found[1])
-    assert (len(runs[0].files), runs[0].broken) == (1, {"subscribers"})
-    assert runs[0].remarks == ["subscribers: subscribers-00000.parquet is damaged and left out"]
-    assert not source.damaged(runs, found[1])
-    runs = source.read([tmp_path.as_uri()], spark)  # where a path is written in another way
-    assert source.damaged(runs, found[1])
-    assert (len(runs[0].files), runs[0].broken) == (1, {"subscribers"})
+
+
+def test_a_job_reads_the_ends_of_files_as_this_process_does(tmp_path: Path, spark: Any) -> None:
+    from bench.spark import source
+
+    told("whole", 1).write(tmp_path)
+    told("cut", 2).write(tmp_path)
+    (file,) = (tmp_path / "cut").rglob("publishers-*.parquet")
+    file.write_bytes(file.read_bytes()[:-20])
+    here, there = source.read([str(tmp_path)]), source.read([tmp_path.as_uri()], spark)
+    for near, far in zip(here, there, strict=True):
+        assert (near.run, near.rows, near.broken) == (far.run, far.rows, far.broken)
+    assert here[0].broken == {"publishers"}
+    (remark,) = there[0].remarks
+    assert remark == (
+        "publishers: publishers-00000.parquet is no whole Parquet file and left out "
+        "(nothing can be read of it)"
+    )
+
+
+def test_a_process_that_wrote_another_version_is_named_and_left_out(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bench.spark import events, source
+    from bench.trace import writer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "VERSION", 2)
+        told("later", 1).write(tmp_path)
+    runs = source.read([tmp_path.as_uri()], spark)
+    events.load(spark, runs)
+    assert runs[0].remarks[:2] == [
+        f"{process}: has schema 2, not 1, and is left out"
+        for process in ("publishers", "subscribers")
+    ]
+    assert runs[0].files == []
 
 
 def test_equal_factors_with_other_parameters_are_cases_of_their_own(made: Any, spark: Any) -> None:
@@ -565,7 +614,7 @@ def test_rows_of_another_run_are_named_and_left_out(tmp_path: Path, spark: Any) 
 
 
 def test_a_path_that_spark_cannot_reach_is_reported_in_one_line(tmp_path: Path, spark: Any) -> None:
-    from bench.spark import source, tables
+    from bench.spark import source, store
     from bench.spark.session import cause
 
     with pytest.raises(
@@ -576,10 +625,10 @@ def test_a_path_that_spark_cannot_reach_is_reported_in_one_line(tmp_path: Path, 
     with pytest.raises(
         ValueError, match=r"^no tables can be written to zzz://x/y: No FileSystem for scheme[^\n]*$"
     ):
-        tables.prepare(spark, "zzz://x/y")
+        store.Store(spark, "zzz://x/y")
     place = (tmp_path / "file").as_uri()
     with pytest.raises(ValueError, match=r"^no tables can be written to file:[^\n]*/file: [^\n]+$"):
-        tables.prepare(spark, place)
+        store.Store(spark, place)
     with pytest.raises(Exception, match="file") as error:
         spark.range(1).write.parquet(f"{place}/runs.parquet")
     assert "\n" not in cause(error.value)
@@ -589,13 +638,13 @@ def test_a_path_that_spark_cannot_reach_is_reported_in_one_line(tmp_path: Path, 
 def test_tables_go_to_this_machine_where_a_cluster_has_another_file_system(
     tmp_path: Path, spark: Any
 ) -> None:
-    from bench.spark import tables
+    from bench.spark import store
 
     options = spark.sparkContext._jsc.hadoopConfiguration()
     usual = options.get("fs.defaultFS")
     options.set("fs.defaultFS", "zzz://x")
     try:
-        tables.prepare(spark, str(tmp_path / "tables"))
+        store.Store(spark, str(tmp_path / "tables"))
     finally:
         options.set("fs.defaultFS", usual)
     assert (tmp_path / "tables").is_dir()
@@ -646,11 +695,13 @@ def test_flows_are_separate_and_a_shared_subscription_is_one_receiver(made: Any)
 def test_tables_become_files_and_a_page(made: Any, spark: Any) -> None:
     from bench.report.data import outdated, read
     from bench.report.page import page
-    from bench.spark import tables
+    from bench.spark import store, tables
 
     folder = made[0]
     assert outdated(folder)
-    names = tables.write(spark, made[2], str(folder / "tables"))
+    (folder / "tables" / "runs.parquet").mkdir(parents=True)  # as older versions wrote it
+    place = store.Store(spark, str(folder / "tables"))
+    names = tables.write(place, made[2], str(folder / "tables"))
     assert {path.name for path in (folder / "tables").glob("*.csv")} == {
         f"{name}.csv" for name in names
     }
@@ -678,15 +729,17 @@ def test_tables_become_files_and_a_page(made: Any, spark: Any) -> None:
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
 
 
-def test_the_live_view_reads_what_is_complete(made: Any, spark: Any, tmp_path: Path) -> None:
+def test_the_live_view_reads_what_is_complete(
+    made: Any, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from bench.spark import live
+    from bench.spark.live_screen import lines
 
     shutil.copytree(made[0] / "repaired", tmp_path / "link=[b0, b1]" / "repaired")
     spark.range(3).write.parquet(str(tmp_path / "tables" / "runs.parquet"))
     (file,) = tmp_path.rglob("subscribers-*.parquet")
     bad = file.with_name("damaged-00000.parquet")
     bad.write_bytes(b"PAR1 and no more")
-    said: list[str] = []
     for host, zero in (("h1", 1000 * S), ("h2", 5 * S)):  # whose clocks are far from each other
         with Writer(
             tmp_path / "far" / "trace", run="far", scenario="x", process=host, host=host
@@ -701,14 +754,19 @@ def test_the_live_view_reads_what_is_complete(made: Any, spark: Any, tmp_path: P
                 for second, used in ((1, 30.0), (3, 0.1), (4, 0.3)):
                     trace.resources(zero + second * S, "b0", "broker", used, 1000, 1)
                 trace.fault(zero + 2 * S, "restart", "b0")
-    assert live.watch(spark, str(tmp_path), 1, once=True, show=said.append) == 0
-    (line,) = [line.split() for line in said if line.startswith("repaired")]
-    assert (line[5:8], line[10]) == (["10", "10", "100%"], "0.25")
-    (line,) = [line.split() for line in said if line.startswith("far")]
-    assert (line[2:8], line[10]) == (["1.25", "0", "1.25", "-", "-", "-"], "0.2")
+    out = io.StringIO()
+    monkeypatch.setattr(live, "MOST_FILES", 1)  # so that joins go over several batches
+    assert live.watch(spark, str(tmp_path), 1, lines(out), window_s=10, once=True) == 0
+    said = out.getvalue().splitlines()
     assert f"{bad} is damaged and left out" in said
+    first, second, *_ = [line.split() for line in said if line.startswith("repaired")]
+    assert first == ["repaired", "0", "0.4", "0.4", "0.4", "10", "10", "100%", *first[8:]]
+    assert first[8:] == ["40", "100", "-", "1", "0"], "its brokers started in it"
+    assert [*second[1:5], second[10]] == ["10", "0.8", "0.8", "0.7", "0.25"]
+    far = [line.split() for line in said if line.startswith("far")]
+    assert [*far[0][1:8], far[0][10]] == ["0", "0.5", "0", "0.5", "-", "-", "-", "-"]
     with pytest.raises(ValueError, match="not a folder"):
-        live.watch(spark, str(made[0] / "missing"), 1)
+        live.watch(spark, str(made[0] / "missing"), 1, lines(out))
 
 
 def test_the_measured_time_is_on_the_scale_of_measured_clocks(made: Any) -> None:
@@ -818,5 +876,5 @@ def test_runs_of_one_name_in_two_scenarios_and_paths_of_this_machine(
         ("two", "same", 2, []),
     ]
     assert counts == {0: 3, 1: 12}
-    assert source.url("hdfs:///a") == "hdfs:///a"
-    assert source.url("a b") == f"file://{Path.cwd()}/a b"
+    assert trace_files.url("hdfs:///a") == "hdfs:///a"
+    assert trace_files.url("a b") == f"file://{Path.cwd()}/a b"
