@@ -32,10 +32,16 @@ TOOLS = {
     "generate": ("bench.trace.generate", "a run with as many trace rows as wanted"),
     "overhead": ("bench.trace.overhead", "what writing a trace costs"),
     "clock": ("bench.trace.clock", "how far the clocks of two machines differ"),
+    "growth": ("bench.studies.growth", "what subscriptions cost, from a thousand to a million"),
+    "sketch": ("bench.studies.sketch", "the least that a broker in Python can do, as a broker"),
+    "live": ("bench.spark.__main__", "what a benchmark is doing right now"),
     "spark": ("bench.spark.__main__", "tables from traces, by Spark"),
     "spark-scale": ("bench.spark.scale", "what a row of a trace costs Spark and DuckDB"),
 }
 """Commands with a parser of their own: name -> (module with `main(argv)`, what it is for)."""
+
+SHORT_FORMS = ("live",)
+"""Tools that are a command of their module."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -85,7 +91,9 @@ def _work(words: list[str]) -> Callable[[], int]:
     """Return what the command line asks for. Raises SystemExit if it asks for nothing that there
     is, or for help."""
     if words and words[0] in TOOLS:
-        return partial(_tool, TOOLS[words[0]][0], words[1:])
+        # A short form of one of a tool's commands.
+        rest = words if words[0] in SHORT_FORMS else words[1:]
+        return partial(_tool, TOOLS[words[0]][0], rest)
     arguments = _parser("report" in words).parse_args(words)
     handler: Callable[[argparse.Namespace], int] = arguments.handler
     return partial(handler, arguments)
@@ -192,7 +200,26 @@ def _lab_arguments(lab: argparse.ArgumentParser) -> None:
         help="how the network is made (auto: namespaces for root)",
     )
     lab.add_argument("--seed", type=_count, default=1, metavar="N", help="of what is drawn (1)")
+    _foreign_arguments(lab)
     lab.set_defaults(handler=lambda arguments: _with_extra("bench.runner.shell").main(arguments))
+
+
+def _foreign_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--add",
+        action="append",
+        default=[],
+        metavar="NAME=COMMAND",
+        help="a broker that is not ours: how it is started, with {port}, {address}, {dir}, {name}"
+        " and {config} in it; may be repeated",
+    )
+    parser.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="the template of its file, {config}: text with the same words in braces",
+    )
 
 
 def _with_extra(name: str) -> Any:
@@ -249,6 +276,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=_count, default=1, metavar="N", help="of everything that is drawn (1)"
     )
+    _foreign_arguments(parser)
 
 
 def _report_arguments(parser: argparse.ArgumentParser) -> None:

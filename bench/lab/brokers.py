@@ -4,6 +4,7 @@ be done to it."""
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import signal
 import subprocess
@@ -25,7 +26,8 @@ ROUTINGS = ("flood", "interest", "topic", "srt", "ort")
 class Kind:
     """A kind of broker under test. many: several of them act as one. routing: of mqttree.
     companion: what runs beside each broker, as a process of its own ("": nothing). options: of
-    mqttree's configuration file, section `federation`. patience: s until it has one tree."""
+    mqttree's configuration file, section `federation`. patience: s until it has one tree. command,
+    config: of one that is not ours, with placeholders (`bench.lab.foreign`)."""
 
     name: str
     program: str
@@ -34,6 +36,8 @@ class Kind:
     companion: str = ""
     options: tuple[tuple[str, str], ...] = ()
     patience: float = PATIENCE
+    command: str = ""
+    config: str = ""
 
     def missing(self) -> str:
         """Return why it cannot be started here, in one line; empty when it can."""
@@ -170,6 +174,8 @@ def command(kind: Kind, place: Place, cluster: str) -> list[str]:
             options.write_text(mqttree_configuration(kind))
             words += ["--config", str(options)]
         return words
+    if kind.command:
+        return _foreign_command(kind, place)
     config = place.folder / "config"
     config.write_text(
         mosquitto_configuration(place)
@@ -177,6 +183,29 @@ def command(kind: Kind, place: Place, cluster: str) -> list[str]:
         else amqtt_configuration(place)
     )
     return [shutil.which(kind.program, path=search_path()) or kind.program, "-c", str(config)]
+
+
+def _foreign_command(kind: Kind, place: Place) -> list[str]:
+    data = place.folder / "data"
+    data.mkdir(exist_ok=True)
+    data.chmod(0o777)  # brokers give up root before they write
+    values = {
+        "address": place.address,
+        "port": str(place.port),
+        "name": place.name,
+        "dir": str(data),
+        "config": str(place.folder / "config"),
+    }
+
+    def filled(text: str) -> str:
+        for key, value in values.items():
+            text = text.replace("{" + key + "}", value)
+        return text
+
+    if kind.config:
+        (place.folder / "config").write_text(filled(kind.config))
+    program, *words = (filled(word) for word in shlex.split(kind.command))
+    return [shutil.which(program, path=search_path()) or program, *words]
 
 
 class HostProcess(Program):

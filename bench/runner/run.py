@@ -10,17 +10,20 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from bench.lab import foreign
 from bench.lab.brokers import KINDS, PATIENCE
 from bench.lab.lab import resolved
 from bench.lab.namespaces import unsupported
 from bench.runner import one_run, run_folder
 from bench.scenarios import federator_tables, run_table, scenario
 from bench.scenarios.scenario import FORMS, PARAMETERS, Cell, Scenario
+from broker.config.yaml_file import ConfigError
 
 OVERHEAD = 7.0
 """s that a run takes besides its load, until it is known better."""
@@ -105,6 +108,11 @@ def main(arguments: argparse.Namespace) -> int:
 
     Raises ValueError, in one line, for bad input.
     """
+    with foreign.known(foreign.kinds(arguments.add, arguments.config)):
+        return _main(arguments)
+
+
+def _main(arguments: argparse.Namespace) -> int:
     jobs = plan(arguments)
     if arguments.lab == "namespaces" and (reason := unsupported()):
         raise ValueError(f"--lab namespaces: {reason}")
@@ -135,9 +143,9 @@ def form_of(arguments: argparse.Namespace) -> str:
     return "medium" if medium else "short" if arguments.short else "full"
 
 
-def chosen(names: list[str], form: str) -> list[Scenario]:
-    """The scenarios meant by names, in a form: their own, a paper's, "papers", "all", or files.
-    ValueError in one line."""
+def chosen(names: list[str], form: str, added: Sequence[str] = ()) -> list[Scenario]:
+    """The scenarios meant by `names`: their own, a paper's, "papers", "all", or files; in a `form`,
+    with the brokers that were `added`. Raises ValueError in one line."""
     known = {name.lower(): name for name in scenario.PAPERS if name}
     found: dict[str, Scenario] = {}
     files: dict[str, Path] = {}
@@ -150,9 +158,10 @@ def chosen(names: list[str], form: str) -> list[Scenario]:
                 if name == "all"
                 or (s.paper if name == "papers" else s.paper == known[name.lower()])
             ]
-            wanted = [(each, scenario.path_of(each.name)) for each in own]
+            more = [_with_added(each, form, added) for each in own] if added else own
+            wanted = [(each, scenario.path_of(each.name)) for each in more]
         else:
-            wanted = [(scenario.load(name, form), scenario.path_of(name))]
+            wanted = [(scenario.load(name, form, added), scenario.path_of(name))]
         for each, path in wanted:
             if not path.samefile(files.setdefault(each.name, path)):
                 raise ValueError(
@@ -161,6 +170,16 @@ def chosen(names: list[str], form: str) -> list[Scenario]:
                 )
             found[each.name] = each
     return list(found.values())
+
+
+def _with_added(one: Scenario, form: str, added: Sequence[str]) -> Scenario:
+    """Return one of many scenarios with the brokers that were added, or as it is, and say why, if
+    it takes none."""
+    try:
+        return scenario.load(one.name, form, added)
+    except ConfigError as error:
+        print(f"mqttree bench: {error}; it runs without them", file=sys.stderr)
+        return one
 
 
 def plan(arguments: argparse.Namespace) -> list[Job]:
@@ -175,7 +194,8 @@ def plan(arguments: argparse.Namespace) -> list[Job]:
             raise ValueError(f"--only {text}: expected FACTOR=VALUE")
         only.setdefault(key, set()).add(value)
     jobs = []
-    scenarios = chosen(arguments.name, form_of(arguments))
+    added = [text.partition("=")[0] for text in getattr(arguments, "add", [])]
+    scenarios = chosen(arguments.name, form_of(arguments), added)
     _check_only(only, [cell for each in scenarios for cell in each.cells])
     for each in scenarios:
         for cell in each.cells:
@@ -339,8 +359,13 @@ def carry_out(
 def _record(job: Job, arguments: argparse.Namespace, common: dict[str, Any]) -> dict[str, Any]:
     """What is noted about a run when it begins."""
     cell = job.cell
+    kind = KINDS[cell.main.broker]
+    foreign_one = (
+        {"broker_command": kind.command, "broker_config": kind.config} if kind.command else {}
+    )
     return {
         **common,
+        **foreign_one,
         "run": run_folder.new_id(),
         "scenario": job.scenario.name,
         "title": job.scenario.title,
@@ -353,7 +378,7 @@ def _record(job: Job, arguments: argparse.Namespace, common: dict[str, Any]) -> 
         "host": run_folder.HOST,
         "on": [],
         "broker": cell.main.broker,
-        "routing": KINDS[cell.main.broker].routing,
+        "routing": kind.routing,
         "parameters": cell.as_dict(),
         "fingerprint": cell.fingerprint(),
         "topology": cell.topology.as_dict(),

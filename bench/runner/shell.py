@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
+from bench.lab import foreign
 from bench.lab import topology as topologies
 from bench.lab.agreement import View
 from bench.lab.brokers import KINDS
@@ -245,6 +246,11 @@ async def _play(lab: Lab, say: Say) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Bring a lab up and obey; 0, or 1 when it does not come up or its network dies. ValueError for
     bad input."""
+    with foreign.known(foreign.kinds(arguments.add, arguments.config)):
+        return _main(arguments)
+
+
+def _main(arguments: argparse.Namespace) -> int:
     if arguments.broker not in KINDS:
         raise ValueError(f"unknown broker {arguments.broker!r}: one of {', '.join(KINDS)}")
     place = topologies.load(arguments.topology).drawn(arguments.seed)

@@ -10,6 +10,8 @@ from typing import Any
 from bench.scenarios.measures import current_name
 
 Record = dict[str, Any]
+NOT_AVAILABLE = "not available"
+"""The status of a run whose program is not there (`bench.runner.run_folder`)."""
 _PHASE_KEYS = ("seconds", "control_bytes", "data_bytes", "bytes")
 
 
@@ -242,14 +244,23 @@ def _name(record: Record) -> str:
 
 
 def failures(records: Iterable[Record]) -> list[str]:
-    """One line for everything that did not go as it should."""
+    """One line for everything that did not go as it should, and for each broker that is not there
+    and why."""
     lines = []
+    absent: dict[tuple[str, str, str], int] = {}
     for record in records:
-        if not _complete(record):
+        if record["status"] == NOT_AVAILABLE:
+            why = "; ".join(record.get("failures", [])) or "no reason known"
+            key = (record["scenario"], str(record["broker"]), why)
+            absent[key] = absent.get(key, 0) + 1
+        elif not _complete(record):
             reasons = "; ".join(record.get("failures", [])) or "no reason known"
             lines.append(f"{_name(record)}: {record['status']}: {reasons}")
         lines += [f"{_name(record)}: {finding}" for finding in record.get("findings", [])]
-    return lines
+    return lines + [
+        f"{scenario}: {broker} is not available ({count} runs): {why}"
+        for (scenario, broker, why), count in absent.items()
+    ]
 
 
 def remarks(records: Iterable[Record], show: Sequence[str]) -> list[str]:

@@ -68,6 +68,8 @@ DEEDS = (
     "leave",
 )
 ON_BROKERS = frozenset(("kill", "restart", "pause", "resume"))
+ALONE = "mosquitto"
+"""The kind of broker that, as those that are added, is one broker alone."""
 SELECTORS = ("root", "leaf", "random", "same")
 LONGEST = 86_400
 """s that anything in a scenario may take."""
@@ -274,7 +276,10 @@ class Cell:
 
     def fingerprint(self) -> str:
         """The same for equal cells: whether a finished run still answers the question."""
-        text = json.dumps([self.as_dict(), self.topology.as_dict()], sort_keys=True, default=str)
+        kind = KINDS[self.main.broker]
+        foreign = [kind.command, kind.config] if kind.command else []
+        parts = [self.as_dict(), self.topology.as_dict(), *foreign]
+        text = json.dumps(parts, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def duration(self) -> float:
@@ -338,9 +343,9 @@ def _has(combination: Mapping[str, Any], factors: Mapping[str, Any]) -> bool:
     return all(str(combination.get(key)) == str(value) for key, value in factors.items())
 
 
-def load(name: str, form: str = "full") -> Scenario:
-    """Read a shipped scenario by its name, or any by a path, in one of FORMS; ConfigError with one
-    line."""
+def load(name: str, form: str = "full", added: Sequence[str] = ()) -> Scenario:
+    """Read a scenario: a shipped one by its `name`, or any by a path; in a `form` of FORMS, with
+    brokers that were `added`. Raises ConfigError with one line."""
     path = path_of(name)
     if path.parent == FOLDER and not path.exists():
         raise ConfigError(f"unknown scenario {name!r}: one of {', '.join(shipped())}, or a file")
@@ -349,7 +354,7 @@ def load(name: str, form: str = "full") -> Scenario:
         raise ConfigError(
             f"{path}: no scenario can be called {path.stem!r}: letters, digits and . , + - _ only"
         )
-    return parse(file, path.stem, form)
+    return parse(file, path.stem, form, added)
 
 
 def path_of(name: str) -> Path:
@@ -359,18 +364,48 @@ def path_of(name: str) -> Path:
     )
 
 
-def parse(file: ConfigFile, name: str, form: str = "full") -> Scenario:
+def parse(file: ConfigFile, name: str, form: str = "full", added: Sequence[str] = ()) -> Scenario:
     """Return the scenario `name` that a `file` describes, in a `form` of FORMS; all of them are
-    checked. A form that the file does not have is the full one. Raises ConfigError with one line
-    that names the line."""
+    checked. A form that the file does not have is the full one. `added`: brokers of which it has
+    the same cells as of a lone one that it names. Raises ConfigError with one line that names the
+    line."""
     for key in file.data:
         if key not in KEYS:
             file.fail((str(key),), f"unknown key; known are {', '.join(KEYS)}")
+    if added:
+        file = with_brokers(file, added)
     forms = {"full": _read(file, name)}
     for each in ("medium", "short"):
         if each in file.data:
             forms[each] = _read(_Form(file, _changed(file, each), each), name)
     return forms.get(form, forms["full"])
+
+
+def with_brokers(file: ConfigFile, added: Sequence[str]) -> ConfigFile:
+    """Return a file in which brokers that were `added` take part, each alone: they are values of
+    the factor `broker`, and are left out where Mosquitto, which is alone, too, is. Raises
+    ConfigError, in one line, where brokers are in setups."""
+    data, setups = dict(file.data), file.data.get("setups")
+    if isinstance(setups, dict) and any("broker" in (each or {}) for each in setups.values()):
+        file.fail(("setups",), "the setups name the brokers: none can be added")
+    factors, parameters = data.get("factors") or {}, data.get("parameters") or {}
+    if not isinstance(factors, dict) or not isinstance(parameters, dict):
+        return file  # which is wrong in itself
+    own = factors.get("broker", [parameters.get("broker", Parameters().broker)])
+    if not isinstance(own, list):
+        return file
+    data["factors"] = {**factors, "broker": [*own, *added]}
+    for form in ("medium", "short"):
+        changed = data.get(form)
+        fewer = changed.get("factors") if isinstance(changed, dict) else None
+        if isinstance(fewer, dict) and isinstance(fewer.get("broker"), list):
+            more = {**fewer, "broker": [*fewer["broker"], *added]}
+            data[form] = {**data[form], "factors": more}
+    skip = data.get("skip")
+    if isinstance(skip, list):
+        alike = [each for each in skip if isinstance(each, dict) and each.get("broker") == ALONE]
+        data["skip"] = skip + [{**each, "broker": name} for each in alike for name in added]
+    return ConfigFile(file.path, data, file._lines)
 
 
 class _Form(ConfigFile):

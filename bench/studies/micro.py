@@ -45,7 +45,7 @@ def main(seconds: float) -> int:
     for line in _burdens(seconds):
         print(line, flush=True)
     print()
-    return growth.main() or int(failed)
+    return growth.table() or int(failed)
 
 
 def _measure(call: Callable[[], object], operations: int, seconds: float) -> float:

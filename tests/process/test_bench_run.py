@@ -225,6 +225,11 @@ def marked(mark: str) -> list[str]:
             ["run", "./nothing.yaml"],
             "mqttree bench: cannot read nothing.yaml: No such file or directory",
         ),
+        (
+            ["run", "hetero", "--add", "mine=broker"],
+            "mqttree bench: --add mine: the command or its template needs {port}",
+        ),
+        (["lab", "--add", "mine=broker"], "mqttree bench: --add mine: the command or "),
     ],
 )
 def test_bad_input_is_one_line(
@@ -233,6 +238,14 @@ def test_bad_input_is_one_line(
     assert cli.main(words) == 2
     said = capsys.readouterr().err
     assert said.startswith(line) and said.count("\n") == 1
+
+
+def test_namespaces_without_root_are_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert cli.main(["run", "overlays-text", "--short", "--lab", "namespaces"]) == 2
+    assert capsys.readouterr().err == "mqttree bench: --lab namespaces: needs root\n"
 
 
 def test_list_names_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
