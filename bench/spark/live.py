@@ -48,25 +48,28 @@ class Watch:
     failure: Exception | None = None
 
 
-def files(spark: SparkSession, folder: str, kind: str, schema: str) -> DataFrame:
-    """Return a stream of what is below the `folder` in complete trace files, by a source of this
-    `kind` with its `schema`."""
+def files(
+    spark: SparkSession, folder: str, kind: str, schema: str, most: int = MOST_FILES
+) -> DataFrame:
+    """Return a stream, made by `spark`, of what is below the `folder` in complete trace files, by a
+    source of this `kind` with its `schema`, with at most so many files (`most`) in a batch."""
     reader = (
         spark.readStream.format(kind)
         .schema(schema)
         .option("recursiveFileLookup", "true")
         .option("pathGlobFilter", FILES)
-        .option("maxFilesPerTrigger", MOST_FILES)
+        .option("maxFilesPerTrigger", most)
         .option(LENIENT, "true")
     )
     return reader.load(literal(folder))
 
 
-def rows(spark: SparkSession, folder: str, window_s: float) -> DataFrame:
-    """Return a stream of all rows, with the number of the `window` (of `window_s` seconds) that
-    each is in by its host's clock, and when its file was `complete`, which has the watermark."""
+def rows(spark: SparkSession, folder: str, window_s: float, most: int = MOST_FILES) -> DataFrame:
+    """Return a stream of all rows below a `folder`, made by `spark`, of so many files at `most` in
+    a batch, with the number of the `window` (of `window_s` seconds) that each is in by its host's
+    clock, and when its file was `complete`, which has the watermark."""
     number = sf.floor(sf.col("at") / sf.lit(int(window_s * _SECOND))).cast("long")
-    found = files(spark, folder, "parquet", DDL).select(
+    found = files(spark, folder, "parquet", DDL, most).select(
         "*",
         number.alias("window"),
         sf.col("_metadata.file_modification_time").alias("complete"),
@@ -122,11 +125,16 @@ def delays(came: DataFrame, sent: DataFrame) -> DataFrame:
 
 
 def start(
-    spark: SparkSession, folder: str, window_s: float, watch: Watch, trigger: dict[str, Any]
+    spark: SparkSession,
+    folder: str,
+    window_s: float,
+    watch: Watch,
+    trigger: dict[str, Any],
+    most: int = MOST_FILES,
 ) -> list[StreamingQuery]:
     """Start the streams: counts, delays, and which files are damaged. `folder` has the traces,
-    `window_s` is the length of a window, `watch` takes what they say, `trigger` is that of
-    Spark."""
+    which `spark` reads in batches of so many files at `most`; `window_s` is the length of a window,
+    `watch` takes what they say, `trigger` is that of Spark."""
 
     def counted(batch: DataFrame, _number: int) -> None:
         found = [
@@ -156,8 +164,8 @@ def start(
         with watch.lock:
             watch.damaged += map(bare, bad)
 
-    sources = [rows(spark, folder, window_s) for _ in range(3)]
-    names = files(spark, folder, "binaryFile", _BINARY).select("path")
+    sources = [rows(spark, folder, window_s, most) for _ in range(3)]
+    names = files(spark, folder, "binaryFile", _BINARY, most).select("path")
     streams: tuple[tuple[str, DataFrame, str, Callable[[DataFrame, int], None]], ...] = (
         ("counts", counts(sources[0]), "update", counted),
         ("delays", delays(sources[1], sources[2]), "append", delayed),
@@ -185,11 +193,13 @@ def watch(
     window_s: float = 5.0,
     seconds: float | None = None,
     once: bool = False,
+    most: int = MOST_FILES,
 ) -> int:
     """Show what is in the traces below a `folder` until Ctrl-C, for `seconds`, or with `once` until
     all is read. Returns the exit code.
 
-    `spark` reads the traces every `every` s, in windows of `window_s` s. `refresh` is called with
+    `spark` reads the traces every `every` s, so many files at `most` in a batch, in windows of
+    `window_s` s. `refresh` is called with
     what is known, about once a second (with `once` not yet), and with True at the end. A file that
     cannot be read is named and left out. Raises source.SourceError when there is no such folder,
     and what Spark raises when a stream fails.
@@ -201,7 +211,7 @@ def watch(
     pace = f"{max(round(every * 1000), 1)} milliseconds"
     trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": pace}
     state = Watch(LiveView(window_s))
-    queries = start(spark, folder, window_s, state, trigger)
+    queries = start(spark, folder, window_s, state, trigger, most)
     end = time.monotonic() + seconds if seconds is not None else float("inf")
     try:
         while any(query.isActive for query in queries):

@@ -85,7 +85,7 @@ def compute(
     runs: list[source.Run] | None = None,
     tell: Callable[[str], None] = silent,
 ) -> Tables:
-    """Read all runs below the `folders` and aggregate them; raises source.SourceError.
+    """Read all runs below the `folders` with `spark` and aggregate them. Raises source.SourceError.
 
     `runs` are what `source.read` found there, if that is known already; `tell` hears of each stage.
     A file whose end is whole and whose middle is not shows only when it is read: all are then
@@ -112,7 +112,8 @@ def compute(
 def aggregate(
     spark: SparkSession, runs: list[source.Run], tell: Callable[[str], None] = silent
 ) -> Tables:
-    """Aggregate runs that were read; their remarks get more. `tell` hears of each stage."""
+    """Aggregate `runs` that were read, with `spark`; their remarks get more. `tell` hears of each
+    stage."""
     files, rows = sum(len(run.files) for run in runs), sum(sum(run.rows.values()) for run in runs)
     tell(f"reading {len(runs):,} runs, {files:,} files, {rows:,} rows")
     events = load(spark, runs)

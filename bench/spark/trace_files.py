@@ -41,7 +41,8 @@ def literal(path: str) -> str:
 
 
 def read(spark: SparkSession, files: Iterable[str], *, lenient: bool = False) -> DataFrame:
-    """Return the rows of trace files; `lenient`: of those, and of those parts, that can be read."""
+    """Return the rows of trace `files`, which `spark` reads; `lenient`: of those, and of those
+    parts, that can be read."""
     reader = spark.read.schema(DDL).option(LENIENT, str(lenient).lower())
     return reader.parquet(*map(literal, files))
 

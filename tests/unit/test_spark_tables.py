@@ -507,21 +507,25 @@ def test_a_job_reads_the_ends_of_files_as_this_process_does(tmp_path: Path, spar
 
 
 def test_a_process_that_wrote_another_version_is_named_and_left_out(
-    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: Any
 ) -> None:
-    from bench.spark import events, source
-    from bench.trace import writer
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    with monkeypatch.context() as patch:
-        patch.setattr(writer, "VERSION", 2)
-        told("later", 1).write(tmp_path)
-    runs = source.read([tmp_path.as_uri()], spark)
-    events.load(spark, runs)
-    assert runs[0].remarks[:2] == [
-        f"{process}: has schema 2, not 1, and is left out"
-        for process in ("publishers", "subscribers")
-    ]
-    assert runs[0].files == []
+    from bench.spark import events, source
+
+    told("later", 1).write(tmp_path)
+    (file,) = tmp_path.rglob("publishers-*.parquet")
+    rows = pq.ParquetFile(file).read()
+    kinds, counts = rows["kind"].to_pylist(), rows["count"].to_pylist()
+    assert counts[kinds.index("began")] == 1
+    counts[kinds.index("began")] = 2
+    column = rows.schema.get_field_index("count")
+    pq.write_table(rows.set_column(column, "count", pa.array(counts, pa.int64())), file)
+    (run,) = source.read([tmp_path.as_uri()], spark)
+    events.load(spark, [run])
+    assert run.remarks[0] == "publishers: has schema 2, not 1, and is left out"
+    assert (run.broken, set(run.rows)) == ({"publishers"}, {"subscribers"})
 
 
 def test_equal_factors_with_other_parameters_are_cases_of_their_own(made: Any, spark: Any) -> None:
@@ -729,9 +733,7 @@ def test_tables_become_files_and_a_page(made: Any, spark: Any) -> None:
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
 
 
-def test_the_live_view_reads_what_is_complete(
-    made: Any, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_live_view_reads_what_is_complete(made: Any, spark: Any, tmp_path: Path) -> None:
     from bench.spark import live
     from bench.spark.live_screen import lines
 
@@ -755,8 +757,8 @@ def test_the_live_view_reads_what_is_complete(
                     trace.resources(zero + second * S, "b0", "broker", used, 1000, 1)
                 trace.fault(zero + 2 * S, "restart", "b0")
     out = io.StringIO()
-    monkeypatch.setattr(live, "MOST_FILES", 1)  # so that joins go over several batches
-    assert live.watch(spark, str(tmp_path), 1, lines(out), window_s=10, once=True) == 0
+    # A file in a batch, so that joins go over several of them.
+    assert live.watch(spark, str(tmp_path), 1, lines(out), window_s=10, once=True, most=1) == 0
     said = out.getvalue().splitlines()
     assert f"{bad} is damaged and left out" in said
     first, second, *_ = [line.split() for line in said if line.startswith("repaired")]
