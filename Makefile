@@ -18,13 +18,14 @@
 #   make converge [ARGS=...] how fast trees form and repair, as a table
 #   make paths [ARGS=...]    what a hop costs, and how fast ways between brokers open and close, as a table
 #   make containers          compose.yaml's three brokers in podman, tried
+#   make picture             docs/pictures/dashboard.png, of five brokers in a browser
 #   make lock                new constraints.txt
 #   make clean               removes what was made, .venv too
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test compiled wheel interop check sim fresh scale soak bridged chaos load fuzz bench converge paths containers licences lock clean
+.PHONY: help run test compiled wheel interop check sim fresh scale soak bridged chaos load fuzz bench converge paths containers picture licences lock clean
 MAKEFLAGS += --no-print-directory
 
 # Debian keeps mosquitto and ip where only root's path looks.
@@ -116,6 +117,10 @@ paths:
 
 containers:
 	@scripts/containers
+
+picture:
+	@scripts/setup venv brokers chromium
+	@$(PYTHON) -m tests.picture docs/pictures/dashboard.png
 
 licences:
 	@scripts/setup venv
