@@ -46,6 +46,10 @@ svg text.markend{text-anchor:end}.mark{stroke:#999;stroke-dasharray:2 3}
 .why{color:#666;font-size:11.5px}
 pre{background:#f6f6f6;padding:.6em;overflow-x:auto}
 .none{color:#666}
+@media(max-width:600px){table.said,table.said>tbody,table.said>tbody>tr,table.said>tbody>tr>td
+{display:block}
+table.said>tbody>tr>th{display:none}table.said>tbody>tr>td{border:0;padding:.1em 0}
+table.said>tbody>tr{border-bottom:1px solid #ccc;padding:.5em 0}}
 @media print{body{max-width:none;font-size:11px}svg{break-inside:avoid;width:340px}
 th{position:static}h2,h3{break-after:avoid}}
 """

@@ -51,15 +51,14 @@ _STATEMENTS_OF_MQTT_ST = (
     Statement(
         MQTT_ST,
         "III-A1, fig. 2",
-        "A broker's failure starts the spanning tree again: signalling rises.",
-        (Check(("mqttst-signalling",), "failure_rise", _FLOOD, least=1.0),),
-        remark="Two brokers are left, so that there are fewer links to signal on.",
-    ),
-    Statement(
-        MQTT_ST,
-        "III-A1, fig. 2",
-        "So does its return.",
-        (Check(("mqttst-signalling",), "return_rise", _FLOOD, least=1.0),),
+        "A broker's failure, and its return, start the spanning tree algorithm.",
+        (
+            Check(("mqttst-signalling",), "repair_s", _FLOOD, least=0.0),
+            Check(("mqttst-signalling",), "return_rise", _FLOOD, least=1.0),
+        ),
+        remark="Judged by a tree that forms after the failure, and by more signalling a second "
+        "after the return than before the failure. Just after the failure there are fewer links "
+        "to signal on.",
     ),
     Statement(
         MQTT_ST,

@@ -15,6 +15,7 @@ from bench.report.page import page
 from tests.kit.browser import Browser
 from tests.kit.report import made_up
 
+LOADED = "document.readyState === 'complete' && document.querySelectorAll('svg').length"
 WIDE = """
 (() => {
   document.querySelectorAll('details').forEach(each => each.open = true);
@@ -80,7 +81,7 @@ def test_the_page_fits_its_window_and_cuts_nothing_off(
 ) -> None:
     browser.size(width, 800)
     browser.open(address)
-    browser.wait("document.readyState === 'complete' && document.querySelectorAll('svg').length")
+    browser.wait(LOADED)
     assert found(browser, WIDE) == []
     assert found(browser, CLIPPED) == []
     assert found(browser, OVERLAPS) == []
@@ -91,7 +92,7 @@ def test_the_summary_is_first_and_both_axes_of_each_plot_are_named(
     browser: Browser, address: str
 ) -> None:
     browser.open(address)
-    browser.wait("document.querySelectorAll('svg').length")
+    browser.wait(LOADED)
     assert browser.run("document.querySelector('h2').textContent") == "Summary"
     items = found(browser, "[...document.querySelectorAll('.summary li')].map(e => e.textContent)")
     assert len(items) <= 10 and " statements of the papers, " in items[0]
