@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from bench.spark.events import Events
+from bench.spark.events import Events, small
+from bench.trace.repair import FOREVER
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -178,10 +179,10 @@ def timeline(events: Events, found: DataFrame) -> DataFrame:
     sent = sums.where("class = 'wire' and how = 'link'").groupBy(
         "no", seconds, sf.concat(sf.lit("sent:"), "source").alias("what")
     )
+    # A run whose measured time is not known has none that could be told from its first event.
+    known = [(number, at) for number, (at, _) in enumerate(events.windows) if at > -FOREVER]
     begins = (
-        events.rows.where(sf.col("since").isNotNull())
-        .groupBy("no")
-        .agg(sf.min("since").alias("t"))
+        small(events.spark, "no int, t long", known)
         .join(sf.broadcast(first), "no")
         .select(
             "no",
