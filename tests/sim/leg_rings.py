@@ -178,7 +178,8 @@ class Rings(Legs):
                 self._report("unwanted", client, sent, "came")
             return
         qos = min(sent.qos, interest.qos)
-        again = 0 < qos < 2 and (
+        # At QoS 1 on a part of its way it is sent again when a connection is lost.
+        again = 1 in (sent.qos, qos) and (
             sent.repeated or client.epoch > 1 or any(len(spans) > 1 for spans in self.up)
         )
         if count > MOST[self.shape] and not again:
