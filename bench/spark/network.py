@@ -184,8 +184,6 @@ def timeline(events: Events, found: DataFrame) -> DataFrame:
     begins = (
         small(events.spark, "no int, t long", known)
         .join(sf.broadcast(first), "no")
-        # Of a run that does not say when its load began, it is the least number there is.
-        .where("t >= zero")
         .select(
             "no",
             seconds,
