@@ -86,7 +86,7 @@ def draw(seen: Look, sort: str, height: int, columns: int, old: str = "") -> lis
         f"up {duration(summary['uptime_s'])}  sorted by {sort}",
         f"here: {summary['clients']:,} clients  {summary['sessions']:,} sessions  "
         f"{summary['subscriptions']:,} subscriptions  {summary['retained']:,} retained  "
-        f"cpu {summary['cpu']:.0%}  memory {size(summary['memory_bytes'])}  "
+        f"cpu {summary['cpu']:.0%}  kept {size(summary['memory_bytes'])}  "
         f"queued {size(summary['queued_bytes'])}  dropped {rate(summary['dropped_per_s'])}/s",
     ]
     if old:

@@ -279,7 +279,7 @@ class Leg:
         that the foreign broker may have a session, and another broker of the federation its
         counterpart."""
         if self.state is State.STANDBY:
-            self._pair.heir = heir
+            self._pair.heir = self._pair.shared = heir
             self._on(Input.TURN, now)
 
     def dialled(self, session: LocalSession | None, now: float) -> None:

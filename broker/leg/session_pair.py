@@ -39,7 +39,7 @@ def is_note(topic_filter: str) -> bool:
 class SessionPair:
     """What one leg knows of both."""
 
-    __slots__ = ("_cleaned", "_forgets", "heir", "known", "present")
+    __slots__ = ("_cleaned", "_forgets", "heir", "known", "present", "shared")
 
     def __init__(self) -> None:
         self.known: LocalSession | None = None
@@ -48,6 +48,9 @@ class SessionPair:
         """Whether the foreign broker knew its session (Session Present)."""
         self.heir = False
         """Whether another gateway of this name has had both."""
+        self.shared = False
+        """Whether another gateway of this name may have them at any time: while this one hung,
+        say."""
         self._forgets = False  # the session here is not to be used again
         self._cleaned = False  # the old session at the foreign broker is ended
 
@@ -58,6 +61,8 @@ class SessionPair:
     def dialled(self, session: LocalSession | None) -> None:
         """Note that the connection stands. `session`: the one here, None if there is none."""
         self.known = None if self._forgets else session
+        if self.shared and self.known is None:
+            self.heir = True
 
     def gone_here(self) -> None:
         """Note that the session here has ended: its counterpart has to go, too."""

@@ -25,7 +25,7 @@ from broker.leg.leg_settings import LegSettings
 from broker.leg.leg_states import State
 from broker.leg.marks import Federation
 from broker.node import Node
-from broker.wire.constants import ReasonCode
+from broker.wire.constants import PacketType, ReasonCode
 from broker.wire.varint import read_length
 from tests.sim.disk import Disk
 from tests.sim.world import DIAL_TIMEOUT, Host, World
@@ -115,7 +115,7 @@ class Wire:
 
     def write(self, data: bytes) -> None:
         """Send, unless it is a CONNECT that the foreign broker refuses."""
-        if self._first:
+        if self._first and data[0] >> 4 == PacketType.CONNECT:  # it may have given up before
             self._first = False
             body = read_length(data, 1)[1]
             version = data[body + 6]

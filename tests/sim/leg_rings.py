@@ -351,13 +351,15 @@ class Standby(Legs):
     def _again_excused(
         self, client: LegClient, sent: Sent, legs: list[int], *, repeats: bool
     ) -> bool:
-        """Whether a message may have come more than once: another gateway was active since. One
-        that was killed may have a session here to which the messages went that the other one had
-        brought in: these go back where they came from."""
+        """Whether a message may have come more than once: another gateway was active since, or one
+        was killed. That one may have a session here to which the messages went that the other one
+        had brought in: these go back where they came from."""
         sites = {self._site(sent.client), self._site(client)} - {-1}
-        changes = [at for n in sites for at in self.pairs[n].changes]
-        if (repeats or not self.only_drain) and any(sent.at <= at + REPAIR for at in changes):
-            return True
+        if repeats or not self.only_drain:
+            changes = [at for n in sites for at in self.pairs[n].changes]
+            changes += [at for n in sites for host in self._gateways(n) for at in self.killed[host]]
+            if any(sent.at <= at + REPAIR for at in changes):
+                return True
         return super()._again_excused(client, sent, legs, repeats=repeats)
 
     def _order(self, client: LegClient) -> None:
