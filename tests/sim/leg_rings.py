@@ -35,9 +35,9 @@ round the ring."""
 STILL = 40.0
 """Virtual s without a message across any leg, after which a ring is at rest: a topic is muted for
 30 s."""
-TURN = 40.0
-"""Virtual s in which two active gateways of one name take the session from each other: they wait
-for 15 to 30 s."""
+TURN = 70.0
+"""Virtual s in which two active gateways of one name take the session from each other at least
+twice: they wait for 15 to 30 s. One that has just healed takes it once."""
 ENDLESS = 600.0
 """Virtual s after which a ring that is not at rest counts as endless."""
 
@@ -343,7 +343,7 @@ class Standby(Legs):
         begin = self.world.now
         self.world.run(TURN)
         for pair in self.pairs:
-            if pair.changes and pair.changes[-1] > begin:
+            if sum(at > begin for at in pair.changes) > 1:
                 self.world.violation("leg", f"{pair.foreign.name}: two gateways are active in turn")
         if not any(pair.changes for pair in self.pairs):
             super()._check_retained()
