@@ -26,6 +26,9 @@ NOT_NEEDED = {
     "psutil",
     # A request at the admin port.
     "h11",
+    # The papers' routing modes.
+    "broker.cluster.strategy.ort",
+    "broker.cluster.strategy.srt_prt",
     # The version of the installed package, help on the command line.
     "importlib.metadata",
     "email",

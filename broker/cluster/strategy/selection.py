@@ -1,14 +1,13 @@
-"""The choice of the routing strategy: the only place that asks for the value of `--routing`."""
+"""The choice of the routing strategy: the only place that asks for the value of `--routing`. The
+papers' own modes are loaded when they are wanted, as they are a tenth of a start."""
 
 from __future__ import annotations
 
 from broker.cluster.strategy.directory import Directory
 from broker.cluster.strategy.flood import Flood
 from broker.cluster.strategy.interest import Interest
-from broker.cluster.strategy.ort import Ort
 from broker.cluster.strategy.ports import Delivery, LinkedBroker
 from broker.cluster.strategy.routing_strategy import RoutingStrategy
-from broker.cluster.strategy.srt_prt import SrtPrt
 from broker.cluster.strategy.topic import Topic
 from broker.config.node_config import NodeConfig
 
@@ -22,8 +21,12 @@ def strategy_for(
         case "flood":
             return Flood(node, directory, delivery)
         case "srt":
+            from broker.cluster.strategy.srt_prt import SrtPrt
+
             return SrtPrt(node, directory, delivery)
         case "ort":
+            from broker.cluster.strategy.ort import Ort
+
             return Ort(node, directory, delivery, config)
         case "topic":
             return Topic(node, directory, delivery, config)
