@@ -50,6 +50,14 @@ def log_line(level: str, text: str) -> None:
     LOG.log(getattr(logging, level.upper(), logging.INFO), "%s", text)
 
 
+def printable(text: str) -> str:
+    """Return a text in which control characters, and those that change the direction of writing,
+    are escapes as in Python."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class OneLine(logging.Formatter):
     """Keeps each record on one line, so that text from a peer cannot forge lines. Tracebacks, at
     debug, are left as they are."""
@@ -59,10 +67,7 @@ class OneLine(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Return the line without a traceback."""
-        text = super().formatMessage(record)
-        if text.isprintable():
-            return text
-        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        return printable(super().formatMessage(record))
 
 
 class JsonLines(logging.Formatter):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.base.address import Address, is_literal, parse_address
 from broker.base.link_keys import cluster_key
+from broker.base.log_format import printable
 from broker.base.version import VERSION
 from broker.cli import doctor_checks as checks
 from broker.cli.admin_client import AdminPort, credentials_of
@@ -26,7 +27,6 @@ from broker.cli.command_line import DEFAULT_ADMIN
 from broker.cli.doctor_checks import ERROR, NOTE, Finding, Heard
 from broker.cli.link_probe import PADDING, Answer, Prober, probe
 from broker.cli.status import StatusError, fetch
-from broker.cli.table import printable
 from broker.config.options import RunSettings, read_settings, split_bind
 from broker.config.yaml_file import ConfigError
 from broker.io.tls import describe_error, dial_context

@@ -6,22 +6,10 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
+from broker.base.log_format import printable
+
 TWO_CELLS = frozenset("WF")
 """East Asian widths of characters that take two cells of a terminal (UAX 11)."""
-
-
-def printable(text: object) -> str:
-    """Return a text in which control characters, and those that change the direction of writing,
-    are escapes as in Python."""
-    found = str(text)
-    if found.isprintable():
-        return found
-    return "".join(
-        [
-            letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-            for letter in found
-        ]
-    )
 
 
 def width(text: str) -> int:
@@ -79,7 +67,7 @@ def _text(value: object, most: int) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return rate(value)
-    return cut(printable(value), most)
+    return cut(printable(str(value)), most)
 
 
 def rate(value: float) -> str:

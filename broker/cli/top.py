@@ -20,9 +20,10 @@ import tty
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from broker.base.log_format import printable
 from broker.cli.admin_client import AdminPort, admin_port
 from broker.cli.status import StatusError
-from broker.cli.table import cut, duration, printable, rate, size, table
+from broker.cli.table import cut, duration, rate, size, table
 
 TOPICS = 20
 """topics that are asked for."""
