@@ -18,6 +18,7 @@ from typing import Any
 from bench.lab.agreement import View, agreed
 from bench.lab.launcher import Program, mqttree
 from bench.lab.ports import free_ports
+from bench.load.cpu import process_time
 
 PATIENCE = 60.0
 """s until brokers are one federation."""
@@ -26,7 +27,7 @@ PAUSE = 0.05
 """s between two looks."""
 
 
-class LoopbackError(Exception):
+class LoopbackError(ValueError):
     """Brokers do not come up, or end; one line."""
 
 
@@ -62,15 +63,12 @@ class Broker(Program):
 
     def cpu(self) -> float:
         """Return the CPU time of its threads (s). Raises LoopbackError: it has ended."""
-        process = self.process
-        if process is None:
+        if self.process is None:
             raise LoopbackError(f"{self.name} was not started")
         try:
-            tasks = Path(f"/proc/{process.pid}/task").iterdir()
-            spent = [int((task / "schedstat").read_text().split()[0]) for task in tasks]
-        except (OSError, ValueError, IndexError):
+            return process_time(self.process.pid)
+        except OSError:
             raise LoopbackError(f"{self.name} has ended: {self.said()}") from None
-        return sum(spent) / 1e9
 
 
 @contextlib.contextmanager

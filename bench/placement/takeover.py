@@ -217,8 +217,6 @@ def main(arguments: argparse.Namespace) -> int:
             try:
                 with federation(3) as brokers:
                     found.append(asyncio.run(strike(brokers, qos, arguments.rate)))
-            except LoopbackError as error:
-                raise ValueError(str(error)) from None
             except ImportError as error:
                 raise ValueError(f"{error}; pip install mqttree[client]") from None
         firsts = [each.first * 1e3 for each in found]
