@@ -1,8 +1,9 @@
 """The two sessions of a leg, at the foreign broker and at this one, which belong together. Pure.
 
 Invariant: if one of them is gone the other one is not taken for its counterpart. A foreign session
-without ours is ended (Clean Start), and if the foreign one is gone, ours forgets which QoS 2
-messages it has received and not seen released, as others will have their identifiers.
+without ours is ended (Clean Start), unless another gateway may have ours; and if the foreign one is
+gone, ours forgets which QoS 2 messages it has received and not seen released, as others will have
+their identifiers.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class SessionPair:
             self.heir = True
 
     def gone_here(self) -> None:
-        """Note that the session here has ended: its counterpart has to go, too."""
+        """Note that the session here has ended: its counterpart has to go, too, unless another
+        gateway may have taken it."""
         self._forgets = True
 
     def entered(self) -> None:
