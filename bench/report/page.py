@@ -109,10 +109,11 @@ def page(
     done: set[str] = set()
     for paper, name in (PAPERS | OTHERS).items():
         mine = [each for each in _scenarios(results) if _paper(each, results) == paper]
-        if mine:
+        counted = _federators(results) if paper == "Federator" else ""
+        if mine or counted:
             own = [each for each in judged if each.statement.paper == paper]
             parts += [chapters.heading(paper, name), chapters.statements(own) if own else ""]
-            parts.append(_federators(results) if paper == "Federator" else "")
+            parts.append(counted)
         for scenario in mine:
             parts += _scenario(scenario, results, judged)
         done |= set(mine)

@@ -107,5 +107,5 @@ def test_a_run_of_another_version_has_no_figure_where_it_lacks_one() -> None:
 
 def test_the_page_has_the_tables() -> None:
     text = page.page(Results([], [], [], [], RUNS), "again")
-    assert "<h2>Federator, table 2: delay of a publication at node 6, federated</h2>" in text
+    assert "<h3>Federator, table 2: delay of a publication at node 6, federated</h3>" in text
     assert "<td class=n>34.64 ± 3.21</td>" in text and "the paper does not say what its ±" in text

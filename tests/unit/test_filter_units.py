@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.filter_units import filter_units
+from routing.filter_units import MOST_LOOKS, filter_units
 from routing.topic_filter import matches, overlaps, valid_topic_filter
 
 LEVELS = ("a", "b", "$c", "+", "#", "")
@@ -34,7 +34,7 @@ def test_filters_overlap_exactly_if_a_topic_matches_both(one: str, other: str) -
 def test_filters_of_two_units_never_overlap_and_those_of_one_are_connected(
     filters: list[str],
 ) -> None:
-    units = filter_units(filters)
+    units, _ = filter_units(filters)
     assert sorted(name for unit in units for name in unit) == sorted(filters)
     for number, unit in enumerate(units):
         for other in units[number + 1 :]:
@@ -47,11 +47,22 @@ def test_filters_of_two_units_never_overlap_and_those_of_one_are_connected(
         assert not left
 
 
-def test_very_many_alike_filters_take_bounded_work() -> None:
+def test_alike_filters_take_work_by_their_number_and_not_by_their_pairs() -> None:
     filters = [f"+/{number}/x" for number in range(1000)]
-    assert sorted(name for unit in filter_units(filters) for name in unit) == sorted(filters)
+    units, looks = filter_units(filters)
+    assert units == [[name] for name in filters]
+    assert looks <= 10 * len(filters)
+
+
+def test_very_many_that_overlap_take_bounded_work_and_are_one_group() -> None:
+    filters = [f"+/{number}/+" for number in range(500)] + [
+        f"{number}/+/x" for number in range(500)
+    ]
+    units, looks = filter_units(filters)
+    assert units == [filters]
+    assert looks <= MOST_LOOKS + 1
 
 
 def test_many_filters_with_different_beginnings_stay_apart() -> None:
     filters = [f"site/{number}/#" for number in range(1000)]
-    assert len(filter_units(filters)) == 1000
+    assert len(filter_units(filters)[0]) == 1000
