@@ -78,10 +78,10 @@ def _overlapping(root: _Level, words: list[str]) -> Iterator[str | None]:
                 if name != "#" and not (guarded and name.startswith("$")):
                     left.append((below, deeper))
             continue
-        if (below := level.below.get(word)) is not None:
-            left.append((below, depth + 1))
-        if not (guarded and special) and (below := level.below.get("+")) is not None:
-            left.append((below, depth + 1))
+        if (same := level.below.get(word)) is not None:
+            left.append((same, depth + 1))
+        if not (guarded and special) and (plus := level.below.get("+")) is not None:
+            left.append((plus, depth + 1))
 
 
 def _root(parents: dict[str, str], name: str) -> str:
