@@ -64,6 +64,10 @@ class Journal(Protocol):
     def make_durable(self, session: Session) -> None:
         """Keep a session that outlives its connection."""
 
+    def keep_until_continued(self, session: Session) -> None:
+        """A session is about to end, as another one of its client, which is not durable yet, goes
+        on with all that it has: it is recorded until that one is, or has ended."""
+
     def session_ended(self, session: Session, source: Connection | None) -> None:
         """A session is over; `source` hears of it once that is durable."""
 
@@ -152,6 +156,9 @@ class NullJournal:
 
     def make_durable(self, session: object) -> None:
         """The session ends with the broker."""
+
+    def keep_until_continued(self, session: object) -> None:
+        """Keep nothing: the session was not recorded."""
 
     def session_ended(self, session: object, source: object) -> None:
         """Drop that a session is over: it was not recorded."""

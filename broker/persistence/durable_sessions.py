@@ -28,6 +28,7 @@ class DurableSessions:
     """The recorders of all durable sessions, by the numbers that the sessions have in records."""
 
     __slots__ = (
+        "_continued",
         "_delivered_ranges",
         "_host",
         "_starts",
@@ -57,6 +58,8 @@ class DurableSessions:
         self.clock_step = 0
         """ms by which the time of day was set since the start. `disconnected_at` of recorders does
         not contain them."""
+        # By client id: a session that has ended, and the recorder that has what was in it.
+        self._continued: dict[str, tuple[Session, SessionRecorder]] = {}
         # Sessions of the last minutes, by where their subscriptions begin.
         self._starts: dict[SubscriptionStart, dict[int, None]] = {}
 
@@ -104,6 +107,26 @@ class DurableSessions:
             recorder = self._adopt(session, self.last)
             recorder.disconnected_at = disconnected_at
             recorder.record_all()
+            self._forget_continued(session)
+
+    def keep_until_continued(self, session: Session) -> None:
+        """Keep the records of a session that is about to end, until the one of its client that goes
+        on with all that it has is recorded, or has ended. If the broker dies before, the session is
+        there again."""
+        recorder = self._recorder(session)
+        if recorder is not None:
+            session.recorder = None
+            recorder.freeze()
+            self._continued[session.client_id] = (session, recorder)
+
+    def _forget_continued(self, successor: Session) -> None:
+        """Record that the session has ended that `successor` goes on with: in the same frame as
+        what the successor has."""
+        kept = self._continued.get(successor.client_id)
+        if kept is not None and kept[0] is not successor:
+            del self._continued[successor.client_id]
+            self.frames.record(encode_end(kept[1].number))
+            del self.recorders[kept[1].number]
 
     def ended(self, session: Session, source: Connection | None) -> None:
         """Record that a session has ended, or is no longer durable; `source` gets its
@@ -114,6 +137,7 @@ class DurableSessions:
             self.frames.require(source)
             del self.recorders[recorder.number]
             session.recorder = None
+        self._forget_continued(session)
 
     def _recorder(self, session: Session) -> SessionRecorder | None:
         """Return the recorder of a session, None if it is not durable."""

@@ -245,6 +245,11 @@ class Journal:
         # Messages without a durable subscriber have passed this broker as well.
         self._seen.update(dict.fromkeys(self._origins.vector))
 
+    def keep_until_continued(self, session: Session) -> None:
+        """Keep the records of a session that is about to end, until the one that goes on with all
+        that it has is recorded, or has ended."""
+        self.sessions.keep_until_continued(session)
+
     def session_ended(self, session: Session, source: Connection | None) -> None:
         """Record that a session has ended, or is no longer durable; `source` gets its
         acknowledgement once that is durable."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from broker.cluster.delivery.subscription_start import oldest
 from broker.cluster.link.version_vector import Vector, encode_vector
 from broker.cluster.sessions.session_codec import before
-from broker.core.session import RELEASED, Outgoing, Repeat, SharedOutgoing
+from broker.core.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing
 from broker.core.start_point import UNKNOWN
 from broker.persistence.records import (
     CLEAN,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from broker.core.connection import Connection
     from broker.core.message import Message
     from broker.core.publish_run import PublishRun
-    from broker.core.session import Session, Subscription
+    from broker.core.session import Subscription
     from broker.core.start_point import SubscriptionStart
     from broker.persistence.message_records import MessageRecords
     from broker.persistence.write_ahead_log import WriteAheadLog
@@ -74,18 +74,37 @@ class SessionRecorder:
     number is in the journal.
     """
 
-    __slots__ = ("_frames", "_group", "disconnected_at", "number", "session")
+    __slots__ = ("_frames", "_frozen", "_group", "disconnected_at", "number", "session")
 
     def __init__(self, group: RecordedSessions, session: Session, number: int) -> None:
         """`group`: the recorders of all durable sessions. `session`: the one that is recorded.
         `number`: its number in the records."""
         self._group = group
         self._frames = group.frames
+        self._frozen: Vector | None = None  # what it had at other brokers when it was frozen
         self.session = session
         self.number = number
         self.disconnected_at = 0
         """When the session's connection ended (ms since the epoch, by the time of day as it was
         set when the broker started); 0 while it has one."""
+
+    def freeze(self) -> None:
+        """Go on with a copy of the session as it is, for snapshots: it is about to end."""
+        session = self.session
+        self._frozen = self._group.delivered_elsewhere(session)
+        self.session = copy = Session(session.node, session.client_id)
+        copy.version, copy.clean, copy.expiry = session.version, session.clean, session.expiry
+        copy.stamp, copy.created, copy.floor = session.stamp, session.created, session.floor
+        copy.username, copy.owner, copy.listener = (
+            session.username,
+            session.owner,
+            session.listener,
+        )
+        copy.will = session.will
+        copy.subscriptions.update(session.subscriptions)
+        copy.incoming.update(session.incoming)
+        copy.inflight.update(session.inflight)
+        copy.queue.extend(session.queue)
 
     # ---------------------------------------------------------------- the session itself
 
@@ -174,7 +193,10 @@ class SessionRecorder:
 
     def record_delivered(self) -> None:
         """Record what the session has had at other brokers, if it has been at any."""
-        if delivered := self._group.delivered_elsewhere(self.session):
+        delivered = self._frozen
+        if delivered is None:
+            delivered = self._group.delivered_elsewhere(self.session)
+        if delivered:
             self._frames.record(encode_delivered(self.number, encode_vector(delivered)))
 
     # ---------------------------------------------------------------- messages

@@ -178,6 +178,8 @@ def test_gateways_of_one_name_lose_nothing(seed: int) -> None:
         61107,  # a foreign broker that was busy answered PINGREQ ahead of the SUBSCRIBE before it
         61163,  # a gateway drained, and its session stayed with it
         62428,  # a gateway that had hung ended the session at the foreign broker
+        64225,  # messages under way at kill -9 were not sent again by the other gateway
+        64296,  # a broker was killed while it put two sessions of a client together
     ],
 )
 def test_what_once_went_wrong_is_right(seed: int) -> None:

@@ -15,7 +15,9 @@ from broker.auth.acl_file import parse_rules
 from broker.auth.authorization import Access
 from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.drain import Drain, DrainOptions
+from broker.cluster.sessions.tombstones import end_quietly
 from broker.compat.api import BrokerApi
+from broker.core.session import Session
 from broker.persistence import write_ahead_log
 from broker.persistence.output_gate import OutputGate
 from broker.wire import (
@@ -85,6 +87,52 @@ def test_a_session_that_its_client_ended_does_not_come_back() -> None:
     world.connect("k", 5)
     assert world.session("k").recorder is None
     assert not world.again().node.sessions
+
+
+def gone_on_with(world: Durable, *, snapshot: bool) -> Session:
+    """A session with a message in flight and two that wait has ended, and is to be continued by
+    another one, which is returned: it is not durable yet. `snapshot`: one was written since."""
+    client = durable_client(world)
+    client.subscribe("a/+", qos=2)
+    publisher = world.connect("p")
+    publisher.publish("a/1", b"sent", 2, 1)
+    client.vanish()
+    publisher.publish("a/2", b"away", 1, 2)
+    publisher.publish("a/3", b"away, too", 1, 3)
+    old = world.session("k")
+    world.journal.keep_until_continued(old)
+    end_quietly(world.node, old, len(old.queue))
+    newer = world.node.sessions["k"] = world.node.new_session("k")
+    newer.expiry = old.expiry
+    world.settle()
+    if snapshot:
+        world.begin_snapshot()
+        world.settle()
+        assert world.counters.journal_snapshots == 1
+    return newer
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_session_that_another_one_continues_is_there_until_that_is(snapshot: bool) -> None:
+    world = Durable()
+    newer = gone_on_with(world, snapshot=snapshot)
+    back = durable_client(world.again(5, copy_of(world.files)))
+    assert back.connack.session_present is True
+    assert sorted(back.payloads()) == [b"away", b"away, too", b"sent"]
+    world.node.journal.make_durable(newer)
+    world.settle()
+    back = durable_client(world.again(5, copy_of(world.files)))
+    assert back.connack.session_present is True
+    assert back.payloads() == []
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_session_ends_with_the_one_that_continues_it(snapshot: bool) -> None:
+    world = Durable()
+    newer = gone_on_with(world, snapshot=snapshot)
+    world.node.end_session(newer, None)
+    world.settle()
+    assert not world.again(5).node.sessions
 
 
 def test_messages_in_flight_are_repeated_with_their_identifiers() -> None:

@@ -5,8 +5,9 @@ subscriptions of the newer one begin (see `subscription_start`), the newer one t
 Messages that both had are found by number: those of the newer session are in its broker's log. A
 message in a session does not say its origin and number. So the old broker looks in its own log for
 the same topic and payload, and the newer one does for those that are not found there. QoS 2
-messages that were sent and not acknowledged are not sent again: the client may have had them. The
-subscriptions of the newer session hold; all queued messages are delivered.
+messages that were sent and not acknowledged are not sent again: the client may have had them (only
+gateways send them again). The subscriptions of the newer session hold; all queued messages are
+delivered.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from broker.cluster.sessions.session_history import (
 from broker.core.message import size_of
 from broker.core.route import Delivery
 from broker.core.session import Outgoing, Repeat, Session
+from broker.core.session_owner import LEG
 from broker.wire.strings import shorten
 from routing.topic_filter import SHARE_PREFIX
 
@@ -115,8 +117,13 @@ class QueueMerge:
         node, history = self._node, self._history
         here = offered(self._origins.vector)
         waiting: list[tuple[Item, Known | None]] = []
+        # Another gateway may have had these sent to the foreign broker, which keeps its session, or
+        # not: twice is better than never (docs/bridging.md).
+        repeats = session.client_id.startswith(LEG)
         for item, known in zip(old.items, old.origins or [None] * len(old.items), strict=True):
-            if item.place == WAITING or (item.place in (IN_FLIGHT, REPEATED) and item.qos == 1):
+            if item.place == WAITING or (
+                item.place in (IN_FLIGHT, REPEATED) and (item.qos == 1 or repeats)
+            ):
                 waiting.append((item, known))
             else:
                 node.counters.merged_uncertain += item.place in (IN_FLIGHT, REPEATED)

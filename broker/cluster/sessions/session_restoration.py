@@ -138,6 +138,7 @@ class SessionRestoration:
                 old.unpack()
                 left = self._history.old_state(old, node.now)
                 pending.left = (old.stamp, old.permissions, left)
+                node.journal.keep_until_continued(old)
             self._tombstones.discard(old)
         if len(node.sessions) >= node.limits.max_sessions:
             return Input.COMPLETE
