@@ -49,6 +49,12 @@ class Journal(Protocol):
     def pending(self) -> int:
         """Bytes that are being written and are not durable."""
 
+    def due_lsn(self) -> int:
+        """Return the number of the frame that will have what is recorded now; 0: there is none."""
+
+    def has(self, lsn: int) -> bool:
+        """Return whether the frame `lsn` is durable, or cannot become so."""
+
     def require(self, source: Connection | None, /) -> None:
         """Hold what `source` is sent from now on, until what is recorded now is durable."""
 
@@ -141,6 +147,14 @@ class NullJournal:
     lsn = 0
     durable_lsn = 0
     pending = 0
+
+    def due_lsn(self) -> int:
+        """Return 0: there are no frames."""
+        return 0
+
+    def has(self, lsn: int) -> bool:
+        """Return True: there is nothing to wait for."""
+        return True
 
     def require(self, source: object, /) -> None:
         """Let what `source` is sent go out at once: nothing is recorded."""

@@ -144,6 +144,14 @@ class Journal:
         """Whether the driver still has something to write."""
         return self.frames.busy
 
+    def due_lsn(self) -> int:
+        """Return the number of the frame that will have what is recorded now."""
+        return self.frames.lsn + self.frames.due
+
+    def has(self, lsn: int) -> bool:
+        """Return whether the frame `lsn` is durable, or cannot become so, as the disk fails."""
+        return lsn <= self.frames.durable_lsn or not self.frames.healthy
+
     def require(self, source: Connection | None) -> None:
         """Hold back all further output of `source` until the records of this turn are durable."""
         self.frames.require(source)

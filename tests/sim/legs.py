@@ -577,7 +577,8 @@ class Legs:
 
     def _order(self, client: LegClient) -> None:
         """What was published on one connection to one topic, and never repeated, comes in its order
-        the first time that it comes."""
+        the first time that it comes; but what waited in an older session of the client comes after
+        what it has had meanwhile (docs/promises.md)."""
         last: dict[tuple[int, int, str], int] = {}
         seen: set[int] = set()
         for got in client.got:
@@ -585,6 +586,8 @@ class Legs:
             if got.number in seen or sent.repeated or not got.qos or not sent.qos or sent.retain:
                 continue
             seen.add(got.number)
+            if sent.at < client.begun.get(got.session, 0.0):
+                continue
             if self.splits.longer_than(ORDER, sent.life, client.life) is not None:
                 continue
             key = (id(sent.client), sent.epoch, sent.topic)

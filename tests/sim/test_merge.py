@@ -7,6 +7,7 @@ import pytest
 
 from broker.cluster.sessions.pending_takeover import State
 from broker.cluster.strategy.directory import CLIENT
+from broker.node import Node
 from broker.wire import Publish, Subscribe, SubscriptionRequest
 from tests.sim.disk import Disk
 from tests.sim.test_position import Feed
@@ -186,12 +187,12 @@ def test_a_session_that_ended_elsewhere_does_not_come_back(again: bool) -> None:
     assert sum(CLIENT + b"c" in mine for mine in entries) == 1
 
 
-def kept_row(routing: str) -> Row:
-    """Three brokers with journals, all linked."""
+def kept_row(routing: str, disks: dict[int, Disk] | None = None) -> Row:
+    """Three brokers with journals, all linked. `disks`: takes their disks."""
     row = Row.__new__(Row)
     row.world = world = World(7)
     world.skew, world.rate, world.loss = 0.0, 1.25e7, 0.0
-    disks: dict[int, Disk] = {}
+    disks = {} if disks is None else disks
     world.on_start.append(lambda host: disks[host.index].started())
     for index in range(3):
         host = world.add(discovery="multicast", capability=float(9 - index), routing=routing)
@@ -214,6 +215,78 @@ def killed(routing: str) -> tuple[Row, Client, Feed, Client]:
     assert not second.present
     second.subscribe("a")
     return row, first, feed, second
+
+
+class StuckDisk(Disk):
+    """A disk that writes nothing more once it is stuck: a kill loses what it has not written."""
+
+    stuck = False
+
+    def _written(self, count: int, node: Node, life: int) -> None:
+        if not self.stuck:
+            super()._written(count, node, life)
+
+    def started(self) -> None:
+        """Give a node what was written."""
+        if self.stuck:
+            self.under_way.clear()
+            self.stuck = False
+        super().started()
+
+
+def stuck_row() -> tuple[Row, StuckDisk]:
+    """Three brokers with journals, and the disk of the last one."""
+    row = kept_row("flood")
+    host = row.host(2)
+    host.kill()
+    disk = StuckDisk(row.world, host, sync=True)
+    row.world.on_start.clear()
+    row.world.on_start.append(lambda started: disk.started() if started is host else None)
+    host.start()
+    row.join()
+    return row, disk
+
+
+def test_a_session_is_forgotten_by_its_holder_when_the_taker_has_written_it() -> None:
+    row, disk = stuck_row()
+    away(row)
+    row.connect(0, "p").publish("a", b"1", b"2")
+    row.run(0.5)
+    disk.stuck = True
+    second = row.client(2)
+    row.run(0.5)
+    assert row.node(2).sessions["c"].stamp and not second.connacks
+    row.host(2).kill()
+    row.run(0.5)
+    third = row.connect(1)
+    assert third.present
+    row.run(0.5)
+    assert third.payloads == [b"1", b"2"]
+
+
+def test_an_older_session_is_forgotten_when_what_was_in_it_is_written() -> None:
+    row, disk = stuck_row()
+    away(row)
+    row.connect(0, "p").publish("a", b"1", b"2")
+    row.run(0.5)
+    row.world.partition([[1]])
+    row.run(3.0)
+    second = row.connect(2)
+    assert not second.present
+    second.subscribe("a")
+    second.leave()
+    row.run(0.5)
+    disk.stuck = True
+    row.world.partition([])
+    row.until(lambda: row.node(2).counters.sessions_merged)
+    row.run(0.5)
+    row.host(2).kill()
+    row.host(2).start()
+    row.join()
+    third = row.connect(2)
+    row.until(lambda: len(third.payloads) >= 2)
+    assert third.payloads == [b"1", b"2"]
+    row.one_session()
 
 
 @pytest.mark.parametrize("routing", ["flood", "topic"])

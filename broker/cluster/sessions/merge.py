@@ -71,10 +71,10 @@ if TYPE_CHECKING:
     from broker.cluster.delivery.gap_recovery import GapRecovery
     from broker.cluster.ports import Reporting
     from broker.cluster.sessions.handover import Handover
+    from broker.cluster.sessions.ports import SessionBroker
     from broker.cluster.sessions.queue_merge import QueueMerge
     from broker.cluster.sessions.tombstones import Tombstones
     from broker.cluster.strategy.directory import Directory
-    from broker.core.local_broker import LocalBroker
 
 ACTIVE = 16
 """merges that ask their holders at a time; the others wait."""
@@ -118,7 +118,7 @@ class SessionMerge:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: SessionBroker,
         own_id: bytes,
         directory: Directory,
         gap_recovery: GapRecovery,
@@ -320,8 +320,12 @@ class SessionMerge:
         return not subscribing or now >= merge.began + longest
 
     def _ask(self, merge: Merge, now: float) -> None:
-        """Send the request whose answer this state waits for."""
+        """Send the request whose answer this state waits for; the last one when a kill of this
+        broker does not lose the messages any more."""
         session = self._node.sessions[merge.client_id]
+        if merge.state is State.CLOSING and not self._node.journal.has(merge.lsn):
+            merge.ask_at = now
+            return
         if merge.state is State.ASKING:
             merge.stamp = session.stamp
         merge.ask_at = now + merge.pause
@@ -412,6 +416,7 @@ class SessionMerge:
     def _tell_done(self, merge: Merge, now: float) -> None:
         """Have the holder forget the older session."""
         merge.pause = RETRY
+        merge.lsn = self._node.journal.due_lsn()
         self._ask(merge, now)
 
 

@@ -101,6 +101,7 @@ class Merge:
         "began",
         "client_id",
         "holder",
+        "lsn",
         "parts",
         "pause",
         "stamp",
@@ -126,6 +127,7 @@ class Merge:
         self.began = self.ask_at = now  # s: when it began; when the holder is asked next
         self.pause = RETRY  # s until it is asked once more
         self.parts = SessionParts()
+        self.lsn = 0  # of the journal's frame that has what was in the older session
         self.why = ""  # what is wrong with what came, for the log
         self.work: Iterator[int] | None = None  # while it is read
 

@@ -146,6 +146,7 @@ class PendingTakeover:
         "holder",
         "hops",
         "left",
+        "lsn",
         "parts",
         "published",
         "seen",
@@ -184,6 +185,7 @@ class PendingTakeover:
         self.work: Iterator[int] | None = None  # what is done in steps just now
         self.elsewhere = holder  # the broker that has it, as this holder says
         self.taken: SessionState | None = None  # as it was decoded
+        self.lsn = 0  # of the journal's frame that has the session, when it is complete
         self.why = ""  # why its client gets a new session, for the log
         self.session: Session | None = None
         # An older one here that was added to it.

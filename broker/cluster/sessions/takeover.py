@@ -83,6 +83,8 @@ COVER = 0.01
 COVER_TIME = 0.3
 """s between two checks whether all messages have arrived that the holder had, and the longest wait
 for them."""
+WRITING = 0.002
+"""s between two checks whether a session that is complete is durable."""
 SETTLE = 0.1
 """s for messages to reach the holder that were sent there before the publishers' brokers knew the
 session's subscriptions here."""
@@ -268,7 +270,8 @@ class Takeover:
     def _ask(self, pending: PendingTakeover, now: float) -> None:
         """Send the request whose answer this state waits for."""
         request = {State.ASKING: TAKE, State.RESTING: REST, State.CLOSING: DONE}.get(pending.state)
-        if request is not None:
+        written = request != DONE or self._node.journal.has(pending.lsn)
+        if request is not None and written:
             whose = digest(pending.handshake.owner)
             body = say(
                 request,
@@ -479,7 +482,15 @@ class Takeover:
             session.stamp = pending.stamp
             if session.expiry:
                 self._node.journal.make_durable(session)
-        self._ask(pending, now)
+                pending.lsn = self._node.journal.due_lsn()
+        self._finish(pending, now)
+
+    def _finish(self, pending: PendingTakeover, now: float) -> None:
+        """Have the holder forget the session, once a kill of this broker does not lose it."""
+        if self._pending.get(pending.client_id) is pending and pending.state is State.CLOSING:
+            self._ask(pending, now)
+            if not self._node.journal.has(pending.lsn):
+                self._node.schedule(now + WRITING, lambda at: self._finish(pending, at))
 
     def _start_new(self, pending: PendingTakeover, now: float) -> None:
         """Let the client in with a new session, as its own cannot be fetched."""
