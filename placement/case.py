@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from placement.broker_table import BrokerLoad, BrokerTable
+from placement.broker_table import BrokerLoad, BrokerTable, KnownTopic
 from placement.greedy import fair_slots, greedy_costs
 from placement.pending_load import Pending, PendingLoad
 from placement.question import Answer, PlacedSession, Question
@@ -27,10 +27,12 @@ class View(Protocol):
         """Return all brokers that can be reached."""
 
     def rates(self, topic: str) -> Mapping[str, float]:
-        """Return how often a topic is published to (messages/s), by broker."""
+        """Return how often a topic is published to (messages/s), by broker; another object when
+        that has changed."""
 
     def wanted(self, topic: str) -> Collection[str]:
-        """Return the brokers with a subscriber of a topic."""
+        """Return the brokers with a subscriber of a topic; another object when that has
+        changed."""
 
     def rare(self) -> float:
         """Return the mean rate (messages/s) of topics whose rates are not known."""
@@ -72,22 +74,6 @@ class Plan:
     def used(self) -> list[int]:
         """Return the slots, each once."""
         return list(dict.fromkeys([*self.units.values(), *self.topics.values()]))
-
-
-class _Topic:
-    """What is known of one topic that a question names."""
-
-    __slots__ = ("active", "costs", "published", "weight")
-
-    def __init__(self, active: int, costs: list[float], published: bool, weight: float) -> None:
-        self.active = active
-        """Slots with a subscriber, as a mask."""
-        self.costs = costs
-        """Traffic between brokers that a further subscriber adds, by slot (messages/s); shared."""
-        self.published = published
-        """Whether it is published anywhere."""
-        self.weight = weight
-        """Messages/s that a subscriber gets."""
 
 
 class Case:
@@ -133,7 +119,7 @@ class Case:
         self.aeo = brokers.aeo(pending.aeo)
         """Messages/s to subscribers, by slot."""
         self._free = [0.0] * len(brokers.names)
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, KnownTopic] = {}
         rare = view.rare()
         for unit in units:
             for name in unit.topics:
@@ -150,29 +136,9 @@ class Case:
         for unit in units:
             self._add_unit(unit)
 
-    def _topic(self, name: str, view: View, pending: PendingLoad, rare: float) -> _Topic:
-        """Return what is known of a topic; it is what a `Placement` with all brokers says."""
-        slots = self.brokers.slots
-        there = [slots[broker] for broker in view.wanted(name) if broker in slots]
-        there += [slots[broker] for broker in pending.brokers(name) if broker in slots]
-        active = 0
-        for slot in there:
-            active |= 1 << slot
-        weight = 0.0
-        rates = view.rates(name)
-        here = []
-        for broker, rate in rates.items():
-            if rate > 0 and broker in slots:
-                here.append((slots[broker], rate))
-                weight += rate
-        if not here:
-            return _Topic(active, self._free, False, 0.0 if rates else rare)
-        costs = [weight] * len(self._free)
-        for slot, rate in here:
-            costs[slot] = weight - rate
-        for slot in there:
-            costs[slot] = 0.0
-        return _Topic(active, costs, True, weight)
+    def _topic(self, name: str, view: View, pending: PendingLoad, rare: float) -> KnownTopic:
+        waiting = pending.brokers(name)
+        return self.brokers.topic(name, view.rates(name), view.wanted(name), waiting, rare)
 
     def _add_unit(self, unit: Unit) -> None:
         topics = [self._topics[name] for name in unit.topics]
@@ -191,6 +157,10 @@ class Case:
     def best(self) -> tuple[Plan, float, float]:
         """Return the best plan, its traffic between brokers, and the least traffic with one
         connection (both messages/s). Raises ValueError: no broker takes clients."""
+        one, single = self._single()
+        if not single:
+            # Further connections have nothing to save.
+            return one, single, single
         plan = Plan()
         if self._units:
             found = greedy_costs(
@@ -207,7 +177,6 @@ class Case:
             plan.units = {unit: where[index] for index, unit in enumerate(units)}
         plan = self.complete(plan)
         cost = self.cost(plan)
-        one, single = self._single()
         # Further connections have to save something.
         return (plan, cost, single) if cost < single else (one, single, single)
 

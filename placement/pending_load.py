@@ -16,6 +16,18 @@ class Pending(NamedTuple):
     """Broker, rate that is about to be published there."""
 
 
+class _Waiting:
+    """Where a topic is about to be subscribed."""
+
+    __slots__ = ("brokers", "counts")
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        """Broker -> clients."""
+        self.brokers: tuple[str, ...] = ()
+        """The same object as long as no broker comes or goes."""
+
+
 class PendingLoad:
     """All pending answers together."""
 
@@ -25,7 +37,7 @@ class PendingLoad:
         self._most_entries = entries
         self._clients: dict[str, Pending] = {}  # the oldest first
         self._entries = 0
-        self._topics: dict[str, dict[str, int]] = {}
+        self._topics: dict[str, _Waiting] = {}
         self.aei: dict[str, float] = {}
         """Messages/s that are about to come in from publishers, by broker."""
         self.aeo: dict[str, float] = {}
@@ -35,8 +47,10 @@ class PendingLoad:
         return len(self._clients)
 
     def brokers(self, topic: str) -> Collection[str]:
-        """Return the brokers where a topic is about to be subscribed."""
-        return self._topics.get(topic, ())
+        """Return the brokers where a topic is about to be subscribed; the same object as long as
+        these are the same."""
+        found = self._topics.get(topic)
+        return () if found is None else found.brokers
 
     def pop(self, client: str) -> Pending | None:
         """Take the answer of a client out and return it, None if there is none."""
@@ -62,14 +76,21 @@ class PendingLoad:
 
     def _count(self, load: Pending, sign: int) -> None:
         self._entries += sign * len(load.subscribed)
+        topics, aeo = self._topics, self.aeo
         for topic, broker, rate in load.subscribed:
-            self.aeo[broker] = self.aeo.get(broker, 0.0) + sign * rate
-            there = self._topics.setdefault(topic, {})
-            there[broker] = there.get(broker, 0) + sign
-            if not there[broker]:
-                del there[broker]
-                if not there:
-                    del self._topics[topic]
+            aeo[broker] = aeo.get(broker, 0.0) + sign * rate
+            there = topics.get(topic)
+            if there is None:
+                there = topics[topic] = _Waiting()
+            counts = there.counts
+            before = counts.get(broker, 0)
+            counts[broker] = now = before + sign
+            if not now:
+                del counts[broker]
+                if not counts:
+                    del topics[topic]
+            if not now or not before:
+                there.brokers = tuple(counts)
         for broker, rate in load.published:
             self.aei[broker] = self.aei.get(broker, 0.0) + sign * rate
         if not self._clients:

@@ -192,6 +192,7 @@ async def test_a_client_that_cannot_reach_the_address_comes_back_and_is_served()
         client.paho.on_connect_fail = lambda *given: client.connect_to(here.port)
         await start(client, here)
         await until(lambda: state_of(here)["ignored"] == 1, "it is back")
+        await until(lambda: len(client.reasons) > 2, "it knows that it is back")
         assert client.reasons[:3] == [0, 0x9C, 0]
         count = len(client.payloads)
         await until(lambda: len(client.payloads) > count + 20, "it is served")

@@ -123,3 +123,37 @@ def test_a_table_of_brokers_serves_until_another_one_is_known() -> None:
     again = controller.case(question, [unit], known)
     assert again.brokers.names == ["b0"]
     assert again.traffic() == (0.0, 0.0)
+
+
+def test_what_is_known_of_a_topic_is_kept_until_it_changes() -> None:
+    table = BrokerTable(Known({}, {}).loads)
+    rates, wanted, waiting = {"b1": 5.0}, ("b2",), ("b0",)
+    first = table.topic("t", rates, wanted, waiting, 0.5)
+    assert (first.active, first.costs, first.weight) == (0b101, [0.0, 0.0, 0.0, 5.0], 5.0)
+    assert table.topic("t", rates, wanted, waiting, 0.5) is first
+    for changed in (
+        table.topic("t", {"b1": 6.0}, wanted, waiting, 0.5),
+        table.topic("t", rates, (), waiting, 0.5),
+        table.topic("t", rates, wanted, (), 0.5),
+        table.topic("t", rates, wanted, waiting, 0.25),
+    ):
+        assert changed is not first
+    assert table.topic("t", {}, (), (), 0.25).weight == 0.25
+
+
+def test_questions_behind_each_other_cost_what_each_does_by_itself() -> None:
+    known = Known({"t0": {"b1": 5.0}, "t1": {"b2": 3.0, "b0": 1.0}}, {"t1": ("b3",)})
+    controller = Controller()
+    units = [Unit((name,), (name,)) for name in ("t0", "t1", "t2")]
+    for number in range(6):
+        question = Question(f"c{number}", ("t0", "t1", "t2"), sessions=1 + number % 3)
+        kept = controller.case(question, units, known)
+        # Another table knows nothing of former questions.
+        loads = tuple(known.loads)
+        table = BrokerTable(loads)
+        pending = controller._pending
+        fresh = Case(question, units, known, table, pending, controller.gamma)
+        assert kept.best()[1:] == fresh.best()[1:]
+        for slot in range(len(loads)):
+            assert kept.cost(kept.all_at(slot)) == fresh.cost(fresh.all_at(slot))
+        controller.place(question, units, known, 0.0)

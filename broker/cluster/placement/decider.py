@@ -71,6 +71,10 @@ TOPIC_WORK: Final = 10
 WORK: Final = 500_000.0
 """steps for questions a second, half of a processor; further questions are refused as too many."""
 
+MOST_PLAIN: Final = 10_000
+LONGEST_PLAIN: Final = 256
+"""filters without wildcards that are known to be right, and their characters."""
+
 Answer = tuple[int, Any]
 """Status as in HTTP, and what JSON can say."""
 
@@ -91,6 +95,7 @@ class Decider:
         "_directory",
         "_gathered_at",
         "_host",
+        "_plain",
         "_state",
         "_timer",
         "_waiting",
@@ -112,6 +117,7 @@ class Decider:
         """Sends clients that have not asked to other brokers."""
         self._state = State.IDLE
         self._budget = Budget(WORK, WORK, host.now)
+        self._plain: dict[str, Unit] = {}  # filters without wildcards that are right
         self._waiting: list[tuple[int, Any, Then]] = []
         self._asked: set[bytes] = set()  # brokers whose rates are waited for
         self._asked_at = 0.0  # the last question (s)
@@ -255,10 +261,12 @@ class Decider:
         return 400, {"error": "unknown operation"}
 
     def _place(self, question: Question) -> Answer:
-        check_names(question)
+        known = self._plain_units(question)
+        if known is None:
+            check_names(question)
         if question.avoid:
             self._check_avoided(question.avoid)
-        units = self.units(question)
+        units = self.units(question) if known is None else known
         try:
             answer = self.controller.place(question, units, self.knowledge, self._host.now)
         except TooMuchError:
@@ -314,19 +322,47 @@ class Decider:
             raise ValueError("queued: not a number of messages")
         return Candidate(question, self.units(question), frozenset(alone), queued)
 
+    def _plain_units(self, question: Question) -> list[Unit] | None:
+        """Return the filters of a question that are all known to be right and without wildcards,
+        each by itself; None for other questions."""
+        if question.publish:
+            return None
+        plain = self._plain
+        found = [plain[name] for name in question.subscribe if name in plain]
+        if len(found) < len(question.subscribe):
+            return None
+        self._count_work(2 * len(found))
+        return found
+
     def units(self, question: Question) -> list[Unit]:
-        """Return the filters of a question, those together that may match a common topic."""
+        """Return the filters of a question, which are right; those together that may match a common
+        topic."""
         looks = 0
         if any(is_wildcard(name) or name.startswith("$share/") for name in question.subscribe):
             found, looks = self._units(question.subscribe)
         else:
             # Each is the one topic that it spells.
-            found = [Unit((name,), (name,)) for name in question.subscribe]
+            found = [self._unit_of(name) for name in question.subscribe]
         count = len(found) + sum([len(unit.topics) for unit in found]) + len(question.publish)
+        self._count_work(count, looks)
+        return found
+
+    def _unit_of(self, name: str) -> Unit:
+        unit = self._plain.get(name)
+        if unit is None:
+            unit = Unit((name,), (name,))
+            if len(name) <= LONGEST_PLAIN:
+                if len(self._plain) >= MOST_PLAIN:
+                    self._plain.clear()
+                self._plain[name] = unit
+        return unit
+
+    def _count_work(self, count: int, looks: int = 0) -> None:
+        """Count the steps of a question that has so many filters and topics; `looks`: steps of the
+        search for those that overlap."""
         work = TOPIC_WORK * count + looks
         self._host.turns.work += QUESTION_WORK + work
         self._budget.left -= work
-        return found
 
     def _units(self, filters: Sequence[str]) -> tuple[list[Unit], int]:
         shared = [split_shared(name) for name in filters]

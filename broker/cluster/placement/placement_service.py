@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.base.rate_limit import RateLimits
 from broker.cluster.events import RouteChanged, TopologyChanged
 from broker.cluster.placement.decider import BUSY, Answer, Decider, check_names
+from broker.cluster.placement.decider_states import State
 from broker.cluster.placement.placement_messages import (
     ANSWER,
     ASK_CLIENTS,
@@ -164,8 +165,11 @@ class PlacementService:
             return
         root = self._tree.root.id
         if root == self._host.config.id:
+            # What is answered at once leaves nothing to be sent to other brokers.
+            at_once = operation == PLACE and self.decider.state is State.READY
             self.decider.ask(operation, body, then)
-            self._alarm.hurry(self._host.now)
+            if not at_once:
+                self._alarm.hurry(self._host.now)
             return
         self.decider.deposed()
         if len(self._open) >= MOST_OPEN:

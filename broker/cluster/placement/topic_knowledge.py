@@ -28,6 +28,15 @@ MOST_TOPICS: Final = 2000
 MOST_STEPS: Final = 20_000
 """steps of the search for them, some ms."""
 
+FRESH: Final = 1.0
+"""s for which is kept where a topic is wanted. What a client does because of an answer shows later
+anyway, and counts as pending until then."""
+
+MOST_KEPT: Final = 10_000
+LONGEST_KEPT: Final = 256
+MOST_SETS: Final = 1000
+"""topics of which that is kept, characters of their names, and sets of brokers that want some."""
+
 NOTHING: Final[dict[str, float]] = {}
 """Never changed."""
 
@@ -42,9 +51,13 @@ class TopicKnowledge:
         "_loads",
         "_loads_of",
         "_others",
+        "_rare",
         "_rates",
+        "_sets",
         "_strategy",
         "_tree",
+        "_wanted",
+        "_wanted_until",
     )
 
     def __init__(
@@ -61,6 +74,11 @@ class TopicKnowledge:
         self._rates: dict[str, Rates] = {}
         # Broker -> rate and number of its other topics.
         self._others: dict[str, tuple[float, int]] = {}
+        self._rare = 0.0
+        self._wanted: dict[str, tuple[str, ...]] = {}
+        self._wanted_until = 0.0
+        # Each set of brokers once, so that a controller sees that it is the same.
+        self._sets: dict[tuple[str, ...], tuple[str, ...]] = {}
         # All brokers, and the states of what they have posted from which that was read.
         self._loads: tuple[BrokerLoad, ...] = ()
         self._loads_of: list[object] = []
@@ -75,21 +93,27 @@ class TopicKnowledge:
         known = self._known
         for topic in self._rates.get(broker, NOTHING):
             if topic not in rates and (by_broker := known.get(topic)) is not None:
-                by_broker.pop(broker, None)
-                if not by_broker:
+                left = {other: rate for other, rate in by_broker.items() if other != broker}
+                if left:
+                    known.set(topic, left)
+                else:
                     known.pop(topic)
         for topic, rate in rates.items():
             by_broker = known.get(topic)
             if by_broker is None:
                 known.set(topic, {broker: rate})
-            else:
-                by_broker[broker] = rate
+            elif by_broker.get(broker) != rate:
+                # What a controller has seen stays as it was.
+                known.set(topic, {**by_broker, broker: rate})
         if rates or topics:
             self._rates[broker] = rates
             self._others[broker] = (rest, topics)
         else:
             self._rates.pop(broker, None)
             self._others.pop(broker, None)
+        rest_of_all = sum([rate for rate, _ in self._others.values()])
+        topics_of_all = sum([count for _, count in self._others.values()])
+        self._rare = rest_of_all / topics_of_all if topics_of_all else 0.0
 
     def keep(self, brokers: Collection[str]) -> None:
         """Forget the topics of all but these `brokers`."""
@@ -161,11 +185,27 @@ class TopicKnowledge:
         return self._known.get(topic) or NOTHING
 
     def wanted(self, topic: str) -> Collection[str]:
-        """Return the brokers with a subscriber of a topic."""
+        """Return the brokers with a subscriber of a topic, as it was a second ago at most; the same
+        object for the same brokers."""
+        now = self._host.now
+        if now >= self._wanted_until or len(self._wanted) >= MOST_KEPT:
+            self._wanted.clear()
+            self._wanted_until = now + FRESH
+        found = self._wanted.get(topic)
+        if found is None:
+            found = self._wanting(topic)
+            if len(self._sets) >= MOST_SETS:
+                self._sets.clear()
+            found = self._sets.setdefault(found, found)
+            if len(topic) <= LONGEST_KEPT:
+                self._wanted[topic] = found
+        return found
+
+    def _wanting(self, topic: str) -> tuple[str, ...]:
         own = self._host.config.id.hex()
         # Where brokers do not post filters, any one may have subscribers.
         if self._strategy.everything_arrives() or not self._strategy.posting:
-            return [own, *[listing.id.hex() for listing in self._reachable()]]
+            return (own, *[listing.id.hex() for listing in self._reachable()])
         name = topic.encode()
         dispatcher = self._host.dispatcher
         try:
@@ -175,10 +215,8 @@ class TopicKnowledge:
         found = [broker_id.hex() for broker_id in route.brokers]
         if route.deliveries or route.shared:
             found.append(own)
-        return found
+        return tuple(found)
 
     def rare(self) -> float:
         """Return the mean rate (messages/s) of topics whose rates are not known."""
-        rest = sum(rate for rate, _ in self._others.values())
-        topics = sum(count for _, count in self._others.values())
-        return rest / topics if topics else 0.0
+        return self._rare
