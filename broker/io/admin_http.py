@@ -24,7 +24,7 @@ from broker.base.address import is_loopback
 from broker.cluster.state_view import federation_state
 from broker.io import placement_http
 from broker.io.admin_access import AdminAccess
-from broker.io.http_request import HttpRequest, has_bare_line_feed, parse_request
+from broker.io.http_request import HeadReader, HttpRequest, has_bare_line_feed
 from broker.io.placement_http import PlacementHttp
 from broker.io.prometheus import metrics
 from broker.io.readiness import Readiness
@@ -352,10 +352,15 @@ class AdminProtocol(asyncio.Protocol):
         "_asking",
         "_buffer",
         "_closing",
+        "_due",
         "_expected",
+        "_heads",
         "_limits",
+        "_local",
+        "_name",
         "_paused",
         "_timer",
+        "_timer_at",
         "host",
         "transport",
     )
@@ -364,9 +369,14 @@ class AdminProtocol(asyncio.Protocol):
         self._admin = admin
         self._limits = admin.node.limits
         self._buffer = b""
+        self._heads = HeadReader()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._due = 0.0  # when the peer, or an answer, is too late (s): not before `_timer_at`
         self._closing = False
         self._paused = False
+        self._name: str | None = None  # under which it has asked last, a known one
+        self._local: bool | None = None  # whether both ends are on one machine, None: not looked
         self._asking = False  # an answer is on its way
         self._expected: HttpRequest | None = None  # its body is on its way
         self.host = ""
@@ -392,8 +402,7 @@ class AdminProtocol(asyncio.Protocol):
         """Forget the connection and its timer, however it ended."""
         self._admin.connections.pop(self, None)
         self._admin.end_events(self.transport)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._disarm()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; answer every request that is complete."""
@@ -450,10 +459,10 @@ class AdminProtocol(asyncio.Protocol):
         connections = self._admin.connections
         connections.pop(self, None)
         connections[self] = None
-        request = parse_request(head)
+        request = self._heads.read(head)
         if isinstance(request, int):
             self._refuse(request, f"{_REASONS[request].lower()}\n")
-        elif not known_host(request.host, self._admin.hosts):
+        elif not self._known(request.host):
             self._admin.refuse_host(request.host, self.host)
             self._refuse(421, "this broker does not answer under this name; see admin-hosts\n")
         elif not self._admin.access.same_origin(request.origin, request.authority):
@@ -481,6 +490,14 @@ class AdminProtocol(asyncio.Protocol):
             )
             self._send(status, kind, text, not request.keep)
 
+    def _known(self, host: str) -> bool:
+        """Return whether the port answers under a name; most requests have the last one's."""
+        if host != self._name:
+            if not known_host(host, self._admin.hosts):
+                return False
+            self._name = host
+        return True
+
     def _dashboard(self, request: HttpRequest) -> None:
         """Send a file of the dashboard, which needs no token."""
         from broker.io import dashboard
@@ -504,9 +521,11 @@ class AdminProtocol(asyncio.Protocol):
         broker's own machine."""
         if self._admin.access.secured:
             return True
-        here = self.transport.get_extra_info("sockname")
-        there = self.transport.get_extra_info("peername")
-        return bool(here and there) and same_machine(here[0], there[0])
+        if self._local is None:
+            here = self.transport.get_extra_info("sockname")
+            there = self.transport.get_extra_info("peername")
+            self._local = bool(here and there) and same_machine(here[0], there[0])
+        return self._local
 
     def _placement(self, request: HttpRequest) -> None:
         """Take a request about placement, whose body may be on its way."""
@@ -595,8 +614,7 @@ class AdminProtocol(asyncio.Protocol):
             self._send(error.status, JSON, body, True, "Retry-After: 30\r\n")
             return
         self._asking = True  # what comes is not read
-        if self._timer is not None:
-            self._timer.cancel()
+        self._disarm()
         self._admin.api.stream.add(self.transport, first)
 
     def _post(self, request: HttpRequest) -> None:
@@ -630,12 +648,30 @@ class AdminProtocol(asyncio.Protocol):
             self._arm(self._limits.admin_header_timeout)
 
     def _arm(self, seconds: float) -> None:
+        """Wait for `seconds` from now on at most. A timer that ends too early is not moved at each
+        request: it looks how much time is left when it ends."""
+        loop = self._admin.loop
+        self._due = due = loop.time() + seconds
+        if self._timer is not None:
+            if self._timer_at <= due:
+                return
+            self._timer.cancel()
+        self._timer_at = due
+        self._timer = loop.call_at(due, self._timed_out)
+
+    def _disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._admin.loop.call_later(seconds, self._timed_out)
+            self._timer = None
 
     def _timed_out(self) -> None:
-        if self._closing or self._paused or self._asking:
+        self._timer = None
+        # Timers may come early by the resolution of the clock.
+        left = self._due - self._timer_at
+        if left > 0:
+            self._timer_at = self._due
+            self._timer = self._admin.loop.call_at(self._due, self._timed_out)
+        elif self._closing or self._paused or self._asking:
             self.transport.abort()
         elif self._buffer or self._expected is not None:
             self._refuse(408, "request was not complete in time\n")

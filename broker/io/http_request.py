@@ -1,8 +1,10 @@
 """The head of one HTTP/1.1 request, read by h11: what it asks for, or the status that refuses it.
 
-h11 reads one head, whole and by itself: the admin port takes no bodies, so nothing of one request
-can become part of the next. What other programs on the way may read differently (request
-smuggling) is refused, not guessed at.
+h11 reads one head, whole and by itself, so nothing of one request can become part of the next. What
+other programs on the way may read differently (request smuggling) is refused, not guessed at.
+
+A program sends the same head with each of its requests, but for the length of the body.
+`HeadReader` has h11 read it once for each connection.
 """
 
 from __future__ import annotations
@@ -18,6 +20,10 @@ _DOUBTFUL = re.compile(rb"[\0\v\f]|\r(?!\n)|(?<!\r)\n|\r\n[ \t\r]")
 for others (RFC 9112 2.2, RFC 9110 5.5), folded lines (RFC 9112 5.2), an empty line."""
 
 _HOST = re.compile(rb"\r\nhost:", re.IGNORECASE)
+
+
+_LENGTH = re.compile(rb"\r\nContent-Length: ([1-9][0-9]{0,6})(?=\r\n|\Z)", re.IGNORECASE)
+"""The one form of a length in which only its digits differ from request to request."""
 
 
 def has_bare_line_feed(head: bytes) -> bool:
@@ -84,6 +90,34 @@ def parse_request(head: bytes) -> HttpRequest | int:
         host.decode("latin-1"),
         (_field(read, b"authorization") or b"").decode("latin-1"),
     )
+
+
+class HeadReader:
+    """Reads the heads of one connection, as `parse_request` does."""
+
+    __slots__ = ("_last", "_request")
+
+    def __init__(self) -> None:
+        self._last = b""
+        """The last head that was no error, with 1 as length of the body if it has one."""
+        self._request: HttpRequest | None = None
+
+    def read(self, head: bytes) -> HttpRequest | int:
+        """Read a head, without the empty line at its end; the status when it is refused."""
+        length = _LENGTH.search(head)
+        size = -1
+        if length is not None and head.lower().count(b"content-length") == 1:
+            # Two fields of it may contradict each other: h11 sees both as they are.
+            size = int(length[1])
+            head = b"".join((head[: length.start(1)], b"1", head[length.end(1) :]))
+        if head != self._last or self._request is None:
+            read = parse_request(head)
+            if isinstance(read, int):
+                return read
+            self._last, self._request = head, read
+        request = self._request
+        # A chunked body (-1) has no length, whatever Content-Length says.
+        return request._replace(size=size) if size > 1 and request.size == 1 else request
 
 
 def _read(head: bytes) -> Head | None:

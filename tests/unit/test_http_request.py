@@ -6,8 +6,11 @@ import time
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from broker.io.http_request import HttpRequest, has_bare_line_feed, parse_request
+from broker.io import http_request
+from broker.io.http_request import HeadReader, HttpRequest, has_bare_line_feed, parse_request
 
 
 def request(**fields: Any) -> HttpRequest:
@@ -123,3 +126,76 @@ def test_no_head_takes_long(many: bytes, end: bytes) -> None:
         return min(taken)
 
     assert cost(8000) < 20 * max(cost(1000), 1e-4)
+
+
+PIECES = st.lists(
+    st.sampled_from(
+        [
+            b"\r\nContent-Length: 1",
+            b"\r\nContent-Length: 2",
+            b"\r\ncontent-length: 31",
+            b"\r\nContent-Length: 0",
+            b"\r\nContent-Length: 07",
+            b"\r\nContent-Length: 12345678",
+            b"\r\nContent-Length:3",
+            b"\r\nContent-Length : 1",
+            b"\r\nContent-Length: 1 ",
+            b"\r\nContent-Length: 1, 2",
+            b"\r\n Content-Length: 4",
+            b"\nContent-Length: 5",
+            b"\r\nTransfer-Encoding: chunked",
+            b"\r\nTransfer-Encoding : chunked",
+            b"\r\na: \r\nContent-Length: 6",
+            b"\r\nHost: x",
+            b"\r\nHost: y.example",
+            b"\r\nOrigin: http://x",
+            b"\r\nAuthorization: Bearer 1",
+            b"\r\nConnection: close",
+            b"\r\nX-Content-Length: 1",
+            b"\r\n",
+            b"\0",
+        ]
+    ),
+    max_size=5,
+)
+LINES = st.sampled_from(
+    [
+        b"POST /api/placement HTTP/1.1",
+        b"POST /api/placement HTTP/1.0",
+        b"GET /metrics HTTP/1.1",
+        b"DELETE /api/placement/Content-Length:%201 HTTP/1.1",
+        b"POST /a HTTP/2.0",
+    ]
+)
+
+
+@given(st.lists(st.builds(lambda line, pieces: line + b"".join(pieces), LINES, PIECES), max_size=8))
+def test_heads_of_a_connection_are_read_as_each_by_itself(heads: list[bytes]) -> None:
+    reader = HeadReader()
+    for each in heads:
+        assert reader.read(each) == parse_request(each)
+
+
+@given(st.lists(st.sampled_from(SMUGGLED), max_size=3), st.integers(1, 9_999_999))
+def test_a_head_that_may_be_read_in_two_ways_is_refused_behind_others(
+    smuggled: list[bytes], size: int
+) -> None:
+    reader = HeadReader()
+    plain = head(b"Content-Length: %d" % size, line=b"POST /a HTTP/1.1")
+    for each in smuggled:
+        assert reader.read(plain) == post(body=True, size=size)
+        assert reader.read(each) == 400
+
+
+def test_the_same_head_with_another_length_is_not_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader = HeadReader()
+    lengths = [b"Content-Length: %d" % size for size in (7, 1, 512, 99)]
+    heads = [head(length, b"X-A: 1", line=b"POST /a HTTP/1.1") for length in lengths]
+    assert reader.read(heads[0]) == post(body=True, size=7)
+    monkeypatch.setattr(http_request, "parse_request", lambda head: 400)
+    assert [reader.read(each) for each in heads] == [
+        post(body=True, size=size) for size in (7, 1, 512, 99)
+    ]
+    assert reader.read(head(line=b"POST /a HTTP/1.1")) == 400
