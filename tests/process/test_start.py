@@ -29,6 +29,15 @@ NOT_NEEDED = {
     # The papers' routing modes.
     "broker.cluster.strategy.ort",
     "broker.cluster.strategy.srt_prt",
+    # A question where a client should connect, which nobody has asked.
+    "placement",
+    "broker.cluster.placement.client_question",
+    "broker.cluster.placement.decider",
+    "broker.cluster.placement.rebalancer",
+    "broker.cluster.placement.topic_knowledge",
+    "routing.filter_units",
+    # A request at `/api/v1`, or some seconds without one.
+    "broker.io.api",
     # The version of the installed package, help on the command line.
     "importlib.metadata",
     "email",

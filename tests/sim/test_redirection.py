@@ -347,7 +347,7 @@ def test_nobody_is_moved_in_the_minute_after_a_broker_is_gone() -> None:
 def test_when_the_root_dies_in_a_round_the_next_one_moves_clients() -> None:
     row = row_of()
     clients, publisher = moving(row)
-    rebalancer = row.node(0).cluster.placement._rebalancer
+    rebalancer = row.node(0).cluster.placement.rebalancer
     # Its questions to the others are not answered: it is in the middle of a round.
     row.host(3).pause()
     for _ in range(1200):

@@ -8,6 +8,7 @@ others pass questions on to it. The decision itself is in the package `placement
 * `redirector`: sends clients to other brokers, once (`redirect_table` has which, `redirect_states`
   its table, `client_interest` what they subscribe to).
 * `rebalancer`: moves clients when the load changes, as long as this broker is the root.
+* `client_question`: reads what a client asks by MQTT.
 * `placement_service`: takes questions here, and passes them on.
 
 Nothing of delivery depends on it: messages reach every client wherever it is connected.

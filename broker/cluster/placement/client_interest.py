@@ -6,11 +6,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.cluster.placement.decider import check_names
 from broker.cluster.placement.redirect_table import NOTHING_KNOWN, Interest
 from broker.wire.packets import Connect
 from broker.wire.properties import Property
-from placement.question import TooMuchError, read_question
 from routing.topic_filter import is_wildcard, overlaps, split_shared
 
 if TYPE_CHECKING:
@@ -48,6 +46,10 @@ def said_interest(connect: Connect, permissions: Permissions | None) -> Interest
     found = [text for name, text in properties.get(Property.USER_PROPERTY, ()) if name == TOPICS]
     if not found:
         return NOTHING_KNOWN
+    # A broker whose clients do not say it starts without them.
+    from broker.cluster.placement.decider import check_names
+    from placement.question import TooMuchError, read_question
+
     if len(found) > 1:
         raise ValueError(f"{TOPICS}: more than one")
     if len(found[0]) > MOST_SAID:

@@ -16,11 +16,13 @@ from broker.cluster.placement.decider_states import TRANSITIONS, Action, Input, 
 from broker.cluster.placement.placement_messages import (
     ADVISE,
     ASK_RATES,
+    BUSY,
     FORGET,
     PLACE,
     PLAN,
     STATUS,
     TOLD,
+    Answer,
     Rates,
 )
 from broker.cluster.placement.topic_knowledge import TopicKnowledge
@@ -75,13 +77,9 @@ MOST_PLAIN: Final = 10_000
 LONGEST_PLAIN: Final = 256
 """filters without wildcards that are known to be right, and their characters."""
 
-Answer = tuple[int, Any]
-"""Status as in HTTP, and what JSON can say."""
-
 Then = Callable[[Answer], None]
 """Takes an answer."""
 
-BUSY: Final[Answer] = (429, {"error": "too many questions"})
 ELSEWHERE: Final[Answer] = (503, {"error": "another broker decides; ask again"})
 
 
@@ -128,6 +126,11 @@ class Decider:
     def state(self) -> State:
         """What it does."""
         return self._state
+
+    @property
+    def ready(self) -> bool:
+        """Whether a question is answered at once."""
+        return self._state is State.READY
 
     # ---------------------------------------------------------------- inputs
 

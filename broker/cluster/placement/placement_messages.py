@@ -38,6 +38,11 @@ PLAN: Final = 5
 ADVISE: Final = 6
 """Operations of a QUESTION."""
 
+Answer = tuple[int, Any]
+"""Status as in HTTP, and what JSON can say."""
+
+BUSY: Final[Answer] = (429, {"error": "too many questions"})
+
 MOST_RATES: Final = 1000
 """topics of one RATES."""
 

@@ -4,27 +4,29 @@ them; the other brokers pass them on to it, and wait for the answer for two seco
 A client asks by MQTT: it publishes a question to `$mqttree/placement`, with a Response Topic that
 it subscribes to. The answer goes to that client alone, wherever else its Response Topic is
 subscribed to.
+
+What answers is loaded at the first question, or when another broker is there: a broker that
+nobody asks does not need it, and starts without it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.base.rate_limit import RateLimits
 from broker.cluster.events import RouteChanged, TopologyChanged
-from broker.cluster.placement.decider import BUSY, Answer, Decider, check_names
-from broker.cluster.placement.decider_states import State
 from broker.cluster.placement.placement_messages import (
     ANSWER,
     ASK_CLIENTS,
     ASK_RATES,
+    BUSY,
     CLIENTS,
     PLACE,
     QUESTION,
     RATES,
     REDIRECT,
+    Answer,
     encode_answer,
     encode_clients,
     encode_question,
@@ -35,23 +37,20 @@ from broker.cluster.placement.placement_messages import (
     read_rates,
     read_redirect,
 )
-from broker.cluster.placement.rebalancer import Rebalancer
 from broker.cluster.placement.redirector import Redirector
-from broker.cluster.placement.topic_knowledge import TopicKnowledge
 from broker.cluster.placement.traffic_entry import Counts, TrafficEntry
-from broker.core.message import Message
 from broker.core.responses import Response, respond
 from broker.wire.constants import ReasonCode
-from placement import question as questions
-from placement.question import TooMuchError
-from routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
     from broker.base.timers import Timer
+    from broker.cluster.placement.decider import Decider
     from broker.cluster.placement.ports import PlacingBroker
+    from broker.cluster.placement.rebalancer import Rebalancer
     from broker.cluster.ports import Alarm, Reporting
     from broker.cluster.strategy.directory import Directory
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from broker.core.message import Message
     from broker.core.session import Session
     from stp.tree import Tree
 
@@ -67,9 +66,6 @@ PER_CLIENT: Final = 10.0
 MOST_LIMITED: Final = 10_000
 """clients whose questions of the last seconds are counted; of more, the oldest are forgotten."""
 
-MOST_QUESTION: Final = 256 * 1024
-"""bytes of a question; a thousand filters of 250."""
-
 CLIENT_WORK: Final = 50
 """steps of work for each client that the root is told of."""
 
@@ -84,6 +80,7 @@ class PlacementService:
 
     __slots__ = (
         "_alarm",
+        "_decider",
         "_directory",
         "_entry",
         "_host",
@@ -93,8 +90,8 @@ class PlacementService:
         "_reached",
         "_rebalancer",
         "_report",
+        "_strategy",
         "_tree",
-        "decider",
         "redirector",
     )
 
@@ -114,19 +111,12 @@ class PlacementService:
         self._host = host
         self._tree = tree
         self._directory = directory
+        self._strategy = strategy
         self._report = report
         self._alarm = alarm
-        self.decider: Decider = Decider(
-            host, directory, TopicKnowledge(host, tree, directory, strategy)
-        )
+        self._decider: Decider | None = None  # nobody has asked here
         self.redirector: Redirector = Redirector(host, self._ask_about, report)
-        self._rebalancer = Rebalancer(
-            host,
-            decider=self.decider,
-            directory=directory,
-            redirector=self.redirector,
-            report=report,
-        )
+        self._rebalancer: Rebalancer | None = None  # no round was due here
         self._reached: set[bytes] = set()  # the other brokers
         self._entry = TrafficEntry(directory)
         self._number = 0
@@ -142,6 +132,34 @@ class PlacementService:
         if host.traffic is not None:
             host.traffic.on_read.append(self._read)
             self._entry.update(host.traffic.sums, tree.capability)
+
+    @property
+    def decider(self) -> Decider:
+        """Answers questions while this broker is the root."""
+        decider = self._decider
+        if decider is None:
+            from broker.cluster.placement.decider import Decider
+            from broker.cluster.placement.topic_knowledge import TopicKnowledge
+
+            knowledge = TopicKnowledge(self._host, self._tree, self._directory, self._strategy)
+            self._decider = decider = Decider(self._host, self._directory, knowledge)
+        return decider
+
+    @property
+    def rebalancer(self) -> Rebalancer:
+        """Moves clients while this broker is the root."""
+        rebalancer = self._rebalancer
+        if rebalancer is None:
+            from broker.cluster.placement.rebalancer import Rebalancer
+
+            self._rebalancer = rebalancer = Rebalancer(
+                self._host,
+                decider=self.decider,
+                directory=self._directory,
+                redirector=self.redirector,
+                report=self._report,
+            )
+        return rebalancer
 
     # ---------------------------------------------------------------- questions
 
@@ -166,12 +184,12 @@ class PlacementService:
         root = self._tree.root.id
         if root == self._host.config.id:
             # What is answered at once leaves nothing to be sent to other brokers.
-            at_once = operation == PLACE and self.decider.state is State.READY
+            at_once = operation == PLACE and self.decider.ready
             self.decider.ask(operation, body, then)
             if not at_once:
                 self._alarm.hurry(self._host.now)
             return
-        self.decider.deposed()
+        self._deposed()
         if len(self._open) >= MOST_OPEN:
             then(BUSY)
             return
@@ -206,51 +224,19 @@ class PlacementService:
         def then(answer: Answer) -> None:
             respond(response, *answer)
 
-        try:
-            body = self._read_request(session, message.payload)
-        except TooMuchError as error:
+        from broker.cluster.placement.client_question import read_client_question
+
+        found = read_client_question(session, message.payload, self._host.config.id)
+        if not isinstance(found, dict):
             self._report.count("placement_refused")
-            then((429, {"error": str(error)}))
-            return ReasonCode.QUOTA_EXCEEDED
-        except ValueError as error:
-            self._report.count("placement_refused")
-            then((400, {"error": str(error)}))
-            return ReasonCode.SUCCESS
-        except PermissionError as error:
-            self._report.count("placement_refused")
-            then((403, {"error": str(error)}))
-            return ReasonCode.NOT_AUTHORIZED
+            then(found.answer)
+            return found.code
         if not self._limits.take(session.client_id, self._host.now):
             self._report.count("placement_refused")
             then((429, {"error": f"more than {PER_CLIENT:g} questions a second"}))
             return ReasonCode.QUOTA_EXCEEDED
-        self.ask(PLACE, body, then)
+        self.ask(PLACE, found, then)
         return ReasonCode.SUCCESS
-
-    def _read_request(self, session: Session, payload: bytes) -> dict[str, Any]:
-        """Return the question of a client, with its identifier and the broker where it is.
-
-        Raises:
-            TooMuchError, ValueError: it is none, or beyond a limit.
-            PermissionError: it is about another client, or about what the client may not do.
-        """
-        if len(payload) > MOST_QUESTION:
-            raise TooMuchError(f"a question of more than {MOST_QUESTION} bytes")
-        try:
-            value = json.loads(payload)
-        except (ValueError, RecursionError):
-            raise ValueError("a question is a JSON object") from None
-        question = questions.read_question(value, session.client_id, self._host.config.id.hex())
-        check_names(question)
-        if question.client != session.client_id:
-            raise PermissionError("a client may ask about itself only")
-        for name in question.subscribe:
-            if not session.may_subscribe(split_shared(name)[1]):
-                raise PermissionError(f"subscribe: {name[:64]!r} is not allowed")
-        for name in question.publish:
-            if not session.may_publish(name):
-                raise PermissionError(f"publish: {name[:64]!r} is not allowed")
-        return {**value, "client": question.client, "at": question.at}
 
     # ---------------------------------------------------------------- other brokers
 
@@ -264,7 +250,7 @@ class PlacementService:
             self.decider.ask(operation, body, then)
         else:
             # It is asked again when the tree has settled.
-            self.decider.deposed()
+            self._deposed()
             then((503, {"error": "this broker is not the root; ask again"}))
 
     def _answer_received(self, sender: bytes, data: bytes, now: float) -> None:
@@ -284,7 +270,8 @@ class PlacementService:
 
     def _rates_received(self, sender: bytes, data: bytes, now: float) -> None:
         rates, rest, topics = read_rates(data)
-        self.decider.rates_came(sender, rates, rest, topics)
+        if self._decider is not None:
+            self._decider.rates_came(sender, rates, rest, topics)
 
     def _clients_asked(self, sender: bytes, data: bytes, now: float) -> None:
         clients = self.redirector.candidates()
@@ -293,7 +280,8 @@ class PlacementService:
 
     def _clients_received(self, sender: bytes, data: bytes, now: float) -> None:
         connected, clients = read_clients(data)
-        self._rebalancer.clients_came(sender, connected, clients)
+        if self._rebalancer is not None:
+            self._rebalancer.clients_came(sender, connected, clients)
 
     def _redirect_received(self, sender: bytes, data: bytes, now: float) -> None:
         client, address = read_redirect(data)
@@ -303,7 +291,7 @@ class PlacementService:
     def topology_changed(self, event: TopologyChanged) -> None:
         """Note that the tree has changed."""
         self.redirector.unsettled()
-        self._rebalancer.stop()
+        self._stop_moves()
 
     def route_changed(self, event: RouteChanged) -> None:
         """Note that the path to a broker has changed, or that there is none."""
@@ -314,12 +302,22 @@ class PlacementService:
             return
         self._reached.discard(event.broker_id)
         self.redirector.unsettled()
-        self._rebalancer.stop()
-        self.decider.broker_gone(event.broker_id)
+        self._stop_moves()
+        if self._decider is not None:
+            self._decider.broker_gone(event.broker_id)
         waiting = [number for number, (asked, _, _) in self._open.items()]
         for number in waiting:
             if number in self._open and self._open[number][0] == event.broker_id:
                 self._close(number, SILENT)
+
+    def _deposed(self) -> None:
+        """Note that another broker decides."""
+        if self._decider is not None:
+            self._decider.deposed()
+
+    def _stop_moves(self) -> None:
+        if self._rebalancer is not None:
+            self._rebalancer.stop()
 
     def _read(self, now: float) -> None:
         """Post the traffic of this broker; see whether it still decides."""
@@ -328,7 +326,7 @@ class PlacementService:
             self._entry.update(traffic.sums, self._tree.capability)
             self._entry.count(Counts(self._host.connected, len(self._host.sessions)))
         if self._tree.root.id != self._host.config.id:
-            self.decider.deposed()
-            self._rebalancer.stop()
-        else:
-            self._rebalancer.look(now)
+            self._deposed()
+            self._stop_moves()
+        elif self.redirector.enabled and self._reached:
+            self.rebalancer.look(now)

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.cluster.placement.decider import PLAN_WORK, Answer, Decider
+from broker.cluster.placement.decider import PLAN_WORK, Decider
 from broker.cluster.placement.placement_messages import (
     ASK_CLIENTS,
     REDIRECT,
     STATUS,
+    Answer,
     encode_redirect,
 )
 from placement.clients import GAMMA

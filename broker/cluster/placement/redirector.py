@@ -21,7 +21,7 @@ from broker.cluster.placement.client_interest import (
     said_interest,
     session_interest,
 )
-from broker.cluster.placement.placement_messages import ADVISE, MOST_CLIENTS
+from broker.cluster.placement.placement_messages import ADVISE, MOST_CLIENTS, Answer
 from broker.cluster.placement.redirect_states import Action, Input, State
 from broker.cluster.placement.redirect_table import LASTING, Interest, RedirectTable
 from broker.core.client import Client
@@ -31,7 +31,6 @@ from broker.wire.strings import shorten
 
 if TYPE_CHECKING:
     from broker.base.timers import Timer
-    from broker.cluster.placement.decider import Answer
     from broker.cluster.placement.ports import PlacingBroker
     from broker.cluster.ports import Reporting
     from broker.core.ports import Newcomer
@@ -58,7 +57,7 @@ sent away, whatever its identifier: some make up a new one each time."""
 SCANNED: Final = 1000
 """sessions that are looked at for clients that the root may move."""
 
-Ask = Callable[[int, Any, "Callable[[Answer], None]"], None]
+Ask = Callable[[int, Any, Callable[[Answer], None]], None]
 """Has the root answer a question."""
 
 
