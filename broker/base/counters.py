@@ -6,12 +6,15 @@ from typing import Final
 
 
 class Traffic:
-    """Bytes sent by connections of one kind: clients, or links. Each connection holds the one in
-    which its bytes are counted."""
+    """What was sent by all clients, or over one link. Each connection holds the one in which its
+    bytes are counted."""
 
-    __slots__ = ("other", "sent")
+    __slots__ = ("forwarded", "other", "received", "sent")
 
     def __init__(self) -> None:
+        # Of links: PUBLISH packets sent, and those accepted.
+        self.forwarded = 0
+        self.received = 0
         # Bytes handed to the transport.
         self.sent = 0
         # Bytes of packets other than PUBLISH, counted when they are queued.
@@ -138,8 +141,6 @@ class Counted:
     topology_changes: int = 0
 
     # Messages between brokers
-    forwarded: int = 0
-    received_link: int = 0
     duplicates: int = 0
     replayed: int = 0
     replay_log_trimmed: int = 0
@@ -201,7 +202,42 @@ class Counters(Counted):
 
     def __init__(self) -> None:
         self.to_clients = Traffic()
-        self.to_links = Traffic()
+        # Of links that are over, and of each that is not.
+        self.over_links = Traffic()
+        self._links: dict[Traffic, None] = {}
+
+    def begin_link(self) -> Traffic:
+        """Return what counts the traffic of a new link."""
+        traffic = Traffic()
+        self._links[traffic] = None
+        return traffic
+
+    def end_connection(self, traffic: Traffic) -> Traffic:
+        """Return where a connection counts from now on that is over; `traffic`: where it did."""
+        if traffic not in self._links:
+            return traffic
+        del self._links[traffic]
+        over = self.over_links
+        over.sent += traffic.sent
+        over.other += traffic.other
+        over.forwarded += traffic.forwarded
+        over.received += traffic.received
+        return over
+
+    @property
+    def forwarded(self) -> int:
+        """PUBLISH packets that were sent on links."""
+        return self.over_links.forwarded + sum([each.forwarded for each in self._links])
+
+    @property
+    def received_link(self) -> int:
+        """PUBLISH packets of links that were accepted."""
+        return self.over_links.received + sum([each.received for each in self._links])
+
+    @property
+    def link_bytes_sent(self) -> int:
+        """Bytes that went to links."""
+        return self.over_links.sent + sum([each.sent for each in self._links])
 
     @property
     def published(self) -> int:
@@ -260,7 +296,9 @@ class Counters(Counted):
             "packets_received": self.packets_received,
             "packets_sent": self.packets_sent,
             "bytes_sent": self.to_clients.sent,
-            "link_bytes_sent": self.to_links.sent,
+            "link_bytes_sent": self.link_bytes_sent,
+            "forwarded": self.forwarded,
+            "received_link": self.received_link,
             "publish_bytes_received": self.publish_bytes_received,
             "publish_bytes_sent": self.publish_bytes_sent,
         }

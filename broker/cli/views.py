@@ -86,8 +86,23 @@ def links(arguments: argparse.Namespace) -> int:
     found = port.get("/topology")
     names = {broker["id"]: str(broker["name"] or broker["id"]) for broker in found["brokers"]}
     rows = [_link(row, names) for row in found["links"]]
-    head = ("BROKER", "BROKER", "STATE", "TREE", "COST IN MS", "RTT IN MS", "ROLE", "CARRIES")
+    head = (
+        "BROKER",
+        "BROKER",
+        "STATE",
+        "TREE",
+        "COST IN MS",
+        "RTT IN MS",
+        "ROLE",
+        "CARRIES",
+        *RATE_HEAD,
+    )
     return _print_table(head, rows, 0)
+
+
+RATES = ("out_per_s", "in_per_s", "out_bytes_per_s", "in_bytes_per_s")
+RATE_HEAD = ("OUT/S", "IN/S", "BYTES OUT/S", "BYTES IN/S")
+"""Of links of the broker that was asked; an older one does not have them."""
 
 
 def _tree(port: AdminPort, arguments: argparse.Namespace) -> int:
@@ -115,6 +130,7 @@ def _link(row: Answer, names: Mapping[str, str]) -> list[object]:
         state,
         row["tree"],
         *[row[key] for key in ("cost_ms", "rtt_ms", "role", "carries")],
+        *[row.get(key) for key in RATES],
     ]
 
 

@@ -347,6 +347,7 @@ class Connection:
     def gone(self) -> None:
         """Note that it is closed; what is kept is dropped. Harmless when repeated."""
         if self._on(Input.GONE) is Action.LET_GO:
+            self.traffic = self.counters.end_connection(self.traffic)
             if self.paused:
                 self.paused = False
                 self.node.paused -= 1

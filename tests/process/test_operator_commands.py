@@ -128,6 +128,27 @@ def test_links_are_shown_with_the_names_of_their_ends(three: list[Broker]) -> No
     assert len(as_json(three[0], "links")["links"]) == 3
 
 
+def test_links_are_shown_with_what_crosses_them(three: list[Broker]) -> None:
+    publisher = Client(three[1].port, client_id="rates")
+
+    def crossing() -> dict[str, Any] | None:
+        for _ in range(20):
+            publisher.publish("a/x/y", bytes(1000), 1)
+        rows = as_json(three[0], "links")["links"]
+        return next((row for row in rows if row["in_per_s"]), None)
+
+    row = until(crossing, "messages over a link")
+    assert row["in_bytes_per_s"] > 1000 * row["in_per_s"]
+    # Acknowledgements, at least.
+    assert row["out_bytes_per_s"] > 0
+    head = shown(three[0], "links")[0]
+    assert head.endswith("CARRIES  OUT/S  IN/S  BYTES OUT/S  BYTES IN/S")
+    # Of the link between the two others, this broker knows only that it is there.
+    other = next(row for row in as_json(three[0], "links")["links"] if not row["here"])
+    assert (other["in_per_s"], other["out_bytes_per_s"]) == (None, None)
+    publisher.close()
+
+
 def test_links_of_one_origin_and_topic_are_shown(three: list[Broker]) -> None:
     lines = shown(three[2], "links", "--origin", "b0")
     assert lines[0].split() == ["FROM", "TO", "WANTS", "THEM"]

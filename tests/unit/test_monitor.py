@@ -88,7 +88,7 @@ def test_a_leg_that_is_down_is_an_error_ahead_of_warnings() -> None:
 
 def test_rates_are_those_of_the_last_second() -> None:
     watch = Watch()
-    watch.node.counters.received_link += 500
+    watch.node.counters.over_links.received += 500
     watch.clock.look()
     assert watch.monitor.summary()["link_in_per_s"] == 500
     assert watch.monitor.summary()["uptime_s"] == 11
@@ -98,7 +98,7 @@ def test_rates_are_those_of_the_last_second() -> None:
 
 def test_the_history_has_an_hour_and_no_more() -> None:
     watch = Watch()
-    watch.node.counters.received_link += 100
+    watch.node.counters.over_links.received += 100
     watch.clock.look(HISTORY)
     found = watch.monitor.history()
     assert found["interval_s"] == 10

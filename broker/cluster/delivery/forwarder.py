@@ -247,9 +247,8 @@ class Forwarder(Sender):
                 if not outbox:
                     self._dirty.append(conn)
                 outbox.append(data)
-                counters = self._counters
-                counters.forwarded += count
-                counters.link_bytes_data += len(data)
+                conn.traffic.forwarded += count
+                self._counters.link_bytes_data += len(data)
 
     # ---------------------------------------------------------------- received
 
@@ -405,7 +404,7 @@ class Forwarder(Sender):
         """Deliver a `message` that came over `link` to local subscribers, and pass it on byte for
         byte (`data`). `key` and `sequence`: its origin and number; `choice`: which members of
         shared subscriptions get it, if it has been chosen; `now`: s."""
-        self.node.counters.received_link += 1
+        link.conn.traffic.received += 1
         here = True
         # Held back from local subscribers for now; they have had it from an answer.
         held = had = False
@@ -478,7 +477,7 @@ class Forwarder(Sender):
                 else:
                     self.node.counters.duplicates += 1
         else:
-            self.node.counters.received_link += count
+            link.conn.traffic.received += count
             link.arrival = (key, batch.topic, now)
             if not data:
                 data = encode_run_for_links(batch, key, sequence)

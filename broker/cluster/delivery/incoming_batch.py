@@ -252,7 +252,7 @@ class IncomingBatches:
         if not self._forwarder.accept_unlogged(key, sequence, 1):
             counters.duplicates += 1
             return True
-        counters.received_link += 1
+        link.conn.traffic.received += 1
         if self._passes_on(key, link):
             self._forwarder.send(data, 1, self._onward(route, key, link), link)
         counters.delivered += deliver_run(self._dirty, targets, data[begin:], 1)
@@ -271,7 +271,7 @@ class IncomingBatches:
         if not forwarder.accept(batch.key, batch.sequence, batch.count, now, False):
             counters.duplicates += batch.count
             return
-        counters.received_link += batch.count
+        link.conn.traffic.received += batch.count
         self._pass_on(link, batch, data, pieces)
         self._deliver_unlogged(link, batch, pieces, now)
 
@@ -342,7 +342,7 @@ class IncomingBatches:
                 else:
                     counters.duplicates += 1
             return
-        counters.received_link += count
+        link.conn.traffic.received += count
         link.arrival = (key, topic_of(batch.packets), now)
         entry = LogEntry.batch(key, sequence, count, data, now)
         forwarder.log.append(entry, link.conn)

@@ -272,7 +272,7 @@ class Link(Owner):
         self.conn = conn
         self.arrival: Arrival | None = None
         node = cluster.node
-        conn.traffic = node.counters.to_links
+        conn.traffic = node.counters.begin_link()
         self.dialled = dialled
         self.address = address
         self.peer: Peer | None = None

@@ -3,8 +3,8 @@ the tree, discovery and its own links. It asks no other broker: one that hangs d
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.cluster.placement.traffic_entry import COUNTS, TRAFFIC, read_counts, read_traffic
 from broker.cluster.strategy.directory import CLIENTS_AT, DRAINING, LINK, ROUTING, STATE
@@ -16,11 +16,21 @@ if TYPE_CHECKING:
 NAME = STATE + b"name"
 """Key of the entry with a broker's name."""
 
+TRAFFIC_OF_LINK = ("out_per_s", "in_per_s", "out_bytes_per_s", "in_bytes_per_s")
+"""Keys of a link that only its ends know."""
+
 RATES = ("published_per_s", "delivered_per_s", "link_in_per_s", "link_out_per_s")
 
 
-def topology(parts: Parts, now: float) -> dict[str, Any]:
-    """Return all brokers and links; `now`: s."""
+class LinkRates(Protocol):
+    """The traffic of the links here."""
+
+    def of(self, peer: bytes) -> Mapping[str, float | None]:
+        """Return the rates of the link to a neighbour, by key; none if it is too new."""
+
+
+def topology(parts: Parts, now: float, rates: LinkRates) -> dict[str, Any]:
+    """Return all brokers and links. `parts`: of this broker; `now`: s; `rates`: of its links."""
     tree, config = parts.tree, parts.node.config
     return {
         "cluster": config.cluster,
@@ -28,7 +38,7 @@ def topology(parts: Parts, now: float) -> dict[str, Any]:
         "root": tree.root.id.hex(),
         "epoch": tree.epoch,
         "brokers": brokers(parts, now),
-        "links": links(parts),
+        "links": links(parts, rates),
     }
 
 
@@ -108,8 +118,8 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-def links(parts: Parts) -> list[dict[str, Any]]:
-    """Return all links that are known, each once, by their ends."""
+def links(parts: Parts, rates: LinkRates) -> list[dict[str, Any]]:
+    """Return all links that are known, each once, by their ends; `rates`: of those here."""
     own, strategy = parts.node.config.id, parts.strategy
     found: dict[tuple[bytes, bytes], dict[str, Any]] = {}
     listings = (parts.database.own, *parts.directory.reachable())
@@ -137,6 +147,7 @@ def links(parts: Parts) -> list[dict[str, Any]]:
             rtt_ms=_rounded(each.rtt_ms),
             role=port.role.name.lower() if port is not None else "blocked",
             carries=each.live or strategy.uses(each),
+            **rates.of(peer_id),
         )
     return [found[ends] for ends in sorted(found)]
 
@@ -159,6 +170,7 @@ def _link(
             "rtt_ms": None,
             "role": None,
             "carries": None,
+            **dict.fromkeys(TRAFFIC_OF_LINK),
         },
     )
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.io.api import federation
+from broker.io.api.link_rates import LinkRates
 
 if TYPE_CHECKING:
     import asyncio
@@ -83,6 +84,9 @@ class Monitor:
         self._row_at = self._at
         self._row_counts: Mapping[str, int] = self._counts
         self._cpu = self._row_cpu = time.process_time()
+        self.link_rates: LinkRates = LinkRates(self._at)
+        """Of the links of this broker."""
+        self.link_rates.look(parts.cluster.links, self._at)
         self._looks = 0
         self.rows: deque[list[float]] = deque(maxlen=ROWS)
         self.changes: deque[dict[str, Any]] = deque(maxlen=MOST_CHANGES)
@@ -112,6 +116,7 @@ class Monitor:
         self._rates = {name: (counts[name] - self._counts[name]) / seconds for name in RATES}
         self._share = (cpu - self._cpu) / seconds
         self._at, self._counts, self._cpu = now, counts, cpu
+        self.link_rates.look(self._parts.cluster.links, now)
         self._look_for_faults(now)
         self._looks += 1
         if self._looks % HISTORY == 0:
@@ -120,7 +125,7 @@ class Monitor:
         if self.watched():
             self._tell("summary", self.summary())
             if changed or self._looks % 5 == 0:
-                self._tell("topology", federation.topology(self._parts, now))
+                self._tell("topology", federation.topology(self._parts, now, self.link_rates))
 
     def _look_for_faults(self, now: float) -> None:
         faults = _faults(self._node)

@@ -84,6 +84,10 @@ cost_ms number?: what a path over it costs, as its ends have posted
 rtt_ms number?: the round-trip time, of links here
 role string?: root, designated or blocked, of links here
 carries boolean?: whether messages take it, of links here
+out_per_s number?: messages that this broker sends over it, of links here
+in_per_s number?: messages that come over it, of links here
+out_bytes_per_s number?: bytes sent, of all packets, as the system counts them, of links here
+in_bytes_per_s number?: bytes received, likewise
 """,
     "Links": """
 links [Link]: by their ends

@@ -89,7 +89,7 @@ class Api:
             raise RequestError(503, f"{len(self.stream.readers)} readers are connected already")
         now = self._loop.time()
         return encode("summary", self.monitor.summary()) + encode(
-            "topology", federation.topology(self._parts, now)
+            "topology", federation.topology(self._parts, now, self.monitor.link_rates)
         )
 
     # ---------------------------------------------------------------- answered at once
@@ -108,7 +108,8 @@ class Api:
 
     def topology(self, values: Values, asker: Asker) -> None:
         """Answer with all brokers and links."""
-        asker.then(200, federation.topology(self._parts, self._loop.time()))
+        now = self._loop.time()
+        asker.then(200, federation.topology(self._parts, now, self.monitor.link_rates))
 
     def brokers(self, values: Values, asker: Asker) -> None:
         """Answer with all brokers."""
@@ -116,7 +117,7 @@ class Api:
 
     def links(self, values: Values, asker: Asker) -> None:
         """Answer with all links."""
-        asker.then(200, {"links": federation.links(self._parts)})
+        asker.then(200, {"links": federation.links(self._parts, self.monitor.link_rates)})
 
     def tree(self, values: Values, asker: Asker) -> None:
         """Answer with the links that messages of one broker take."""

@@ -263,11 +263,13 @@ const overview = {
       const other = link.a === broker.id ? link.b : link.a;
       const cost = link.rtt_ms ?? link.cost_ms;
       return element("tr", {}, element("td", {}, names.get(other) || other), element("td", {}, link.role ?? (link.tree ? "tree" : "alternate")),
-        element("td", { class: "number" }, cost === null ? "" : `${cost.toFixed(2)} ms`), element("td", { class: link.up ? "good" : "error" }, link.up ? "up" : "down"));
+        element("td", { class: "number" }, cost === null ? "" : `${cost.toFixed(2)} ms`), element("td", { class: link.up ? "good" : "error" }, link.up ? "up" : "down"),
+        ...["out_per_s", "in_per_s"].map((key) => element("td", { class: "number" }, count(link[key]))),
+        ...["out_bytes_per_s", "in_bytes_per_s"].map((key) => element("td", { class: "number" }, bytes(link[key]))));
     });
     this.details.replaceChildren(element("h2", {}, broker.name || broker.id), all,
       table(["", ""], facts.map(([name, value]) => element("tr", {}, element("th", {}, name), element("td", {}, value ?? "not known")))),
-      element("h2", {}, "Links"), table(["to", "role", "#RTT or cost", "state"], links));
+      element("h2", {}, "Links"), table(["to", "role", "#RTT or cost", "state", "#out /s", "#in /s", "#out B/s", "#in B/s"], links));
   },
 };
 

@@ -1,5 +1,5 @@
 // The federation as a picture: brokers repel each other, links pull. It is laid out again when brokers or links change.
-import { drawn, visible } from "/dashboard/parts.js";
+import { count, drawn, visible } from "/dashboard/parts.js";
 
 const WIDTH = 1000, HEIGHT = 560;
 
@@ -32,7 +32,15 @@ function lines(places, topology, taken) {
     const line = drawn("line", { class: kind, x1: one.x, y1: one.y, x2: other.x, y2: other.y });
     const cost = link.rtt_ms ?? link.cost_ms ?? null;
     if (cost === null || topology.links.length > (link.tree ? 40 : 6)) return [line];
-    return [line, drawn("text", { class: "cost", x: (one.x + other.x) / 2, y: (one.y + other.y) / 2 - 5 }, `${cost.toFixed(1)} ms`)];
+    const middle = { class: "cost", x: (one.x + other.x) / 2 };
+    const said = [line, drawn("text", { ...middle, y: (one.y + other.y) / 2 - 5 }, `${cost.toFixed(1)} ms`)];
+    const here = topology.brokers.find((broker) => broker.here)?.id;
+    // Each direction is drawn nearer to the broker that sends.
+    if (typeof link.out_per_s === "number") {
+      const rates = link.a === here ? [[one, other, link.out_per_s], [other, one, link.in_per_s]] : [[other, one, link.out_per_s], [one, other, link.in_per_s]];
+      for (const [from, to, rate] of rates) if (rate >= 0.05) said.push(drawn("text", { class: "cost", x: from.x * 0.7 + to.x * 0.3, y: from.y * 0.7 + to.y * 0.3 + 12 }, `${count(rate)}/s`));
+    }
+    return said;
   });
 }
 

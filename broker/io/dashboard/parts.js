@@ -34,10 +34,11 @@ export function count(value) {
 }
 
 export function bytes(value) {
+  if (value === null || value === undefined) return "";
   const units = ["B", "KiB", "MiB", "GiB"];
   let at = 0;
   while (value >= 1024 && at < 3) { value /= 1024; at += 1; }
-  return `${at ? value.toFixed(1) : value} ${units[at]}`;
+  return `${at ? value.toFixed(1) : Math.round(value)} ${units[at]}`;
 }
 
 export function time(seconds) {
