@@ -48,7 +48,7 @@ run:
 	@exec $(PYTHON) -m broker.cli.live --brokers $(BROKERS) $(ARGS)
 
 test:
-	@scripts/setup venv brokers mqttjs foreign chromium java
+	@scripts/setup venv brokers mqttjs foreign chromium shells java
 	@scripts/test $(ARGS)
 
 compiled:

@@ -1,4 +1,4 @@
-"""`mqttree completion`: a script has what the parsers have, and a real bash completes by it."""
+"""`mqttree completion`: a script has what the parsers have, and real shells complete by it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import os
 import pty
 import select
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,11 @@ from tests.kit.waiting import PATIENCE, until
 
 CLI = [sys.executable, "-m", "broker.cli"]
 BASH = ["bash", "--norc", "--noprofile"]
+ZSH = ["zsh", "-f"]
+FISH = ["fish", "--no-config"]
+
+needs_zsh = pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+needs_fish = pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
 
 
 def script(shell: str) -> str:
@@ -29,9 +35,10 @@ def script(shell: str) -> str:
 
 @pytest.fixture(scope="module")
 def bash(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The script for bash, in a folder with some files."""
+    """The script for bash, in a folder with those for the others and some files."""
     folder = tmp_path_factory.mktemp("completion")
-    (folder / "completion.bash").write_text(script("bash"))
+    for shell in ("bash", "zsh", "fish"):
+        (folder / f"completion.{shell}").write_text(script(shell))
     (folder / "a file.yaml").touch()
     (folder / "folder").mkdir()
     return folder / "completion.bash"
@@ -90,16 +97,22 @@ def test_bash_offers_commands_flags_values_and_files(
 
 
 @contextlib.contextmanager
-def typing(folder: Path) -> Iterator[int]:
-    """A bash on a terminal; the other end of that."""
+def typing(folder: Path, shell: list[str]) -> Iterator[int]:
+    """A `shell` on a terminal; the other end of that."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*BASH, "-i"],
+        [*shell, "-i"],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
         cwd=folder,
-        env={"PATH": os.environ["PATH"], "TERM": "dumb", "PS1": "ready> "},
+        env={
+            "PATH": os.environ["PATH"],
+            "TERM": "dumb",
+            "PS1": "ready> ",
+            "HOME": str(folder),
+            "COLUMNS": "200",
+        },
         start_new_session=True,
     )
     os.close(theirs)
@@ -111,21 +124,88 @@ def typing(folder: Path) -> Iterator[int]:
         os.close(ours)
 
 
+class Terminal:
+    """What a shell on a terminal has written."""
+
+    def __init__(self, ours: int) -> None:
+        self._ours = ours
+        self._seen = b""
+
+    def came(self, wanted: bytes) -> bool:
+        if select.select([self._ours], [], [], 0.1)[0]:
+            self._seen += os.read(self._ours, 65536)
+        return wanted in self._seen
+
+    def says(self, keys: bytes, wanted: bytes) -> None:
+        """Type `keys`, and wait for `wanted`."""
+        self._seen = b""
+        os.write(self._ours, keys)
+        until(lambda: self.came(wanted), f"{wanted!r} behind {keys!r}")
+
+
 def test_an_interactive_bash_completes_by_the_tabulator(bash: Path) -> None:
-    seen = b""
+    with typing(bash.parent, BASH) as ours:
+        terminal = Terminal(ours)
+        until(lambda: terminal.came(b"ready> "), "a prompt")
+        listed = b"complete -F _mqttree mqttree\r\n"
+        terminal.says(b"source completion.bash; complete -p mqttree\n", listed)
+        terminal.says(b"mqttree stat\t --js\t\x01echo \n", b"\nmqttree status --json")
 
-    def came(wanted: bytes) -> bool:
-        nonlocal seen
-        if select.select([ours], [], [], 0.1)[0]:
-            seen += os.read(ours, 65536)
-        return wanted in seen
 
-    with typing(bash.parent) as ours:
-        until(lambda: came(b"ready> "), "a prompt")
-        os.write(ours, b"source completion.bash; complete -p mqttree\n")
-        until(lambda: came(b"complete -F _mqttree mqttree\r\n"), "the completion of mqttree")
-        os.write(ours, b"mqttree stat\t --js\t\x01echo \n")
-        until(lambda: came(b"\nmqttree status --json"), "the whole line")
+@needs_zsh
+def test_an_interactive_zsh_completes_by_the_tabulator(bash: Path) -> None:
+    with typing(bash.parent, ZSH) as ours:
+        terminal = Terminal(ours)
+        until(lambda: terminal.came(b"ready> "), "a prompt")
+        terminal.says(b"autoload -Uz compinit; compinit -u -D; echo be''gun\n", b"begun")
+        terminal.says(b"source completion.zsh; echo $? sour''ced\n", b"0 sourced")
+        # A word after the other: what is typed while zsh completes is not waited for.
+        terminal.says(b"mqttree stat\t", b"status ")
+        terminal.says(b"--js\t", b"--json ")
+        terminal.says(b"\x01echo \n", b"\nmqttree status --json")
+        terminal.says(b"mqttree run --routing sr\t", b"srt ")
+        terminal.says(b"--data-dir f\t", b"folder/")
+        terminal.says(b"\x15mqttree to\t\t", b"topics  -- ")
+        terminal.says(b"\x15mqttree bench lo\t", b"load ")
+
+
+@needs_fish
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("st", {"status"}),
+        ("to", {"top", "topics"}),
+        ("run --adm", {"--admin", "--admin-token-file"}),
+        ("run --routing sr", {"srt"}),
+        ("run --discovery ", {"multicast", "static", "dns", "off"}),
+        ("run --discovery=st", {"--discovery=static"}),
+        ("run --name ", set()),
+        ("run -c a", {"a file.yaml"}),
+        ("run --data-dir f", {"folder/"}),
+        ("clients --state c", {"connected"}),
+        ("--json clients --lim", {"--limit"}),
+        ("completion ", {"bash", "zsh", "fish"}),
+        ("passwd a", {"a file.yaml"}),
+        ("bench lo", {"load"}),
+        ("bench load --mode lat", {"latency"}),
+    ],
+)
+def test_fish_offers_commands_flags_values_and_files(
+    bash: Path, line: str, offered: set[str]
+) -> None:
+    ask = 'source completion.fish; complete -C "mqttree $LINE"'
+    found = subprocess.run(
+        [*FISH, "-c", ask],
+        cwd=bash.parent,
+        env={"PATH": os.environ["PATH"], "HOME": str(bash.parent), "LINE": line},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert found.stderr == ""
+    words = {each.split("\t")[0].replace("\\ ", " ") for each in found.stdout.splitlines()}
+    assert words == offered
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
