@@ -33,7 +33,17 @@ class BrokerLoad(NamedTuple):
 class KnownTopic:
     """What is known of one topic that a question names, and of what it follows."""
 
-    __slots__ = ("active", "costs", "published", "rare", "rates", "waiting", "wanted", "weight")
+    __slots__ = (
+        "active",
+        "costs",
+        "published",
+        "rare",
+        "rates",
+        "waiting",
+        "wanted",
+        "weight",
+        "weights",
+    )
 
     def __init__(
         self,
@@ -57,6 +67,8 @@ class KnownTopic:
         """Whether it is published anywhere."""
         self.weight = 0.0
         """Messages/s that a subscriber gets."""
+        self.weights: list[float] = []
+        """The same, as the weights of an item of one topic; shared."""
 
 
 class BrokerTable:
@@ -130,6 +142,7 @@ class BrokerTable:
             return found
         found = KnownTopic(rates, wanted, waiting, rare)
         self._describe(found)
+        found.weights = [found.weight]
         if len(name) <= LONGEST_KNOWN:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()

@@ -81,7 +81,6 @@ class Case:
 
     __slots__ = (
         "_costs",
-        "_free",
         "_gamma",
         "_topics",
         "_unit_of",
@@ -118,39 +117,40 @@ class Case:
         """Messages/s from publishers, by slot."""
         self.aeo = brokers.aeo(pending.aeo)
         """Messages/s to subscribers, by slot."""
-        self._free = [0.0] * len(brokers.names)
-        self._topics: dict[str, KnownTopic] = {}
         rare = view.rare()
+        self._topics: dict[str, KnownTopic] = {}
+        self._weights: list[list[float]] = []
+        self._costs: dict[Unit, list[float]] = {}
         for unit in units:
-            for name in unit.topics:
-                if name not in self._topics:
-                    self._topics[name] = self._topic(name, view, pending, rare)
+            found = [self._topic(name, view, pending, rare) for name in unit.topics]
+            if len(found) == 1:
+                self._weights.append(found[0].weights)
+                self._costs[unit] = found[0].costs
+            else:
+                self._add_unit(unit, found)
         self._unit_of: dict[str, Unit] = {}
         if question.publish:
             self._unit_of = {name: unit for unit in units for name in unit.topics}
             for name in question.publish:
-                if name not in self._topics:
-                    self._topics[name] = self._topic(name, view, pending, rare)
-        self._weights: list[list[float]] = []
-        self._costs: dict[Unit, list[float]] = {}
-        for unit in units:
-            self._add_unit(unit)
+                self._topic(name, view, pending, rare)
 
     def _topic(self, name: str, view: View, pending: PendingLoad, rare: float) -> KnownTopic:
-        waiting = pending.brokers(name)
-        return self.brokers.topic(name, view.rates(name), view.wanted(name), waiting, rare)
+        """Return what is known of a topic, and note it."""
+        found = self._topics.get(name)
+        if found is None:
+            waiting = pending.brokers(name)
+            found = self.brokers.topic(name, view.rates(name), view.wanted(name), waiting, rare)
+            self._topics[name] = found
+        return found
 
-    def _add_unit(self, unit: Unit) -> None:
-        topics = [self._topics[name] for name in unit.topics]
+    def _add_unit(self, unit: Unit, topics: Sequence[KnownTopic]) -> None:
+        """Note what a unit costs that has not exactly one topic."""
         self._weights.append([topic.weight for topic in topics])
-        if len(topics) == 1:
-            self._costs[unit] = topics[0].costs
-        elif topics:
+        # Without known topics it carries nothing.
+        self._costs[unit] = [0.0] * len(self.brokers.names)
+        if topics:
             columns = zip(*[topic.costs for topic in topics], strict=True)
             self._costs[unit] = list(map(sum, columns))
-        else:
-            # Without known topics it carries nothing.
-            self._costs[unit] = self._free
 
     # ---------------------------------------------------------------- plans
 
@@ -175,7 +175,8 @@ class Case:
             units = self._units
             where = {index: slot for slot, indices in found.items() for index in indices}
             plan.units = {unit: where[index] for index, unit in enumerate(units)}
-        plan = self.complete(plan)
+        if self.question.publish:
+            plan = self.complete(plan)
         cost = self.cost(plan)
         # Further connections have to save something.
         return (plan, cost, single) if cost < single else (one, single, single)
@@ -292,6 +293,9 @@ class Case:
         slots = plan.used()
         if not slots:  # it neither subscribes nor publishes
             slots = [self._cheapest((), [0.0] * len(brokers.names), self.aeo)]
+        if len(slots) == 1 and before is None:
+            filters = [name for unit in plan.units for name in unit.filters]
+            return (self._session(slots[0], client, filters, list(plan.topics)),)
         subscribe: dict[int, list[str]] = {slot: [] for slot in slots}
         publish: dict[int, list[str]] = {slot: [] for slot in slots}
         parts = dict.fromkeys(slots, 0)
@@ -316,16 +320,16 @@ class Case:
         names = (name for name in free if name not in known)
         return tuple(
             [
-                PlacedSession(
-                    brokers.names[slot],
-                    brokers.addresses[slot],
-                    taken[slot] or next(names),
-                    tuple(subscribe[slot]),
-                    tuple(publish[slot]),
-                )
+                self._session(slot, taken[slot] or next(names), subscribe[slot], publish[slot])
                 for slot in slots
             ]
         )
+
+    def _session(
+        self, slot: int, client: str, subscribe: list[str], publish: list[str]
+    ) -> PlacedSession:
+        name, address = self.brokers.names[slot], self.brokers.addresses[slot]
+        return PlacedSession(name, address, client, tuple(subscribe), tuple(publish))
 
     def moves(self, before: Answer, plan: Plan, saved: float) -> list[Move]:
         """Return what moves from an earlier answer (`before`) to a `plan`, which saves so many

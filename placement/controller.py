@@ -310,8 +310,10 @@ class Controller:
 
 def _memory(question: Question) -> int:
     """Return how many bytes a question and its answer take, about."""
-    names = (question.client, *question.subscribe, *question.publish)
-    return sum([NAME_MEMORY + len(name) for name in names])
+    subscribe, publish = question.subscribe, question.publish
+    names = 1 + len(subscribe) + len(publish)
+    letters = len(question.client) + sum(map(len, subscribe)) + sum(map(len, publish))
+    return NAME_MEMORY * names + letters
 
 
 def _moved(before: Iterable[PlacedSession], after: Iterable[PlacedSession]) -> int:

@@ -258,7 +258,10 @@ def _speed(arguments: argparse.Namespace) -> int:
         f"{found.clients:,} clients in {found.seconds:.2f} s of CPU time, "
         f"{found.seconds / found.clients * 1e6:.1f} us each, {found.memory / 1e6:,.0f} MB"
     )
-    print(f"one client: join p99 {found.join_p99:.1f} us, leave p99 {found.leave_p99:.1f} us")
+    print(
+        f"one client: join p99 {found.join_p99:.1f} us, leave p99 {found.leave_p99:.1f} us of CPU "
+        "time"
+    )
     print(
         f"between brokers {_short(found.internal)} messages/s, Jain {found.jain:.4f}, "
         f"{found.sessions / found.clients:.2f} connections a client"

@@ -153,14 +153,17 @@ class TopicKnowledge:
         has changed."""
         host = self._host
         drained = host.drain is not None
-        sums = (0.0, 0.0, 0.0, 0.0) if host.traffic is None else host.traffic.sums
+        traffic = host.traffic
         capability = self._tree.capability
         listings = self._reachable()
-        read_of: list[object] = [drained, sums, capability]
+        # Sums change when counters are read.
+        read_at = None if traffic is None else traffic.read
+        read_of: list[object] = [drained, read_at, capability]
         for listing in listings:
             read_of += (listing.id, listing.boot, listing.version)
         if read_of != self._loads_of:
             config = host.config
+            sums = (0.0, 0.0, 0.0, 0.0) if traffic is None else traffic.sums
             own = BrokerLoad(config.id.hex(), config.clients_at(), capability, drained, *sums)
             others = [self._load(listing.id, listing.entries) for listing in listings]
             self._loads, self._loads_of = (own, *others), read_of
