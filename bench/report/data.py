@@ -104,6 +104,8 @@ class Results:
     timeline: list[Row]
     about: list[Row]
     packets: list[Row] = field(default_factory=list)
+    delays: dict[tuple[str, str, str], list[tuple[int, float]]] = field(default_factory=dict)
+    """(scenario, run, flow) -> (deliveries, upper edge in ms) of each bucket of its delays."""
 
     def scenarios(self) -> list[str]:
         """Return the scenarios' names in the order of their runs."""
@@ -152,6 +154,7 @@ def read(folder: Path) -> Results:
         if not (isinstance(about, list) and all(isinstance(each, dict) for each in about)):
             raise ValueError("about.json is no list of runs")
         cases = _cases(tables["cases"], tables["runs"], about)
+        delays = _delays(place / "delays.parquet")
         packets = place / "packets.parquet"
         tables["packets"] = _rows(packets) if packets.exists() else []
         _pingreqs(cases, tables["packets"])
@@ -167,7 +170,13 @@ def read(folder: Path) -> Results:
             f"the tables in {place} are of another version (no {error}); --fresh makes them again"
         ) from error
     return Results(
-        tables["runs"], cases, tables["faults"], tables["timeline"], about, tables["packets"]
+        tables["runs"],
+        cases,
+        tables["faults"],
+        tables["timeline"],
+        about,
+        tables["packets"],
+        delays,
     )
 
 
@@ -260,7 +269,8 @@ def _limits(about: Row, flow: str) -> tuple[str, str]:
     flows = summary.get("flows") or {}
     late = ""
     for each in [flows[flow]] if flow in flows else flows.values():
-        late = late or limit_of_delay(each.get("lag_p99_ms"), each.get("delay_mean_ms"))
+        delay = each.get("delay_sent_mean_ms", each.get("delay_mean_ms"))
+        late = late or limit_of_delay(each.get("lag_p99_ms"), delay)
     return limit_of_capacity(summary.get("generator_cpu")), late
 
 
@@ -269,6 +279,19 @@ def _complete(rows: Iterable[Row], runs: Iterable[Row]) -> None:
     scenarios = {row["run"]: row["scenario"] for row in runs}
     for row in rows:
         row.setdefault("scenario", scenarios.get(row["run"], ""))
+
+
+def _delays(path: Path) -> dict[tuple[str, str, str], list[tuple[int, float]]]:
+    """Return the histograms of delays, which older tables have not, or without their scenario."""
+    if not path.exists():
+        return {}
+    columns = pq.read_table(path).to_pydict()
+    found: dict[tuple[str, str, str], list[tuple[int, float]]] = {}
+    if "scenario" in columns:
+        keys = zip(columns["scenario"], columns["run"], columns["flow"], strict=True)
+        for (scenario, run, flow), n, ms in zip(keys, columns["n"], columns["ms"], strict=True):
+            found.setdefault((scenario, run, flow or ""), []).append((n, ms))
+    return found
 
 
 def _rows(path: Path) -> list[Row]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bench.report.data import Case, Results, Row
@@ -23,6 +24,8 @@ NAMES = {
     "delay_p99_ms": "p99 delay, ms",
     "delay_p999_ms": "p99.9 delay, ms",
     "delay_max_ms": "longest delay, ms",
+    "delay_sent_mean_ms": "mean delay from the send, ms",
+    "delay_sent_p99_ms": "p99 delay from the send, ms",
     "accept_mean_ms": "mean time to acknowledgement, ms",
     "lost": "lost, deliveries",
     "lost_accepted": "lost though acknowledged, deliveries",
@@ -75,9 +78,21 @@ def order(values: Sequence[Any]) -> list[Any]:
     ]
 
 
-def plots(scenario: str, results: Results) -> list[str]:
-    """Return the diagrams of a scenario as HTML: one for each measure and panel, then their
-    legend."""
+@dataclass(frozen=True)
+class Layout:
+    """How a scenario's figure is laid out: what its cases are, by what its x axis and its diagrams
+    (`panel`) differ, the measures on its y axes, and the names of its series in the order of their
+    colours."""
+
+    cases: list[Case]
+    x: str
+    panel: str | None
+    measures: list[str]
+    names: list[str]
+
+
+def layout(scenario: str, results: Results) -> Layout:
+    """Return the layout of the figure of a `scenario`, of whose runs `results` are."""
     cases = [case for case in results.cases if case.scenario == scenario]
     figure: Row = next(
         (about["figure"] for about in results.of(scenario) if about.get("figure")), {}
@@ -97,7 +112,16 @@ def plots(scenario: str, results: Results) -> list[str]:
     )
     by_flow = any(case.flow for case in cases)
     cases = [case for case in cases if bool(case.flow) == by_flow or not _has_flows(case, cases)]
-    names = list(dict.fromkeys(_series(case, x, panel) for case in cases))
+    names = list(dict.fromkeys(series_name(case, x, panel) for case in cases))
+    return Layout(cases, x, panel, wanted, names)
+
+
+def plots(scenario: str, results: Results) -> list[str]:
+    """Return the diagrams of a scenario as HTML: one for each measure and panel, then their
+    legend."""
+    shape = layout(scenario, results)
+    cases, x, panel = shape.cases, shape.x, shape.panel
+    wanted, names = shape.measures, shape.names
     stacks = set(STACKED) <= set(wanted)
     found = []
     for measure in wanted:
@@ -224,7 +248,9 @@ def _has_flows(case: Case, cases: Sequence[Case]) -> bool:
     )
 
 
-def _series(case: Case, x: str, panel: str | None) -> str:
+def series_name(case: Case, x: str, panel: str | None) -> str:
+    """Return the name of the series that a `case` is in: by what it differs from others at its
+    place of the axis of `x` and in its diagram (`panel`)."""
     words = [case.broker] if case.broker and x != "broker" else []
     words += [
         f"{key} {value}"
@@ -252,7 +278,7 @@ def _plot(
     for number, name in enumerate(names):
         points = []
         for case in cases:
-            if case.mean(measure) is None or _series(case, x, panel) != name:
+            if case.mean(measure) is None or series_name(case, x, panel) != name:
                 continue
             points.append(_point(case, categories.index(case.cell.get(x)), measure))
         if points:
@@ -299,7 +325,7 @@ def _stacked(
     below, above = STACKED
     series = []
     for number, name in enumerate(names):
-        own = [case for case in cases if _series(case, x, panel) == name]
+        own = [case for case in cases if series_name(case, x, panel) == name]
         lower, upper = Series(name, number, slot=number), Series(name, number, slot=number)
         upper.name, upper.light = f"{name}, messages", True
         for case in own:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from bench.report import chapters, figures, papers
+from bench.report import chapters, distributions, figures, papers
 from bench.report import repeated as again
 from bench.report.data import Case, Results, Row
 from bench.report.derived import DERIVED
@@ -71,6 +71,8 @@ NUMBERS = (
     "delay_p90_ms",
     "delay_p99_ms",
     "delay_p999_ms",
+    "delay_sent_mean_ms",
+    "delay_sent_p99_ms",
     "lost",
     "lost_accepted",
     "unknown",
@@ -300,6 +302,7 @@ def _scenario(scenario: str, results: Results, judged: Sequence[Judgement]) -> l
     parts += figures.by_broker(scenario, results)
     parts += figures.ratios(scenario, results)
     parts += figures.plots(scenario, results)
+    parts += distributions.plots(scenario, results)
     parts += figures.traffic(scenario, results)
     parts.append(
         _table([case for case in results.cases if case.scenario == scenario], results.runs)

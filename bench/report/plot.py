@@ -74,7 +74,9 @@ class Mark:
 @dataclass
 class Plot:
     """One diagram. categories: what stands below the x axis; joined: lines between the points, else
-    bars. marks: what happened meanwhile."""
+    bars. marks: what happened meanwhile. dots: whether each point is shown beside the line through
+    it, and told to who points at it; a curve without them has no log axis, and is dashed where its
+    points are hollow."""
 
     title: str
     x_name: str
@@ -84,6 +86,7 @@ class Plot:
     references: Sequence[Reference] = ()
     joined: bool = True
     marks: Sequence[Mark] = ()
+    dots: bool = True
 
     def svg(self) -> str:
         """Return the diagram; a note in place of it when there is nothing to show."""
@@ -98,7 +101,8 @@ class Plot:
         if self.marks:
             # Room for their names, above all lines.
             tops.append(max(tops) * 1.25)
-        scale = Scale.fitting(values, max(tops), all(not each.light for each in self.series))
+        log = self.dots and all(not each.light for each in self.series)
+        scale = Scale.fitting(values, max(tops), log)
         parts = [
             f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" xmlns="http://www.w3.org/2000/svg">',
             f'<text class="t" x="{LEFT}" y="16">{escape(self.title)}</text>',
@@ -185,16 +189,20 @@ class Plot:
             colour = COLOURS[each.colour % len(COLOURS)]
             # So that intervals at one place can be distinguished.
             shift = (number - (len(self.series) - 1) / 2) * (2.5 if self.joined else 7)
+            shift = shift if self.dots else 0.0
             places = [
                 (self._x(p.x) + shift, scale.place(p.top), p)
                 for p in sorted(each.points, key=lambda point: point.x)
             ]
             if len(places) > 1 and self.joined:
                 path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
+                dash = ' stroke-dasharray="4 3"' if not self.dots and each.points[0].hollow else ""
+                tip = "" if self.dots else f"<title>{escape(each.name)}</title>"
                 parts.append(
-                    f'<polyline fill="none" stroke="{colour}" stroke-width="1.6" points="{path}"/>'
+                    f'<polyline fill="none" stroke="{colour}" stroke-width="1.6"{dash} '
+                    f'points="{path}">{tip}</polyline>'
                 )
-            for x, y, point in places:
+            for x, y, point in places if self.dots else ():
                 parts.append(_interval(scale, point, x, colour))
                 fill = "#fff" if point.hollow else colour
                 parts.append(

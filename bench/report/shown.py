@@ -137,7 +137,11 @@ SHOWN: Mapping[str, Shown] = {
             ("large messages, bytes", "20,000,000", "{large.payload}"),
             ("small messages offered", "up to 200,000 a second", "as many as the broker reads"),
             ("large messages offered", "up to 10 a second", "as many as the broker reads"),
-            ("seconds", "70, of which 10 are ramps", "{seconds}"),
+            (
+                "seconds",
+                "70, of which 10 are ramps",
+                "{seconds}, with ramps of {ramp} at both ends",
+            ),
             ("clients", "on two other machines", "on the same one"),
         ),
     ),

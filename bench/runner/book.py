@@ -23,11 +23,13 @@ not have arrived."""
 
 @dataclass(slots=True)
 class Published:
-    """One publisher's messages: when each was sent (ns), and which were accepted."""
+    """One publisher's messages: when each was sent (ns), how much later than it was due (ns), and
+    which were accepted."""
 
     spec: ClientSpec
     qos: int
     times: array[int] = field(default_factory=lambda: array("q"))
+    late: array[int] = field(default_factory=lambda: array("q"))
     accepted: bytearray = field(default_factory=bytearray)
     acceptances: int = 0
     echoes: int = 0
@@ -81,14 +83,23 @@ class Receiver:
     """(lost, back) in ns; back 0: not yet."""
     shared: bool = False
     delays: Delays = field(default_factory=Delays)
+    came: int = 0
+    """First deliveries."""
 
 
 @dataclass(slots=True)
 class Flow:
-    """What was published, delivered and lost in one flow, and how late it came."""
+    """What was published, delivered and lost in one flow, and how late it came.
+
+    Of the steady time: delay, from when messages were due, and sent_delay, from when they were
+    handed to the socket (both with sums, ns); rated: what was published, accepted and delivered in
+    it. All else is of the whole load."""
 
     delay: Histogram = field(default_factory=Histogram)
     delay_sum: int = 0
+    sent_delay: Histogram = field(default_factory=Histogram)
+    sent_sum: int = 0
+    rated: list[int] = field(default_factory=lambda: [0, 0, 0])
     lag: Histogram = field(default_factory=Histogram)
     published: int = 0
     accepted: int = 0
@@ -102,6 +113,8 @@ class Book:
 
     def __init__(self, specs: Sequence[ClientSpec], qos: dict[str, int]) -> None:
         """`qos`: of each flow."""
+        self.steady = (-math.inf, math.inf)
+        """The time (ns) that rates and delays are of: without ramps."""
         self.publishers = [Published(spec, qos[spec.flow]) for spec in specs if spec.number >= 0]
         self.receivers: dict[str, Receiver] = {}
         self.flows = {flow: Flow() for flow in qos}
@@ -127,17 +140,24 @@ class Book:
         """Book a message of the publisher `number` that was due at `due` and was sent at `sent`
         (both ns); return its sequence number.
 
-        Its delay counts from `sent`: that we were late ourselves is not the broker's fault, and is
-        counted separately (lag). Bytes in a socket's queue count as sent.
+        Its delay counts from `due`: a broker that does not take messages in time makes them late,
+        too, and would not be seen to. That from `sent` is counted beside it, and how late we were
+        (lag). Bytes in a socket's queue count as sent.
         """
         published = self.publishers[number]
         published.times.append(sent)
+        published.late.append(sent - due)
         published.accepted.append(0)
         flow = self.flows[published.spec.flow]
         flow.published += 1
+        flow.rated[0] += self._is_steady(sent)
         flow.lag.add(sent - due)
         self.outstanding += self.fanout[number]
         return len(published.times) - 1
+
+    def _is_steady(self, at: int) -> bool:
+        """Whether a time (ns) is in the steady one."""
+        return self.steady[0] <= at < self.steady[1]
 
     def accept(self, number: int, sequence: int) -> None:
         """Book an acknowledgement."""
@@ -145,7 +165,9 @@ class Book:
         if not published.accepted[sequence]:
             published.accepted[sequence] = 1
             published.acceptances += 1
-            self.flows[published.spec.flow].accepted += 1
+            flow = self.flows[published.spec.flow]
+            flow.accepted += 1
+            flow.rated[1] += self._is_steady(published.times[sequence])
 
     def deliver(self, receiver: Receiver, number: int, sequence: int, at: int) -> bool:
         """Book that the message `sequence` of the publisher `number` arrived for `receiver` at `at`
@@ -164,16 +186,23 @@ class Book:
         counts[sequence] = 1
         flow.delivered += 1
         published.echoes += 1
+        receiver.came += 1
         self.outstanding -= 1
         if sequence < receiver.highest.get(number, -1):
             if not receiver.shared:
                 flow.reordered += 1
         else:
             receiver.highest[number] = sequence
-        delay = at - published.times[sequence]
-        flow.delay.add(delay)
-        flow.delay_sum += delay
-        receiver.delays.add(delay)
+        flow.rated[2] += self._is_steady(at)
+        sent = published.times[sequence]
+        if self._is_steady(sent):
+            delay = at - sent
+            flow.sent_delay.add(delay)
+            flow.sent_sum += delay
+            delay += published.late[sequence]
+            flow.delay.add(delay)
+            flow.delay_sum += delay
+            receiver.delays.add(delay)
         return True
 
     def missing(self, flow: str) -> tuple[int, int, int]:
@@ -238,7 +267,7 @@ class Book:
             return {}
         return {
             name: {
-                "delivered": receiver.delays.count,
+                "delivered": receiver.came,
                 "lost": self._missing(receiver)[1],
                 "delay_mean_ms": receiver.delays.mean_ms,
                 "delay_sd_ms": receiver.delays.deviation_ms,
@@ -248,7 +277,7 @@ class Book:
         }
 
     def summary(self, seconds: float) -> dict[str, dict[str, Any]]:
-        """Figures of each flow, for run.json; `seconds`: that publishing took."""
+        """Figures of each flow, for run.json; `seconds`: of the steady time."""
         result = {}
         for name, flow in self.flows.items():
             expected, lost, unsure = self.missing(name)
@@ -268,10 +297,15 @@ class Book:
                 "unsure": unsure,
                 "duplicates": flow.duplicates,
                 "reordered": flow.reordered,
-                "published_per_s": flow.published / seconds if seconds else None,
-                "accepted_per_s": flow.accepted / seconds if seconds else None,
-                "delivered_per_s": flow.delivered / seconds if seconds else None,
+                **{
+                    f"{what}_per_s": count / seconds if seconds else None
+                    for what, count in zip(
+                        ("published", "accepted", "delivered"), flow.rated, strict=True
+                    )
+                },
                 "delay_mean_ms": flow.delay_sum / delay.total / 1e6 if delay.total else None,
+                "delay_sent_mean_ms": flow.sent_sum / delay.total / 1e6 if delay.total else None,
+                "delay_sent_p99_ms": flow.sent_delay.percentile(99) if delay.total else None,
                 **{
                     f"delay_p{p}_ms": delay.percentile(p) if delay.total else None
                     for p in (50, 90, 99)

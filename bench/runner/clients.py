@@ -416,6 +416,7 @@ class Publisher(Client):
                 flow.qos,
                 flow.payload,
                 spec.flow,
+                now - due if due else 0,
             )
         self.send(packet)
         return True

@@ -215,6 +215,8 @@ class Crowd(Surroundings):
                 fast.append(publisher)
         if not self.publishers:
             end = start + self.cell.main.duration()
+        if ramp := self.cell.main.ramp:
+            self.book.steady = ((start + ramp) * 1e9, (end - ramp) * 1e9)
         leaving = {fault.client: fault.at for fault in self.cell.faults if fault.client}
         for client in self.subscribers:
             if client.spec.name in leaving:
@@ -360,12 +362,14 @@ def _carry_out(crowd: Crowd, orders: Connection) -> None:
     over = crowd.publish(start)
     after = crowd._own.cpu_times()
     seconds = over - start
+    since, until = crowd.book.steady
+    steady = (min(over, until / 1e9) - max(start, since / 1e9)) if seconds else 0.0
     orders.send({"event": "published"})
     crowd.drain()
     orders.send(
         {
             "event": "done",
-            "flows": crowd.book.summary(seconds),
+            "flows": crowd.book.summary(steady),
             "subscribers": crowd.book.subscribers(),
             "seconds": seconds,
             "over": over,

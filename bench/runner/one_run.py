@@ -326,7 +326,7 @@ class Run:
             after, used = lab.totals(), mean_use(observer.use.values())
             if lab.companions:
                 summary["companion_cpu"] = mean_use(observer.beside.values())["broker_cpu"]
-            record["measure_to_ns"] = time.monotonic_ns()
+            self._published(start)
             self.stage("drain")
             done = await generator.hear("done", 120 + 3 * cell.drain)
             await asyncio.wait_for(injecting, cell.duration() + 60)
@@ -380,10 +380,19 @@ class Run:
         """Have the clients begin to publish, and the measured time with them. Returns when (s)."""
         start = time.monotonic() + LEAD
         # Not now: rates would count a time in which nobody may publish.
-        self.record["measure_from_ns"] = round(start * 1e9)
+        self.record["load_from_ns"] = round(start * 1e9)
+        self.record["measure_from_ns"] = round((start + self.flow.ramp) * 1e9)
         self.stage("load")
         generator.say(start)
         return start
+
+    def _published(self, start: float) -> None:
+        """Note when the load, which began at `start` (s), and the measured time were over."""
+        now = time.monotonic_ns()
+        self.record["load_to_ns"] = self.record["measure_to_ns"] = now
+        if self.flow.ramp:
+            end = start + max(flow.duration() for flow in self.cell.flows.values())
+            self.record["measure_to_ns"] = min(now, round((end - self.flow.ramp) * 1e9))
 
     def _formed(self, mesh_ns: int | None, interested_ns: int) -> None:
         """Note how long federators took for their mesh: until the last way of a membership was

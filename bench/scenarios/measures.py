@@ -13,6 +13,8 @@ MEASURES = (
     "delay_p99_ms",
     "delay_p999_ms",
     "delay_max_ms",
+    "delay_sent_mean_ms",
+    "delay_sent_p99_ms",
     "accept_mean_ms",
     "lost",
     "lost_accepted",

@@ -56,6 +56,8 @@ COLUMNS: dict[str, tuple[str, Callable[[Record], float | None], str]] = {
     "delay_mean_ms": ("delay ms", _flow("delay_mean_ms"), ".2f"),
     "delay_p50_ms": ("p50 ms", _flow("delay_p50_ms"), ".2f"),
     "delay_p99_ms": ("p99 ms", _flow("delay_p99_ms"), ".2f"),
+    "delay_sent_mean_ms": ("delay from send ms", _flow("delay_sent_mean_ms"), ".2f"),
+    "delay_sent_p99_ms": ("from send p99 ms", _flow("delay_sent_p99_ms"), ".2f"),
     "accepted_per_s": ("accepted/s", _flow("accepted_per_s"), ",.0f"),
     "published_per_s": ("published/s", _flow("published_per_s"), ",.0f"),
     "delivered_per_s": ("delivered/s", _flow("delivered_per_s"), ",.0f"),

@@ -105,6 +105,8 @@ class Parameters:
         acknowledged (QoS 0: not delivered) allow.
     messages: of each publisher; 0: as many as fit into `seconds`.
     begin: s until its first message is due.
+    ramp: s at the beginning of the load, and as many at its end, that no rate and no delay is of;
+        what is lost in them counts. All flows have the first one's.
     share: subscribers are one shared subscription.
     connections: so many more that are only opened.
     mix: flows that take part, joined by +.
@@ -140,6 +142,7 @@ class Parameters:
     messages: int = 0
     seconds: float = 5.0
     begin: float = 0.0
+    ramp: float = 0.0
     share: bool = False
     connections: int = 0
     mix: str = ""
@@ -172,6 +175,7 @@ class Parameters:
             "messages": (0, 1e9),
             "seconds": (0, LONGEST),
             "begin": (0, LONGEST),
+            "ramp": (0, 600),
             "connections": (0, 15_000),
             "cpu": (0, 64),
             "settle": (0, 600),
@@ -198,6 +202,8 @@ class Parameters:
                     f"{name} must be one of {', '.join(map(str, allowed))}, "
                     f"not {getattr(self, name)!r}"
                 )
+        if self.ramp and 2 * self.ramp >= self.duration():
+            return f"ramps of {self.ramp:g} s leave nothing of a load of {self.duration():g} s"
         if self.messages and not self.rate and not self.seconds:
             return "messages without rate need seconds"
         if self.share and self.version != 5:

@@ -70,7 +70,14 @@ _KINDS: tuple[_Kind, ...] = (
     (
         "a whole number",
         _whole(_LONG),
-        ("seed", "measure_from_ns", "measure_to_ns", "wall_minus_monotonic_ns"),
+        (
+            "seed",
+            "measure_from_ns",
+            "measure_to_ns",
+            "load_from_ns",
+            "load_to_ns",
+            "wall_minus_monotonic_ns",
+        ),
     ),
     ("true or false", lambda value: isinstance(value, bool), ("short", "dirty")),
     (

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from pyspark.sql import functions as sf
 
-from bench.spark.session import partitions
+from bench.spark.session import kept, partitions
 from bench.spark.source import PLACE, Run
 from bench.spark.trace_files import DDL, read
 from bench.trace.repair import FOREVER
@@ -23,26 +23,46 @@ CHUNK = 1 << 18
 """Neighbouring messages of a publisher that one task looks at: a run of one publisher is spread,
 too."""
 MESSAGES = ("published", "accepted", "delivered")
+SECOND = 1_000_000_000
+FEW = 12_000_000
+"""Rows of a set up to which what several queries need is kept between them, on disk where there is
+no room: they would open every file again, and most files are small. Of more rows to keep them costs
+as much as to read them again."""
 
 
 @dataclass
 class Events:
-    """rows: all events, with `no` (the run's index) and `t` (ns; of one host its own clock, of
-    several ns since the epoch).
+    """messages: the rows of MESSAGES, with `no` (the run's index), `t` (ns; of one host its own
+    clock, of several ns since the epoch) and `zero` (t of the run's first event, null where it is
+    not known). others: all other rows.
 
-    spread: how many parts messages are put into. windows: the measured time of each run on the
-    scale of t, where known.
+    few: whether there are so few rows that what several queries need should be kept. zeros: of each
+    run. spread: how many parts messages are put into. windows, loads: the measured time of each
+    run, and that of its whole load, on the scale of t, where known.
     """
 
     spark: SparkSession
     runs: list[Run]
-    rows: DataFrame
+    messages: DataFrame
+    others: DataFrame
+    few: bool
     spread: int
     windows: list[tuple[int, int]]
+    loads: list[tuple[int, int]]
+    zeros: list[int | None]
+    placed: Callable[[DataFrame], DataFrame]
+    """Adds `no`, `t` and the like to rows of traces."""
+
+    def only(self, numbers: Iterable[int]) -> Events:
+        """Return the same with the messages of these runs alone; no other run's files are read."""
+        files = [file for number in sorted(set(numbers)) for file in self.runs[number].files]
+        about = sf.col("kind").isin(*MESSAGES)
+        return replace(self, messages=self.placed(read(self.spark, files).where(about)))
 
     def of(self, *kinds: str) -> DataFrame:
-        """Return the rows of these kinds."""
-        return self.rows.where(sf.col("kind").isin(*kinds))
+        """Return the rows of these kinds, all of MESSAGES or none of them."""
+        rows = self.messages if kinds[0] in MESSAGES else self.others
+        return rows.where(sf.col("kind").isin(*kinds))
 
 
 def small(spark: SparkSession, ddl: str, rows: Iterable[Sequence[Any]]) -> DataFrame:
@@ -58,10 +78,16 @@ def load(spark: SparkSession, runs: list[Run]) -> Events:
     """Return the events of these runs, and look at their processes: those that did not end are
     named in the runs' remarks."""
     files = [file for run in runs for file in run.files]
-    spread = partitions(spark, sum(sum(run.rows.values()) for run in runs))
+    count = sum(sum(run.rows.values()) for run in runs)
+    spread, few = partitions(spark, count), count <= FEW
     spark.conf.set("spark.sql.shuffle.partitions", str(spread))
     raw = read(spark, files) if files else spark.createDataFrame(spark.sparkContext.emptyRDD(), DDL)
-    marks = _marks(raw, bool(files))
+    about = sf.col("kind").isin(*MESSAGES)
+    path = sf.col("_metadata.file_path") if files else sf.lit("")
+    others = raw.where(~about).withColumn("path", path)
+    if few:
+        others = kept(others)
+    marks = _marks(others)
     if _strangers(marks, runs) or _foreign(marks, runs):
         return load(spark, runs)
     clocks = _clocks(
@@ -70,15 +96,27 @@ def load(spark: SparkSession, runs: list[Run]) -> Events:
     offsets: list[dict[str, int]] = [{} for _ in runs]
     for (number, host), offset in clocks.items():
         offsets[number][host] = offset
-    windows = [_window(run, mine) for run, mine in zip(runs, offsets, strict=True)]
+    windows = [_window(run, mine, run.window) for run, mine in zip(runs, offsets, strict=True)]
+    loads = [_window(run, mine, run.load) for run, mine in zip(runs, offsets, strict=True)]
+    zeros = _zeros(marks, runs, offsets)
     places = [
-        (run.scenario, run.run, host, number, offset, *windows[number])
+        (
+            run.scenario,
+            run.run,
+            host,
+            number,
+            offset,
+            *windows[number],
+            *loads[number],
+            zeros[number],
+        )
         for number, run in enumerate(runs)
         for host, offset in sorted(offsets[number].items())
     ]
     where = small(
         spark,
-        "scenario string, run string, host string, no int, offset long, since long, until long",
+        "scenario string, run string, host string, no int, offset long, since long, until long, "
+        "load_since long, load_until long, zero long",
         places,
     )
     key = ["run", "host"]
@@ -86,40 +124,55 @@ def load(spark: SparkSession, runs: list[Run]) -> Events:
         key.append("scenario")
     else:  # a comparison less for each row
         where = where.drop("scenario")
-    rows = (
-        raw.join(sf.broadcast(where), key)
-        .withColumn("t", sf.col("at") + sf.col("offset"))
-        .drop("offset")
-    )
-    return Events(spark, runs, rows, spread, windows)
+
+    def placed(rows: DataFrame) -> DataFrame:
+        found = rows.join(sf.broadcast(where), key)
+        return found.withColumn("t", sf.col("at") + sf.col("offset")).drop("offset")
+
+    messages, others = placed(raw.where(about)), placed(others.drop("path"))
+    return Events(spark, runs, messages, others, few, spread, windows, loads, zeros, placed)
 
 
-def _window(run: Run, offsets: dict[str, int]) -> tuple[int, int]:
-    """Return a run's measured time on the scale of t; offsets: what is added to the times of each
-    of its hosts.
+def _zeros(
+    marks: Sequence[Any], runs: Sequence[Run], offsets: Sequence[dict[str, int]]
+) -> list[int | None]:
+    """Return the time of each run's first event on the scale of t: when the first of its processes
+    began; None where none says when."""
+    numbers = {(run.scenario, run.run): number for number, run in enumerate(runs)}
+    found: dict[int, int] = {}
+    for row in marks:
+        if row["kind"] == "began":
+            number = numbers[row["scenario"], row["run"]]
+            at = row["first"] + offsets[number][row["host"]]
+            found[number] = min(found.get(number, at), at)
+    return [found.get(number) for number in range(len(runs))]
+
+
+def _window(run: Run, offsets: dict[str, int], window: tuple[int, int] | None) -> tuple[int, int]:
+    """Return a run's `window` (None: always) on the scale of t; offsets: what is added to the times
+    of each of its hosts.
 
     The coordinator's clock was read; where run.json does not say which host's that is, its wall
     time is all there is.
     """
-    if run.window is None:
+    if window is None:
         return -FOREVER, FOREVER
     shift = 0
     if len(offsets) > 1:
         shift = offsets.get(
             str(run.about.get("host")), int(run.about.get("wall_minus_monotonic_ns") or 0)
         )
-    return run.window[0] + shift, run.window[1] + shift
+    return window[0] + shift, window[1] + shift
 
 
 _ORDER = ("scenario", "run", "host", "process", "kind", "path")
 
 
-def _marks(raw: DataFrame, files: bool) -> list[Any]:
+def _marks(others: DataFrame) -> list[Any]:
     """Return when each process of each run began and ended, and what clocks it measured, with the
-    file that says so."""
-    marks = raw.where(sf.col("kind").isin("began", "ended", "clock"))
-    path = sf.col("_metadata.file_path") if files else sf.lit("")
-    found = marks.groupBy(path.alias("path"), "scenario", "run", "host", "process", "kind").agg(
+    file (`path`) that says so."""
+    marks = others.where(sf.col("kind").isin("began", "ended", "clock"))
+    found = marks.groupBy("path", "scenario", "run", "host", "process", "kind").agg(
         sf.count("*").alias("marks"),
         sf.min("at").alias("first"),
         sf.min_by("offset_ns", "at").alias("offset"),

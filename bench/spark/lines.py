@@ -26,8 +26,19 @@ GENERATOR, NETWORK, OBSERVER = ROLES
 _LOSSES = "losses are not known"
 
 
-_CAME = ("n", "delay", "duplicates", "reordered", "early", "arrived", "unmatched", "size")
-_SENT = ("n", "accepted", "wait")
+_CAME = (
+    "n",
+    "timed",
+    "delay",
+    "delay_sent",
+    "duplicates",
+    "reordered",
+    "early",
+    "arrived",
+    "unmatched",
+    "size",
+)
+_SENT = ("n", "accepted", "rated", "rated_accepted", "wait")
 _MISSING = ("expected", "lost", "lost_accepted", "unknown", "unexpected")
 
 
@@ -36,14 +47,16 @@ class Counts:
     """What Spark counted, each part by a single query: it is small.
 
     came: deliveries by (no, flow, source, target): _CAME and longest. sent: publications by (no,
-    flow, source): _SENT. missing: by (no, flow): _MISSING. histograms: of delays. links, used: rows
-    of network.links and network.resources. repaired: trees, faults and repairs.
+    flow, source): _SENT. missing: by (no, flow): _MISSING. histograms, sent_histograms: of delays,
+    from when messages were due and from when they were sent (empty where both are the same). links,
+    used: rows of network.links and network.resources. repaired: trees, faults and repairs.
     """
 
     came: list[Any]
     sent: list[Any]
     missing: list[Any]
     histograms: Histograms
+    sent_histograms: Histograms
     links: list[Any]
     used: list[Any]
     repaired: repairs.Repairs
@@ -52,12 +65,15 @@ class Counts:
 def counts(events: Events, found: Messages, links: list[Any], used: list[Any]) -> Counts:
     """Return what Spark counts of all runs. `events` are the traces, `found` what became of each
     message, `links` and `used` the rows of network.links and network.resources."""
-    cells = found.cells.where("n > 0").groupBy("no", "flow", "bucket").agg(sf.sum("n").alias("n"))
     came = found.cells.groupBy("no", "flow", "source", "target").agg(
         *(sf.sum(name).alias(name) for name in _CAME), sf.max("longest").alias("longest")
     )
-    published = found.published.withColumn(
-        "accepted", sf.when(sf.col("accepted"), sf.col("n")).otherwise(0)
+    accepted = sf.col("accepted")
+    published = found.published.withColumns(
+        {
+            "rated_accepted": sf.when(accepted, sf.col("rated")).otherwise(0),
+            "accepted": sf.when(accepted, sf.col("n")).otherwise(0),
+        }
     )
     sent = published.groupBy("no", "flow", "source").agg(
         *(sf.sum(name).alias(name) for name in _SENT)
@@ -67,11 +83,17 @@ def counts(events: Events, found: Messages, links: list[Any], used: list[Any]) -
         came.collect(),
         sent.collect(),
         missing.agg(*(sf.sum(name).alias(name) for name in _MISSING)).collect(),
-        histograms((row["no"], row["flow"], row["bucket"], row["n"]) for row in cells.collect()),
+        _histograms(found.histogram),
+        _histograms(found.sent_histogram),
         links,
         used,
         repairs.convergence_and_faults(events),
     )
+
+
+def _histograms(found: DataFrame | None) -> Histograms:
+    rows = found.collect() if found is not None else []
+    return histograms((row["no"], row["flow"], row["bucket"], row["n"]) for row in rows)
 
 
 def _flows(
@@ -97,6 +119,7 @@ def lines(events: Events, found: Messages, counted: Counts) -> list[Line]:
     came, sent = _flows(counted.came, _CAME, "longest"), _flows(counted.sent, _SENT)
     missing = _flows(counted.missing, _MISSING)
     points = {key: percentiles(buckets) for key, buckets in counted.histograms.items()}
+    sent_points = {key: percentiles(buckets) for key, buckets in counted.sent_histograms.items()}
     repaired = counted.repaired
     result = []
     for number, run in enumerate(events.runs):
@@ -106,6 +129,7 @@ def lines(events: Events, found: Messages, counted: Counts) -> list[Line]:
             _window(line, events, found.spans.get(number, {}), number)
             key = (number, flow)
             _messages(line, came.get(key, {}), sent.get(key, {}), points.get(key, {}))
+            _from_sent(line, came.get(key, {}), sent_points.get(key, points.get(key, {})))
             _losses_of(
                 line,
                 missing.get(key, {}),
@@ -173,19 +197,18 @@ def _messages(
     line: Line, came: dict[str, Any], sent: dict[str, Any], points: dict[str, Any]
 ) -> None:
     values, seconds = line.values, line.window_s
-    published, accepted, n = sent.get("n") or 0, sent.get("accepted") or 0, came.get("n") or 0
-    values |= {"published": published, "accepted": accepted, "delivered": n}
+    published, accepted, n = sent.get("n") or 0, sent.get("accepted") or 0, came.get("timed") or 0
+    rated, rated_accepted = sent.get("rated") or 0, sent.get("rated_accepted") or 0
+    values |= {"published": published, "accepted": accepted, "delivered": came.get("n") or 0}
     values |= {"unmatched": came.get("unmatched") or 0, "early": came.get("early") or 0}
 
     def rate(count: int) -> float | None:
         return count / seconds if seconds else None
 
-    line.put(
-        "published_per_s", rate(published) if published else None, "nothing published", GENERATOR
-    )
+    line.put("published_per_s", rate(rated) if published else None, "nothing published", GENERATOR)
     line.put(
         "accepted_per_s",
-        rate(accepted) if accepted else None,
+        rate(rated_accepted) if accepted else None,
         "nothing acknowledged (QoS 0)",
         GENERATOR,
     )
@@ -223,7 +246,7 @@ def _messages(
     )
     line.put(
         "accept_mean_ms",
-        sent["wait"] / accepted / 1e6 if accepted else None,
+        sent["wait"] / rated_accepted / 1e6 if rated_accepted else None,
         "nothing acknowledged (QoS 0)",
         GENERATOR,
     )
@@ -239,6 +262,16 @@ def _messages(
                 f"{values['unmatched']:,} deliveries of messages whose publication is not in "
                 "the trace"
             )
+
+
+def _from_sent(line: Line, came: dict[str, Any], points: dict[str, Any]) -> None:
+    """Set the delays from when messages were handed to the socket; `points`: the buckets of their
+    percentiles."""
+    n, bucket = came.get("timed") or 0, points.get("delay_p99_ms")
+    mean = came["delay_sent"] / n / 1e6 if n else None
+    high = min(upper(bucket), came["longest"]) / 1e6 if n and bucket is not None else None
+    line.put("delay_sent_mean_ms", mean, "nothing delivered", GENERATOR)
+    line.put("delay_sent_p99_ms", high, "nothing delivered", GENERATOR)
 
 
 def _losses_of(line: Line, found: dict[str, Any], subscribed: bool, delivered: bool) -> None:

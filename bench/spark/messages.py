@@ -11,7 +11,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from bench.spark import subscriptions
-from bench.spark.events import CHUNK, Events, small
+from bench.spark.events import CHUNK, MESSAGES, SECOND, Events, small
 from bench.spark.session import kept
 from bench.spark.source import Run
 from bench.trace.repair import FOREVER
@@ -36,29 +36,39 @@ DAY = 86_400 * 1_000_000_000
 
 @dataclass
 class Messages:
-    """cells: deliveries counted by (no, flow, topic, receiver, source, target, accepted, bucket).
+    """cells: deliveries counted by (no, flow, topic, receiver, source, target, accepted).
 
-    n: first deliveries of messages that were published in the measured time.
+    n: first deliveries of messages that were published in the load, ramps included.
     asked: those of them that had subscribers.
     unsure: those so shortly before or after an interruption that they need not have come.
-    delay: sum of all n (ns, early and far ones as 0).
+    timed: those of n whose message was published in the measured time, without ramps.
+    delay, delay_sent: sums over timed (ns, early and far ones as 0), from when messages were due,
+        and from when they were handed to the socket.
     duplicates, reordered, early (delay below zero), far (above a DAY).
     arrived: deliveries within the measured time, of whatever message.
     unmatched: deliveries of messages whose publication is not in the trace.
 
-    published: publications in the measured time, by (no, flow, topic, source, accepted): n, size,
-        wait (sum of ns until accepted).
+    histogram: (no, flow, bucket): n. Buckets are not among what `cells` are counted by: where
+        receivers are many, there would be as many cells as deliveries.
+    sent_histogram: the same of delays from when messages were handed to the socket; None where no
+        trace says when they were due.
+    published: publications in the load, by (no, flow, topic, source, accepted): n; of those in the
+        measured time rated, and wait (sum of ns until accepted).
     expected: (no, flow, receiver, topic, accepted, clean): n, what should have come, and what came
         of what is unsure.
     spans: (no): first, last publication, rows of each kind.
+    seconds: (no, second since the run's first event, kind, n): rows of each kind.
 
-    All but spans count what is in the trace as often as it stands for (every).
+    All but spans and seconds count what is in the trace as often as it stands for (every).
     """
 
     cells: DataFrame
+    histogram: DataFrame
+    sent_histogram: DataFrame | None
     published: DataFrame
     expected: DataFrame
     spans: dict[int, dict[str, int]]
+    seconds: list[tuple[int, int, str, int]]
 
 
 def chunk(sizes: Mapping[int, int] | None = None) -> Column:
@@ -94,10 +104,11 @@ def every(run: Run) -> int:
 
 
 def publications(events: Events, sizes: Mapping[int, int]) -> DataFrame:
-    """Return one row for each message: _KEY, sent, topic, source, flow, size, counted (in the
-    measured time) and wait.
+    """Return one row for each message: _KEY, sent, late, topic, source, flow, size, counted (in
+    the load), timed (in the measured time) and wait.
 
-    wait: ns until it was accepted, null if it was not.
+    late: ns by which `sent` is later than it was due. wait: ns until it was accepted, null if it
+    was not.
     """
     sent = events.of("published").select(
         "no",
@@ -109,7 +120,11 @@ def publications(events: Events, sizes: Mapping[int, int]) -> DataFrame:
         sf.col("broker").alias("source"),
         sf.coalesce("flow", sf.lit("")).alias("flow"),
         "size",
-        ((sf.col("t") >= sf.col("since")) & (sf.col("t") < sf.col("until"))).alias("counted"),
+        sf.coalesce("late", sf.lit(0).cast("long")).alias("late"),
+        ((sf.col("t") >= sf.col("load_since")) & (sf.col("t") < sf.col("load_until"))).alias(
+            "counted"
+        ),
+        ((sf.col("t") >= sf.col("since")) & (sf.col("t") < sf.col("until"))).alias("timed"),
     )
     # Noted twice (a generator that repeats itself after a reconnect): the first time counts.
     again = sf.row_number().over(Window.partitionBy(*_KEY).orderBy("sent"))
@@ -135,36 +150,50 @@ def publications(events: Events, sizes: Mapping[int, int]) -> DataFrame:
     return joined.withColumn("wait", wait).drop("answered")
 
 
-def spans(events: Events) -> dict[int, dict[str, int]]:
-    """Return, by run: rows of each kind of message event and of subscriptions, first and last
-    publication and last delivery (t), highest sequence number."""
-    found = events.of("published", "accepted", "delivered", "subscribed").groupBy("no", "kind")
-    rows = found.agg(
+def spans(events: Events) -> tuple[dict[int, dict[str, int]], list[tuple[int, int, str, int]]]:
+    """Return `Messages.spans` and `Messages.seconds`, of one look at all rows about messages.
+
+    spans has, by run: rows of each kind of message event and of subscriptions, first and last
+    publication and last delivery (t), highest sequence number, and by how much the latest message
+    was late, where that is known."""
+    second = sf.floor((sf.col("t") - sf.col("zero")) / SECOND).cast("int").alias("second")
+    rows = events.of(*MESSAGES).groupBy("no", "kind", second)
+    found = rows.agg(
         sf.count("*").alias("n"),
         sf.min("t").alias("first"),
         sf.max("t").alias("last"),
         sf.max("sequence").alias("highest"),
+        sf.max("late").alias("late"),
     )
     result: dict[int, dict[str, int]] = {}
-    for row in rows.collect():
-        about = result.setdefault(row["no"], {})
-        about[row["kind"]] = row["n"]
-        if row["kind"] == "subscribed":
-            continue
+    seconds = []
+    for row in found.collect():
+        number, kind = row["no"], row["kind"]
+        about = result.setdefault(number, {})
+        about[kind] = about.get(kind, 0) + row["n"]
         about["highest"] = max(about.get("highest", 0), row["highest"])
-        if row["kind"] == "published":
-            about |= {"first": row["first"], "last": row["last"]}
-        elif row["kind"] == "delivered":
-            about["came"] = row["last"]
-    return result
+        if row["late"] is not None:
+            about["late"] = max(about.get("late", 0), row["late"])
+        if kind == "published":
+            about["first"] = min(about.get("first", row["first"]), row["first"])
+            about["last"] = max(about.get("last", row["last"]), row["last"])
+        elif kind == "delivered":
+            about["came"] = max(about.get("came", row["last"]), row["last"])
+        if row["second"] is not None:
+            seconds.append((number, row["second"], kind, row["n"]))
+    for row in events.of("subscribed").groupBy("no").agg(sf.count("*").alias("n")).collect():
+        result.setdefault(row["no"], {})["subscribed"] = row["n"]
+    return result, seconds
 
 
 def messages(events: Events) -> Messages:
     """Count everything about messages. What is aggregated is kept by the executors, on disk where
     there is no room."""
-    found = spans(events)
+    found, seconds = spans(events)
     parts = sizes(found)
     sent = publications(events, parts)
+    if events.few:
+        sent = kept(sent)
     factors = [(number, every(run)) for number, run in enumerate(events.runs) if every(run) > 1]
     for number, factor in factors:
         text = f"1 of {factor:,} messages is in the trace: counts are {factor:,} times what it has"
@@ -175,8 +204,8 @@ def messages(events: Events) -> Messages:
         .groupBy("no", "flow", "topic", "source", "accepted")
         .agg(
             sf.count("*").alias("n"),
-            sf.sum("size").alias("size"),
-            sf.sum(sf.col("wait").cast("double")).alias("wait"),
+            sf.sum(sf.col("timed").cast("int")).alias("rated"),
+            sf.sum(sf.when(sf.col("timed"), sf.col("wait")).cast("double")).alias("wait"),
         )
     )
     published = kept(published)
@@ -200,7 +229,9 @@ def messages(events: Events) -> Messages:
     spells = irregular.groupBy("no", "receiver", "topic").agg(
         sf.collect_list(sf.struct("since", "until")).alias("spells"), sf.first("gaps").alias("gaps")
     )
-    cells = _cells(events, sent, groups, _few(spells, rows) if rows else None, found, parts)
+    cells, histogram, sent_histogram = _cells(
+        events, sent, groups, _few(spells, rows) if rows else None, found, parts
+    )
     if several is not None:
         # Whether one came twice, or each of two groups had its own, nothing tells.
         cells = cells.join(
@@ -209,7 +240,6 @@ def messages(events: Events) -> Messages:
         cells = cells.withColumn(
             "duplicates", sf.when(sf.col("several").isNull(), sf.col("duplicates")).otherwise(0)
         ).drop("several")
-    cells = kept(cells)
     expected = _expected(sent, published, regular, _few(irregular, rows) if rows else None)
     if ended:
         unsure = cells.where("unsure > 0").groupBy("no", "flow", "receiver", "topic", "accepted")
@@ -218,10 +248,12 @@ def messages(events: Events) -> Messages:
         )
     _far(events, cells, found)
     if factors:
-        cells, published, expected = (
-            _times(events, frame, factors) for frame in (cells, published, expected)
+        cells, histogram, published, expected = (
+            _times(events, frame, factors) for frame in (cells, histogram, published, expected)
         )
-    return Messages(cells, published, expected, found)
+        if sent_histogram is not None:
+            sent_histogram = _times(events, sent_histogram, factors)
+    return Messages(cells, histogram, sent_histogram, published, expected, found, seconds)
 
 
 def _few(frame: DataFrame, rows: int) -> DataFrame:
@@ -426,7 +458,9 @@ def _cells(
     spells: DataFrame | None,
     found: Mapping[int, Mapping[str, int]],
     parts: Mapping[int, int],
-) -> DataFrame:
+) -> tuple[DataFrame, DataFrame, DataFrame | None]:
+    """Return `Messages.cells`, `histogram` and `sent_histogram`: all of one look at all
+    deliveries."""
     both = _deliveries(events, sent, groups, found, parts)
     known, counted = sf.col("sent").isNotNull(), sf.coalesce("counted", sf.lit(False))
     first = counted & ~sf.col("again")
@@ -440,23 +474,28 @@ def _cells(
         asked, unsure = sf.coalesce(inside, sf.lit(True)), _within(sf.col("gaps"), sf.col("sent"))
     delay = sf.col("came") - sf.col("sent")
     far = delay > DAY
-    taken = sf.when(far, 0).otherwise(sf.greatest(delay, sf.lit(0)))
+    after = sf.when(far, 0).otherwise(sf.greatest(delay, sf.lit(0)))
+    taken = sf.when(far, 0).otherwise(sf.greatest(delay + sf.col("late"), sf.lit(0)))
+    timed = first & sf.col("timed")
     shared = sf.col("receiver").startswith(subscriptions.SHARED)
     both = both.withColumn("accepted", sf.col("wait").isNotNull()).withColumn(
-        "bucket", sf.when(first, bucket(taken))
+        "bucket", sf.when(timed, bucket(taken))
     )
+    known_late = any(about.get("late") for about in found.values())
+    if known_late:
+        both = both.withColumn("sent_bucket", sf.when(timed, bucket(after)))
 
     def number(condition: Column) -> Column:
         return sf.sum(sf.when(condition, 1).otherwise(0))
 
-    return both.groupBy(
-        "no", "flow", "topic", "receiver", "source", "target", "accepted", "bucket"
-    ).agg(
+    sums = [
         number(first).alias("n"),
         number(first & asked).alias("asked"),
         number(first & asked & unsure).alias("unsure"),
-        sf.sum(sf.when(first, taken).otherwise(0).cast("double")).alias("delay"),
-        sf.max(sf.when(first, taken)).alias("longest"),
+        number(timed).alias("timed"),
+        sf.sum(sf.when(timed, taken).otherwise(0).cast("double")).alias("delay"),
+        sf.sum(sf.when(timed, after).otherwise(0).cast("double")).alias("delay_sent"),
+        sf.max(sf.when(timed, taken)).alias("longest"),
         number(counted & sf.col("again")).alias("duplicates"),
         number(first & ~shared & (sf.col("came") > sf.col("newer"))).alias("reordered"),
         number(first & (delay < 0)).alias("early"),
@@ -466,7 +505,32 @@ def _cells(
             "size"
         ),
         number(~known).alias("unmatched"),
+    ]
+    return _grouped(both, sums, ("bucket", "sent_bucket") if known_late else ("bucket",))
+
+
+def _grouped(
+    both: DataFrame, sums: list[Column], buckets: tuple[str, ...]
+) -> tuple[DataFrame, DataFrame, DataFrame | None]:
+    """Return what `_cells` does: the `sums` over deliveries (`both`) by receiver and the like, and,
+    in the same pass, how many were timed by each of the columns `buckets`."""
+    by = ("no", "flow", "topic", "receiver", "source", "target", "accepted")
+    sets = [by, *(("no", "flow", name) for name in buckets)]
+    # Which of the sets a row is of: that of the one column of these that it is grouped by.
+    of = sf.coalesce(
+        *(sf.when(sf.grouping(name) == 0, sf.lit(name)) for name in ("receiver", *buckets))
     )
+    grouped = both.groupingSets(sets, *by, *buckets).agg(of.alias("of"), *sums)
+    grouped = kept(grouped)
+    some = grouped.where("timed > 0")
+    histograms = [
+        some.where(sf.col("of") == name).select(
+            "no", "flow", sf.col(name).alias("bucket"), sf.col("timed").alias("n")
+        )
+        for name in buckets
+    ]
+    cells = grouped.where("of = 'receiver'").drop(*buckets, "of")
+    return cells, histograms[0], histograms[1] if len(buckets) > 1 else None
 
 
 def _to_whom(events: Events, came: DataFrame, groups: DataFrame | None) -> DataFrame:

@@ -3,18 +3,22 @@ few."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from bench.spark.events import Events, small
+from bench.spark.events import SECOND, Events, small
 from bench.trace.repair import FOREVER
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-SECOND = 1_000_000_000
+Second = tuple[int, int, str, int]
+"""Number of the run, second, kind and rows."""
+Row = tuple[int, int, str, float]
 COUNTED = {"link_bytes_control": "control", "link_bytes_data": "data"}
 """Brokers' own counters of what they sent on all links -> class of bytes."""
 
@@ -145,7 +149,9 @@ def steps(rows: DataFrame, at: str, run: str, *more: str) -> DataFrame:
 def resources(events: Events) -> DataFrame:
     """Return (no, process, role): CPUs used on average and at most between two samples, resident
     bytes, in the measured time."""
-    rows = steps(events.rows, "t", "no", "since", "until").where("t >= since and t < until")
+    rows = steps(events.of("resources", "fault"), "t", "no", "since", "until").where(
+        "t >= since and t < until"
+    )
     step = sf.col("t_before") >= sf.col("since")
     used, time = (
         sf.when(step, sf.col("used")),
@@ -160,37 +166,30 @@ def resources(events: Events) -> DataFrame:
     )
 
 
-def timeline(events: Events, found: DataFrame) -> DataFrame:
-    """Return (no, second, what): how much of each there was in each second since the run's first
-    event; sent:BROKER is what it sent on all links (IP bytes), and load_begins says how many
-    seconds after that event the load began."""
-    first = (
-        events.rows.where(sf.col("kind") == "began").groupBy("no").agg(sf.min("t").alias("zero"))
+def timeline(events: Events, found: DataFrame, seconds: Iterable[Second]) -> list[Row]:
+    """Return (no, second, what, value): how much of each there was in each second since the run's
+    first event; sent:BROKER is what it sent on all links (IP bytes), and load_begins says how many
+    seconds after that event the load began.
+
+    `found` is what `traffic` returned of `events`, `seconds` are Messages.seconds.
+    """
+    since = {number: zero for number, zero in enumerate(events.zeros) if zero is not None}
+    zeros = small(events.spark, "no int, zero long", since.items())
+    second = sf.floor((sf.col("t") - sf.col("zero")) / SECOND).cast("int").alias("second")
+    sums = found.where("how <> 'tap'").join(sf.broadcast(zeros), "no")
+    what = sf.concat(sf.col("class"), sf.lit("_bytes_"), sf.col("how"))
+    wire = (sf.col("class") == "wire") & (sf.col("how") == "link")
+    # Of the wire each broker's own beside the sum of all.
+    both = sf.when(wire, sf.array(what, sf.concat(sf.lit("sent:"), "source")))
+    sums = sums.select(
+        "no", second, sf.explode(both.otherwise(sf.array(what))).alias("what"), "bytes"
     )
-    seconds = sf.floor((sf.col("t") - sf.col("zero")) / SECOND).cast("int").alias("second")
-    counts = events.of("published", "accepted", "delivered").join(sf.broadcast(first), "no")
-    counts = counts.groupBy("no", seconds, sf.col("kind").alias("what")).agg(
-        sf.count("*").cast("double").alias("value")
-    )
-    sums = found.where("how <> 'tap'").join(sf.broadcast(first), "no")
-    grouped = sums.groupBy(
-        "no", seconds, sf.concat(sf.col("class"), sf.lit("_bytes_"), sf.col("how")).alias("what")
-    )
-    sent = sums.where("class = 'wire' and how = 'link'").groupBy(
-        "no", seconds, sf.concat(sf.lit("sent:"), "source").alias("what")
-    )
+    bytes = sums.groupBy("no", "second", "what").agg(sf.sum("bytes").cast("double").alias("value"))
+    rows = [(no, at, kind, float(n)) for no, at, kind, n in seconds]
+    rows += [(row["no"], row["second"], row["what"], row["value"]) for row in bytes.collect()]
     # A run whose measured time is not known has none that could be told from its first event.
-    known = [(number, at) for number, (at, _) in enumerate(events.windows) if at > -FOREVER]
-    begins = (
-        small(events.spark, "no int, t long", known)
-        .join(sf.broadcast(first), "no")
-        .select(
-            "no",
-            seconds,
-            sf.lit("load_begins").alias("what"),
-            ((sf.col("t") - sf.col("zero")) / SECOND).alias("value"),
-        )
-    )
-    for more in (grouped, sent):
-        counts = counts.unionByName(more.agg(sf.sum("bytes").cast("double").alias("value")))
-    return counts.unionByName(begins)
+    for number, (at, _) in enumerate(events.windows):
+        if at > -FOREVER and number in since:
+            after = (at - since[number]) / SECOND
+            rows.append((number, math.floor(after), "load_begins", after))
+    return sorted(rows)

@@ -127,7 +127,7 @@ def _serve(events: Events, faults: list[Fault]) -> None:
     """Fill in from messages when all clients were served again."""
     if not faults:
         return
-    spark = events.spark
+    spark, events = events.spark, events.only(fault.no for fault in faults)
     spells = small(
         spark,
         "no int, fault int, starts long, ends long",

@@ -26,6 +26,14 @@ INTERPRETED = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
+SMALL_FILES = {
+    "spark.sql.files.openCostInBytes": str(128 << 10),
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+}
+"""A run's processes complete a small file every few seconds, and most files of a set of runs have
+some kB. To open one costs a disk of this machine far less than Spark takes it to cost (as much as 4
+MB that are read), which gives each few files a task of their own, in every query; and to ask for
+each one's length in a job costs more than to ask."""
 ROWS_PER_PARTITION = 1_000_000
 """Rows that a task sorts at a time: some hundred MB, so that a worker of 1 GB does without the
 disk."""
@@ -158,6 +166,8 @@ def session(master: str | None = None, memory: str = "2g", rows: int | None = No
         builder = builder.master(master or "local[*]")
         if (master or "local").startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            for name, value in SMALL_FILES.items():
+                builder = builder.config(name, value)
             builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config(
                 "spark.driver.host", "127.0.0.1"
             )

@@ -68,6 +68,16 @@ class Run:
             else None
         )
 
+    @property
+    def load(self) -> tuple[int, int] | None:
+        """The time of the whole load, with the ramps that the measured time is without, on the same
+        clock; where that is not known, the measured time."""
+        measured = self.window
+        since, until = self.about.get("load_from_ns"), self.about.get("load_to_ns")
+        if measured is None or not isinstance(since, int) or not isinstance(until, int):
+            return measured
+        return min(since, measured[0]), max(until, measured[1])
+
     def silence(self, role: str) -> str:
         """Return why nothing follows from what the processes of a role (of ROLES) did not note;
         empty: they recorded everything.

@@ -55,7 +55,8 @@ class Line:
         flows = (self.run.about.get("summary") or {}).get("flows") or {}
         mine = [flows[self.flow]] if self.flow in flows else list(flows.values())
         for flow in mine:
-            late, delay = flow.get("lag_p99_ms"), flow.get("delay_p99_ms")
+            late = flow.get("lag_p99_ms")
+            delay = flow.get("delay_sent_p99_ms", flow.get("delay_p99_ms"))
             if late and delay and late >= delay * LATE:
                 why = f"limited by the generator: {late:.2f} ms late itself (p99)"
                 for name in self.values:

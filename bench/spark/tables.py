@@ -20,7 +20,7 @@ from bench.spark.events import Events, load
 from bench.spark.lines import counts, lines
 from bench.spark.messages import messages
 from bench.spark.repairs import Fault
-from bench.spark.session import forget
+from bench.spark.session import forget, kept
 from bench.spark.summary import COUNTS, Line, cases, name_cases, row
 from bench.spark.trace_files import unreadable
 
@@ -121,9 +121,11 @@ def aggregate(
     found = messages(events)
     tell("links and processes")
     went = network.traffic(events)
+    if events.few:
+        went = kept(went)
     links, used = network.links(went).collect(), network.resources(events).collect()
     packets = network.packets(events).collect()
-    timeline = network.timeline(events, went).collect()
+    timeline = network.timeline(events, went, found.seconds)
     tell("delays, losses and repairs")
     counted = counts(events, found, links, used)
     table = lines(events, found, counted)

@@ -18,7 +18,7 @@ DDL = (
     "publisher int, sequence long, client string, broker string, peer string, topic string, "
     "qos byte, dup boolean, flow string, size long, name string, detail string, count long, "
     "control_bytes long, data_bytes long, dropped long, cpu_s double, rss long, threads int, "
-    "offset_ns long, error_ns long"
+    "offset_ns long, error_ns long, late long"
 )
 """bench.trace.schema.SCHEMA in Spark's words."""
 COLUMNS = tuple(word.split(" ", 1)[0] for word in DDL.split(", "))

@@ -13,14 +13,16 @@ import pyarrow as pa
 from bench.trace.schema import DICTIONARY_COLUMNS, KINDS, SCHEMA
 
 COMMON = ("scenario", "run", "host", "process", "kind")
-_NUMBERS = ("at", "publisher", "sequence", "shape")
+_NUMBERS = ("at", "publisher", "sequence", "shape", "late")
+WIDTH = len(_NUMBERS)
+"""Integers for each event."""
 
 
 class Batch:
     """Events of one frequent kind. What repeats from event to event (client, topic, size, ...) is
     kept once, as a shape.
 
-    flat: at, publisher, sequence, shape of the first event, then those of the second, ...
+    flat: at, publisher, sequence, shape, late of the first event, then those of the second, ...
     """
 
     __slots__ = ("flat", "kind", "shapes")
@@ -32,9 +34,10 @@ class Batch:
 
     def add(self, at: int, publisher: int, sequence: int, shape: tuple[Any, ...]) -> int:
         """Append one event at `at` (ns) about the message `sequence` of `publisher`; `shape` has
-        the rest of its columns. Returns four times the number of events that wait."""
+        the rest of its columns. Returns WIDTH times the number of events that wait."""
         number = self.shapes.get(shape)
-        self.flat.extend((at, publisher, sequence, self.new(shape) if number is None else number))
+        number = self.new(shape) if number is None else number
+        self.flat.extend((at, publisher, sequence, number, 0))
         return len(self.flat)
 
     def new(self, shape: tuple[Any, ...]) -> int:
@@ -53,6 +56,7 @@ class Batch:
             repeat(publisher),
             range(first, first + count),
             repeat(number),
+            repeat(0),
             strict=False,
         )
         self.flat.extend(chain.from_iterable(numbers))
@@ -70,11 +74,13 @@ def columns(kind: str, flat: list[int], shapes: dict[tuple[Any, ...], int]) -> d
     """Return the columns of the events of one `kind`, as `Batch.swap` gave them: `flat` has the
     numbers, `shapes` the rest."""
     numbers = array("q", flat)
-    which = _integers(numbers[3::4])
-    found = {"at": _integers(numbers[0::4])}
+    which = _integers(numbers[3::WIDTH])
+    found = {"at": _integers(numbers[0::WIDTH])}
     if "publisher" in KINDS[kind]:
-        found["publisher"] = _integers(numbers[1::4]).cast(pa.int32())
-        found["sequence"] = _integers(numbers[2::4])
+        found["publisher"] = _integers(numbers[1::WIDTH]).cast(pa.int32())
+        found["sequence"] = _integers(numbers[2::WIDTH])
+    if "late" in KINDS[kind]:
+        found["late"] = _integers(numbers[4::WIDTH])
     names = [name for name in KINDS[kind] if name not in _NUMBERS]
     for name, values in zip(names, zip(*shapes, strict=True), strict=True):
         found[name] = column(name, values, which)

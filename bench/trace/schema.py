@@ -39,6 +39,10 @@ SCHEMA = pa.schema(
         ("threads", pa.int32()),
         ("offset_ns", pa.int64()),  # to be added to `at` for ns since the epoch
         ("error_ns", pa.int64()),
+        (
+            "late",
+            pa.int64(),
+        ),  # ns by which `at` is later than was planned; no column of older files
     ]
 )
 
@@ -48,7 +52,17 @@ KINDS: dict[str, tuple[str, ...]] = {
     "clock": ("offset_ns", "error_ns"),
     "subscribed": ("client", "broker", "topic", "qos"),
     "unsubscribed": ("client", "broker", "topic"),
-    "published": ("publisher", "sequence", "client", "broker", "topic", "qos", "size", "flow"),
+    "published": (
+        "publisher",
+        "sequence",
+        "client",
+        "broker",
+        "topic",
+        "qos",
+        "size",
+        "flow",
+        "late",
+    ),
     "accepted": ("publisher", "sequence", "client", "broker"),
     "delivered": ("publisher", "sequence", "client", "broker", "topic", "qos", "size", "dup"),
     "forwarded": ("publisher", "sequence", "broker", "peer", "size"),

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.checked import NAME
-from bench.trace.batches import Batch, columns, complete, rows
+from bench.trace.batches import WIDTH, Batch, columns, complete, rows
 from bench.trace.schema import DICTIONARY_COLUMNS, SCHEMA, VERSION, metadata
 
 BATCH = 4096
@@ -84,7 +84,7 @@ class Writer:
         self._published, self._accepted, self._delivered, self._forwarded, self._control = (
             self._batches
         ) = [Batch(kind) for kind in ("published", "accepted", "delivered", "forwarded", "control")]
-        self._full = 4 * batch
+        self._full = WIDTH * batch
         self._rare: dict[str, list[dict[str, Any]]] = {}
         self._last = 0
         self._rotate_ns = int(rotate_s * 1e9)
@@ -114,16 +114,17 @@ class Writer:
         qos: int,
         size: int,
         flow: str = "",
+        late: int = 0,
     ) -> None:
         """Note that `client` publishes the message `sequence` of `publisher` to its `broker`, on
-        `topic` at `qos`, with `size` bytes of payload, as part of `flow`. `at` is when it should go
-        out, where that is planned."""
+        `topic` at `qos`, with `size` bytes of payload, as part of `flow`. `at` is when it was
+        handed to the socket, `late` ns after it was due (0 where nothing was planned)."""
         batch, shape = self._published, (client, broker, topic, qos, size, flow)
         number = batch.shapes.get(shape)
         if number is None:
             number = batch.new(shape)
         flat = batch.flat
-        flat.extend((at, publisher, sequence, number))
+        flat.extend((at, publisher, sequence, number, late))
         if len(flat) >= self._full:
             self._flush(batch)
 
@@ -135,7 +136,7 @@ class Writer:
         if number is None:
             number = batch.new(shape)
         flat = batch.flat
-        flat.extend((at, publisher, sequence, number))
+        flat.extend((at, publisher, sequence, number, 0))
         if len(flat) >= self._full:
             self._flush(batch)
 
@@ -162,7 +163,7 @@ class Writer:
         if number is None:
             number = batch.new(shape)
         flat = batch.flat
-        flat.extend((at, publisher, sequence, number))
+        flat.extend((at, publisher, sequence, number, 0))
         if len(flat) >= self._full:
             self._flush(batch)
 
@@ -335,7 +336,7 @@ class Writer:
             self.note(now, f"the trace's writer held its process for {self.held_ns / 1e6:.0f} ms")
         count = (
             self.rows
-            + sum(len(batch.flat) // 4 for batch in self._batches)
+            + sum(len(batch.flat) // WIDTH for batch in self._batches)
             + sum(map(len, self._rare.values()))
             + 1
         )
@@ -361,12 +362,12 @@ class Writer:
         name = kind if host is None else f"{kind} {host}"
         waiting = self._rare.setdefault(name, [])
         waiting.append({"at": at, **values})
-        if len(waiting) >= self._full // 4:
+        if len(waiting) >= self._full // WIDTH:
             self._flush_rare(name)
 
     def _flush(self, batch: Batch) -> None:
         flat, shapes = batch.swap()
-        self.rows += len(flat) // 4
+        self.rows += len(flat) // WIDTH
         self._put((batch.kind, "", flat, shapes))
 
     def _flush_rare(self, name: str) -> None:

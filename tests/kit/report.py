@@ -35,7 +35,13 @@ def made_up(form: str = "short", repetitions: int = 2) -> Results:
     summary.name_cases([line.run for line in lines if not line.flow])
     rows = [summary.row(line) for line in lines]
     cases = data._cases(summary.cases(lines), rows, about)
-    return Results(rows, cases, [], timeline, about)
+    delays = {
+        (row["scenario"], row["run"], row["flow"] or ""): [
+            (number, (row["delay_mean_ms"] or 1.0) * number / 5) for number in range(1, 10)
+        ]
+        for row in rows
+    }
+    return Results(rows, cases, [], timeline, about, delays=delays)
 
 
 def _about(loaded: Any, cell: Any, repetition: int, run: str, form: str) -> dict[str, Any]:

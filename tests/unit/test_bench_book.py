@@ -63,14 +63,14 @@ def test_subscribers_have_delays_and_the_longest_outage_of_their_own() -> None:
     assert kept.subscribers()[other.name]["outage_s"] == 0, "it was not there"
 
 
-def test_lateness_of_the_generator_is_no_delay() -> None:
+def test_lateness_of_the_generator_is_in_the_delay_and_beside_it() -> None:
     kept, (one, _) = book()
     kept.publish(0, 1_000_000, 4_000_000)
     kept.deliver(kept.receiver(one), 0, 0, 6_000_000)
     figures = kept.summary(1.0)[""]
     assert (
-        figures["delay_mean_ms"] == 2.0
-        and figures["delay_p50_ms"] == 2.0
+        figures["delay_mean_ms"] == figures["delay_p50_ms"] == 5.0
+        and figures["delay_sent_mean_ms"] == figures["delay_sent_p99_ms"] == 2.0
         and figures["lag_p99_ms"] == 3.0
     )
 
@@ -240,3 +240,17 @@ def test_figures_that_a_complete_run_lacks_are_named() -> None:
 def test_a_measure_of_an_older_run_counts_under_its_new_name() -> None:
     record = {"summary": {"flows": {"f": {"disordered": 3}}}}
     assert run_table.COLUMNS["reordered"][1](record) == 3.0
+
+
+def test_ramps_are_in_no_rate_and_no_delay_and_their_losses_count() -> None:
+    kept, (one, _) = book()
+    kept.steady = (2 * S, 4 * S)
+    for second in range(6):
+        kept.publish(0, second * S, second * S)
+        kept.accept(0, second)
+        if second != 1:
+            kept.deliver(kept.receiver(one), 0, second, second * S + second * 1_000_000)
+    figures = kept.summary(2.0)[""]
+    rates = [figures[f"{what}_per_s"] for what in ("published", "accepted", "delivered")]
+    assert rates == [1, 1, 1] and figures["delay_mean_ms"] == 2.5
+    assert (figures["published"], figures["delivered"], figures["lost"]) == (6, 5, 1 + 6)

@@ -25,7 +25,7 @@ from bench.lab.network import Network, obey
 from bench.lab.pipe import Pipe as Direction
 from bench.lab.topology import Topology
 from bench.lab.trace_process import PACK, TraceProcess
-from bench.runner import clients, crowd, observer, run, run_folder
+from bench.runner import clients, crowd, observer, one_run, run, run_folder
 from bench.runner.book import Book
 from bench.runner.fault_injector import FaultInjector
 from bench.runner.observer import Observer, Use, mean_use
@@ -534,10 +534,27 @@ def test_the_measured_time_begins_with_the_first_message(tmp_path: Path) -> None
     run = Run.__new__(Run)
     run.record = record
     run._tell = SimpleNamespace(send=lambda _: None)  # type: ignore[assignment]
+    run.flow = Parameters(ramp=1.0, seconds=4.0)
+    run.cell = Cell("s", {}, {"": run.flow}, Topology("one", ("b0",)), (), ())
     generator: Any = SimpleNamespace(say=said.append)
     start = run._begin(generator)
     assert said == [start]
-    assert record["measure_from_ns"] == round(start * 1e9)
+    assert record["load_from_ns"] == round(start * 1e9)
+    assert record["measure_from_ns"] == round((start + 1) * 1e9), "without the ramp"
+
+
+@pytest.mark.parametrize(("ramp", "over", "until"), [(0.0, 9, 9), (1.0, 9, 3), (1.0, 2, 2)])
+def test_the_measured_time_ends_before_the_ramp_or_with_the_load(
+    monkeypatch: pytest.MonkeyPatch, ramp: float, over: int, until: int
+) -> None:
+    run = Run.__new__(Run)
+    run.record = {}
+    run.flow = Parameters(ramp=ramp, seconds=4.0)
+    run.cell = Cell("s", {}, {"": run.flow}, Topology("one", ("b0",)), (), ())
+    now = SimpleNamespace(monotonic_ns=lambda: over * 1_000_000_000)
+    monkeypatch.setattr(one_run, "time", now)
+    run._published(0.0)
+    assert run.record == {"load_to_ns": over * 10**9, "measure_to_ns": until * 10**9}
 
 
 def test_a_restarted_broker_gets_its_share_of_a_core_again() -> None:

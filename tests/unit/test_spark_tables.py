@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from trace_reference import UNSURE, Script, expected
 
@@ -65,7 +66,8 @@ def script(seed: int) -> Script:
         for sequence in range(rng.randrange(10)):
             topic = rng.choice(TOPICS)
             message = (publisher, sequence, f"p{publisher}", "b0")
-            found.publishers.append(("published", (at, *message, topic, 1, 10)))
+            late = ("", rng.randrange(9)) if rng.random() < 0.3 else ()
+            found.publishers.append(("published", (at, *message, topic, 1, 10, *late)))
             if rng.random() < 0.5:
                 found.publishers.append(("accepted", (at + rng.randrange(5), *message)))
             if rng.random() < 0.1:
@@ -100,6 +102,9 @@ def script(seed: int) -> Script:
     if rng.random() < 0.5:
         since = rng.randrange(-10, 40)
         found.window = (since, since + rng.randrange(1, 100))
+        if rng.random() < 0.5:
+            ramps = rng.randrange(30), rng.randrange(30)
+            found.load = (found.window[0] - ramps[0], found.window[1] + ramps[1])
     found.killed = frozenset(rng.choice(((), (), ("subscribers",), ("publishers",))))
     return found
 
@@ -262,6 +267,36 @@ def subscriptions_of_all_kinds() -> list[Script]:
     return [moved, beside, groups, away]
 
 
+def ramps() -> Script:
+    """A run whose message that was lost is of the first ramp, and whose delays there are longer."""
+    found = told("ramps", 1, scenario="ramps")
+    found.window, found.load = (11 * S, 15 * S), (5 * S, 20 * S)
+    found.subscribers = [
+        (name, (arguments[0] + 30 * MS, *arguments[1:]))
+        if name == "delivered" and arguments[0] < 11 * S
+        else (name, arguments)
+        for name, arguments in found.subscribers
+    ]
+    return found
+
+
+def late(run: str) -> Script:
+    """A run whose messages were sent 3 ms after they were due."""
+    found = told(run, 1, scenario=run)
+    found.publishers = [
+        (name, (*arguments, "", 3 * MS) if name == "published" else arguments)
+        for name, arguments in found.publishers
+    ]
+    return found
+
+
+def without_late(folder: Path) -> None:
+    """Make the files of a trace those of a writer that did not know when messages were due."""
+    for path in folder.rglob("*.parquet"):
+        found = pq.ParquetFile(path).read()
+        pq.write_table(found.drop_columns(["late"]), path)
+
+
 def told_runs() -> list[Script]:
     """Runs that are written out, each for one thing."""
     repaired = with_faults(
@@ -318,9 +353,7 @@ def told_runs() -> list[Script]:
             (11 * S + 5 * MS, "heal", "b0-b2"),
             agreed=(10 * S + 199 * MS,),
         ),
-        on_two_clocks("measured", (EPOCH + 10 * S, EPOCH + 10 * S), host="h0"),
-        on_two_clocks("unset", (0, EPOCH), host="h0"),
-        told("sampled", 1, scenario="sampled", parameters={"flows": {"": {"every": 10}}}),
+        *of_clocks_and_loads(),
         *subscriptions_of_all_kinds(),
         told("bare", 1),
         told("naked", 1),
@@ -330,6 +363,18 @@ def told_runs() -> list[Script]:
     more[2].killed = frozenset({"publishers"})
     more[2].about |= {"cell": {"fault": "none", "broker": "mqttree-flood"}}
     return more
+
+
+def of_clocks_and_loads() -> list[Script]:
+    """Runs that are about times: of clocks, and of a load."""
+    return [
+        on_two_clocks("measured", (EPOCH + 10 * S, EPOCH + 10 * S), host="h0"),
+        on_two_clocks("unset", (0, EPOCH), host="h0"),
+        told("sampled", 1, scenario="sampled", parameters={"flows": {"": {"every": 10}}}),
+        ramps(),
+        late("late"),
+        late("old"),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -343,6 +388,7 @@ def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, li
     for each in [*found, *more]:
         each.write(folder)
     shutil.rmtree(folder / "absent" / "trace")
+    without_late(folder / "old")
     (folder / "bare" / "run.json").unlink()
     (folder / "naked" / "run.json").write_text("{")
     chunk, messages.CHUNK = messages.CHUNK, 4  # so that publishers are cut into parts
@@ -398,6 +444,32 @@ def test_a_run_with_a_fault_has_all_its_figures(made: Any) -> None:
         "jain": (12 + 11) ** 2 / (3 * (12**2 + 11**2)),
     }
     assert {name: row[name] for name in wanted} == pytest.approx(wanted)
+
+
+def test_ramps_are_in_no_rate_and_no_delay_and_their_losses_count(made: Any) -> None:
+    row = of(made, "ramps")
+    wanted = {
+        "window_s": 4,
+        "published": 12,
+        "delivered": 11,
+        "lost": 1,
+        "lost_accepted": 1,
+        "published_per_s": 1,
+        "accepted_per_s": 1,
+        "delivered_per_s": 1,
+        "delay_mean_ms": 10,
+        "delay_max_ms": 10,
+        "accept_mean_ms": 2,
+    }
+    assert {name: row[name] for name in wanted} == pytest.approx(wanted)
+
+
+def test_delays_count_from_when_messages_were_due_and_from_the_send(made: Any) -> None:
+    row, old = of(made, "late"), of(made, "old")
+    names = ("delay_mean_ms", "delay_sent_mean_ms", "delay_max_ms")
+    assert [row[name] for name in names] == [13, 10, 13]
+    assert row["delay_sent_p99_ms"] == pytest.approx(10, rel=0.004)
+    assert [old[name] for name in names] == [10, 10, 10], "it does not say when they were due"
 
 
 def test_a_repair_by_the_end_of_a_fault_is_no_repair_of_the_fault(made: Any) -> None:
@@ -614,7 +686,8 @@ def test_rows_of_another_run_are_named_and_left_out(tmp_path: Path, spark: Any) 
         "subscribers: its rows are of run other, not of its folder's, and are left out"
     ]
     assert {Path(each).name for each in runs[0].files} == {"publishers-00000.parquet"}
-    assert found.rows.select("run").distinct().collect() == [("mine",)]
+    for rows in (found.messages, found.others):
+        assert rows.select("run").distinct().collect() == [("mine",)]
 
 
 def test_a_path_that_spark_cannot_reach_is_reported_in_one_line(tmp_path: Path, spark: Any) -> None:

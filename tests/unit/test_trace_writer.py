@@ -41,6 +41,7 @@ EVENTS = st.one_of(
         st.integers(0, 2),
         INTS,
         WORDS,
+        INTS,
     ),
     st.tuples(st.just("accepted"), INTS, st.integers(0, 9), INTS, WORDS, WORDS),
     st.tuples(st.just("forwarded"), INTS, st.integers(-1, 9), INTS, WORDS, WORDS, INTS),

@@ -33,6 +33,8 @@ class Script:
     publishers: list[Event] = field(default_factory=list)
     subscribers: list[Event] = field(default_factory=list)
     window: tuple[int, int] | None = None
+    load: tuple[int, int] | None = None
+    """The window with the ramps beside it."""
     killed: frozenset[str] = frozenset()
     about: dict[str, Any] = field(default_factory=dict)
     hosts: tuple[str, str] = ("local", "local")
@@ -50,6 +52,8 @@ class Script:
         } | self.about
         if self.window:
             about |= {"measure_from_ns": self.window[0], "measure_to_ns": self.window[1]}
+        if self.load:
+            about |= {"load_from_ns": self.load[0], "load_to_ns": self.load[1]}
         (place / "run.json").write_text(json.dumps(about))
         both = (("publishers", self.publishers), ("subscribers", self.subscribers))
         for host, (process, events) in zip(self.hosts, both, strict=True):
@@ -100,7 +104,10 @@ def expected(script: Script) -> dict[str, Any]:
         if name == "published":
             sent.setdefault((arguments[1], arguments[2]), arguments)
     answered = {arguments[1:3] for name, arguments in script.publishers if name == "accepted"}
-    counted = {key for key, arguments in sent.items() if since <= arguments[0] < until}
+    begins, ends = script.load or (since, until)
+    counted = {key for key, arguments in sent.items() if begins <= arguments[0] < ends}
+    timed = {key for key, arguments in sent.items() if since <= arguments[0] < until}
+    due = {key: each[0] - (each[9] if len(each) > 9 else 0) for key, each in sent.items()}
     came = [arguments for name, arguments in script.subscribers if name == "delivered"]
     topics = {key: arguments[5] for key, arguments in sent.items()}
     topics |= {arguments[1:3]: arguments[5] for arguments in came if arguments[1:3] not in topics}
@@ -132,12 +139,13 @@ def expected(script: Script) -> dict[str, Any]:
             key in counted and not who.startswith("$share/") and any(at > other for other in newer)
         )
         figures["reordered"] += late
-    delays = sorted(max(at - sent[key][0], 0) for (who, key), at in first.items() if key in counted)
+    delays = sorted(max(at - due[key], 0) for (who, key), at in first.items() if key in timed)
+    after = [max(at - sent[key][0], 0) for (who, key), at in first.items() if key in timed]
     figures["early"] = sum(at < sent[key][0] for (who, key), at in first.items() if key in counted)
     figures |= {
         "published": len(counted),
         "accepted": len(counted & answered),
-        "delivered": len(delays),
+        "delivered": sum(key in counted for _, key in first),
     }
     _losses(
         figures,
@@ -150,13 +158,21 @@ def expected(script: Script) -> dict[str, Any]:
         vague,
         "subscribers" in script.killed,
     )
+    _delays(figures, delays, after)
+    return dict(figures)
+
+
+def _delays(figures: Any, delays: list[int], after: list[int]) -> None:
+    """Set the figures of delays: from when messages were due (sorted), and `after` the send."""
     if delays:
         figures["delay_mean_ms"] = sum(delays) / len(delays) / 1e6
         figures["delay_max_ms"] = delays[-1] / 1e6
+        figures["delay_sent_mean_ms"] = sum(after) / len(after) / 1e6
+        least = min(upper(bucket(sorted(after)[math.ceil(len(after) * 0.99) - 1])), delays[-1])
+        figures["delay_sent_p99_ms"] = least / 1e6
         for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)):
             exact = delays[max(math.ceil(len(delays) * share), 1) - 1]
             figures[f"delay_{name}_ms"] = min(upper(bucket(exact)), delays[-1]) / 1e6
-    return dict(figures)
 
 
 def _spells(script: Script) -> list[Spell]:
