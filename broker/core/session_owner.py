@@ -23,9 +23,6 @@ KEPT, RESUMED, GONE = 1, 2, 4
 """Flags of an entry: the session outlives its connection; it goes on with an older one; it has
 ended, and older ones are not to come back."""
 
-LEG = "leg:"
-"""Ahead of a gateway's name: the client id of its session here."""
-
 ANONYMOUS = bytes(8)
 """Digest of no owner."""
 

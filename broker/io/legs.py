@@ -13,7 +13,7 @@ from broker.config.leg_options import LegModel
 from broker.config.node_config import NodeConfig
 from broker.config.yaml_file import ConfigError
 from broker.core.session import Session
-from broker.core.session_owner import LEG, LEG_LISTENER
+from broker.core.session_owner import LEG_LISTENER
 from broker.io.driver import Driver
 from broker.io.leg_driver import LegDriver
 from broker.io.leg_forget import forget
@@ -23,6 +23,7 @@ from broker.io.tls import client_context, describe_error
 from broker.leg.interest import Source
 from broker.leg.leg_settings import LegSettings
 from broker.leg.leg_states import State
+from broker.leg.session_pair import SESSION
 from broker.wire.constants import MAX_PACKET_SIZE
 from routing.topic_filter import valid_topic_name
 
@@ -69,7 +70,7 @@ class Legs:
         }
         for name in [name for name in self._legs if name in changed or name not in wanted]:
             self._legs.pop(name).stop()
-        kept = {LEG + name for name in wanted}
+        kept = {SESSION + name for name in wanted}
         for session in [each for each in node.sessions.values() if is_of_leg(each)]:
             if session.client_id not in kept:
                 node.end_session(session, None)
@@ -153,7 +154,7 @@ def is_of_leg(session: Session) -> bool:
     """Return whether a session is of a leg, which may not be wanted any more."""
     conn = session.conn
     listener = session.listener if conn is None else conn.listener
-    return listener == LEG_LISTENER and session.client_id.startswith(LEG)
+    return listener == LEG_LISTENER and session.client_id.startswith(SESSION)
 
 
 def leg_settings(name: str, model: LegModel, config: NodeConfig) -> LegSettings:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from broker.core.session_owner import LEG
 from broker.leg.interest import Source
 from broker.leg.retained_rules import Conflict, Retain
 from broker.leg.rules import Rules
+from broker.leg.session_pair import SESSION
 from broker.wire.constants import MAX_PACKET_SIZE
 
 
@@ -92,4 +92,4 @@ class LegSettings:
     @property
     def session(self) -> str:
         """The client id of the session here."""
-        return f"{LEG}{self.name}"
+        return f"{SESSION}{self.name}"

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+SESSION = "leg:"
+"""Ahead of a leg's name: the client id of its session here."""
 NOTE = "$leg/subscribed/"
 """Ahead of filters to which the session here subscribes for a note only, as no client publishes
 there: behind it are QoS and filter of a subscription at the foreign broker. So the leg knows after

@@ -42,7 +42,7 @@ from broker.cluster.sessions.session_history import (
 from broker.core.message import size_of
 from broker.core.route import Delivery
 from broker.core.session import Outgoing, Repeat, Session
-from broker.core.session_owner import LEG
+from broker.leg.session_pair import SESSION
 from broker.wire.strings import shorten
 from routing.topic_filter import SHARE_PREFIX
 
@@ -119,7 +119,7 @@ class QueueMerge:
         waiting: list[tuple[Item, Known | None]] = []
         # Another gateway may have had these sent to the foreign broker, which keeps its session, or
         # not: twice is better than never (docs/bridging.md).
-        repeats = session.client_id.startswith(LEG)
+        repeats = session.client_id.startswith(SESSION)
         for item, known in zip(old.items, old.origins or [None] * len(old.items), strict=True):
             if item.place == WAITING or (
                 item.place in (IN_FLIGHT, REPEATED) and (item.qos == 1 or repeats)
