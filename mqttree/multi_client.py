@@ -42,9 +42,9 @@ REPLAY: Final = "$mqttree/replay"
 REPLAY_WAIT: Final = 2.0
 """s for these; a broker answers within 0.7 s."""
 
-REPLAY_TRIES: Final = 5
-REPLAY_PAUSE: Final = 0.5
-"""Such questions, until all brokers have answered in time, and s between two."""
+REPLAY_PAUSES: Final = (0.1, 0.5, 0.5, 0.5)
+"""s between such questions, until all brokers have answered in time: brokers take two at once, and
+two a second."""
 
 REPLAY_SLACK: Final = 0.05
 REPLAY_SLACK_MOST: Final = 5.0
@@ -382,7 +382,7 @@ class MultiClient:
             # At QoS 2, so that it comes behind all messages.
             await connection.subscribe(topic, 2)
             slack = REPLAY_SLACK
-            for _ in range(REPLAY_TRIES):
+            for pause in (*REPLAY_PAUSES, 0.0):
                 future = self._replays[topic] = asyncio.get_running_loop().create_future()
                 asked = time.monotonic()
                 seconds = min(REPLAY_MOST, connection.look_back(slack))
@@ -398,7 +398,7 @@ class MultiClient:
                     break
                 # Some broker is slow. What has been replayed does not come again.
                 slack = min(REPLAY_SLACK_MOST, max(slack, 2 * took))
-                await asyncio.sleep(REPLAY_PAUSE)
+                await asyncio.sleep(pause)
         except TimeoutError:
             self._replaying = self._replaying or False
             log.info("%s does not replay messages", connection.address)
