@@ -86,9 +86,14 @@ def test_clients_of_all_brokers_are_shown_and_found(three: list[Broker]) -> None
     ]
     assert [line.split() for line in lines if line.startswith("c2")] == [["c2", "b1"]]
     assert [row["id"] for row in as_json(three[0], "clients", "c1")["clients"]] == ["c1"]
-    assert [row["id"] for row in as_json(three[0], "clients", "--broker", "b1")["clients"]] == [
-        "c2"
-    ]
+    # A broker that starved on a busy machine loses its path to the other one for a while.
+    until(
+        lambda: (
+            [row["id"] for row in as_json(three[0], "clients", "--broker", "b1")["clients"]]
+            == ["c2"]
+        ),
+        "the client of another broker",
+    )
     assert shown(three[0], "clients", "--limit", "1")[-1] == "and 2 more (--limit)"
 
 
