@@ -53,7 +53,7 @@ def _busy(processes: Sequence[float]) -> list[str]:
 
 
 RUN_BUSY = 0.8
-"""Of a core: a scenario's generator is one process, and above that part of what is measured may be
+"""Of a core, for each process of a scenario's generator: above that part of what is measured may be
 its own speed."""
 RUN_LATE = 0.1
 """Of the mean delay: so late may 99 % of a scenario's messages be sent."""
@@ -61,7 +61,8 @@ RUN_LATE = 0.1
 
 def limit_of_capacity(generator: float | None) -> str:
     """Return why the generator of a scenario's run may have been the limit of its rates, in one
-    line; empty where it was not. `generator` is what it used of a core (None: not known)."""
+    line; empty where it was not. `generator` is what its busiest process used of a core (None: not
+    known)."""
     if generator is None or generator <= RUN_BUSY:
         return ""
     return f"limited by the generator: it used {generator:.0%} of a core"

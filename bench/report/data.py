@@ -271,7 +271,8 @@ def _limits(about: Row, flow: str) -> tuple[str, str]:
     for each in [flows[flow]] if flow in flows else flows.values():
         delay = each.get("delay_sent_mean_ms", each.get("delay_mean_ms"))
         late = late or limit_of_delay(each.get("lag_p99_ms"), delay)
-    return limit_of_capacity(summary.get("generator_cpu")), late
+    used = summary.get("generators") or [summary.get("generator_cpu")]
+    return limit_of_capacity(max(used, key=lambda each: each or 0.0)), late
 
 
 def _complete(rows: Iterable[Row], runs: Iterable[Row]) -> None:

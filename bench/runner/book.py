@@ -91,7 +91,7 @@ class Receiver:
 class Flow:
     """What was published, delivered and lost in one flow, and how late it came.
 
-    Of the steady time: delay, from when messages were due, and sent_delay, from when they were
+    Of the steady time: lag, delay, from when messages were due, and sent_delay, from when they were
     handed to the socket (both with sums, ns); rated: what was published, accepted and delivered in
     it. All else is of the whole load."""
 
@@ -106,6 +106,48 @@ class Flow:
     delivered: int = 0
     duplicates: int = 0
     reordered: int = 0
+    unaccepted: int = 0
+    expected: int = 0
+    lost: int = 0
+    unsure: int = 0
+
+    def merge(self, other: Flow) -> None:
+        """Add what another process of the generator booked."""
+        for name in ("delay", "sent_delay", "lag"):
+            getattr(self, name).merge([getattr(other, name)])
+        for name in (*_COUNTS, "delay_sum", "sent_sum"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.rated = [mine + more for mine, more in zip(self.rated, other.rated, strict=True)]
+
+    def figures(self, seconds: float) -> dict[str, Any]:
+        """Return its figures, for run.json; `seconds`: of the steady time."""
+        delay, rates = self.delay, ("published_per_s", "accepted_per_s", "delivered_per_s")
+        known = delay.total
+        return {
+            **{name: getattr(self, name) for name in _COUNTS},
+            **{
+                name: count / seconds if seconds else None
+                for name, count in zip(rates, self.rated, strict=True)
+            },
+            "delay_mean_ms": self.delay_sum / known / 1e6 if known else None,
+            "delay_sent_mean_ms": self.sent_sum / known / 1e6 if known else None,
+            "delay_sent_p99_ms": self.sent_delay.percentile(99) if known else None,
+            **{f"delay_p{p}_ms": delay.percentile(p) if known else None for p in (50, 90, 99)},
+            "lag_p99_ms": self.lag.percentile(99) if self.lag.total else None,
+        }
+
+
+_COUNTS = (
+    "published",
+    "accepted",
+    "unaccepted",
+    "delivered",
+    "expected",
+    "lost",
+    "unsure",
+    "duplicates",
+    "reordered",
+)
 
 
 class Book:
@@ -115,7 +157,9 @@ class Book:
         """`qos`: of each flow."""
         self.steady = (-math.inf, math.inf)
         """The time (ns) that rates and delays are of: without ramps."""
-        self.publishers = [Published(spec, qos[spec.flow]) for spec in specs if spec.number >= 0]
+        self.publishers = {
+            spec.number: Published(spec, qos[spec.flow]) for spec in specs if spec.number >= 0
+        }
         self.receivers: dict[str, Receiver] = {}
         self.flows = {flow: Flow() for flow in qos}
         self.fanout: dict[int, int] = {}
@@ -126,7 +170,7 @@ class Book:
                 key = spec.topics[0] if shared else spec.name
                 self.receivers.setdefault(key, Receiver(spec.topics, shared=shared)).members += 1
         takers_of = _takers(self.receivers.values())
-        for published in self.publishers:
+        for published in self.publishers.values():
             takers = takers_of(published.spec.topics[0])
             self.fanout[published.spec.number] = len(takers)
             for receiver in takers:
@@ -151,7 +195,8 @@ class Book:
         flow = self.flows[published.spec.flow]
         flow.published += 1
         flow.rated[0] += self._is_steady(sent)
-        flow.lag.add(sent - due)
+        if self._is_steady(sent):
+            flow.lag.add(sent - due)
         self.outstanding += self.fanout[number]
         return len(published.times) - 1
 
@@ -276,43 +321,20 @@ class Book:
             for name, receiver in self.receivers.items()
         }
 
+    def closed(self) -> dict[str, Flow]:
+        """Return the flows by name, with what was not accepted, and what is missing."""
+        for name, flow in self.flows.items():
+            flow.expected, flow.lost, flow.unsure = self.missing(name)
+            flow.unaccepted = sum(
+                len(each.times) - each.acceptances
+                for each in self.publishers.values()
+                if each.spec.flow == name and each.qos
+            )
+        return self.flows
+
     def summary(self, seconds: float) -> dict[str, dict[str, Any]]:
         """Figures of each flow, for run.json; `seconds`: of the steady time."""
-        result = {}
-        for name, flow in self.flows.items():
-            expected, lost, unsure = self.missing(name)
-            delay = flow.delay
-            unaccepted = sum(
-                len(p.times) - p.acceptances
-                for p in self.publishers
-                if p.spec.flow == name and p.qos
-            )
-            result[name] = {
-                "published": flow.published,
-                "accepted": flow.accepted,
-                "unaccepted": unaccepted,
-                "delivered": flow.delivered,
-                "expected": expected,
-                "lost": lost,
-                "unsure": unsure,
-                "duplicates": flow.duplicates,
-                "reordered": flow.reordered,
-                **{
-                    f"{what}_per_s": count / seconds if seconds else None
-                    for what, count in zip(
-                        ("published", "accepted", "delivered"), flow.rated, strict=True
-                    )
-                },
-                "delay_mean_ms": flow.delay_sum / delay.total / 1e6 if delay.total else None,
-                "delay_sent_mean_ms": flow.sent_sum / delay.total / 1e6 if delay.total else None,
-                "delay_sent_p99_ms": flow.sent_delay.percentile(99) if delay.total else None,
-                **{
-                    f"delay_p{p}_ms": delay.percentile(p) if delay.total else None
-                    for p in (50, 90, 99)
-                },
-                "lag_p99_ms": flow.lag.percentile(99) if flow.lag.total else None,
-            }
-        return result
+        return {name: flow.figures(seconds) for name, flow in self.closed().items()}
 
 
 def _takers(receivers: Iterable[Receiver]) -> Callable[[str], list[Receiver]]:

@@ -42,10 +42,17 @@ class Crowd(Surroundings):
     """All clients, and the loop that serves them."""
 
     def __init__(
-        self, lab: Lab, cell: Cell, specs: Sequence[ClientSpec], trace: Writer, orders: Connection
+        self,
+        lab: Lab,
+        cell: Cell,
+        specs: Sequence[ClientSpec],
+        trace: Writer,
+        orders: Connection,
+        name: str = "generator-0",
     ) -> None:
         """Make the clients of `specs` on the hosts of `lab`, with the flows of `cell`. `trace`
-        takes what they note, `orders` says when to begin and to end."""
+        takes what they note, `orders` says when to begin and to end; `name` is the process's."""
+        self.name = name
         self.lab, self.cell, self.trace, self.orders = lab, cell, trace, orders
         self.book = Book(specs, {name: flow.qos for name, flow in cell.flows.items()})
         self.every = cell.main.every
@@ -59,6 +66,7 @@ class Crowd(Surroundings):
             for s in specs
             if s.number >= 0
         ]
+        self._by_number = {each.spec.number: each for each in self.publishers}
         self._by_descriptor: dict[int, Client] = {}
         self._epoll = select.epoll()
         self._timers: list[tuple[float, int, Any, Any]] = []
@@ -135,7 +143,7 @@ class Crowd(Surroundings):
             if sequence % self.every == 0:
                 spec = client.spec
                 self.trace.delivered(now, number, sequence, spec.name, spec.broker, topic, *what)
-            publisher = self.publishers[number]
+            publisher = self._by_number[number]
             if not publisher.flow.rate and not publisher.flow.qos:
                 self.more(publisher)
         else:
@@ -167,7 +175,7 @@ class Crowd(Surroundings):
         cpu = self._own.cpu_times()
         rss = self._own.memory_info().rss
         self.trace.resources(
-            time.monotonic_ns(), "generator-0", "generator", cpu.user + cpu.system, rss, 1
+            time.monotonic_ns(), self.name, "generator", cpu.user + cpu.system, rss, 1
         )
         for client in (*self.subscribers, *self.publishers):
             client.ping(now)
@@ -314,12 +322,13 @@ def run(
     folder: Path,
     names: dict[str, Any],
     orders: Connection,
+    name: str = "generator-0",
 ) -> None:
-    """The process of the clients (forked): connect, say "ready", wait for the time to begin,
-    publish, drain, send the figures.
+    """A process of clients (forked): connect, say "ready", wait for the time to begin, publish,
+    drain, send the figures.
 
-    `lab`, `cell`, `specs` and `orders` are those of `Crowd`. The trace goes into `folder`; `names`
-    are the names in it (run, scenario, host).
+    `lab`, `cell`, `specs`, `orders` and `name` are those of `Crowd`. The trace goes into `folder`;
+    `names` are the names in it (run, scenario, host).
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -333,8 +342,8 @@ def run(
     gc.freeze()
     sys.setswitchinterval(0.0005)  # the trace's encoding thread must not keep messages waiting
     try:
-        with Writer(folder, process="generator-0", **names) as trace:
-            crowd = Crowd(lab, cell, specs, trace, orders)
+        with Writer(folder, process=name, **names) as trace:
+            crowd = Crowd(lab, cell, specs, trace, orders, name)
             with contextlib.suppress(EOFError, BrokenPipeError):  # the other end is gone
                 _carry_out(crowd, orders)
     except (OSError, TraceError) as error:
@@ -346,7 +355,8 @@ def _carry_out(crowd: Crowd, orders: Connection) -> None:
     began = time.monotonic()
     wrong = crowd.join() or crowd.connect(crowd.publishers, 30)
     seconds = time.monotonic() - began
-    opened = {} if wrong else _connections(crowd, orders)
+    # The first process has the idle connections.
+    opened = {} if wrong or not crowd.name.endswith("-0") else _connections(crowd, orders)
     settled = time.monotonic() + crowd.cell.main.settle
     while not wrong and time.monotonic() < settled:
         crowd.step(0.05)
@@ -369,7 +379,8 @@ def _carry_out(crowd: Crowd, orders: Connection) -> None:
     orders.send(
         {
             "event": "done",
-            "flows": crowd.book.summary(steady),
+            "flows": crowd.book.closed(),
+            "steady": steady,
             "subscribers": crowd.book.subscribers(),
             "seconds": seconds,
             "over": over,

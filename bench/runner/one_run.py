@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,10 +25,11 @@ from bench.lab.priority import prefer
 from bench.load import LoadError, packets
 from bench.load.cpu import cores, on_cores
 from bench.runner import crowd, run_folder, traffic
+from bench.runner.book import Flow
 from bench.runner.fault_injector import FaultInjector
 from bench.runner.observer import Observer, mean_use
 from bench.scenarios.scenario import Cell
-from bench.scenarios.workload import ClientSpec, clients, placed
+from bench.scenarios.workload import ClientSpec, clients, placed, shares
 from bench.trace import TraceError, Writer
 from bench.trace.repair import repair, repairs
 
@@ -49,13 +50,22 @@ class UnavailableError(RunError):
 
 
 class Generator:
-    """The process of the clients, and what it says."""
+    """A process of clients, and what it says."""
 
     def __init__(
-        self, lab: Lab, cell: Cell, specs: Any, folder: Path, names: dict[str, Any]
+        self,
+        lab: Lab,
+        cell: Cell,
+        specs: Any,
+        folder: Path,
+        names: dict[str, Any],
+        name: str = "generator-0",
     ) -> None:
-        """Start the process of the clients; `lab`, `cell`, `specs`, `folder` and `names` are those
-        of `crowd.run`."""
+        """Start the process of the clients; `lab`, `cell`, `specs`, `folder`, `names` and `name`
+        are those of `crowd.run`."""
+        self.name = name
+        self.heard: Callable[[dict[str, Any]], None] = lambda _: None
+        """Takes each event that is not waited for."""
         own, apart = _cores_of(cell)[1], cell.main.apart
         self._conn, theirs = _fork.Pipe()
         kept = self._conn
@@ -68,10 +78,10 @@ class Generator:
             if apart:
                 os.setsid()
                 prefer(os.getpid())
-            crowd.run(lab, cell, specs, folder, names, theirs)
+            crowd.run(lab, cell, specs, folder, names, theirs, name)
 
         sys.stdout.flush()
-        self.process = _fork.Process(target=child, name="generator-0")
+        self.process = _fork.Process(target=child, name=name)
         self.process.start()
         theirs.close()
 
@@ -84,7 +94,7 @@ class Generator:
                 while self._conn.poll(0):
                     message: dict[str, Any] = self._conn.recv()
                     if message["event"] == "failed":
-                        raise RunError(f"generator-0: {message['failure']}")
+                        raise RunError(f"{self.name}: {message['failure']}")
                     if message["event"] == event:
                         return message
                     self.heard(message)
@@ -101,9 +111,6 @@ class Generator:
                 raise RunError(f"the generator {how}") from None
             await asyncio.sleep(0.005)
         raise RunError(f"the generator did not say {event!r} within {patience:g} s")
-
-    def heard(self, message: dict[str, Any]) -> None:
-        """Take an event that is not waited for; replaced by who wants them."""
 
     def say(self, what: Any) -> None:
         """Send an order."""
@@ -123,9 +130,73 @@ class Generator:
             while self._conn.poll(0):
                 message = self._conn.recv()
                 if message["event"] == "failed":
-                    failure = f"generator-0: {message['failure']}"
+                    failure = f"{self.name}: {message['failure']}"
         self._conn.close()
         return failure
+
+
+class Generators:
+    """All processes of clients, as one."""
+
+    def __init__(
+        self, lab: Lab, cell: Cell, specs: Sequence[ClientSpec], folder: Path, names: dict[str, Any]
+    ) -> None:
+        """Start them, as many as `cell` asks for and its clients allow; `lab`, `specs`, `folder`
+        and `names` are those of `Generator`."""
+        parts = shares(specs, cell.main.generators) or [list(specs)]
+        self.all: list[Generator] = []
+        for number, part in enumerate(parts):
+            self.all.append(Generator(lab, cell, part, folder, names, f"generator-{number}"))
+
+    async def hear(self, event: str, patience: float) -> list[dict[str, Any]]:
+        """Wait until all have said `event`, and return what they did. Raises RunError as
+        `Generator.hear` does, for the first of them that ends or takes longer than `patience` s."""
+        end = time.monotonic() + patience
+        return [await each.hear(event, max(end - time.monotonic(), 1.0)) for each in self.all]
+
+    def tell(self, heard: Callable[[dict[str, Any]], None]) -> None:
+        """Have `heard` called with each event that is not waited for."""
+        for each in self.all:
+            each.heard = heard
+
+    def say(self, what: Any) -> None:
+        """Send an order to all."""
+        for each in self.all:
+            each.say(what)
+
+    def end(self) -> str:
+        """End all; return what they say went wrong."""
+        return "; ".join(filter(None, [each.end() for each in self.all]))
+
+
+def ready(said: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the processes `said` when their clients were there, as one: the first failure,
+    and what took longest."""
+    failures = [each["failure"] for each in said if each["failure"]]
+    return {
+        "failure": failures[0] if failures else "",
+        "interested": max(each["interested"] for each in said),
+        "seconds": max(each["seconds"] for each in said),
+    }
+
+
+def done(said: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the processes `said` at their end, as one, for run.json."""
+    flows: dict[str, Flow] = {}
+    for each in said:
+        for name, flow in each["flows"].items():
+            flows.setdefault(name, Flow()).merge(flow)
+    seconds = max(each["steady"] for each in said)
+    used = [each["generator_cpu"] for each in said]
+    return {
+        "flows": {name: flow.figures(seconds) for name, flow in flows.items()},
+        "subscribers": {name: one for each in said for name, one in each["subscribers"].items()},
+        "interruptions": sum(each["interruptions"] for each in said),
+        "skipped": sum(each["skipped"] for each in said),
+        "opened": said[0]["opened"],
+        "generator_cpu": sum(used),
+        "generators": used,
+    }
 
 
 class Run:
@@ -266,9 +337,12 @@ class Run:
         )
         record["hosts"] = {spec.name: spec.host for spec in specs} if len(specs) <= 500 else {}
         self.stage("clients")
-        generator = Generator(lab, cell, specs, self.trace_folder, self.names)
+        generator = Generators(lab, cell, specs, self.trace_folder, self.names)
         record["processes"] = [
-            {"name": "generator-0", "role": "generator", "pid": generator.process.pid},
+            *(
+                {"name": each.name, "role": "generator", "pid": each.process.pid}
+                for each in generator.all
+            ),
             {"name": "observer", "role": "observer", "pid": os.getpid()},
             *(
                 [{"name": "network", "role": "network", "pid": lab.network_pid}]
@@ -291,7 +365,7 @@ class Run:
         observer: Observer,
         injector: FaultInjector,
         faults: Any,
-        generator: Generator,
+        generator: Generators,
         specs: Sequence[ClientSpec],
     ) -> None:
         cell, record, summary = self.cell, self.record, self.record["summary"]
@@ -302,18 +376,18 @@ class Run:
             observer.sample()
             rss[message["event"]] = dict(observer.rss)
 
-        generator.heard = heard  # type: ignore[method-assign]
+        generator.tell(heard)
         patience = 60 + self.flow.settle + self.flow.connections / 50
-        ready = await generator.hear("ready", patience)
-        if ready["failure"]:
-            raise RunError(ready["failure"])
-        work = await self._began_workload(observer, specs, ready)
+        there = ready(await generator.hear("ready", patience))
+        if there["failure"]:
+            raise RunError(there["failure"])
+        work = await self._began_workload(observer, specs, there)
         observer.use.clear()
         observer.beside.clear()
         observer.sample()
         before = lab.totals()  # the trace has both as well
         if self.flow.federated and before is not None:
-            self._formed(before["federators"]["mesh_ns"], ready["interested"])
+            self._formed(before["federators"]["mesh_ns"], there["interested"])
         start = self._begin(generator)
         injecting = asyncio.create_task(injector.carry_out(faults, start))
         phases = asyncio.create_task(self._phases(lab, trace, start, before))
@@ -328,7 +402,7 @@ class Run:
                 summary["companion_cpu"] = mean_use(observer.beside.values())["broker_cpu"]
             self._published(start)
             self.stage("drain")
-            done = await generator.hear("done", 120 + 3 * cell.drain)
+            ended = done(await generator.hear("done", 120 + 3 * cell.drain))
             await asyncio.wait_for(injecting, cell.duration() + 60)
             await phases
         finally:
@@ -337,15 +411,19 @@ class Run:
                     task.cancel()
         if faults and observer.asks and not await observer.agreed(self.kind.patience):
             record["failures"].append(f"no tree {self.kind.patience:g} s after the last fault")
-        summary |= {key: done[key] for key in ("flows", "subscribers", "interruptions", "skipped")}
+        keys = ("flows", "subscribers", "interruptions", "skipped")
+        summary |= {key: ended[key] for key in keys}
         seconds = over - start
         summary["seconds"] = seconds
         summary |= used
         if lab.companions and (whole := lab.totals()) is not None:
             summary["federators"] = whole["federators"]  # with what came behind the last message
-        summary["generator_cpu"] = done["generator_cpu"]
-        if done["opened"]:
-            self._opened(done["opened"], rss)
+        summary["generator_cpu"], summary["generators"] = (
+            ended["generator_cpu"],
+            ended["generators"],
+        )
+        if ended["opened"]:
+            self._opened(ended["opened"], rss)
         if before is not None and after is not None:
             self._carried(before, after)
         if work:
@@ -376,7 +454,7 @@ class Run:
         idle = await traffic.idle_loads(observer)
         return traffic.Work(observer, model, idle, await traffic.mark(observer))
 
-    def _begin(self, generator: Generator) -> float:
+    def _begin(self, generator: Generators) -> float:
         """Have the clients begin to publish, and the measured time with them. Returns when (s)."""
         start = time.monotonic() + LEAD
         # Not now: rates would count a time in which nobody may publish.

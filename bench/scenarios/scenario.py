@@ -111,6 +111,8 @@ class Parameters:
     connections: so many more that are only opened.
     mix: flows that take part, joined by +.
     cpu: share of a core for each broker; 0: no limit.
+    generators: processes of the load generator. Clients that share a topic or a shared
+        subscription stay in one of them, so that there may be fewer.
     apart: the generator has a core of its own, where there are two or more, and other work on the
         machine waits for it and for brokers, where that is allowed.
     settle: s between the last subscription and the first message.
@@ -147,6 +149,7 @@ class Parameters:
     connections: int = 0
     mix: str = ""
     cpu: float = 0.0
+    generators: int = 1
     apart: bool = False
     settle: float = 1.0
     drain: float = 2.0
@@ -176,6 +179,7 @@ class Parameters:
             "seconds": (0, LONGEST),
             "begin": (0, LONGEST),
             "ramp": (0, 600),
+            "generators": (1, 64),
             "connections": (0, 15_000),
             "cpu": (0, 64),
             "settle": (0, 600),
@@ -202,10 +206,20 @@ class Parameters:
                     f"{name} must be one of {', '.join(map(str, allowed))}, "
                     f"not {getattr(self, name)!r}"
                 )
+        return self._load_at_odds() or self._clients_at_odds()
+
+    def _load_at_odds(self) -> str:
+        """Return which parameters of the load contradict each other, in one line, or nothing."""
         if self.ramp and 2 * self.ramp >= self.duration():
             return f"ramps of {self.ramp:g} s leave nothing of a load of {self.duration():g} s"
+        if self.generators > 1 and (self.apart or self.federated):
+            return "a generator that is apart, or of federated clients, is one process"
         if self.messages and not self.rate and not self.seconds:
             return "messages without rate need seconds"
+        return ""
+
+    def _clients_at_odds(self) -> str:
+        """Return which parameters of clients contradict each other, in one line, or nothing."""
         if self.share and self.version != 5:
             return "share needs version 5"
         if self.federated and (self.choice == "all" or self.share):

@@ -187,6 +187,42 @@ def _placed_clients(
     return result
 
 
+def shares(specs: Sequence[ClientSpec], count: int) -> list[list[ClientSpec]]:
+    """Return the clients of `specs` as at most `count` shares, none empty, in each the order of
+    `specs`.
+
+    Who may get a message of whom is in the same share, as are all members of a shared subscription:
+    each share knows for itself what has to arrive. Shares have about as many clients.
+    """
+    leader: dict[str, str] = {}
+
+    def find(word: str) -> str:
+        leader.setdefault(word, word)
+        while leader[word] != word:
+            leader[word] = leader[leader[word]]
+            word = leader[word]
+        return word
+
+    topics = {topic for spec in specs if spec.number >= 0 for topic in spec.topics}
+    wild = {}
+    for filter in dict.fromkeys(each for spec in specs if spec.number < 0 for each in spec.topics):
+        if filter.endswith("/#") or filter.startswith("$share/"):
+            wild[filter] = [topic for topic in sorted(topics) if matches(filter, topic)]
+    for filter, found in wild.items():
+        for topic in found:
+            leader[find(topic)] = find(filter)
+    for spec in specs:
+        for topic in spec.topics[1:]:
+            leader[find(topic)] = find(spec.topics[0])
+    groups: dict[str, list[int]] = {}
+    for place, spec in enumerate(specs):
+        groups.setdefault(find(spec.topics[0]), []).append(place)
+    chosen: list[list[int]] = [[] for _ in range(count)]
+    for places in sorted(groups.values(), key=len, reverse=True):
+        min(chosen, key=len).extend(places)
+    return [[specs[place] for place in sorted(places)] for places in chosen if places]
+
+
 def _topic(flow_name: str, topic: int) -> str:
     return f"{PREFIX}/{flow_name or 'placed'}/{topic:06d}"
 

@@ -72,6 +72,24 @@ def test_a_run_is_complete_and_resuming_does_not_repeat_it(
     assert only_run(out)["run"] == run["run"]
 
 
+def test_two_processes_make_one_load_and_their_figures_are_one(tmp_path: Path) -> None:
+    file, out = tmp_path / "tiny.yaml", tmp_path / "out"
+    load = "topics: 2, generators: 2, ramp: 0.1, seconds: SECONDS"
+    file.write_text(SCENARIO.replace("seconds: SECONDS", load).replace("SECONDS", "0.5"))
+    done = bench("run", str(file), "--out", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = only_run(out)
+    flow = run["summary"]["flows"][""]
+    assert flow["lost"] == flow["duplicates"] == 0
+    assert flow["delivered"] == flow["expected"] == flow["published"] == 20
+    assert len(run["summary"]["generators"]) == 2 and len(run["summary"]["subscribers"]) == 2
+    assert run["measure_from_ns"] - run["load_from_ns"] == pytest.approx(1e8, abs=1e3)
+    names = {path.name.rsplit("-", 1)[0] for path in out.rglob("*.parquet")}
+    assert names == {"generator-0", "generator-1", "observer"}
+    roles = [each["name"] for each in run["processes"]]
+    assert roles == ["generator-0", "generator-1", "observer"]
+
+
 @pytest.fixture
 def heard() -> Iterator[None]:
     """Processes that are started here end when their terminal goes, also if who runs the tests has

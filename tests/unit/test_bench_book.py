@@ -5,10 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bench.lab.agreement import one_tree
+from bench.runner import one_run
 from bench.runner.book import UNSURE_NS, Book
 from bench.scenarios import run_table
-from bench.scenarios.workload import ClientSpec
+from bench.scenarios.workload import ClientSpec, matches, shares
 
 S = 1_000_000_000
 
@@ -254,3 +258,64 @@ def test_ramps_are_in_no_rate_and_no_delay_and_their_losses_count() -> None:
     rates = [figures[f"{what}_per_s"] for what in ("published", "accepted", "delivered")]
     assert rates == [1, 1, 1] and figures["delay_mean_ms"] == 2.5
     assert (figures["published"], figures["delivered"], figures["lost"]) == (6, 5, 1 + 6)
+
+
+def test_what_processes_of_the_generator_booked_adds_up() -> None:
+    whole, (one, _) = book()
+    first, _ = book()
+    second, _ = book()
+    for number, (part, delay) in enumerate(((first, 10), (second, 30))):
+        for kept in (whole, part):
+            sent = number * S
+            sequence = kept.publish(0, sent, sent)
+            kept.accept(0, sequence)
+            kept.deliver(kept.receiver(one), 0, sequence, sent + delay * 1_000_000)
+    done = [
+        {
+            "flows": part.closed(),
+            "steady": seconds,
+            "subscribers": {name: {}},
+            "interruptions": 1,
+            "skipped": 2,
+            "opened": {},
+            "generator_cpu": used,
+        }
+        for part, seconds, name, used in ((first, 1.9, "s0", 0.5), (second, 2.0, "s1", 0.25))
+    ]
+    found = one_run.done(done)
+    assert found["flows"] == whole.summary(2.0) and found["flows"][""]["lost"] == 2
+    assert (found["generator_cpu"], found["generators"]) == (0.75, [0.5, 0.25])
+    assert (found["interruptions"], found["skipped"]) == (2, 4)
+    assert set(found["subscribers"]) == {"s0", "s1"}
+
+
+@given(
+    topics=st.lists(st.integers(0, 6), max_size=8),
+    filters=st.lists(
+        st.sampled_from(["0", "1", "2", "3", "#", "$share/g/4", "$share/h/#"]), max_size=8
+    ),
+    count=st.integers(1, 4),
+)
+def test_each_message_and_shared_subscription_stays_in_one_process(
+    topics: list[int], filters: list[str], count: int
+) -> None:
+    names = [f"t/{each}" for each in topics]
+    wanted = [f"{each[:-1]}t/{each[-1]}" for each in filters]
+    specs = [ClientSpec(f"s{n}", "", "h", "b", (each,)) for n, each in enumerate(wanted)]
+    specs += [ClientSpec(f"p{n}", "", "h", "b", (each,), n) for n, each in enumerate(names)]
+    parts = shares(specs, count)
+    assert sorted(each.name for part in parts for each in part) == sorted(s.name for s in specs)
+    assert len(parts) <= count and all(parts)
+    home = {each.name: number for number, part in enumerate(parts) for each in part}
+    for one in specs:
+        for other in specs:
+            mine, theirs = one.topics[0], other.topics[0]
+            hears = one.number < 0 <= other.number and matches(mine, theirs)
+            joined = mine == theirs and mine.startswith("$share/")
+            assert not (hears or joined) or home[one.name] == home[other.name]
+
+
+def test_clients_that_share_nothing_are_spread_evenly() -> None:
+    specs = [ClientSpec(f"s{n}", "", "h", "b", (f"t/{n}",)) for n in range(10)]
+    specs += [ClientSpec(f"p{n}", "", "h", "b", (f"t/{n}",), n) for n in range(10)]
+    assert [len(part) for part in shares(specs, 2)] == [10, 10]
