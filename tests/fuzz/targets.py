@@ -331,7 +331,7 @@ class _Admin:
         self.access = AdminAccess()
         self.api = _Api()
         handle = SimpleNamespace(cancel=lambda: None)
-        self.loop = SimpleNamespace(call_later=lambda _seconds, _call: handle)
+        self.loop = SimpleNamespace(time=lambda: 0.0, call_at=lambda _when, _call: handle)
         self.placement = SimpleNamespace(
             traffic=lambda query: (200, "text/plain", query + "\n"),
             ask=lambda method, path, body, then: then((200, "text/plain", f"{len(body)}\n")),
