@@ -194,8 +194,8 @@ class Book:
         published.accepted.append(0)
         flow = self.flows[published.spec.flow]
         flow.published += 1
-        flow.rated[0] += self._is_steady(sent)
         if self._is_steady(sent):
+            flow.rated[0] += 1
             flow.lag.add(sent - due)
         self.outstanding += self.fanout[number]
         return len(published.times) - 1

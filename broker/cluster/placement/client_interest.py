@@ -67,14 +67,25 @@ def said_interest(connect: Connect, permissions: Permissions | None) -> Interest
         raise ValueError(f"{TOPICS}: {error}") from None
     if len(question.subscribe) + len(question.publish) > MOST_FILTERS:
         raise TooMuchError(f"{TOPICS}: more than {MOST_FILTERS} filters and topics")
-    if permissions is not None:
-        for name in question.subscribe:
-            if not permissions.may_subscribe(split_shared(name)[1]):
-                raise PermissionError(f"{TOPICS}: subscribe: {name[:64]!r} is not allowed")
-        for name in question.publish:
-            if not permissions.may_publish(name):
-                raise PermissionError(f"{TOPICS}: publish: {name[:64]!r} is not allowed")
-    return Interest(question.subscribe, question.publish)
+    interest = Interest(question.subscribe, question.publish)
+    try:
+        check_allowed(interest, permissions)
+    except PermissionError as error:
+        raise PermissionError(f"{TOPICS}: {error}") from None
+    return interest
+
+
+def check_allowed(interest: Interest, permissions: Permissions | None) -> None:
+    """Raise PermissionError with one line if a client may not do what its `interest` says.
+    `permissions`: what it may do; None: everything."""
+    if permissions is None:
+        return
+    for name in interest.subscribe:
+        if not permissions.may_subscribe(split_shared(name)[1]):
+            raise PermissionError(f"subscribe: {name[:64]!r} is not allowed")
+    for name in interest.publish:
+        if not permissions.may_publish(name):
+            raise PermissionError(f"publish: {name[:64]!r} is not allowed")
 
 
 def session_interest(session: Session, publish: tuple[str, ...] = ()) -> Interest:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.cluster.placement.client_interest import check_allowed
 from broker.cluster.placement.decider import check_names
 from broker.cluster.placement.placement_messages import Answer
+from broker.cluster.placement.redirect_table import Interest
 from broker.wire.constants import ReasonCode
 from placement.question import TooMuchError, read_question
-from routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
     from broker.core.session import Session
@@ -57,10 +58,5 @@ def _read(session: Session, payload: bytes, at: str) -> dict[str, Any]:
     check_names(question)
     if question.client != session.client_id:
         raise PermissionError("a client may ask about itself only")
-    for name in question.subscribe:
-        if not session.may_subscribe(split_shared(name)[1]):
-            raise PermissionError(f"subscribe: {name[:64]!r} is not allowed")
-    for name in question.publish:
-        if not session.may_publish(name):
-            raise PermissionError(f"publish: {name[:64]!r} is not allowed")
+    check_allowed(Interest(question.subscribe, question.publish), session.permissions)
     return {**value, "client": question.client, "at": question.at}

@@ -337,9 +337,7 @@ class Decider:
         found = [plain[name] for name in question.subscribe if name in plain]
         if len(found) < len(question.subscribe):
             return None
-        work = TOPIC_WORK * len(found)
-        self._host.turns.work += PLACE_WORK + work
-        self._budget.left -= work
+        self._count_work(PLACE_WORK, TOPIC_WORK * len(found))
         return found
 
     def units(self, question: Question) -> list[Unit]:
@@ -352,10 +350,14 @@ class Decider:
             # Each is the one topic that it spells.
             found = [self._unit_of(name) for name in question.subscribe]
         count = len(found) + sum([len(unit.topics) for unit in found]) + len(question.publish)
-        work = TOPIC_WORK * count + looks
-        self._host.turns.work += QUESTION_WORK + work
-        self._budget.left -= work
+        self._count_work(QUESTION_WORK, TOPIC_WORK * count + looks)
         return found
+
+    def _count_work(self, question: int, topics: int) -> None:
+        """Count the steps that a question takes in this turn: those for its `topics` are still to
+        be paid, those of the `question` itself have been."""
+        self._host.turns.work += question + topics
+        self._budget.left -= topics
 
     def _unit_of(self, name: str) -> Unit:
         unit = self._plain.get(name)
