@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 
@@ -22,6 +23,9 @@ LOOPS = 16
 PROBE_PAUSE = 300.0
 """s between two probes while messages cross in both directions; the first one comes when the leg is
 up."""
+PROBE_BYTES, PROBE_LEAST = 1 << 20, 5.0
+"""Bytes of a leg without marks after which another probe is sent, and the s between two of these:
+a ring may be closed elsewhere, and only marks end it at once."""
 LOOP_TIME = 3 * PROBE_PAUSE
 """s for which it counts that the probe of another leg has come."""
 
@@ -31,13 +35,13 @@ class Crossing:
 
     __slots__ = (
         "_beacons",
+        "_came",
         "_echoes",
         "_federation",
         "_loops",
         "_marks",
         "_marks_used",
         "_name",
-        "_passed",
         "_probe",
         "_probe_at",
         "_rng",
@@ -85,15 +89,15 @@ class Crossing:
         self._watch = RingWatch()
         self._watching = False
         self._probe = b""  # the topic of the last one, while it may come back
-        self._probe_at = 0.0
-        self._passed = False  # whether messages crossed since the last probe
+        self._probe_at = 0.0  # s: when the last one was due
+        self._came = 0  # bytes that came since the last probe
 
     def begin(self, version: int, echoing: bool, now: float) -> None:
         """Note that the leg connects. `version`: of MQTT (4 or 5); `echoing`: whether the foreign
         broker sends back what it gets; `now`: s."""
         self._version = version
         self._marks_used = self._marks is not None and version == 5
-        self._probe, self._probe_at = b"", now
+        self._probe, self._probe_at = b"", -math.inf
         if not echoing:
             self._echoes = None
         elif self._echoes is None:
@@ -131,8 +135,8 @@ class Crossing:
         """Return what came from the foreign broker, `packets` at `now` (s), as it is for here.
         Raises MalformedPacket and ProtocolViolation."""
         echoes, watch, beacons = self._echoes, self._watch, self._beacons
-        if PROBE in packets:
-            self._look_for_probes(packets, now)
+        self._came += len(packets)
+        looped = PROBE in packets and self._look_for_probes(packets, now)
         if beacons is not None and has_beacons(packets):
             packets, _ = without(packets, self._version, lambda topic, _: beacons.takes(topic, now))
         if echoes is not None:
@@ -142,13 +146,15 @@ class Crossing:
             self.echoes += count
         if self._marks_used and self._marks is not None:
             packets = self._marks.inwards(packets)
+        if looped and PROBE in packets:
+            # No mark stops it: messages come round by this leg too.
+            self._watch_ring(now)
         if self._watching:
             packets, count = without(
                 packets, self._version, lambda topic, payload: watch.stops(topic, payload, now)
             )
             self.muted += count
             self._watching = not watch.ended(now)
-        self._passed = True
         return inwards(packets, self._version, self._rules)
 
     def outwards(self, packets: bytes, now: float) -> bytes:
@@ -161,8 +167,7 @@ class Crossing:
             if count:
                 self._probe = b""
                 self.rings += 1
-                self._watching = True
-                self._watch.begin(now)
+                self._watch_ring(now)
         packets = outwards(packets, self._version, self._rules)
         if self._marks_used and self._marks is not None:
             packets = self._marks.outwards(packets)
@@ -189,23 +194,31 @@ class Crossing:
     def probe(self, now: float) -> bytes:
         """Return a probe for the foreign broker if one is due at `now` (s), else b"". Where it
         comes to this federation by another way there is a ring."""
-        if now < self._probe_at:
+        since = now - self._probe_at
+        early = self._came >= PROBE_BYTES and since >= PROBE_LEAST and not self._marks_used
+        if since < PROBE_PAUSE and not early:
             return b""
-        self._probe_at = now + PROBE_PAUSE
-        if self._probe and not self._passed and not self._watching:
+        self._probe_at = now
+        if self._probe and not self._came and not self._watching:
             return b""
-        self._passed = False
+        self._came = 0
         topic = f"{PROBE.decode()}{self._name}/{self._rng.getrandbits(64):016x}"
         self._probe = topic.encode()
         federation = self._federation
         payload = b"" if federation is None else federation.own_id.hex().encode()
         return self.own(topic, payload, now)
 
-    def _look_for_probes(self, packets: bytes, now: float) -> None:
-        """Note probes of other legs of this federation that the foreign broker sends."""
-        federation = self._federation
+    def _watch_ring(self, now: float) -> None:
+        """Count equal messages from `now` (s) on."""
+        self._watching = True
+        self._watch.begin(now)
+
+    def _look_for_probes(self, packets: bytes, now: float) -> bool:
+        """Note probes of other legs of this federation that the foreign broker sends. Return
+        whether there was one."""
+        federation, found = self._federation, False
         if federation is None:
-            return
+            return False
         for topic, payload, _ in messages(packets, self._version):
             if not topic.startswith(PROBE) or not PROBER.fullmatch(payload):
                 continue
@@ -216,3 +229,5 @@ class Crossing:
             if name not in self._loops and len(self._loops) >= LOOPS:
                 del self._loops[next(iter(self._loops))]
             self._loops[name] = now
+            found = True
+        return found

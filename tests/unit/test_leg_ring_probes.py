@@ -1,0 +1,79 @@
+"""When a leg sends probes, and what it does where one comes back."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from broker.leg.crossing import PROBE, PROBE_BYTES, PROBE_LEAST, PROBE_PAUSE, Crossing
+from broker.leg.marks import Federation
+from broker.leg.rings import REPEATS
+from broker.leg.rules import Rules, parse_rule
+from broker.wire import Publish, encode_packet
+
+OWN, OTHER = bytes([1]) * 8, bytes([2]) * 8
+KILOBYTE = encode_packet(Publish("t", bytes(1000)), 5)
+
+
+def crossing(name: str, own: bytes, *, marks: bool) -> Crossing:
+    """That of an MQTT 5 leg that is up since second 0, of a federation of OWN and OTHER."""
+    rules = Rules([parse_rule("# both 2")])
+    federation = Federation(own, lambda broker_id: broker_id in (OWN, OTHER))
+    made = Crossing(name, rules, random.Random(1), None, federation, marks=marks)
+    made.begin(5, False, 0.0)
+    made.accepted(1 << 20)
+    return made
+
+
+def hear(made: Crossing, size: int, now: float) -> None:
+    """Have this many bytes come from the foreign broker."""
+    made.inwards(KILOBYTE * (size // len(KILOBYTE) + 1), now)
+
+
+def muted(made: Crossing, message: Publish, now: float) -> int:
+    """How many messages are muted once this one has come 17 times."""
+    for _ in range(REPEATS + 1):
+        made.inwards(encode_packet(message, 5), now)
+    return made.drops()["muted"]
+
+
+@pytest.mark.parametrize("marks", [False, True])
+def test_a_leg_sends_a_probe_when_it_is_up_and_every_five_minutes(marks: bool) -> None:
+    made = crossing("a", OWN, marks=marks)
+    assert made.probe(0.0)
+    hear(made, 10, 1.0)
+    assert not made.probe(PROBE_PAUSE - 1.0)
+    assert made.probe(PROBE_PAUSE)
+    assert not made.probe(2 * PROBE_PAUSE), "nothing has come since"
+    hear(made, 10, 2 * PROBE_PAUSE)
+    assert made.probe(3 * PROBE_PAUSE)
+
+
+def test_a_loud_leg_without_marks_sends_a_probe_sooner() -> None:
+    """Legs elsewhere may have closed a ring since, in which messages go round without end."""
+    plain, marked = crossing("a", OWN, marks=False), crossing("a", OWN, marks=True)
+    for made in (plain, marked):
+        assert made.probe(0.0)
+        hear(made, PROBE_BYTES, 1.0)
+        assert not made.probe(PROBE_LEAST - 0.1)
+    assert plain.probe(PROBE_LEAST)
+    assert not plain.probe(2 * PROBE_LEAST), "little has come since"
+    assert not marked.probe(PROBE_LEAST)
+
+
+def test_a_leg_mutes_a_ring_that_the_probe_of_another_leg_shows() -> None:
+    """Its own probe was sent before there was a ring, and only the other leg's went round."""
+    first, second = crossing("a", OWN, marks=False), crossing("b", OTHER, marks=False)
+    assert not muted(second, Publish("t", b"round"), 1.0)
+    probe = first.probe(1.0)
+    assert PROBE in second.inwards(probe, 2.0), "it goes on to the first leg"
+    assert (second.loops, second.same_broker(2.0)) == (1, ["a"])
+    assert muted(second, Publish("t", b"round"), 2.0) == 2
+
+
+def test_a_ring_that_marks_end_mutes_nothing() -> None:
+    first, second = crossing("a", OWN, marks=True), crossing("b", OTHER, marks=True)
+    assert PROBE not in second.inwards(first.probe(1.0), 2.0)
+    assert second.loops == 1
+    assert not muted(second, Publish("t", b"round"), 2.0)
