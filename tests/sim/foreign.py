@@ -61,11 +61,18 @@ class Foreign(Host):
         self.disk = Disk(world, self, sync=False)
         self.lost: list[float] = []
         """When (s) it lost sessions."""
+        self.kills: list[float] = []
+        """When (s) it was killed."""
 
     @property
     def no_local(self) -> bool:
         """Whether it can keep from sending back what it gets."""
         return 5 in self.versions or 4 | BRIDGE_BIT in self.versions
+
+    def kill(self, reset: bool = True) -> None:
+        """End it at once."""
+        self.kills.append(self.world.now)
+        super().kill(reset)
 
     def lose_all(self) -> None:
         """Kill it, and lose all that it has kept."""

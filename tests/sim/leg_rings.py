@@ -168,11 +168,11 @@ class Rings(Legs):
             for got in client.got:
                 copies[got.number].append(got)
             for sent in self.ledger.sent:
-                self._count(client, sent, len(copies[sent.number]), sent.number >= probes)
+                self._count(client, sent, copies[sent.number], sent.number >= probes)
 
-    def _count(self, client: LegClient, sent: Sent, count: int, quiet: bool) -> None:
+    def _count(self, client: LegClient, sent: Sent, copies: list[Got], quiet: bool) -> None:
         """Check how often a message came."""
-        interest = client.interests[0]
+        interest, count = client.interests[0], len(copies)
         if not matches(interest.filter, sent.topic):
             if count:
                 self._report("unwanted", client, sent, "came")
@@ -182,12 +182,19 @@ class Rings(Legs):
         again = 1 in (sent.qos, qos) and (
             sent.repeated or client.epoch > 1 or any(len(spans) > 1 for spans in self.up)
         )
+        again = again or (qos == 0 and self._killed_between(client, copies))
         if count > MOST[self.shape] and not again:
             self._report("twice", client, sent, f"came {count} times, at QoS {qos}")
         if quiet and not count and sent.client.state == "up":
             self._report("probe", client, sent, "did not come")
         elif not count and qos and sent.acked is not None and sent.at > interest.since:
             self._report("lost", client, sent, f"did not come, at QoS {qos}")
+
+    def _killed_between(self, client: LegClient, copies: list[Got]) -> bool:
+        """Whether the client's broker was killed after it had sent a message at QoS 0. It may have
+        written nothing of it, and the leg sends it again (docs/promises.md)."""
+        kills = client.host.kills if isinstance(client.host, Foreign) else self.killed[client.host]
+        return any(copies[0].at < at < copies[-1].at for at in kills)
 
 
 class Pair:
