@@ -182,7 +182,7 @@ class Rings(Legs):
         again = 1 in (sent.qos, qos) and (
             sent.repeated or client.epoch > 1 or any(len(spans) > 1 for spans in self.up)
         )
-        again = again or (qos == 0 and self._killed_between(client, copies))
+        again = again or (qos == 0 and count > 1 and self._killed_between(client, copies))
         if count > MOST[self.shape] and not again:
             self._report("twice", client, sent, f"came {count} times, at QoS {qos}")
         if quiet and not count and sent.client.state == "up":
