@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from pyspark.sql import functions as sf
 
+from bench.spark.pack import Packed
 from bench.spark.session import kept, partitions
 from bench.spark.source import PLACE, Run
 from bench.spark.trace_files import DDL, read
@@ -52,9 +53,15 @@ class Events:
     zeros: list[int | None]
     placed: Callable[[DataFrame], DataFrame]
     """Adds `no`, `t` and the like to rows of traces."""
+    packed: bool = False
+    """Whether the rows of all runs are in the same few files."""
 
     def only(self, numbers: Iterable[int]) -> Events:
-        """Return the same with the messages of these runs alone; no other run's files are read."""
+        """Return the same with the messages of these runs alone; no other run's files are read,
+        unless they are packed."""
+        if self.packed:
+            mine = sf.col("no").isin(sorted(set(numbers)))
+            return replace(self, messages=self.messages.where(mine))
         files = [file for number in sorted(set(numbers)) for file in self.runs[number].files]
         about = sf.col("kind").isin(*MESSAGES)
         return replace(self, messages=self.placed(read(self.spark, files).where(about)))
@@ -74,17 +81,26 @@ def small(spark: SparkSession, ddl: str, rows: Iterable[Sequence[Any]]) -> DataF
     return spark.range(1).select(sf.inline(sf.from_json(sf.lit(text), schema)))
 
 
-def load(spark: SparkSession, runs: list[Run]) -> Events:
-    """Return the events of these runs, and look at their processes: those that did not end are
-    named in the runs' remarks."""
+def _rows(
+    spark: SparkSession, runs: Sequence[Run], packed: Packed | None
+) -> tuple[DataFrame, DataFrame]:
+    """Return the rows of all runs about messages, and the others with the `path` of their file."""
+    if packed is not None:
+        return read(spark, packed.messages), read(spark, packed.others, ddl=f"{DDL}, path string")
     files = [file for run in runs for file in run.files]
-    count = sum(sum(run.rows.values()) for run in runs)
-    spread, few = partitions(spark, count), count <= FEW
-    spark.conf.set("spark.sql.shuffle.partitions", str(spread))
     raw = read(spark, files) if files else spark.createDataFrame(spark.sparkContext.emptyRDD(), DDL)
     about = sf.col("kind").isin(*MESSAGES)
     path = sf.col("_metadata.file_path") if files else sf.lit("")
-    others = raw.where(~about).withColumn("path", path)
+    return raw.where(about), raw.where(~about).withColumn("path", path)
+
+
+def load(spark: SparkSession, runs: list[Run], packed: Packed | None = None) -> Events:
+    """Return the events of these runs, and look at their processes: those that did not end are
+    named in the runs' remarks. `spark` reads the files of `runs`, or what is `packed` of them."""
+    count = sum(sum(run.rows.values()) for run in runs)
+    spread, few = partitions(spark, count), count <= FEW
+    spark.conf.set("spark.sql.shuffle.partitions", str(spread))
+    messages, others = _rows(spark, runs, packed)
     if few:
         others = kept(others)
     marks = _marks(others)
@@ -129,8 +145,20 @@ def load(spark: SparkSession, runs: list[Run]) -> Events:
         found = rows.join(sf.broadcast(where), key)
         return found.withColumn("t", sf.col("at") + sf.col("offset")).drop("offset")
 
-    messages, others = placed(raw.where(about)), placed(others.drop("path"))
-    return Events(spark, runs, messages, others, few, spread, windows, loads, zeros, placed)
+    messages, others = placed(messages), placed(others.drop("path"))
+    return Events(
+        spark,
+        runs,
+        messages,
+        others,
+        few,
+        spread,
+        windows,
+        loads,
+        zeros,
+        placed,
+        packed is not None,
+    )
 
 
 def _zeros(

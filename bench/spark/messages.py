@@ -23,6 +23,21 @@ _KEY = ("no", "publisher", "chunk", "sequence")
 _HOME = _KEY[:3]
 """What messages are spread by: everything about a message, and its neighbours, is on one
 machine."""
+_CELL = ("no", "flow", "topic", "receiver", "source", "target", "accepted")
+"""What deliveries are counted by."""
+_COUNTS = (
+    "n",
+    "asked",
+    "unsure",
+    "timed",
+    "duplicates",
+    "reordered",
+    "early",
+    "far",
+    "arrived",
+    "size",
+    "unmatched",
+)
 FANOUT = 4
 """Deliveries of a message from which on fewer neighbours stay together, so that a task has no more
 rows."""
@@ -478,49 +493,59 @@ def _cells(
     taken = sf.when(far, 0).otherwise(sf.greatest(delay + sf.col("late"), sf.lit(0)))
     timed = first & sf.col("timed")
     shared = sf.col("receiver").startswith(subscriptions.SHARED)
-    both = both.withColumn("accepted", sf.col("wait").isNotNull()).withColumn(
-        "bucket", sf.when(timed, bucket(taken))
-    )
     known_late = any(about.get("late") for about in found.values())
-    if known_late:
-        both = both.withColumn("sent_bucket", sf.when(timed, bucket(after)))
+    buckets = {"bucket": taken, "sent_bucket": after} if known_late else {"bucket": taken}
 
     def number(condition: Column) -> Column:
-        return sf.sum(sf.when(condition, 1).otherwise(0))
+        return sf.when(condition, 1.0).otherwise(0.0)
 
-    sums = [
+    both = both.withColumn("accepted", sf.col("wait").isNotNull()).select(
+        *_CELL,
+        *(sf.when(timed, bucket(value)).alias(name) for name, value in buckets.items()),
         number(first).alias("n"),
         number(first & asked).alias("asked"),
         number(first & asked & unsure).alias("unsure"),
         number(timed).alias("timed"),
-        sf.sum(sf.when(timed, taken).otherwise(0).cast("double")).alias("delay"),
-        sf.sum(sf.when(timed, after).otherwise(0).cast("double")).alias("delay_sent"),
-        sf.max(sf.when(timed, taken)).alias("longest"),
+        sf.when(timed, taken).otherwise(0).cast("double").alias("delay"),
+        sf.when(timed, after).otherwise(0).cast("double").alias("delay_sent"),
+        sf.when(timed, taken).alias("longest"),
         number(counted & sf.col("again")).alias("duplicates"),
         number(first & ~shared & (sf.col("came") > sf.col("newer"))).alias("reordered"),
         number(first & (delay < 0)).alias("early"),
         number(first & far).alias("far"),
         number(sf.col("within")).alias("arrived"),
-        sf.sum(sf.when(sf.col("within"), sf.coalesce("size", sf.lit(0))).otherwise(0)).alias(
-            "size"
-        ),
+        sf.when(sf.col("within"), sf.coalesce("size", sf.lit(0)))
+        .otherwise(0)
+        .cast("double")
+        .alias("size"),
         number(~known).alias("unmatched"),
-    ]
-    return _grouped(both, sums, ("bucket", "sent_bucket") if known_late else ("bucket",))
+    )
+    return _grouped(both, tuple(buckets))
+
+
+def _sum(name: str) -> Column:
+    """Return the sum of a column of whole numbers that are doubles, as a whole number: exact below
+    2^53. To add longs costs several times as much, as each sum is looked at for overflow."""
+    return sf.sum(name).cast("long").alias(name)
 
 
 def _grouped(
-    both: DataFrame, sums: list[Column], buckets: tuple[str, ...]
+    both: DataFrame, buckets: tuple[str, ...]
 ) -> tuple[DataFrame, DataFrame, DataFrame | None]:
-    """Return what `_cells` does: the `sums` over deliveries (`both`) by receiver and the like, and,
-    in the same pass, how many were timed by each of the columns `buckets`."""
-    by = ("no", "flow", "topic", "receiver", "source", "target", "accepted")
-    sets = [by, *(("no", "flow", name) for name in buckets)]
+    """Return what `_cells` does: sums over deliveries (`both`) by receiver and the like, and, in
+    the same pass, how many were timed by each of the columns `buckets`."""
+    sums = [
+        *(_sum(name) for name in _COUNTS),
+        sf.sum("delay").alias("delay"),
+        sf.sum("delay_sent").alias("delay_sent"),
+        sf.max("longest").alias("longest"),
+    ]
+    sets = [_CELL, *(("no", "flow", name) for name in buckets)]
     # Which of the sets a row is of: that of the one column of these that it is grouped by.
     of = sf.coalesce(
         *(sf.when(sf.grouping(name) == 0, sf.lit(name)) for name in ("receiver", *buckets))
     )
-    grouped = both.groupingSets(sets, *by, *buckets).agg(of.alias("of"), *sums)
+    grouped = both.groupingSets(sets, *_CELL, *buckets).agg(of.alias("of"), *sums)
     grouped = kept(grouped)
     some = grouped.where("timed > 0")
     histograms = [

@@ -156,7 +156,7 @@ def session(master: str | None = None, memory: str = "2g", rows: int | None = No
         builder = builder.config(
             "spark.driver.extraJavaOptions",
             options
-            + " -XX:ReservedCodeCacheSize=128m"
+            + " -XX:ReservedCodeCacheSize=128m -XX:-DontCompileHugeMethods"
             + (" -XX:TieredStopAtLevel=1" if rows is not None and rows <= SOME else ""),
         )
         if rows is not None and rows <= LITTLE:
@@ -184,10 +184,12 @@ def kept(frame: DataFrame) -> DataFrame:
     it again. On a cluster it is not: what an executor had that went away is computed again. The
     rows of either kind go with the frame, or with `forget`.
     """
-    master: str = frame.sparkSession.sparkContext.master or ""
-    if re.fullmatch(r"local(\[[^\]]*\])?", master):
-        return frame.localCheckpoint()
-    return frame.persist()
+    return frame.localCheckpoint() if local(frame.sparkSession) else frame.persist()
+
+
+def local(spark: SparkSession) -> bool:
+    """Return whether executors are this machine's one Java process."""
+    return re.fullmatch(r"local(\[[^\]]*\])?", spark.sparkContext.master or "") is not None
 
 
 def forget(spark: SparkSession) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,9 @@ from bench.spark.delays import rows as histogram_rows
 from bench.spark.events import Events, load
 from bench.spark.lines import counts, lines
 from bench.spark.messages import messages
+from bench.spark.pack import pack, worthwhile
 from bench.spark.repairs import Fault
-from bench.spark.session import forget, kept
+from bench.spark.session import forget, kept, local
 from bench.spark.summary import COUNTS, Line, cases, name_cases, row
 from bench.spark.trace_files import unreadable
 
@@ -116,7 +118,13 @@ def aggregate(
     stage."""
     files, rows = sum(len(run.files) for run in runs), sum(sum(run.rows.values()) for run in runs)
     tell(f"reading {len(runs):,} runs, {files:,} files, {rows:,} rows")
-    events = load(spark, runs)
+    with tempfile.TemporaryDirectory(prefix="mqttree-traces-") as folder:
+        packed = pack(runs, Path(folder)) if local(spark) and worthwhile(runs) else None
+        return _aggregate(spark, load(spark, runs, packed), tell)
+
+
+def _aggregate(spark: SparkSession, events: Events, tell: Callable[[str], None]) -> Tables:
+    runs = events.runs
     tell("joining messages with their deliveries")
     found = messages(events)
     tell("links and processes")

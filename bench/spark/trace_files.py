@@ -40,10 +40,12 @@ def literal(path: str) -> str:
     return re.sub(r"([\\{}\[\]*?])", r"\\\1", url(path))
 
 
-def read(spark: SparkSession, files: Iterable[str], *, lenient: bool = False) -> DataFrame:
-    """Return the rows of trace `files`, which `spark` reads; `lenient`: of those, and of those
-    parts, that can be read."""
-    reader = spark.read.schema(DDL).option(LENIENT, str(lenient).lower())
+def read(
+    spark: SparkSession, files: Iterable[str], *, lenient: bool = False, ddl: str = DDL
+) -> DataFrame:
+    """Return the rows of trace `files`, which `spark` reads, with the columns of `ddl`; `lenient`:
+    of those, and of those parts, that can be read."""
+    reader = spark.read.schema(ddl).option(LENIENT, str(lenient).lower())
     return reader.parquet(*map(literal, files))
 
 
