@@ -64,9 +64,12 @@ def worthwhile(runs: Sequence[Run]) -> bool:
 
 
 def pack(runs: Sequence[Run], folder: Path, group: int = GROUP) -> Packed | None:
-    """Write the rows of `runs`, whose files are of this machine, to few files in a `folder`, as many
-    as a `group` has at a time; None where one cannot be read or written: Spark then reads the files themselves, and names those that
-    are damaged."""
+    """Write the rows of `runs`, whose files are of this machine, to few files in a `folder`, as
+    many as a `group` has at a time.
+
+    None where one cannot be read or written: Spark then reads the files themselves, and names those
+    that are damaged.
+    """
     parts = _shares(runs, min(os.cpu_count() or 1, len(runs)))
     try:
         with ThreadPoolExecutor(len(parts)) as pool:
