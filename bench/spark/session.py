@@ -21,6 +21,9 @@ LITTLE, SOME = 200_000, 3_000_000
 """Rows up to which it takes longer to compile queries than to interpret them, and to compile what
 is compiled well than to do it simply: most of the time of a small set of runs is Java's and Spark's
 compilers at work on code that runs once."""
+SIMPLY_COMPILED = "-XX:TieredStopAtLevel=1 -XX:-DontCompileHugeMethods"
+"""Java's first compiler alone, for methods of any size: it would interpret the longest ones of some
+queries. The second compiler takes minutes of CPU time for these."""
 INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -156,8 +159,8 @@ def session(master: str | None = None, memory: str = "2g", rows: int | None = No
         builder = builder.config(
             "spark.driver.extraJavaOptions",
             options
-            + " -XX:ReservedCodeCacheSize=128m -XX:-DontCompileHugeMethods"
-            + (" -XX:TieredStopAtLevel=1" if rows is not None and rows <= SOME else ""),
+            + " -XX:ReservedCodeCacheSize=128m"
+            + (f" {SIMPLY_COMPILED}" if rows is not None and rows <= SOME else ""),
         )
         if rows is not None and rows <= LITTLE:
             for name, value in INTERPRETED.items():
