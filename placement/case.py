@@ -150,7 +150,7 @@ class Case:
         self._costs[unit] = [0.0] * len(self.brokers.names)
         if topics:
             columns = zip(*[topic.costs for topic in topics], strict=True)
-            self._costs[unit] = list(map(sum, columns))
+            self._costs[unit] = [sum(column, 0.0) for column in columns]
 
     # ---------------------------------------------------------------- plans
 
@@ -187,7 +187,8 @@ class Case:
         fair = fair_slots(self.brokers, aeo, self._gamma, self.avoid)
         here = self.brokers.slots.get(self.question.at)
         publishes = bool(self.question.publish)
-        received = [sum(column) for column in zip(*self._costs.values(), strict=True)]
+        columns = zip(*self._costs.values(), strict=True)
+        received = [sum(column, 0.0) for column in columns]
 
         def rank(slot: int) -> tuple[float, bool, float]:
             load = (aei[slot] + aeo[slot]) / capacities[slot]

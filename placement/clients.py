@@ -43,8 +43,6 @@ class Clients:
         self.sessions = 0
         """connections of all clients together."""
         self._clients: dict[str, _Client] = {}
-        # Slot -> the clients that have a session there.
-        self._at: dict[int, set[str]] = {}
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -81,7 +79,7 @@ class Clients:
             self.leave(client)
         placement = self.placement
         # A topic that is named twice is one subscription.
-        found = placement.known(dict.fromkeys(topics))
+        found = placement.known(topics)
         try:
             where = self.strategy(placement, found, sessions, self.gamma, avoid)
         except ValueError:
@@ -106,7 +104,7 @@ class Clients:
         if client in self._clients:
             self.leave(client)
         placement = self.placement
-        found = [tuple(placement.known(dict.fromkeys(item))) for item in items if item]
+        found = [tuple(placement.known(item)) for item in items if item]
         mask = self._mask(avoid)
         try:
             where = greedy_items(placement, found, sessions, self.gamma, avoid=mask)
@@ -128,7 +126,7 @@ class Clients:
         before, slots = self._clients[client]
         placement = self.placement
         used = set(slots)
-        found = placement.known(dict.fromkeys(topics))
+        found = placement.known(topics)
         avoid = 0
         if len(used) >= sessions:
             # No further broker: all but its own are left out.
@@ -178,10 +176,8 @@ class Clients:
         self.placement.displace(moved, before)
         if slot not in slots:
             self.sessions += 1
-            self._at.setdefault(slot, set()).add(client)
         if before not in now:
             self.sessions -= 1
-            self._at[before].discard(client)
 
     def holders(self, wanted: Container[tuple[Topic, int]]) -> dict[tuple[Topic, int], list[str]]:
         """Return the clients that have some topics at some slots, in order of their ids.
@@ -208,12 +204,8 @@ class Clients:
     def leave(self, client: str) -> None:
         """Forget a client and its subscriptions. Raises KeyError if it is not there."""
         topics, slots = self._clients.pop(client)
-        displace = self.placement.displace
-        for topic, slot in zip(topics, slots, strict=True):
-            displace(topic, slot)
-        for slot in set(slots):
-            self.sessions -= 1
-            self._at[slot].discard(client)
+        self.placement.displace_all(topics, slots)
+        self.sessions -= len(set(slots))
 
     def sessions_of(self, client: str) -> list[Session]:
         """Return where a client is. Raises KeyError if it is not there."""
@@ -226,19 +218,21 @@ class Clients:
     def at(self, broker: str) -> frozenset[str]:
         """Return the clients that have a session at a broker. Raises KeyError if it is not
         there."""
-        return frozenset(self._at.get(self.placement.slots[broker], ()))
+        # Nothing is kept for this: each client that comes or goes would pay for it.
+        slot = self.placement.slots[broker]
+        return frozenset([name for name, (_, slots) in self._clients.items() if slot in slots])
 
     def fail(self, broker: str) -> dict[str, tuple[str, ...]]:
         """Remove a broker; return its clients, each with the topics that it had there: they are
         placed nowhere. Raises KeyError if the broker is not there."""
         slot = self.placement.slots[broker]
         orphans: dict[str, tuple[str, ...]] = {}
-        for client in sorted(self._at.pop(slot, ())):
+        for client in sorted(self.at(broker)):
             pairs = list(zip(*self._clients[client], strict=True))
-            orphans[client] = tuple(topic.name for topic, at in pairs if at == slot)
+            orphans[client] = tuple([topic.name for topic, at in pairs if at == slot])
             self._clients[client] = (
-                tuple(topic for topic, at in pairs if at != slot),
-                bytes(at for _, at in pairs if at != slot),
+                tuple([topic for topic, at in pairs if at != slot]),
+                bytes([at for _, at in pairs if at != slot]),
             )
             self.sessions -= 1
         self.placement.fail(broker)
@@ -261,10 +255,6 @@ class Clients:
             place_all(topics, slot)
             all_topics += topics
             slots += _SLOT[slot] * len(topics)
-            at = self._at.get(slot)
-            if at is None:
-                at = self._at[slot] = set()
-            at.add(client)
         self._clients[client] = (tuple(all_topics), slots)
         self.sessions += len(assignment)
 

@@ -38,7 +38,7 @@ class Brokers(Protocol):
         """Whether all of these have the same capacity."""
 
 
-def fair_slots(placement: Brokers, aeo: Sequence[float], gamma: float, avoid: int = 0) -> list[int]:
+def fair_slots(placement: Brokers, aeo: list[float], gamma: float, avoid: int = 0) -> list[int]:
     """Return the slots that may take a client; the one with the least load where none is below
     its bound. Raises ValueError if there is no broker to choose from.
 
@@ -46,7 +46,7 @@ def fair_slots(placement: Brokers, aeo: Sequence[float], gamma: float, avoid: in
     many times its due a broker may have; `avoid`: a mask of slots that are not asked.
     """
     # The order of operations is that of the published placements.
-    total = sum(aeo)
+    total = sum(aeo, 0.0)
     opened = open_slots(placement, avoid)
     if total == 0 and opened:
         return opened
@@ -55,7 +55,7 @@ def fair_slots(placement: Brokers, aeo: Sequence[float], gamma: float, avoid: in
         found = [slot for slot in opened if aeo[slot] < bound]
     else:
         capacities = placement.capacities
-        due = gamma * total / sum(capacities[slot] for slot in placement.open)
+        due = gamma * total / sum([capacities[slot] for slot in placement.open], 0.0)
         found = [slot for slot in opened if aeo[slot] < due * capacities[slot]]
     return found or [least_loaded(placement, aeo, opened)]
 
@@ -69,7 +69,7 @@ def open_slots(placement: Brokers, avoid: int = 0) -> list[int]:
     return [slot for slot in opened if not avoid >> slot & 1] if avoid else opened
 
 
-def least_loaded(placement: Brokers, aeo: Sequence[float], slots: Sequence[int]) -> int:
+def least_loaded(placement: Brokers, aeo: list[float], slots: list[int]) -> int:
     """Return which slot has the least load for its capacity, the lowest of equal ones. Raises
     ValueError if there are none.
 
@@ -104,17 +104,17 @@ def greedy(
     if topics and not opened:
         raise ValueError("no broker takes clients")
     aeo = placement.aeo.copy()
-    total = sum(aeo)
+    total = sum(aeo, 0.0)
     brokers = len(placement.open)
+    left = list(topics)
     hits = 0
-    for topic in topics:
+    for topic in left:
         hits += topic.lanes
     size, lanes = placement.lane_format
-    left = topics
     used: Assignment = {}
     while left:
         # What costs least is where most is spared; `spared` has all brokers.
-        spared = lanes.unpack(hits.to_bytes(size, "little"))
+        spared: tuple[int, ...] = lanes.unpack(hits.to_bytes(size, "little"))
         bound = gamma * total / brokers if total else INFINITE
         most = chosen = -1
         lightest = 0.0
@@ -131,14 +131,16 @@ def greedy(
             taken += left
             break
         bit = 1 << chosen
-        going = [topic for topic in left if topic.free & bit]
-        if len(going) == len(left):
-            taken += going
-            break
-        if going:
-            left = [topic for topic in left if not topic.free & bit]
-        else:
-            going, left = _cheapest(left, chosen)
+        going: list[Topic] = []
+        rest: list[Topic] = []
+        for topic in left:
+            if topic.free & bit:
+                going.append(topic)
+            else:
+                rest.append(topic)
+        if not going:
+            going, rest = _cheapest(left, chosen)
+        left = rest
         taken += going
         added = 0.0
         for topic in going:
@@ -150,7 +152,7 @@ def greedy(
     return used
 
 
-def _cheapest(topics: Sequence[Topic], slot: int) -> tuple[list[Topic], list[Topic]]:
+def _cheapest(topics: list[Topic], slot: int) -> tuple[list[Topic], list[Topic]]:
     """The topics that cost least at a slot, and the others."""
     costs = [topic.cost(slot) for topic in topics]
     least = min(costs)
@@ -173,7 +175,7 @@ def item_costs(placement: Placement, item: Item) -> list[float]:
             return [topic.cost(slot) for slot in slots]
         free, weight = topic.free, topic.weight
         return [0.0 if free >> slot & 1 else weight for slot in slots]
-    return [sum(topic.cost(slot) for topic in item) for slot in slots]
+    return [sum([topic.cost(slot) for topic in item], 0.0) for slot in slots]
 
 
 def greedy_items(
@@ -226,7 +228,8 @@ def greedy_costs(
     used: dict[int, list[int]] = {}
     while left:
         fair = fair_slots(brokers, aeo, gamma, avoid)
-        by_slot = list(map(sum, zip(*[costs[index] for index in left], strict=True)))
+        columns = zip(*[costs[index] for index in left], strict=True)
+        by_slot = [sum(column, 0.0) for column in columns]
         sums = [by_slot[slot] for slot in fair]
         least = min(sums)
         chosen = fair[sums.index(least)]

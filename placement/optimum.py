@@ -37,7 +37,7 @@ def cheapest_set(
     best: tuple[float, tuple[int, ...]] | None = None
     for step in range(min(size, len(candidates))):
         for slots, _, items in sets:
-            cost = sum(items)
+            cost = sum(items, 0.0)
             if best is None or cost < best[0]:
                 best = (cost, slots)
         if best is None or not best[0] or step + 1 == min(size, len(candidates)):
@@ -85,5 +85,5 @@ def optimum(
     for item, row in zip(items, costs, strict=True):
         slot = min(used, key=lambda slot: (row[slot], rank(slot)))
         found.setdefault(slot, []).extend(item)
-        loads[slot] += sum(topic.weight for topic in item)
+        loads[slot] += sum([topic.weight for topic in item], 0.0)
     return found

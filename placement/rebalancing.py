@@ -74,9 +74,9 @@ def apply(clients: Clients, moves: list[Move]) -> None:
 
 def _bounds(placement: Placement, gamma: float) -> dict[int, float]:
     """The load that each open slot may have (messages/s)."""
-    total = sum(placement.aeo)
+    total = sum(placement.aeo, 0.0)
     capacities = placement.capacities
-    due = gamma * total / (sum(capacities[slot] for slot in placement.open) or 1)
+    due = gamma * total / (sum([capacities[slot] for slot in placement.open], 0.0) or 1.0)
     return {slot: due * capacities[slot] for slot in placement.open}
 
 
@@ -151,17 +151,18 @@ def _placed_again(clients: Clients, client: str, sessions: int, moves: int) -> l
 
 def _worth(placement: Placement, moves: int) -> list[tuple[float, Topic, int]]:
     """What a move saves at the best pairs of a topic and a slot (messages/s)."""
-
-    def each() -> Iterator[tuple[float, str, int]]:
-        for topic in placement.topics.values():
-            for slot in bits(topic.present & ~topic.announced):
-                count = topic.counts[slot]
-                inflow = topic.inflow(slot)
-                if inflow and count <= moves:
-                    yield inflow / count, topic.name, slot
-
-    best = heapq.nlargest(moves * LOOKED_AT, each())
+    best = heapq.nlargest(moves * LOOKED_AT, _pairs(placement, moves))
     return [(worth, placement.topics[name], slot) for worth, name, slot in best]
+
+
+def _pairs(placement: Placement, moves: int) -> Iterator[tuple[float, str, int]]:
+    """What a move saves, and the topic and slot, where so many moves can end the traffic."""
+    for topic in placement.topics.values():
+        for slot in bits(topic.present & ~topic.announced):
+            count = topic.counts[slot]
+            inflow = topic.inflow(slot)
+            if inflow and count <= moves:
+                yield inflow / count, topic.name, slot
 
 
 def _targets(

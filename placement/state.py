@@ -10,7 +10,7 @@ brokers that went are given again. The brokers' order, which decides ties, is th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from struct import Struct
 from typing import Final
 
@@ -38,6 +38,7 @@ class Topic:
         "expected",
         "free",
         "lanes",
+        "looked_up",
         "name",
         "present",
         "publishers",
@@ -62,6 +63,8 @@ class Topic:
         self.free = EVERYWHERE
         # What a subscriber spares, `LANE_BITS` for each slot; -1 if rates are no integers.
         self.lanes = 0
+        # Which look-up of `Placement.known` has found it last.
+        self.looked_up = 0
 
     def active(self) -> int:
         """Return the slots that have a subscriber."""
@@ -113,6 +116,7 @@ class Placement:
         self.aii: list[float] = []
         self.aio: list[float] = []
         self.internal = 0.0
+        self._look_ups = 0
         self._drained: set[int] = set()
         self._subscribed: list[set[Topic]] = []
         self._published: list[set[Topic]] = []
@@ -142,7 +146,7 @@ class Placement:
         _check_capacity(capacity)
         if broker in self.slots:
             raise ValueError(f"broker {broker} is there already")
-        slot = next((i for i, name in enumerate(self.names) if name is None), len(self.names))
+        slot = self.names.index(None) if None in self.names else len(self.names)
         if slot == MOST_BROKERS:
             raise ValueError(f"there are more than {MOST_BROKERS} brokers")
         if slot == len(self.names):
@@ -213,14 +217,20 @@ class Placement:
             found = self.topics[name] = Topic(name)
         return found
 
-    def known(self, names: Collection[str]) -> list[Topic]:
-        """Return the topics with these names, in the same order; those that are not there are
-        made."""
+    def known(self, names: Iterable[str]) -> list[Topic]:
+        """Return the topics with these names, each once, in the same order; those that are not
+        there are made."""
         there = self.topics
-        try:
-            return [there[name] for name in names]
-        except KeyError:
-            return [self.topic(name) for name in names]
+        self._look_ups = this = self._look_ups + 1
+        found: list[Topic] = []
+        for name in names:
+            topic = there.get(name)
+            if topic is None:
+                topic = self.topic(name)
+            if topic.looked_up != this:
+                topic.looked_up = this
+                found.append(topic)
+        return found
 
     def forget(self, topics: Iterable[Topic]) -> None:
         """Drop those topics that nobody publishes, wants or expects."""
@@ -349,7 +359,7 @@ class Placement:
             self._first(topic, slot, n)
         self.aeo[slot] += topic.weight * n
 
-    def place_all(self, topics: Iterable[Topic], slot: int) -> None:
+    def place_all(self, topics: list[Topic], slot: int) -> None:
         """Add one subscription to each of some topics.
 
         `topics`: of this placement; `slot`: of their broker.
@@ -372,7 +382,7 @@ class Placement:
         if not topic.announced >> slot & 1:
             self._activate(topic, slot)
         topic.present |= 1 << slot
-        self._refresh(topic)
+        self._subscriber_comes(topic, slot)
 
     def displace(self, topic: Topic, slot: int, n: int = 1) -> None:
         """Remove subscriptions that there are.
@@ -382,11 +392,29 @@ class Placement:
         topic.counts[slot] -= n
         self.aeo[slot] -= topic.weight * n
         if not topic.counts[slot]:
-            topic.present &= ~(1 << slot)
-            if not topic.announced >> slot & 1:
-                self._deactivate(topic, slot)
-            self._refresh(topic)
-            self._forget(topic)
+            self._last(topic, slot)
+
+    def displace_all(self, topics: tuple[Topic, ...], slots: bytes) -> None:
+        """Remove one subscription of each of some topics.
+
+        `topics`: of this placement; `slots`: of the broker of each of them.
+        """
+        aeo = self.aeo
+        for topic, slot in zip(topics, slots, strict=True):
+            counts = topic.counts
+            left = counts[slot] - 1
+            counts[slot] = left
+            aeo[slot] -= topic.weight
+            if not left:
+                self._last(topic, slot)
+
+    def _last(self, topic: Topic, slot: int) -> None:
+        """Note that a topic has no subscriptions at a broker any more."""
+        topic.present &= ~(1 << slot)
+        if not topic.announced >> slot & 1:
+            self._deactivate(topic, slot)
+            self._subscriber_goes(topic, slot)
+        self._forget(topic)
 
     def figures(self) -> Figures:
         """Return the traffic, with the brokers in the order of their slots."""
@@ -491,6 +519,26 @@ class Placement:
         topic.lanes = self._lanes(topic)
         self.fractions += topic.lanes < 0
 
+    def _subscriber_comes(self, topic: Topic, slot: int) -> None:
+        """The same as `_refresh` where nothing but a subscriber at a slot has come."""
+        if not topic.publishers or not topic.weight:
+            if self.affinity:
+                self._refresh(topic)
+        elif not topic.free >> slot & 1:
+            topic.free |= 1 << slot
+            if topic.lanes >= 0:
+                topic.lanes += _crossing(topic, slot) << slot * LANE_BITS
+
+    def _subscriber_goes(self, topic: Topic, slot: int) -> None:
+        """The same as `_refresh` where nothing but the last subscriber at a slot has gone."""
+        if not topic.publishers or not topic.weight:
+            if self.affinity:
+                self._refresh(topic)
+        elif topic.inflow(slot):
+            topic.free &= ~(1 << slot)
+            if topic.lanes >= 0:
+                topic.lanes -= _crossing(topic, slot) << slot * LANE_BITS
+
     def _lanes(self, topic: Topic) -> int:
         weight = topic.weight
         if topic.free == EVERYWHERE or not weight:
@@ -513,6 +561,11 @@ class Placement:
         """Drop a topic of which nothing is left."""
         if not (topic.present or topic.announced or topic.publishers or topic.expected):
             self.topics.pop(topic.name, None)
+
+
+def _crossing(topic: Topic, slot: int) -> int:
+    """Return what is published of a topic elsewhere than at a slot, where rates are integers."""
+    return int(topic.weight) - int(topic.publishers.get(slot, 0.0))
 
 
 def _lane_format(slots: int) -> tuple[int, Struct]:

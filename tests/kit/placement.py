@@ -56,6 +56,10 @@ def check(placement: Placement) -> None:
     """What is kept up is what is found from nothing."""
     kept, found = placement.figures(), placement.recomputed()
     scale = 1 + sum(found.loads)
+    for topic in placement.topics.values():
+        before = topic.free, topic.lanes
+        placement._refresh(topic)
+        assert before == (topic.free, topic.lanes), topic.name
     for name in ("aei", "aeo", "aii", "aio"):
         for a, b in zip(getattr(kept, name), getattr(found, name), strict=True):
             assert abs(a - b) <= 1e-9 * scale, (name, kept, found)
