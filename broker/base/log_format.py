@@ -13,6 +13,7 @@ import json
 import logging
 import sys
 import warnings
+from typing import Any
 
 QUIET = ("amqtt", "transitions", "asyncio", "websockets")
 """Loggers of libraries: they log from warning on, or at debug."""
@@ -50,6 +51,11 @@ def log_line(level: str, text: str) -> None:
     LOG.log(getattr(logging, level.upper(), logging.INFO), "%s", text)
 
 
+MAX_LINE = 4000
+"""characters of a line of the log, without its traceback; 16,000 bytes at most. Container engines
+break longer lines than 16 KiB in pieces, of which one could look like a line of its own."""
+
+
 def printable(text: str) -> str:
     """Return a text in which control characters, and those that change the direction of writing,
     are escapes as in Python."""
@@ -58,16 +64,29 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def json_text(value: object, indent: int | None = None) -> str:
+    """Return JSON that may go to a terminal: `value` in ASCII without control characters, but for
+    the ends of lines with an `indent`."""
+    # json leaves this one alone. It can only stand within a string.
+    return json.dumps(value, default=str, indent=indent).replace("\x7f", "\\u007f")
+
+
 class OneLine(logging.Formatter):
-    """Keeps each record on one line, so that text from a peer cannot forge lines. Tracebacks, at
-    debug, are left as they are."""
+    """Keeps each record on one line, so that text from a peer cannot forge lines. The lines of a
+    traceback are indented."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s.%(msecs)03d %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Return the line without a traceback."""
-        return printable(super().formatMessage(record))
+        line = printable(super().formatMessage(record))
+        return line if len(line) <= MAX_LINE else line[: MAX_LINE - 3] + "..."
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
+        """Return a traceback; the text of an exception may be a peer's."""
+        lines = super().formatException(ei).split("\n")
+        return "\n".join(f"  {printable(line)}" for line in lines)
 
 
 class JsonLines(logging.Formatter):
@@ -85,7 +104,7 @@ class JsonLines(logging.Formatter):
             "ts": when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": record.getMessage(),
+            "event": _bounded(record.getMessage()),
         }
         fields = getattr(record, "fields", None)
         if isinstance(fields, dict):
@@ -93,4 +112,12 @@ class JsonLines(logging.Formatter):
             entry = {key: entry[key] for key in ("ts", "level", "logger", "event", *fields)}
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str)
+        return json_text(entry)
+
+
+def _bounded(text: str) -> str:
+    """Return the text of a record, cut if it would take more of a line of JSON than MAX_LINE."""
+    if len(json_text(text)) <= MAX_LINE:
+        return text
+    # A letter outside of the basic plane takes 12 bytes.
+    return text[: MAX_LINE // 12] + "..."

@@ -38,7 +38,10 @@ def _columns() -> int:
 
 
 def complain(text: str, program: str = "mqttree") -> None:
-    """Write one line to the standard error if that is open: `program`, then `text`."""
+    """Write one line to the standard error if that is open: `program`, then `text`, which may be
+    what somebody else answered."""
+    from broker.base.log_format import printable
+
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(f"{program}: {' '.join(text.split())}\n")
+        sys.stderr.write(f"{program}: {printable(' '.join(text.split()))}\n")
         sys.stderr.flush()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import socket
 import sys
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.base.address import Address, is_literal, parse_address
 from broker.base.link_keys import cluster_key
-from broker.base.log_format import printable
+from broker.base.log_format import json_text, printable
 from broker.base.version import VERSION
 from broker.cli import doctor_checks as checks
 from broker.cli.admin_client import AdminPort, credentials_of
@@ -58,7 +57,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     errors, warnings = checks.worst(found)
     if arguments.json:
         rows = [finding._asdict() for finding in found]
-        text = json.dumps({"findings": rows, "errors": errors, "warnings": warnings}, indent=2)
+        text = json_text({"findings": rows, "errors": errors, "warnings": warnings}, 2)
         _print([text])
     else:
         _print(["", _summary(errors, warnings)])
@@ -159,8 +158,7 @@ class Doctor:
                 found.append(heard.announcement.address_from((heard.host, 0)))
         if self._state is not None:
             found += checks.addresses_of(self._state)
-            host, _, port = str(self._state["listen"]).rpartition(":")
-            found.append(Address(host.strip("[]"), int(port)))
+            found += checks.own_address(self._state)
         return list(dict.fromkeys(found))[:MOST_TARGETS]
 
     def _probe(self, targets: list[Address]) -> Iterable[Finding]:

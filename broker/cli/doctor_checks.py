@@ -5,6 +5,7 @@ Each rule makes findings of what was seen, and each finding that is no good news
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -331,8 +332,21 @@ def worst(findings: Iterable[Finding]) -> tuple[int, int]:
 def addresses_of(state: Mapping[str, Any]) -> list[Address]:
     """Return where the brokers listen that a broker knows and has no link to."""
     linked = {link.get("peer") for link in state.get("links", ()) if link.get("up")}
-    found = []
-    for member in state.get("members", ()):
-        if member.get("id") not in linked:
-            found += [parse_address(text) for text in member.get("addresses", ())[:1]]
-    return found
+    return [
+        address
+        for member in state.get("members", ())
+        if member.get("id") not in linked
+        for text in member.get("addresses", ())[:1]
+        for address in _read_address(text)
+    ]
+
+
+def own_address(state: Mapping[str, Any]) -> list[Address]:
+    """Return where a broker says that it listens; nothing if that is no address."""
+    return _read_address(state.get("listen"))
+
+
+def _read_address(text: object) -> list[Address]:
+    with contextlib.suppress(ValueError):
+        return [parse_address(str(text))]
+    return []

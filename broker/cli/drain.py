@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from broker.base.address import Address, parse_address
+from broker.base.log_format import printable
 from broker.cli.status import NONE, Credentials, StatusError, ask, fetch, waits_for
 from broker.cluster.drain import read_drain
 
@@ -111,4 +112,4 @@ def _say(state: Mapping[str, Any]) -> None:
 
 def _print(text: str) -> None:
     if sys.stdout is not None:
-        print(text, flush=True)
+        print(printable(text), flush=True)

@@ -24,6 +24,7 @@ from typing import Any
 from broker.base.address import Address
 from broker.cli.command_line import Parser, complain
 from broker.cli.status import StatusError, fetch
+from broker.cli.table import cut
 from broker.cli.tree_view import Seen, draw
 
 HOST = "127.0.0.1"
@@ -185,7 +186,7 @@ class Live:
                 print(text, end="\n\n", flush=True)
             return
         width, height = shutil.get_terminal_size()
-        lines = [line[: width - 1] for line in draw(brokers, self.cluster, moving=True)][
+        lines = [cut(line, max(width - 1, 3)) for line in draw(brokers, self.cluster, moving=True)][
             : height - 1
         ]
         up = f"\x1b[{self._height}F" if self._height else ""

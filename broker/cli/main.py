@@ -218,9 +218,9 @@ def _status(arguments: argparse.Namespace) -> int:
         complain(str(error))
         return 1
     if arguments.json:
-        import json
+        from broker.base.log_format import json_text
 
-        text = json.dumps(state, indent=2) + "\n"
+        text = json_text(state, 2) + "\n"
     else:
         text = render(state)
     if sys.stdout is not None:

@@ -7,6 +7,8 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.base.address import Address, is_wildcard
+from broker.base.log_format import printable
+from broker.cli.table import cut
 from broker.cluster.drain import counted
 
 if TYPE_CHECKING:
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
 
 MAX_ANSWER = 16 * 1024 * 1024
 """bytes; a thousand links with long names fit ten times."""
+
+
+MOST_CELLS = 1000
+"""cells of a line; a leg with all that can be said of one takes half of it."""
 
 
 class StatusError(Exception):
@@ -100,7 +106,8 @@ def _connection(
 
 
 def render(state: dict[str, Any]) -> str:
-    """Return a broker's view of its tree as lines of text."""
+    """Return a broker's view of its tree as lines of text. Names and answers of others are made
+    printable, and long lines are cut."""
     links = sorted(state["links"], key=lambda link: str(link.get("address")))
     root = state["root"] == state["id"]
     lines = [
@@ -162,7 +169,8 @@ def render(state: dict[str, Any]) -> str:
     lines += ["", "  ".join(f"{name} {counters[name]}" for name in shown if name in counters)]
     held = ("connections", "sessions", "subscriptions", "retained")
     lines.append("  ".join(f"{name} {state[name]}" for name in held if name in state))
-    return "\n".join(lines).rstrip() + "\n"
+    shown_lines = (cut(printable(line), MOST_CELLS) for line in lines)
+    return "\n".join(shown_lines).rstrip() + "\n"
 
 
 def _tree(state: dict[str, Any], links: list[dict[str, Any]]) -> list[str]:

@@ -11,6 +11,9 @@ from broker.base.log_format import printable
 TWO_CELLS = frozenset("WF")
 """East Asian widths of characters that take two cells of a terminal (UAX 11)."""
 
+NO_CELL = frozenset(("Mn", "Me"))
+"""Categories of letters that stand above, below or around the one before them."""
+
 
 def width(text: str) -> int:
     """Return how many cells of a terminal a printable text takes."""
@@ -18,7 +21,7 @@ def width(text: str) -> int:
 
 
 def _cells(letter: str) -> int:
-    if unicodedata.combining(letter):
+    if unicodedata.category(letter) in NO_CELL:
         return 0
     return 2 if unicodedata.east_asian_width(letter) in TWO_CELLS else 1
 

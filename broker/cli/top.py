@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import select
 import shutil
@@ -20,7 +19,7 @@ import tty
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from broker.base.log_format import printable
+from broker.base.log_format import json_text, printable
 from broker.cli.admin_client import AdminPort, admin_port
 from broker.cli.status import StatusError
 from broker.cli.table import cut, duration, rate, size, table
@@ -173,7 +172,7 @@ class Top:
         if seen is None or sys.stdout is None:
             return
         if self._json:
-            sys.stdout.write(json.dumps(seen._asdict()) + "\n")
+            sys.stdout.write(json_text(seen._asdict()) + "\n")
         elif not self._terminal:
             sys.stdout.write("\n".join(draw(seen, self._sort, 1000, 200)) + "\n\n")
         else:

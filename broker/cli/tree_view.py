@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from broker.base.log_format import printable
+
 
 @dataclass(slots=True)
 class Seen:
@@ -64,7 +66,7 @@ def draw(brokers: list[Seen], cluster: str, *, moving: bool) -> list[str]:
             rows.append((str(broker.port), f"does not answer  pid {broker.pid}"))
     width = max((len(name) for name, _ in rows), default=0)
     lines += [f"  {name.ljust(width)}  {about}" for name, about in rows]
-    return [*lines, "", *_to_try(brokers, known)]
+    return [printable(line) for line in (*lines, "", *_to_try(brokers, known))]
 
 
 def _agreement(known: dict[str, Seen]) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+from broker.base.log_format import json_text
 from broker.cli.admin_client import AdminPort, admin_port
 from broker.cli.status import StatusError
 from broker.cli.table import table
@@ -156,7 +156,7 @@ def _more(found: Answer, name: str) -> int:
 
 
 def _print_json(found: Answer) -> int:
-    _write(json.dumps(found, indent=2))
+    _write(json_text(found, 2))
     return 0
 
 

@@ -211,6 +211,28 @@ def test_text_of_peers_cannot_forge_log_lines() -> None:
     assert entry["event"].startswith("client a\n2026") and "\n" not in JsonLines().format(evil)
 
 
+@pytest.mark.parametrize(
+    "text", ["x" * 70_000, "\x1b" * 65_535, "\U0001f600" * 20_000, "\x7f" * 9000]
+)
+def test_a_line_of_the_log_is_never_broken_in_pieces(text: str) -> None:
+    for form in (OneLine(), JsonLines()):
+        line = form.format(record("client %s left", text))
+        assert "client" in line and line.isprintable()
+        # What container engines take as one line.
+        assert len(line.encode()) < 16_384
+    assert json.loads(JsonLines().format(record("%s", "short")))["event"] == "short"
+
+
+def test_a_traceback_forges_no_lines_either() -> None:
+    try:
+        raise ValueError("why\n2026-01-01 ERROR \x1b[2Jall is lost")
+    except ValueError as error:
+        failed = record("failed", exc_info=(type(error), error, error.__traceback__))
+    lines = OneLine().format(failed).split("\n")
+    assert all(line.startswith("  ") and line.isprintable() for line in lines[1:])
+    assert lines[-1] == "  2026-01-01 ERROR \\x1b[2Jall is lost"
+
+
 def test_json_lines_have_their_fields_and_tracebacks() -> None:
     entry = json.loads(
         JsonLines().format(

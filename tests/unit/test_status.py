@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.cli.status import render
+from broker.cli.status import MOST_CELLS, render
 from broker.cli.tree_view import Seen, draw
 
 
@@ -106,6 +106,31 @@ def test_the_live_view_tells_blocked_links_from_direct_ones() -> None:
     found = state(link(1, "blocked", carries=True, source_trees=True), link(2, "blocked"))
     lines = draw([Seen(1883, 7, None, found)], "c", moving=False)
     assert "  1883  root  direct to 10.0.0.1:1883  blocked to 10.0.0.2:1883  pid 7" in lines
+
+
+HOSTILE = "b\x1b[2J\r\nroot     forged\u202e\x7f\u2066"
+
+
+def test_names_and_answers_of_others_are_shown_on_their_lines_as_text() -> None:
+    leg = {"name": HOSTILE, "broker": HOSTILE, "state": HOSTILE, "last_error": HOSTILE}
+    found = state(
+        link(1, "root", name=HOSTILE, address=HOSTILE),
+        parent="1",
+        root_address=HOSTILE,
+        cluster=HOSTILE,
+        legs=[leg | {"refused_filters": [HOSTILE * 9999]}],
+        drain={"state": HOSTILE},
+        members=[{"id": "7", "name": HOSTILE, "addresses": [HOSTILE]}],
+    )
+    lines = render(found).split("\n")
+    assert all(line.isprintable() and len(line) <= MOST_CELLS for line in lines)
+    assert len(lines) == len(render(state(link(1, "root"), parent="1")).split("\n")) + 7
+
+
+def test_the_live_view_shows_names_of_others_as_text() -> None:
+    found = state(link(1, "blocked", address=HOSTILE))
+    lines = draw([Seen(1883, 7, HOSTILE, None), Seen(1884, 8, None, found)], HOSTILE, moving=True)
+    assert all(line.isprintable() for line in lines)
 
 
 def leg_line(**more: Any) -> str:

@@ -27,6 +27,8 @@ from broker.cli.views import broker_named
         ("line\nline", "line\\nline"),
         ("\udc80", "\\udc80"),
         ("\u00e9\u6f22", "\u00e9\u6f22"),
+        ("\x7f\b\t\r", "\\x7f\\x08\\t\\r"),
+        ("\u2066\u2028\ufeff", "\\u2066\\u2028\\ufeff"),
     ],
 )
 def test_what_a_terminal_would_obey_is_escaped(text: str, shown: str) -> None:
