@@ -17,7 +17,8 @@
 #   make bench [ARGS=...]    the same loads against mqttree and Mosquitto in turn
 #   make converge [ARGS=...] how fast trees form and repair, as a table
 #   make paths [ARGS=...]    what a hop costs, and how fast ways between brokers open and close, as a table
-#   make containers          compose.yaml's three brokers in podman, tried
+#   make containers          three brokers in podman, as compose.yaml has them, tried
+#   make compose             compose.yaml itself with podman-compose, to a message and a picture of the dashboard
 #   make picture             docs/pictures/dashboard.png, of five brokers in a browser
 #   make lock                new constraints.txt
 #   make clean               removes what was made, .venv too
@@ -25,7 +26,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test compiled wheel interop check sim fresh scale soak bridged chaos load fuzz bench converge paths containers picture licences lock clean
+.PHONY: help run test compiled wheel interop check sim fresh scale soak bridged chaos load fuzz bench converge paths containers compose picture licences lock clean
 MAKEFLAGS += --no-print-directory
 
 # Debian keeps mosquitto and ip where only root's path looks.
@@ -117,6 +118,9 @@ paths:
 
 containers:
 	@scripts/containers
+
+compose:
+	@scripts/containers compose
 
 picture:
 	@scripts/setup venv brokers chromium

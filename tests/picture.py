@@ -1,6 +1,7 @@
 """`make picture`: the dashboard of five brokers with clients, as a picture for the pages.
 
-Which broker is the root, and where each one stands, is as it happens.
+Which broker is the root, and where each one stands, is as it happens. With an address and the file
+of a token (`python -m tests.picture FILE ADDRESS TOKEN_FILE`): of three brokers that run already.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ TOPICS = ("home/kitchen/temperature", "home/garden/rain", "home/hall/door", "pla
 
 def main(words: Sequence[str]) -> int:
     """Write the picture to the file that is named; return the exit code."""
-    (path,) = words
+    path, *running = words
+    if running:
+        address, token_file = running
+        _take_running(address, Path(token_file).read_text().strip(), Path(path))
+        return 0
     with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder)) as cluster:
         cluster.cluster = "home"
         for name in NAMES:
@@ -57,6 +62,19 @@ def _take(browser: Browser, cluster: Cluster, clients: list[Client], path: Path)
     until(lambda: _rounds(browser, clients), "charts with lines")
     path.parent.mkdir(parents=True, exist_ok=True)
     browser.picture(path)
+
+
+def _take_running(address: str, token: str, path: Path) -> None:
+    """Write the picture of three brokers, of which one has its dashboard at `address`."""
+    browser = Browser()
+    try:
+        browser.size(1280, 900)
+        browser.open(f"{address}#token={token}")
+        browser.wait("document.querySelectorAll('#origin option').length === 4")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        browser.picture(path)
+    finally:
+        browser.close()
 
 
 def _rounds(browser: Browser, clients: list[Client]) -> bool:

@@ -163,6 +163,10 @@ def test_compose_keeps_state_and_a_secret_and_writes_nowhere_else() -> None:
     file = yaml.safe_load((ROOT / "compose.yaml").read_text())
     services = file["services"]
     assert len(services) == 4
+    # A stranger waits for no compiler.
+    assert all(
+        service["build"]["args"]["COMPILE"] == "${COMPILE:-0}" for service in services.values()
+    )
     for name, service in services.items():
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
