@@ -18,6 +18,7 @@ from broker.io.interest_driver import InterestDriver
 from broker.io.leg_connections import ForeignProtocol, HereTransport, SyncProtocol
 from broker.io.leg_report import leg_report
 from broker.io.leg_retained import RetainedHere
+from broker.io.leg_turns import LastActive
 from broker.io.leg_watch import LegWatch, own_broker
 from broker.io.subscription_reader import ReadError, SubscriptionReader
 from broker.io.tls import describe_error
@@ -71,6 +72,7 @@ class LegDriver:
         self.leg = Leg(settings, self._rng, now, federation, standby=True)
         self._retained = RetainedHere(driver.node, settings.session)
         self._exchange: RetainedExchange
+        self._last_active: LastActive | None = None  # None: there is no other gateway
         self._sync: SyncProtocol | None = None
         self._sync_dialling: asyncio.Task[None] | None = None
         self._sync_reads = True
@@ -106,8 +108,9 @@ class LegDriver:
         self.leg.exchange = self._exchange
 
     def take_turn(self, *, heir: bool) -> None:
-        """Begin to dial. `heir`: another gateway of this name did before."""
-        if heir:
+        """Begin to dial. `heir`: another gateway of this name may have done so before."""
+        self._last_active = LastActive(self.driver.node, self.settings.name) if heir else None
+        if self._last_active is not None and self._last_active.other:
             bases = self.driver.node.leg_bases
             bases.clear(self.settings.session)
         self.leg.take_turn(self.driver.time(), heir=heir)
@@ -221,6 +224,8 @@ class LegDriver:
             case TryHome():
                 self._homing = self.driver.loop.create_task(self._try_home())
             case Enter():
+                if self._last_active is not None:
+                    self._last_active.note()
                 self._here = HereTransport(self, self.settings.name)
             case AskInterest():
                 if self._interest is not None:

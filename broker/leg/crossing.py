@@ -9,6 +9,7 @@ import re
 from broker.leg.beacons import Beacons, has_beacons
 from broker.leg.marks import Federation, Marks
 from broker.leg.packets import inwards, messages, outwards, without
+from broker.leg.retained_base import ACTIVE, stays
 from broker.leg.rings import EchoList, RingWatch
 from broker.leg.rules import Rules
 from broker.wire.encode import encode_packet
@@ -168,6 +169,8 @@ class Crossing:
                 self._probe = b""
                 self.rings += 1
                 self._watch_ring(now)
+        if ACTIVE in packets:
+            packets, _ = without(packets, self._version, lambda topic, _: stays(topic))
         packets = outwards(packets, self._version, self._rules)
         if self._marks_used and self._marks is not None:
             packets = self._marks.outwards(packets)

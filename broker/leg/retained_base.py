@@ -38,15 +38,25 @@ BITS = 3
 """Bits of a standing, below the digest in an entry."""
 
 
+LEG, STATE, ACTIVE = b"mqttree/leg/", b"/state", b"/active"
+"""Topics of a leg, with its name in the middle: whether it is up, and which gateway of its name was
+active last. The second one stays in this federation."""
+
+
 def own(topic: bytes) -> bool:
     """Return whether a `topic` is never compared: it is a broker's or the legs' own."""
     return topic[:1] == b"$" or (
         topic.startswith(b"mqttree/")
         and (
             topic.startswith(b"mqttree/probe/")
-            or (topic.startswith(b"mqttree/leg/") and topic.endswith(b"/state"))
+            or (topic.startswith(LEG) and topic.endswith((STATE, ACTIVE)))
         )
     )
+
+
+def stays(topic: bytes) -> bool:
+    """Return whether a `topic` does not leave this federation."""
+    return topic.startswith(LEG) and topic.endswith(ACTIVE)
 
 
 def mapping_of(names: list[tuple[str, str]]) -> int:
