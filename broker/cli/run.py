@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from broker.base import log_format
 from broker.base.address import Address
 from broker.base.limits import DEFAULTS
-from broker.base.machine import keep_freed_memory, raise_file_limit
+from broker.base.machine import raise_file_limit
 from broker.base.version import VERSION
 from broker.cli.command_line import DEFAULT_ADMIN
 from broker.cluster.drain import Drain, check_elsewhere, counted, read_drain
@@ -43,9 +43,6 @@ SHUTDOWN_TIMEOUT = 10.0
 """s for a shutdown; docker stop and systemd kill after ten or more."""
 
 log = logging.getLogger("mqttree")
-
-ALLOCATOR_AFTER = 1.0
-"""s after the start, which is not to wait for it, when the allocator learns what to keep."""
 
 
 def run(arguments: argparse.Namespace, legs: Mapping[str, LegModel] | None = None) -> int:
@@ -132,7 +129,6 @@ class _Run:
             wanted = self.settings.admin or split_bind(DEFAULT_ADMIN)
             where = str(Address(wanted.host, self.listener.getsockname()[1]))
         _spare_the_collector()
-        driver.loop.call_later(ALLOCATOR_AFTER, keep_freed_memory)
         driver.collect_at = 0.0
         self.report.announce(where)
         self.report.warn()

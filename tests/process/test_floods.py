@@ -16,7 +16,6 @@ import psutil
 import pytest
 
 from broker.base.limits import DEFAULTS
-from broker.base.machine import FREED_KEPT
 from broker.wire import (
     Connack,
     Connect,
@@ -211,9 +210,7 @@ def test_a_subscriber_that_never_reads_is_cut_to_its_limit(
     assert rss(broker) - before < DEFAULTS.client_backlog_bytes + 64 * MIB
     for raw in (deaf, other, firehose):
         raw.close()
-    # The allocator keeps some of what is freed (docs/guides/operations.md), and no more.
-    kept = DEFAULTS.client_backlog_bytes // 2 + FREED_KEPT
-    until(lambda: rss(broker) - before < kept, "memory is given back")
+    until(lambda: rss(broker) - before < DEFAULTS.client_backlog_bytes, "memory is given back")
 
 
 @pytest.mark.parametrize("qos", [1, 2])

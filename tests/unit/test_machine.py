@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
-import subprocess
 import sys
 from pathlib import Path
 
@@ -53,56 +51,3 @@ def test_the_processors_clock_is_as_psutil_has_it(tmp_path: Path) -> None:
 
 def test_most_open_files_are_left_for_clients() -> None:
     assert 0 < machine.files_for_clients() <= os.sysconf("SC_OPEN_MAX")
-
-
-FAULTS = """
-import resource, sys
-from broker.base import machine
-kept = machine.keep_freed_memory() if sys.argv[1] == "kept" else 0
-def turn():
-    copies = [bytes([n]) * 20_000_000 for n in range(1, 4)]
-turn()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(5):
-    turn()
-print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-def faults(how: str, **environment: str) -> tuple[int, int]:
-    """Bytes that are kept, and page faults of 15 copies of 20 MB."""
-    command = [sys.executable, "-c", FAULTS, how]
-    env = {k: v for k, v in os.environ.items() if k not in machine.ALLOCATOR} | environment
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    kept, count = map(int, done.stdout.split())
-    return kept, count
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is of glibc")
-def test_freed_memory_is_used_again_without_page_faults() -> None:
-    kept, few = faults("kept")
-    assert kept == machine.FREED_KEPT
-    _, many = faults("as it is")
-    assert few < 1_000 < many
-
-
-def test_a_small_container_keeps_little_and_the_environment_decides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in machine.ALLOCATOR:
-        monkeypatch.delenv(name, raising=False)
-    calls: list[tuple[int, int]] = []
-
-    def mallopt(name: int, size: int) -> bool:
-        calls.append((name, size))
-        return True
-
-    monkeypatch.setattr(machine, "_mallopt", mallopt)
-    limit = tmp_path / "memory.max"
-    limit.write_text(str(256 << 20))
-    assert machine.keep_freed_memory(limit) == 16 << 20
-    sizes = {machine.M_MMAP_THRESHOLD: 16 << 20, machine.M_TRIM_THRESHOLD: 16 << 20}
-    assert dict(calls) == sizes
-    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000")
-    assert machine.keep_freed_memory(limit) == 0
-    assert len(calls) == 2
