@@ -7,8 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.cluster.strategy.directory import DRAINING, STATE
-from broker.leg.retained_base import ACTIVE
-from broker.leg.retained_base import LEG as TOPIC
+from broker.leg.retained_base import ACTIVE, topic_of
 from routing.topic_filter import valid_topic_name
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class LastActive:
         """`node`: this broker; `name`: of the leg."""
         self._node = node
         self._retained: RetainedStore = node.retained
-        topic = f"{TOPIC.decode()}{name}{ACTIVE.decode()}"
+        topic = topic_of(name, ACTIVE)
         self._topic = topic if valid_topic_name(topic) else ""
         self._own = node.config.id.hex().encode()
 

@@ -23,6 +23,7 @@ from broker.io.tls import client_context, describe_error
 from broker.leg.interest import Source
 from broker.leg.leg_settings import LegSettings
 from broker.leg.leg_states import State
+from broker.leg.retained_base import STATE, topic_of
 from broker.leg.session_pair import SESSION
 from broker.wire.constants import MAX_PACKET_SIZE
 from routing.topic_filter import valid_topic_name
@@ -160,7 +161,7 @@ def is_of_leg(session: Session) -> bool:
 def leg_settings(name: str, model: LegModel, config: NodeConfig) -> LegSettings:
     """Return how a leg connects. `name`: of the leg; `model`: its options; `config`: of this
     broker."""
-    state = f"mqttree/leg/{name}/state" if model.state_topic is None else model.state_topic
+    state = topic_of(name, STATE) if model.state_topic is None else model.state_topic
     beacons = model.interest is Source.BEACON
     return LegSettings(
         name,

@@ -43,6 +43,11 @@ LEG, STATE, ACTIVE = b"mqttree/leg/", b"/state", b"/active"
 active last. The second one stays in this federation."""
 
 
+def topic_of(name: str, kind: bytes) -> str:
+    """Return a topic of the leg `name`; `kind`: STATE or ACTIVE. A name may make it invalid."""
+    return f"{LEG.decode()}{name}{kind.decode()}"
+
+
 def own(topic: bytes) -> bool:
     """Return whether a `topic` is never compared: it is a broker's or the legs' own."""
     return topic[:1] == b"$" or (
