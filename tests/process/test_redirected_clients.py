@@ -143,7 +143,12 @@ class Follower:
 
 
 class Comes:
-    """A gmqtt client: it connects again by itself, to where it was."""
+    """A gmqtt client: it connects again by itself, to where it was.
+
+    It does not keep the Packet Identifiers of QoS 2 messages that it received, as MQTT-4.3.3-10
+    asks of it. A message whose PUBREC was lost with the connection comes again, with DUP, and
+    gmqtt hands it to its user again. So this class leaves out what has DUP and came before.
+    """
 
     def __init__(self, client_id: str, topic: str) -> None:
         self.reasons: list[int] = []
@@ -163,8 +168,11 @@ class Comes:
         if not flags & 1:
             client.subscribe(self.topic, qos=2)
 
-    async def _on_message(self, client: Any, topic: str, payload: bytes, *_: Any) -> int:
-        self.payloads.append(payload)
+    async def _on_message(
+        self, client: Any, topic: str, payload: bytes, qos: int, properties: dict[str, Any]
+    ) -> int:
+        if not (properties["dup"] and payload in self.payloads):
+            self.payloads.append(payload)
         return 0
 
 
