@@ -21,6 +21,7 @@ import psutil
 from bench.lab.federator_traffic import COUNTED, FederatorTraffic
 from bench.lab.gateways import PORT as GATEWAY_PORT
 from bench.lab.pipe import Pipe
+from bench.lab.priority import be_woken_in_time
 from bench.lab.tap import DATA, Seen, Tap
 from bench.lab.topology import Topology
 from bench.load.histogram import Histogram
@@ -358,11 +359,7 @@ def settle() -> None:
     gc.disable()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
-    try:
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, 0, -10)
+    be_woken_in_time()
 
 
 def run(

@@ -7,7 +7,6 @@ import contextlib
 import ctypes
 import gc
 import heapq
-import os
 import resource
 import select
 import signal
@@ -21,6 +20,7 @@ from typing import Any
 import psutil
 
 from bench.lab.lab import Lab
+from bench.lab.priority import be_woken_in_time
 from bench.runner.book import Book, Receiver
 from bench.runner.clients import Client, Publisher, Subscriber, Surroundings
 from bench.scenarios.scenario import Cell
@@ -337,8 +337,7 @@ def run(
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     # Clients are on machines of their own, as far as the brokers are concerned.
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, min(-5, os.getpriority(os.PRIO_PROCESS, 0)))
+    be_woken_in_time()
     gc.freeze()
     sys.setswitchinterval(0.0005)  # the trace's encoding thread must not keep messages waiting
     try:
