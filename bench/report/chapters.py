@@ -61,17 +61,14 @@ def summary(found: Sequence[Judgement], results: Results) -> str:
         own = Counter(each.verdict for each in found if each.statement.paper == paper)
         words = ", ".join(f"{own[each]} {_MANY[each]}" for each in VERDICTS if own[each])
         lines.append(f'<a href="#{_anchor(paper)}">{escape(paper)}</a>: {words}.')
-    if failed := [each.statement for each in found if each.verdict == FAILS]:
-        names = "; ".join(
-            f"{each.paper} {each.place}: {escape(each.text.rstrip('.'))}" for each in failed
-        )
-        lines.append(
-            f"<details><summary>What does not hold: {len(failed)} statements</summary>{names}."
-            "</details>"
-        )
-    if untested := [each for each in found if each.verdict == UNTESTED]:
-        reasons = dict.fromkeys(each.reason for each in untested)
-        lines.append(f"Cannot be tested here: {escape('; '.join(reasons))}.")
+    lines += _named("What does not hold", [each for each in found if each.verdict == FAILS])
+    lines += _named(
+        "What cannot be tested here", [each for each in found if each.statement.untested]
+    )
+    lines += _named(
+        "What cannot be judged, as the load generator was the limit",
+        [each for each in found if each.verdict == UNTESTED and not each.statement.untested],
+    )
     limited = sum(bool(case.limit("delivered_per_s")) for case in results.cases)
     late = sum(bool(case.limit("delay_mean_ms")) for case in results.cases) - limited
     lines.append(
@@ -85,6 +82,22 @@ def summary(found: Sequence[Judgement], results: Results) -> str:
     )
     items = "".join(f"<li>{line}</li>" for line in lines if line)
     return f'<h2 id="summary">Summary</h2><ul class="summary">{items}</ul>'
+
+
+def _named(what: str, found: Sequence[Judgement]) -> list[str]:
+    """Return one line that opens to the names of statements, each with why it cannot be tested if
+    that is so; none where there are no such statements."""
+    if not found:
+        return []
+    names = "; ".join(
+        escape(
+            f"{each.statement.paper} {each.statement.place}: {each.statement.text.rstrip('.')}"
+            + (f" ({each.statement.untested.rstrip('.')})" if each.statement.untested else "")
+        )
+        for each in found
+    )
+    many = f"{len(found)} statement{'s' if len(found) > 1 else ''}"
+    return [f"<details><summary>{what}: {many}</summary>{names}.</details>"]
 
 
 def _promises(results: Results) -> str:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.load.limit import limit_of_capacity, limit_of_delay
-from bench.report import data, judge, shown, statements
+from bench.report import chapters, data, judge, shown, statements
 from bench.report.data import Case
 from bench.report.derived import DERIVED
 from bench.report.judge import Check, Judgement, Statement
@@ -89,6 +89,17 @@ def test_what_the_generator_limited_is_in_no_claim() -> None:
     assert three.limit("delay_mean_ms") == "" and three.limit("data_bytes_per_s") == ""
     three.limited[1, 1, 0] = ("", "late")
     assert three.limit("delay_p99_ms") == "busy" and three.limit("delivered_per_s") == ""
+
+
+def test_the_summary_names_what_was_not_judged_and_why_once() -> None:
+    own, base = case(ORT, [9.0, 9.0]), case(FLOOD, [10.0, 10.0])
+    base.limited = dict.fromkeys(base.runs, ("", "5.3 ms late"))
+    absent = Statement("P", "2", "Needs <Vax>.", untested="no Vax is here")
+    found = judge.judge([Statement("P", "1", "Late.", (HALF,)), absent], [own, base])
+    said = chapters.summary(found, data.Results([], [own, base], [], [], []))
+    assert "cannot be tested here: 1 statement</summary>P 2: Needs &lt;Vax&gt; (no Vax is" in said
+    assert "generator was the limit: 1 statement</summary>P 1: Late.</details>" in said
+    assert "What does not hold" not in said and "5.3 ms" not in said
 
 
 def test_differences_means_of_places_and_growth() -> None:
