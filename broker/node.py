@@ -97,6 +97,8 @@ class Node:
         # How many transports hold enough. While it is not 0, the driver flushes after each read, so
         # that `hold_publishers` knows the publisher.
         self.paused = 0
+        self.large_message = False
+        """Whether a packet of LARGE bytes or more has come since the driver last looked."""
         self.counters: Counters = Counters()
         self.effects: list[Effect] = []
         self._compose_output()

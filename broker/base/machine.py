@@ -24,6 +24,18 @@ SHARE = 0.6
 """Part of the machine's memory that the broker may keep for clients by default. The process takes
 up to half as much again, and other programs run, too."""
 
+FREED_KEPT, BLOCK_KEPT = 64 << 20, 32 << 20
+"""Bytes of freed memory that the C library keeps while large messages come, and of the largest
+block among them; of a small machine or container a sixteenth of its memory. A message of 20 MB is
+copied a few times on its way. If each copy was memory that the system has to clear first, that was
+half of the message's CPU."""
+FREED_AT_REST, BLOCK_AT_REST = 2 << 20, 1 << 20
+"""The same while no large messages come: what glibc comes to by itself if it frees 1 MiB."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Parameters of mallopt(3)."""
+ALLOCATOR = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+"""Environment variables by which users say it themselves."""
+
 FILES_KEPT = 256
 """open files that clients may not take, so that links, the admin port and the journal have theirs;
 a fifth of all where there are few."""
@@ -31,11 +43,38 @@ a fifth of all where there are few."""
 
 def default_memory_limit(cgroup: Path = CGROUP) -> int:
     """Return the default of the bytes that a broker may keep for clients."""
-    total = total_memory()
-    with contextlib.suppress(OSError, ValueError):
-        # "max" means no limit.
-        total = min(total, int(cgroup.read_text()))
-    return int(total * SHARE)
+    return int(_memory(cgroup) * SHARE)
+
+
+def keep_freed_memory(cgroup: Path = CGROUP) -> int:
+    """Have the C library keep freed memory for the next message (mallopt). Return how many bytes at
+    most; 0 if it cannot, or if the environment says what it keeps."""
+    if any(name in os.environ for name in ALLOCATOR):
+        return 0
+    kept = min(FREED_KEPT, _memory(cgroup) // 16)
+    return kept if _keep_freed(kept, min(BLOCK_KEPT, kept)) else 0
+
+
+def give_freed_memory_back() -> None:
+    """Give the system back what `keep_freed_memory` has the C library keep, and have it keep as
+    little as before."""
+    _keep_freed(FREED_AT_REST, BLOCK_AT_REST)
+    _libc("malloc_trim", 0)
+
+
+def _keep_freed(freed: int, block: int) -> bool:
+    wanted = ((M_MMAP_THRESHOLD, block), (M_TRIM_THRESHOLD, freed))
+    return all(_libc("mallopt", *each) for each in wanted)
+
+
+def _libc(function: str, *values: int) -> bool:
+    """Call a function of glibc's allocator; return whether that was done."""
+    import ctypes  # takes some ms, so it is not loaded at the start
+
+    try:
+        return bool(getattr(ctypes.CDLL(None), function)(*values))
+    except (AttributeError, OSError):  # another C library
+        return False
 
 
 def raise_file_limit() -> None:
@@ -52,6 +91,15 @@ def files_for_clients() -> int:
     if soft == resource.RLIM_INFINITY:
         return 1 << 30
     return soft - min(FILES_KEPT, soft // 5)
+
+
+def _memory(cgroup: Path) -> int:
+    """Return the bytes of memory that there are for this process."""
+    total = total_memory()
+    with contextlib.suppress(OSError, ValueError):
+        # "max" means no limit.
+        total = min(total, int(cgroup.read_text()))
+    return total
 
 
 def total_memory() -> int:

@@ -30,6 +30,7 @@ from broker.config.options import (
 from broker.config.yaml_file import ConfigError, ConfigFile
 from broker.core.session_owner import LEG_LISTENER
 from broker.io import admin_http as admin_server
+from broker.io.freed_memory import FreedMemory
 
 if TYPE_CHECKING:
     from broker.compat.assembly import Assembly
@@ -130,6 +131,7 @@ class _Run:
             where = str(Address(wanted.host, self.listener.getsockname()[1]))
         _spare_the_collector()
         driver.collect_at = 0.0
+        driver.freed_memory = FreedMemory(driver.loop)
         self.report.announce(where)
         self.report.warn()
         manager = self._service_manager()

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 READING: Final = State.READING
 
+LARGE: Final = 1 << 20
+"""bytes of a packet that is worth the memory that the driver keeps for the next one."""
+
 
 class Transport(Protocol):
     """What a driver (or a simulated network) offers a connection. None of it blocks or answers."""
@@ -148,6 +151,9 @@ class Host(Scheduler, Protocol):
 
     now: float
     """The time of this turn (s, monotonic)."""
+
+    large_message: bool
+    """Whether a packet of LARGE bytes or more has come since the driver last looked."""
 
     paused: int
     """How many transports hold enough; not 0: the driver flushes after each read."""
@@ -280,6 +286,8 @@ class Connection:
                 return
             data = b"".join(self._parts)
             self._parts.clear()
+            if len(data) >= LARGE:
+                self.node.large_message = True
         if self.state is not READING:
             if self.state.waiting:
                 self._keep(data, 0)

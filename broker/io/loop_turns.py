@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from broker.base.counters import Counters
     from broker.base.limits import Limits
     from broker.core.connection import Connection
+    from broker.io.freed_memory import FreedMemory
     from broker.node import Node
 
 
@@ -57,6 +58,8 @@ class LoopTurns:
         to be held back if the frame is written at once."""
         self.collect_at = NEVER
         """When the garbage collector is due (s); never in a process that is not only a broker."""
+        self.freed_memory: FreedMemory | None = None
+        """What is kept of freed memory; None in a process that is not only a broker."""
         self.chores_at = 0.0
         """When `chores` are due (s)."""
         # The CPU time of this thread when chores were done last (s).
@@ -71,12 +74,16 @@ class LoopTurns:
 
     def chores(self, now: float) -> None:
         """Do what is to be done now and then while there are turns: tell the node how long it has
-        worked, and run the garbage collector over new objects (it ignores those of before the
-        start). `now`: s."""
+        worked, keep memory for large messages, and run the garbage collector over new objects (it
+        ignores those of before the start). `now`: s."""
         self.chores_at = now + CHORES_PERIOD
         worked = time.thread_time()
         self.node.worked(worked - self._worked)
         self._worked = worked
+        if self.node.large_message:
+            self.node.large_message = False
+            if self.freed_memory is not None:
+                self.freed_memory.large_message()
         if now >= self.collect_at:
             self.collect_at = now + self.limits.collect
             gc.collect(1)

@@ -142,6 +142,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.paused = 0
+        self.large_message = False
         self.limits = DEFAULTS
         self.counters = Counters()
         self.turns = Turns(self)  # type: ignore[arg-type]
