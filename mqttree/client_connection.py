@@ -126,6 +126,8 @@ class Connection:
         Reference; MQTT 5, 4.11)."""
         self.known = False
         """Whether it has been connected once."""
+        self.moving = asyncio.Lock()
+        """Held while it goes to another broker."""
         self._options = options
         self._on_message = on_message
         self._on_lost = on_lost

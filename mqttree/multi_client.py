@@ -321,7 +321,10 @@ class MultiClient:
         self._spawn(self._restore(connection))
 
     async def _restore(self, connection: Connection) -> None:
-        await self._connect_anywhere(connection, connection.address)
+        async with connection.moving:
+            # The broker that it was about to go on at may have died as well.
+            if not connection.up:
+                await self._connect_anywhere(connection, connection.address)
         self._asking.set()
 
     async def _connect_anywhere(self, connection: Connection, last: str = "") -> None:
@@ -331,13 +334,13 @@ class MultiClient:
         pause = RETRY
         while not self._closing:
             live = [each.address for each in self._connections.values() if each.up]
-            waiting = [*referred(connection.reference), *live, *self._addresses, last]
+            # A host that is down does not even refuse: others are not to wait for that.
+            known = [address for address in self._addresses if address != last]
+            waiting = [*referred(connection.reference), *live, *known, last]
             tried: set[str] = set()
             while waiting:
                 address = waiting.pop(0)
                 if not address or address in tried:
-                    continue
-                if address == last and address != self._addresses[-1] and live:
                     continue
                 # Brokers that send it to each other are asked once each.
                 tried.add(address)
@@ -358,29 +361,38 @@ class MultiClient:
         host, port = split_address(self._reach(address))
         again = connection.known
         present = await connection.connect(host, port, address)
-        if connection is self._first:
-            await connection.subscribe(f"{self._responses}/+", 1)
-        if present:
-            return
-        filters = [(name, at.qos) for name, at in self._filters.items() if at.at is connection]
-        for first in range(0, len(filters), AT_ONCE):
-            for name in await connection.subscribe_again(filters[first : first + AT_ONCE]):
-                log.warning("%s: refused", name)
-        if again:
-            if any(qos for _, qos in filters):
-                await self._replay(connection)
-            connection.resume()
+        answers = [(f"{self._responses}/+", 1)] if connection is self._first else []
+        if present or not again:
+            for topic_filter, qos in answers:
+                await connection.subscribe(topic_filter, qos)
+        else:
+            await self._begin_again(connection, answers)
 
-    async def _replay(self, connection: Connection) -> None:
+    async def _begin_again(self, connection: Connection, answers: list[tuple[str, int]]) -> None:
+        """Give a new session the filters of an earlier one, and what that one has missed; messages
+        go on then. `answers`: filters of what is answered, with their QoS."""
+        filters = [(name, at.qos) for name, at in self._filters.items() if at.at is connection]
+        topic = ""
+        if self._replaying is not False and any(qos for _, qos in filters):
+            # At QoS 2, so that the answer comes behind all messages.
+            topic = f"$mqttree/answers/{connection.client_id}/replay"
+            answers = [*answers, (topic, 2)]
+        # All in one packet: brokers have each SUBSCRIBE wait until all others know of it.
+        wanted, refused = answers + filters, set[str]()
+        for first in range(0, len(wanted), AT_ONCE):
+            refused.update(await connection.subscribe_again(wanted[first : first + AT_ONCE]))
+        for name in refused:
+            log.warning("%s: refused", name)
+        if topic and topic not in refused:
+            await self._replay(connection, topic)
+        connection.resume()
+
+    async def _replay(self, connection: Connection, topic: str) -> None:
         """Have a broker replay what was published for a session whose broker has died: it has been
-        subscribed to again by now, and other brokers keep that for the dead one."""
-        if self._replaying is False:
-            return
-        topic = f"$mqttree/answers/{connection.client_id}/replay"
+        subscribed to again by now, and other brokers keep that for the dead one. `topic`: of the
+        answer."""
         answer: dict[str, Any] = {}
         try:
-            # At QoS 2, so that it comes behind all messages.
-            await connection.subscribe(topic, 2)
             slack = REPLAY_SLACK
             for pause in (*REPLAY_PAUSES, 0.0):
                 future = self._replays[topic] = asyncio.get_running_loop().create_future()
@@ -402,8 +414,6 @@ class MultiClient:
         except TimeoutError:
             self._replaying = self._replaying or False
             log.info("%s does not replay messages", connection.address)
-        except SubscriptionRefusedError as error:
-            log.info("no messages are replayed: %s", error)
         else:
             self._replaying = True
             log.info("%s: replayed: %s", connection.client_id, answer)
@@ -526,18 +536,19 @@ class MultiClient:
         new = connection is None
         if connection is None:
             connection = self._new_connection(client_id)
-        try:
-            # The session goes along with its client identifier, if there is one.
-            await self._connect(connection, address)
-            self._brokers[client_id] = str(session["broker"])
-        except ConnectionLostError as error:
-            log.info("%s cannot be reached: %s", address, error)
-            self._avoid[str(session["broker"])] = time.monotonic() + 6 * ASK_AGAIN
-            self._asking.set()
-            if new:
-                del self._connections[client_id]
-            else:
-                await self._connect_anywhere(connection)
+        async with connection.moving:
+            try:
+                # The session goes along with its client identifier, if there is one.
+                await self._connect(connection, address)
+                self._brokers[client_id] = str(session["broker"])
+            except ConnectionLostError as error:
+                log.info("%s cannot be reached: %s", address, error)
+                self._avoid[str(session["broker"])] = time.monotonic() + 6 * ASK_AGAIN
+                self._asking.set()
+                if new:
+                    del self._connections[client_id]
+                else:
+                    await self._connect_anywhere(connection)
 
     async def _publish_at(self, topic: str, connection: Connection) -> None:
         """Publish a topic over this connection from now on, behind what is under way elsewhere."""

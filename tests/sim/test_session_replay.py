@@ -21,7 +21,8 @@ from broker.cluster.sessions.replay_messages import (
     read_recent,
 )
 from broker.cluster.sessions.session_replay import WAIT
-from broker.wire import Property, Puback, Publish
+from broker.cluster.strategy.subscription_barrier import LOST
+from broker.wire import Property, Puback, Publish, Suback, Subscribe, SubscriptionRequest
 from broker.wire.errors import MalformedPacket
 from tests.sim.test_merge import kept_row
 from tests.sim.test_takeover import Client, Row
@@ -57,6 +58,28 @@ def marked(client: Client) -> list[bytes]:
         if isinstance(p, Publish)
         and any(name == "mqttree-replayed" for name, _ in (p.properties or {}).get(0x26, ()))
     ]
+
+
+@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_client_whose_broker_died_is_granted_its_filters_at_once(
+    routing: str, victim: int
+) -> None:
+    """Each SUBSCRIBE waits until the other broker has said what it has published, one that names a
+    filter within an earlier one, too: none waits for a wave that has not been sent."""
+    row = Row(3, meshed=True, routing=routing)
+    row.connect(victim).subscribe("a/#")
+    publishers = [row.connect(index, f"p{index}") for index in range(3) if index != victim]
+    row.host(victim).kill()
+    row.run(0.02)
+    back = row.connect((victim + 1) % 3)
+    for number, topic_filter in enumerate(("a/#", "a/b", "$mqttree/answers/c/+", ANSWERS + "/r")):
+        began = row.world.now
+        back.send(Subscribe(1 + number, [SubscriptionRequest(topic_filter, 1)]))
+        for publisher in publishers:
+            publisher.publish("a/b", b"%d" % number)
+        row.until(lambda n=number: sum(isinstance(p, Suback) for p in back.packets) > n)
+        assert row.world.now - began < LOST / 4
 
 
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])

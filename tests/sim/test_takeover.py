@@ -12,6 +12,7 @@ from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.delivery.gap_recovery import GapRecovery
 from broker.cluster.sessions.messages_under_way import COMPLETE_TIME
 from broker.cluster.sessions.posted_sessions import SLICE
+from broker.cluster.sessions.takeover import REPAIR
 from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
 from broker.node import Node
 from broker.wire import (
@@ -348,6 +349,19 @@ def test_a_large_session_comes_in_parts(waits: float) -> None:
     assert back.present
     row.until(lambda: len(back.payloads) == len(sent), 10.0)
     assert back.payloads == sent
+
+
+@pytest.mark.parametrize("routing", ["flood", "topic"])
+def test_a_client_that_is_faster_than_the_news_of_a_death_waits_shortly(routing: str) -> None:
+    """Its new broker asks the dead one for the session, until it knows that no path leads there."""
+    row = Row(3, meshed=True, routing=routing)
+    row.connect(1).subscribe("a")
+    began = row.world.now
+    row.host(1).kill()
+    back = row.connect(2)
+    assert not back.present
+    assert row.world.now - began < 2 * REPAIR
+    assert row.node(2).counters.session_takeovers_timed_out == 1
 
 
 def test_a_takeover_from_a_silent_broker_times_out() -> None:

@@ -13,7 +13,7 @@ from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import HEARD, TOLD
 from broker.cluster.strategy.directory import AT_ONCE, INTEREST, POST_INTERVAL
 from broker.cluster.strategy.interest_table import LINGER
-from broker.cluster.strategy.subscription_barrier import ADMITS, LOST, PAUSE_MOST
+from broker.cluster.strategy.subscription_barrier import ADMITS, LOST, PAUSE, PAUSE_MOST
 from broker.wire import Connack, Pingreq, Pingresp, Property, Suback, Subscribe, SubscriptionRequest
 from routing.listing import Listing
 from tests.unit.journal_harness import Durable
@@ -271,6 +271,32 @@ def test_every_broker_has_to_know(world: World) -> None:
     assert world.counters.subscriptions_unconfirmed == 0
 
 
+def test_the_next_wave_does_not_wait_for_one_that_has_come_back(world: World) -> None:
+    """A check was planned for the time when that one would have been lost."""
+    neighbour, client = beside(world)
+    subscribe(client, "a")
+    world.advance(PAUSE + POST_INTERVAL)
+    [told] = neighbour.records(TOLD)
+    neighbour.send(ping((HEARD, heard(told))))  # it names nobody
+    world.advance(PAUSE + POST_INTERVAL)
+    assert answer(neighbour) == 1
+    assert answered(client)
+
+
+def test_a_filter_within_an_earlier_one_has_its_wave_at_once(world: World) -> None:
+    """Nothing is posted for it, but a client that was elsewhere is to know where it begins."""
+    neighbour, client = confirmed(world)
+    gone: list[float] = []
+    assert world.node.cluster.barrier.expect(["a"], gone.append, again=True)
+    world.advance(0.001)
+    assert answer(neighbour) == 1
+    assert gone
+    subscribe(client, "b")
+    world.advance(POST_INTERVAL)
+    assert answer(neighbour) == 1
+    assert answered(client)
+
+
 def test_a_new_incarnation_of_a_broker_has_to_hear_it_again(world: World) -> None:
     neighbour, client = confirmed(world)
     world.node.connection_lost(neighbour.conn, "reset", world.now)
@@ -278,7 +304,7 @@ def test_a_new_incarnation_of_a_broker_has_to_hear_it_again(world: World) -> Non
     again = Neighbour(world, 101, boot=2)
     again.child()
     subscribe(client, "a")
-    world.advance(LOST + POST_INTERVAL)
+    world.advance(LOST / 2)
     assert not answered(client)
     assert answer(again) == 1
     assert answered(client)

@@ -146,6 +146,7 @@ class PendingTakeover:
         "holder",
         "hops",
         "left",
+        "lost_at",
         "lsn",
         "parts",
         "published",
@@ -181,6 +182,7 @@ class PendingTakeover:
         self.state = State.ASKING
         # s: when the takeover began; when this state did; when the holder spoke last.
         self.began = self.since = self.heard = now
+        self.lost_at = 0.0  # s; since when the holder cannot be reached, 0.0: it can be
         self.parts = SessionParts()
         self.work: Iterator[int] | None = None  # what is done in steps just now
         self.elsewhere = holder  # the broker that has it, as this holder says

@@ -23,7 +23,8 @@ Otherwise its connection waits while the session is fetched:
 
 Other answers of a holder: NOTHING, it does not know the client; MOVED, another broker has the
 session; NEWER, the session has a newer connection; COMING, the parts are queued behind messages. A
-holder that is silent for `Limits.move_time` is given up (but see `_has_to_wait`).
+holder that is silent for `Limits.move_time` is given up (but see `_has_to_wait`), and one to which
+no path leads for REPAIR s, before the first part has come.
 
 Invariants: the holder keeps the session, and queues its messages, until DONE; it accepts DONE from
 the newest taker only. The holder offers the session the messages that it had at TAKE, the taker all
@@ -88,6 +89,9 @@ WRITING = 0.002
 SETTLE = 0.1
 """s for messages to reach the holder that were sent there before the publishers' brokers knew the
 session's subscriptions here."""
+REPAIR = 0.1
+"""s for which a holder that cannot be reached is waited for: most repairs of the tree are
+shorter."""
 MAX_HOPS = 16
 """brokers that may say one after another that yet another one has a session; more are a circle."""
 
@@ -244,14 +248,15 @@ class Takeover:
         return 0
 
     def route_changed(self, event: RouteChanged) -> None:
-        """Go on with sessions of a broker that can be reached again."""
+        """Go on with sessions of a broker that can be reached again, or no longer."""
         if event.via is not None:
             self._merging.way_changed(event.broker_id)
         if event.via is not None and not self._posted.active:
             self._posted.begin()
-        if event.via is not None:
-            for pending in self._pending.values():
-                if pending.holder == event.broker_id:
+        for pending in self._pending.values():
+            if pending.holder == event.broker_id:
+                self._look_for_holder(pending, self._node.now)
+                if event.via is not None:
                     self._ask(pending, self._node.now)
 
     # ---------------------------------------------------------------- taking: a client connects
@@ -301,7 +306,33 @@ class Takeover:
         elif quiet >= RETRY / 2:
             self._ask(pending, now)
         if self._pending.get(pending.client_id) is pending:
+            self._look_for_holder(pending, now)
             self._node.schedule(now + RETRY, lambda at: self._check(pending, at))
+
+    def _look_for_holder(self, pending: PendingTakeover, now: float) -> None:
+        """Note whether the holder can be reached. If it has just been lost, look again when the
+        tree would have been repaired; a client that came then would not wait for it."""
+        if self._posted.lives(pending.holder):
+            pending.lost_at = 0.0
+        elif not pending.lost_at:
+            pending.lost_at = now
+            self._node.schedule(now + REPAIR, lambda at: self._holder_lost(pending, at))
+
+    def _holder_lost(self, pending: PendingTakeover, now: float) -> None:
+        """Give a holder up that has not been reached for REPAIR s, if nothing has come from it."""
+        if (
+            self._pending.get(pending.client_id) is not pending
+            or pending.state is not State.ASKING
+            or not pending.lost_at
+            or pending.parts.position
+        ):
+            return
+        self._node.now = now
+        if self._posted.lives(pending.holder):
+            pending.lost_at = 0.0
+        elif now >= pending.lost_at + REPAIR:
+            pending.why = "the broker that has its session cannot be reached"
+            self._step(pending, Input.SILENT, now)
 
     def _has_to_wait(self, pending: PendingTakeover, now: float) -> bool:
         """Whether a client has to wait for a holder that can be reached but is silent."""
@@ -369,6 +400,7 @@ class Takeover:
     def _ask_elsewhere(self, pending: PendingTakeover, now: float) -> None:
         pending.hops += 1
         pending.holder = pending.elsewhere
+        pending.lost_at = 0.0
         pending.parts.clear()
         self._drop(pending)
         self._ask(pending, now)

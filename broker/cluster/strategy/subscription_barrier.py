@@ -118,6 +118,7 @@ class SubscriptionBarrier:
         "_known",
         "_last_new",
         "_limits",
+        "_look_at",
         "_newest",
         "_node",
         "_number",
@@ -203,6 +204,7 @@ class SubscriptionBarrier:
         self._releasing = False  # more clients are about to be released
         self._since = 0.0  # s; since when the one that is being made has waited
         self._timer: Timer | None = None
+        self._look_at = 0.0  # s; when it is due
         self.records: dict[int, Handler] = {TOLD: self._told_received, HEARD: self._heard_received}
         strategy.on_posted(self.posted)
 
@@ -236,9 +238,11 @@ class SubscriptionBarrier:
             # No new filter, but each broker is to say which messages it has published by now.
             self._posted += 1
         self._waiters.append((now + self._limits.suback_wait, self._posted, then))
+        if not self._directory.unsaid:
+            # Nothing is posted behind which the wave would go: neighbours have got the filters
+            # already, or a wider one covers them.
+            self.send_wave(now)
         self._arm(now)
-        if not self._directory.unsaid:  # neighbours have got it already, but not all brokers
-            self._delivery.hurry(now)
         return True
 
     def _begun(self, now: float) -> bool:
@@ -285,13 +289,21 @@ class SubscriptionBarrier:
                     strategy.filter_changed(topic_filter, wanted=False)
 
     def _arm(self, now: float) -> None:
-        """Plan the next check of waiting clients."""
-        if self._timer is None and (self._early_birds or (self._visitors and not self._admitting)):
-            self._timer = self._node.schedule(now + PAUSE, self._look)
-        elif self._timer is None and self._waiters:
+        """Plan the next check of waiting clients, unless an earlier one is planned."""
+        if self._early_birds or (self._visitors and not self._admitting):
+            due = now + PAUSE
+        elif self._waiters:
             wave = self._waves.get(self._own.id)
             again = max(now + PAUSE, self._again_at if wave is None else wave.since + LOST)
-            self._timer = self._node.schedule(min(self._waiters[0][0], again), self._look)
+            due = min(self._waiters[0][0], again)
+        else:
+            return
+        if self._timer is not None:
+            if self._look_at <= due:
+                return
+            self._node.cancel(self._timer)
+        self._look_at = due
+        self._timer = self._node.schedule(due, self._look)
 
     def _look(self, now: float) -> None:
         self._timer = None
@@ -524,6 +536,7 @@ class SubscriptionBarrier:
         if self._confirmed < self._covers:  # some were not reached
             self._again_at = now + self._pause
             self._pause = min(2 * self._pause, PAUSE_MOST)
+            self._arm(now)  # the check that was planned is for a wave that is lost
         else:
             self._pause = PAUSE
             self._delivery.gap_recovery.distrust(self._required())
