@@ -9,6 +9,7 @@ are messages/s, and whoever uses this package says what they are.
   al., "Sub-linear Scalability of MQTT Clusters").
 * `state`: what is placed where, and the traffic that follows from it, kept up with each change.
 * `greedy`, `optimum`, `strategies`: where one client that comes is placed.
+* `tree_network`: the same, and the traffic, where brokers are linked as a tree.
 * `clients`: the clients that are placed, those that a failed broker leaves, and moves that pay.
 * `local_search`: a better placement of everything, slowly.
 

@@ -72,6 +72,24 @@ def optimum(
     `placement`, `topics`, `sessions`, `gamma`, `avoid`, `by_load`: as for `greedy`.
     """
     items: list[Item] = [(topic,) for topic in topics]
+    costs = [item_costs(placement, item) for item in items]
+    return assign(placement, items, costs, sessions, gamma, avoid, by_load)
+
+
+def assign(
+    placement: Placement,
+    items: Sequence[Item],
+    costs: Sequence[Sequence[float]],
+    sessions: int,
+    gamma: float,
+    avoid: int = 0,
+    by_load: bool = True,
+) -> Assignment:
+    """Return where a client costs least; nothing is changed. Raises ValueError as `optimum` does.
+
+    `placement`, `sessions`, `gamma`, `avoid`, `by_load`: as for `greedy`; `items`: topics that
+    stay together; `costs`: of each item what it costs at each slot (messages/s).
+    """
     loads = placement.aeo.copy()
     capacities = placement.capacities
 
@@ -79,7 +97,6 @@ def optimum(
         return loads[slot] / capacities[slot] if by_load else slot
 
     fair = sorted(fair_slots(placement, loads, gamma, avoid), key=rank)
-    costs = [item_costs(placement, item) for item in items]
     _, used = cheapest_set(costs, fair, sessions)
     found: Assignment = {}
     for item, row in zip(items, costs, strict=True):

@@ -129,6 +129,14 @@ def internal_on_tree(
     return total
 
 
+def flooded(rates: Sequence[float], brokers: int) -> float:
+    """Return the messages/s over all links of a spanning tree where each message takes all of them.
+
+    `rates`: of the topics; `brokers`: how many.
+    """
+    return (brokers - 1) * math.fsum(rates)
+
+
 _PARENTS: dict[str, Callable[[int], int]] = {
     "star": lambda _: 0,
     "line": lambda broker: broker - 1,
@@ -138,16 +146,26 @@ _PARENTS: dict[str, Callable[[int], int]] = {
 TREES = tuple(_PARENTS)
 
 
+def tree_parents(shape: str, brokers: int) -> list[int]:
+    """Return for each broker of a tree the one above it, -1 for broker 0, the root. Raises KeyError
+    if there is no such shape.
+
+    `shape`: of `TREES`; `brokers`: how many.
+    """
+    parent = _PARENTS[shape]
+    return [parent(broker) if broker else -1 for broker in range(brokers)]
+
+
 def tree_sides(shape: str, brokers: int) -> list[int]:
     """Return for each link of a tree how many brokers are below it. Raises KeyError if there is no
     such shape.
 
     `shape`: of `TREES`; `brokers`: how many.
     """
-    parent = _PARENTS[shape]
+    parents = tree_parents(shape, brokers)
     below = [1] * brokers
     for broker in range(brokers - 1, 0, -1):
-        below[parent(broker)] += below[broker]
+        below[parents[broker]] += below[broker]
     return below[1:]
 
 

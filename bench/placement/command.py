@@ -140,12 +140,18 @@ def _place_arguments(commands: Commands) -> None:
     place.add_argument("file", metavar="FILE", help="a workload (docs/guides/placement.md)")
     place.add_argument(
         "--strategy",
-        choices=(*simulator.NAMES, simulator.GIVEN),
+        choices=(*simulator.NAMES, simulator.HOPS, simulator.GIVEN),
         default="load",
-        help="how (load); given: as the file has placed them",
+        help="how (load); hops: by the ways on a tree; given: as the file has placed them",
     )
     place.add_argument(
         "--brokers", type=partial(checked.count, most=MOST_BROKERS), required=True, metavar="M"
+    )
+    place.add_argument(
+        "--network",
+        choices=simulator.NETWORKS,
+        default=simulator.MESH,
+        help="how brokers are linked; messages follow the links of a tree (mesh)",
     )
     place.add_argument(
         "--seed",
@@ -307,6 +313,7 @@ def _place(arguments: argparse.Namespace) -> int:
             arguments.seed,
             arguments.sessions,
             arguments.gamma,
+            network=arguments.network,
         )
     except ValueError as error:
         raise ValueError(f"{arguments.file}: {error}") from None

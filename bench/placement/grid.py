@@ -60,6 +60,7 @@ class Case:
     chances: tuple[float, ...] = ()
     """of the levels; else by equation 15."""
     subscribers_first: bool = False
+    network: str = simulator.MESH
 
     def level_chances(self) -> Sequence[float]:
         """Return how likely each level of the tree is chosen."""
@@ -92,6 +93,7 @@ def cases(quick: bool = False) -> list[Case]:
         *_measured(),
         *_beyond(),
         *_changes(),
+        *_linked_as_trees(),
     ]
     if not quick:
         return found
@@ -188,6 +190,14 @@ def _beyond() -> Iterator[Case]:
             yield Case("first", curve, brokers, brokers, "load", subscribers_first=first)
 
 
+def _linked_as_trees() -> Iterator[Case]:
+    for shape in traffic.TREES:
+        for strategy in ("random", "paper", "load", simulator.HOPS):
+            for brokers in (2, 4, 8, 12):
+                options: dict[str, Any] = {"network": shape, **SOCIAL_1000}
+                yield Case(f"tree-{shape}", strategy, brokers, brokers, strategy, **options)
+
+
 @lru_cache(maxsize=32)
 def _work(
     kind: tuple[Any, ...], chances: tuple[float, ...], subscribers: int, seed: int
@@ -218,7 +228,13 @@ def run(case: Case, seed: int) -> dict[str, Any]:
     work = work_of(case, seed)
     first = case.subscribers_first
     placed = simulator.place(
-        work, case.brokers, case.strategy, seed, case.sessions, subscribers_first=first
+        work,
+        case.brokers,
+        case.strategy,
+        seed,
+        case.sessions,
+        subscribers_first=first,
+        network=case.network,
     )
     space = None
     if case.figure == "11":
@@ -314,7 +330,11 @@ def model(case: Case) -> dict[str, float]:
         chances = _wanted(case.topics, case.each, case.alpha)
     rates = [1.0] * len(chances)
     out = traffic.external_out(chances, rates, case.subscribers)
-    inside = traffic.internal(chances, rates, case.subscribers, case.brokers)
+    if case.network == simulator.MESH:
+        inside = traffic.internal(chances, rates, case.subscribers, case.brokers)
+    else:
+        sides = traffic.tree_sides(case.network, case.brokers)
+        inside = traffic.internal_on_tree(chances, rates, case.subscribers, sides)
     return {
         "internal": inside,
         "h_rt": overhead(inside, len(rates)),

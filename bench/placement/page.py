@@ -122,6 +122,18 @@ FIGURES = (
         ("internal", "jain"),
         "Its publishers and clients go elsewhere, and all others stay where they are.",
     ),
+    *(
+        Figure(
+            f"tree-{shape}",
+            f"Beyond the paper: brokers that are linked as a {title}, the same workload",
+            "brokers",
+            ("internal", "bottleneck_scaling"),
+            "Messages follow the links, as with `--routing interest`, and what passes through a "
+            "broker counts. *hops* knows the links: it places a client where the hops to what its "
+            "topics reach already are fewest. All others take the brokers for a full mesh.",
+        )
+        for shape, title in (("star", "star"), ("line", "line"), ("binary", "binary tree"))
+    ),
 )
 
 NAMES = {

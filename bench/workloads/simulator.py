@@ -12,7 +12,9 @@ from placement.clients import Clients, Session
 from placement.figures import Figures
 from placement.optimum import optimum
 from placement.state import Placement
-from placement.strategies import STRATEGIES, publisher_slot, random_attach
+from placement.strategies import STRATEGIES, Strategy, publisher_slot, random_attach
+from placement.traffic import TREES, tree_parents
+from placement.tree_network import TreeNetwork, by_hops
 
 NAMES = ("random", *STRATEGIES)
 
@@ -21,6 +23,13 @@ FIRST_OPTIMUM = "optimum, first"
 
 GIVEN = "given"
 """The placement that a file has."""
+
+HOPS = "hops"
+"""The strategy that knows the tree on which brokers are."""
+
+MESH = "mesh"
+NETWORKS = (MESH, *TREES)
+"""How brokers are linked: each with all others, or as a tree with broker 0 at its top."""
 
 
 @dataclass
@@ -114,21 +123,20 @@ def place(
     sessions: int | None = None,
     gamma: float | None = None,
     subscribers_first: bool = False,
+    network: str = MESH,
 ) -> Placed:
     """Return what becomes of a workload. Raises ValueError if a file has no placement that is
-    asked for, or if there are too many sets of brokers for `optimum`.
+    asked for, if there are too many sets of brokers for `optimum` or `HOPS`, or if the latter has
+    no tree.
 
-    `work`: the workload; `brokers`: how many, from 1; `strategy`: of `NAMES`, `GIVEN` or
+    `work`: the workload; `brokers`: how many, from 1; `strategy`: of `NAMES`, `GIVEN`, `HOPS` or
     `FIRST_OPTIMUM`; `seed`: of what is drawn; `sessions`, `gamma`: instead of the workload's;
-    `subscribers_first`: publishers come last, each to the best broker for it.
+    `subscribers_first`: publishers come last, each to the best broker for it; `network`: of
+    `NETWORKS`, only `HOPS` knows it.
     """
+    tree = None if network == MESH else TreeNetwork(tree_parents(network, brokers))
     placement = expect(work, brokers) if subscribers_first else publish(work, brokers, seed)
-    if strategy in STRATEGIES:
-        chosen = STRATEGIES[strategy]
-    elif strategy == FIRST_OPTIMUM:
-        chosen = partial(optimum, by_load=False)
-    else:
-        chosen = random_attach(random.Random(f"attach {seed}"))
+    chosen = _chosen(strategy, seed, tree)
     clients = Clients(placement, work.gamma if gamma is None else gamma, chosen)
     most = work.sessions if sessions is None else sessions
     found = []
@@ -143,7 +151,19 @@ def place(
     if subscribers_first:
         _publish_last(placement, work)
     at = {} if subscribers_first else work.publishers_on(brokers, seed)
-    return Placed(placement.figures(), clients.sessions, found, at)
+    figures = tree.figures(placement) if tree else placement.figures()
+    return Placed(figures, clients.sessions, found, at)
+
+
+def _chosen(strategy: str, seed: int, tree: TreeNetwork | None) -> Strategy:
+    """The strategy with a name; random attach where clients are put without one."""
+    if strategy == HOPS:
+        if tree is None:
+            raise ValueError(f"the strategy {HOPS} needs a tree of brokers")
+        return by_hops(tree)
+    if strategy == FIRST_OPTIMUM:
+        return partial(optimum, by_load=False)
+    return STRATEGIES.get(strategy) or random_attach(random.Random(f"attach {seed}"))
 
 
 def _given(work: Workload, brokers: int, strategy: str, seed: int) -> list[list[Session]] | None:
