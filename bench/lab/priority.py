@@ -19,6 +19,12 @@ def prefer(pid: int) -> None:
         Path(f"/proc/{pid}/autogroup").write_text(str(PRIORITY))
 
 
+def have_a_larger_share() -> None:
+    """Give the calling process some nine times the share of others, where that is allowed."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, min(PRIORITY, os.getpriority(os.PRIO_PROCESS, 0)))
+
+
 def be_woken_in_time() -> None:
     """Make the calling thread, and all that it starts, run ahead of everything that has no
     real-time priority, brokers among it; where that is not allowed, with a larger share than
@@ -26,5 +32,4 @@ def be_woken_in_time() -> None:
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     except OSError:
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, 0, min(PRIORITY, os.getpriority(os.PRIO_PROCESS, 0)))
+        have_a_larger_share()

@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from bench.lab.lab import Lab
-from bench.lab.priority import be_woken_in_time
+from bench.lab.priority import be_woken_in_time, have_a_larger_share
 from bench.runner.book import Book, Receiver
 from bench.runner.clients import Client, Publisher, Subscriber, Surroundings
 from bench.scenarios.scenario import Cell
@@ -336,8 +336,13 @@ def run(
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
-    # Clients are on machines of their own, as far as the brokers are concerned.
-    be_woken_in_time()
+    # Clients are on machines of their own, as far as the brokers are concerned. If they send as
+    # much as they can, real-time priority would take the core from the broker at each packet, and
+    # its packets would cost more.
+    if cell.main.rate:
+        be_woken_in_time()
+    else:
+        have_a_larger_share()
     gc.freeze()
     sys.setswitchinterval(0.0005)  # the trace's encoding thread must not keep messages waiting
     try:
