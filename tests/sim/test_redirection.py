@@ -12,7 +12,7 @@ from broker.base.limits import DEFAULTS
 from broker.cluster.drain import Drain, DrainOptions
 from broker.cluster.placement.placement_messages import REDIRECT, encode_redirect
 from broker.cluster.placement.redirect_states import State
-from broker.wire import Connack, Disconnect, Property, Will
+from broker.wire import Connack, Disconnect, Property, Puback, Publish, Will
 from tests.sim.test_placement import flow, place
 from tests.sim.test_takeover import Client, Row
 
@@ -69,6 +69,29 @@ def test_a_client_that_follows_goes_where_its_topic_is_published() -> None:
     assert not back.gone
     assert counters(row, "redirected") == 1
     row.one_session()
+
+
+@pytest.mark.parametrize("acknowledges", [True, False])
+def test_a_client_is_sent_away_when_it_has_acknowledged_all(acknowledges: bool) -> None:
+    row = row_of()
+    flow(row, 1, "a", 20)
+    client = reader(row, 2, "a", answers=False)
+    row.run(SETTLED - 2.0)
+    row.connect(1, "p").publish("a", b"1", qos=1)
+    row.until(lambda: b"1" in client.payloads)
+    row.run(1.3)
+    assert not client.gone, "it is time to go, but a message is on its way"
+    if acknowledges:
+        (message,) = (p for p in client.packets if isinstance(p, Publish))
+        client.send(Puback(message.packet_id or 0))
+        row.run(0.1)
+        assert target(client) == 1
+        assert not row.connect(1).payloads, "it does not come again"
+    else:
+        row.run(1.0)
+        assert target(client) == 1, "it is not waited for any longer"
+        back = row.connect(1)
+        row.until(lambda: back.payloads == [b"1"])
 
 
 def test_a_client_that_does_not_follow_is_served_from_then_on() -> None:

@@ -57,6 +57,11 @@ sent away, whatever its identifier: some make up a new one each time."""
 SCANNED: Final = 1000
 """sessions that are looked at for clients that the root may move."""
 
+ACKNOWLEDGED: Final = 1.0
+LOOK_AGAIN: Final = 0.02
+"""s for which a client that is to leave may take to acknowledge what it was sent, and s between two
+looks. What is not acknowledged comes again, with DUP, where it goes."""
+
 Ask = Callable[[int, Any, Callable[[Answer], None]], None]
 """Has the root answer a question."""
 
@@ -301,8 +306,37 @@ class Redirector:
             table.step(client, Input.LATER, now)
             table.remember(client, interest)
         else:
+            self._when_acknowledged(owner, now, lambda: self._send(client, number, where))
+
+    def _send(self, client: str, number: int, where: str) -> None:
+        """Send a client to where it was advised to go, if that is still right."""
+        table, now = self.table, self._host.now
+        if not table.awaits(client, number):
+            return
+        owner = self._connected(client)
+        if owner is None:
+            table.step(client, Input.GONE, now)
+        elif self.quiet or not loses_nothing(owner.session):
+            table.step(client, Input.STAY, now)
+        else:
             table.step(client, Input.PAYS, now)
             self._host.redirect(owner, where, False)
+
+    def _when_acknowledged(
+        self, owner: Client, now: float, then: Callable[[], None], until: float = 0.0
+    ) -> None:
+        """Call `then` when a client has acknowledged all that it was sent, or is gone, and at
+        `until` at the latest (s; 0: `ACKNOWLEDGED` from `now` on)."""
+        until = until or now + ACKNOWLEDGED
+        if now >= until or owner.conn.closed or not owner.session.inflight:
+            then()
+            return
+
+        def look(at: float) -> None:
+            self._host.now = at
+            self._when_acknowledged(owner, at, then, until)
+
+        self._host.schedule(now + LOOK_AGAIN, look)
 
     # ---------------------------------------------------------------- as the root wants it
 
@@ -333,21 +367,24 @@ class Redirector:
     def chosen(self, client: str, where: str) -> None:
         """Send a `client` to the broker `where` ("HOST:PORT"), as the root has chosen it, if that
         is still right."""
-        now = self._host.now
         owner = self._connected(client)
         where = address_in((200, {"address": where}))
-        if (
-            not self.enabled
-            or self.quiet
-            or not where
-            or owner is None
-            or not loses_nothing(owner.session)
-        ):
+        if where and owner is not None and self._may_go(owner):
+            now = self._host.now
+            self._when_acknowledged(owner, now, lambda: self._move(client, where))
+
+    def _move(self, client: str, where: str) -> None:
+        owner = self._connected(client)
+        if owner is None or not self._may_go(owner):
             return
+        now = self._host.now
         if not self.table.takes(client, now):
             self._report.count("redirects_forgone")
         elif self.table.step(client, Input.CHOSEN, now) is Action.DISCONNECT:
             self._host.redirect(owner, where, False)
+
+    def _may_go(self, owner: Client) -> bool:
+        return self.enabled and not self.quiet and loses_nothing(owner.session)
 
     # ---------------------------------------------------------------- when this broker drains
 
