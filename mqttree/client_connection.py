@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -47,6 +48,9 @@ MARGIN = 1.0
 
 LATENCY = 0.5
 """s that such messages took at most on their way to the client."""
+
+DIGEST = 8
+"""bytes by which such a message is known to the client, and named to brokers."""
 
 REPLAYED = "mqttree-replayed"
 """The User Property of messages that a broker replays."""
@@ -143,14 +147,15 @@ class Connection:
         self._session = 0  # counts those that brokers have begun
         # QoS 2 messages of this session that are acknowledged; the broker may ask again.
         self._completed: deque[int] = deque(maxlen=options.receive_maximum)
-        # When (s), and a hash of topic and payload.
-        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
+        # What came, or was replayed: when (s), and a digest of topic and payload.
+        self._recent: deque[tuple[float, bytes]] = deque(maxlen=RECENT)
         self._heard = time.monotonic()  # s; the last sign of life of the broker
         self._granted = self._heard  # s; the last SUBACK
         # Since when messages may be missing (s).
         self._missing_since: float | None = None
-        # What came before that, as far back as a replay reaches; since when (s).
-        self._had: Counter[int] = Counter()
+        # Of that, what was published before the subscriptions at this broker, and is not known to
+        # be left out there; since when (s).
+        self._had: Counter[bytes] = Counter()
         self._had_since = 0.0
         # What waits meanwhile, with the origin and number of a replay, "" for others.
         self._held: list[tuple[Message, str]] | None = None
@@ -239,12 +244,12 @@ class Connection:
     def _arrived(self, message: Message, mid: int, replayed: str) -> None:
         self._heard = time.monotonic()
         if message.qos and not replayed:
-            self._recent.append((self._heard, hash((message.topic, message.payload))))
+            self._recent.append((self._heard, digest_of(message)))
         if self._held is not None and not message.topic.startswith("$"):
             # The broker is to go on: what answers the question for replays comes behind it.
             self._held.append((message, replayed))
             self.acknowledge(mid, message.qos, self._session)
-        elif replayed and self._came_before(message):  # it was late
+        elif replayed and not self._is_new(message):  # it was late
             self.acknowledge(mid, message.qos, self._session)
         else:
             self._on_message(Arrival(message, self, mid, self._session))
@@ -266,9 +271,11 @@ class Connection:
     def _interrupt(self) -> None:
         """Hold messages back from now on, as some may be missing ahead of them."""
         if self._missing_since is None:
-            self._missing_since = self._had_since = heard = self._heard
-            self._had = Counter([content for at, content in self._recent if at >= heard])
+            self._missing_since = self._heard
         self._flush()
+        # The next broker does not know what this one has replayed, or left out.
+        self._had_since = since = self._missing_since
+        self._had = Counter([content for at, content in self._recent if at >= since])
         self._held = []
 
     def resume(self) -> None:
@@ -279,18 +286,30 @@ class Connection:
     def _flush(self) -> None:
         """Hand over what was held back, what is replayed first, but for what has come before."""
         for message, replayed in sorted(self._held or (), key=lambda held: _place(held[1])):
-            if not (replayed and self._came_before(message)):
-                if not replayed:
-                    self._had[hash((message.topic, message.payload))] += 1
+            if not replayed or self._is_new(message):
                 self._on_message(Arrival(message, self, 0, self._session))
 
-    def _came_before(self, message: Message) -> bool:
-        """Whether a replayed message is one that had come; of equal ones each counts once."""
-        content = hash((message.topic, message.payload))
-        had = self._had.get(content, 0)
-        if had:
-            self._had[content] = had - 1
-        return had > 0
+    def _is_new(self, message: Message) -> bool:
+        """Whether a replayed message is none that had come; of equal ones each counts once."""
+        content = digest_of(message)
+        if self._had[content] > 0:
+            self._had[content] -= 1
+            return False
+        self._recent.append((time.monotonic(), content))
+        return True
+
+    def had(self) -> bytes:
+        """Return digests of what had come of the time that is asked for, no more than `RECENT`."""
+        known = self._had.elements()
+        return b"".join(content for content, _ in zip(known, range(RECENT), strict=False))
+
+    def left_out(self, digests: bytes) -> None:
+        """Note which of these messages a broker has not replayed: others that come and are equal to
+        them are new. `digests`: one after another."""
+        for at in range(0, len(digests), DIGEST):
+            content = digests[at : at + DIGEST]
+            if self._had[content] > 0:
+                self._had[content] -= 1
 
     def look_back(self, slack: float) -> float:
         """Return how far a question for missed messages is to look back (s): to what was published
@@ -498,6 +517,12 @@ def _reference(reason: Any, properties: Any) -> str:
     if reason.value not in ELSEWHERE:
         return ""
     return str(getattr(properties, "ServerReference", ""))
+
+
+def digest_of(message: Message) -> bytes:
+    """Return the digest of a message's topic and payload."""
+    content = message.topic.encode() + b"\0" + message.payload
+    return hashlib.blake2b(content, digest_size=DIGEST).digest()
 
 
 def _place(replayed: str) -> tuple[bool, str, int]:

@@ -19,6 +19,7 @@ import contextlib
 import json
 import logging
 import time
+from binascii import a2b_base64, b2a_base64
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -398,10 +399,14 @@ class MultiClient:
                 future = self._replays[topic] = asyncio.get_running_loop().create_future()
                 asked = time.monotonic()
                 seconds = min(REPLAY_MOST, connection.look_back(slack))
-                question = {"seconds": seconds}
+                had = b2a_base64(connection.had(), newline=False).decode()
+                question = {"seconds": seconds, "had": had}
                 async with asyncio.timeout(REPLAY_WAIT):
                     await connection.publish(REPLAY, json.dumps(question).encode(), 0, False, topic)
                     answer = await future
+                # An older broker replays them, and says nothing of it.
+                with contextlib.suppress(ValueError):
+                    connection.left_out(a2b_base64(str(answer.get("left_out", ""))))
                 # Brokers look back from when they have the question, at the latest now.
                 took = time.monotonic() - asked
                 if answer.get("complete", "error" not in answer) and not connection.is_missing(
@@ -416,7 +421,7 @@ class MultiClient:
             log.info("%s does not replay messages", connection.address)
         else:
             self._replaying = True
-            log.info("%s: replayed: %s", connection.client_id, answer)
+            log.info("%s: %s messages are replayed", connection.client_id, answer.get("replayed"))
         finally:
             self._replays.pop(topic, None)
 

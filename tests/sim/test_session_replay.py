@@ -5,6 +5,7 @@ themselves comes twice."""
 from __future__ import annotations
 
 import json
+from binascii import b2a_base64
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from broker.cluster.sessions.session_replay import WAIT
 from broker.cluster.strategy.subscription_barrier import LOST
 from broker.wire import Property, Puback, Publish, Suback, Subscribe, SubscriptionRequest
 from broker.wire.errors import MalformedPacket
+from mqttree.client_connection import Message, digest_of
 from tests.sim.test_merge import kept_row
 from tests.sim.test_takeover import Client, Row
 
@@ -138,6 +140,44 @@ def test_only_messages_of_the_time_that_is_asked_for_come() -> None:
     ask(client, {"seconds": 2})
     row.until(lambda: answers(client))
     assert got(client, "a") == [b"new"]
+
+
+def digests(*messages: tuple[str, bytes]) -> str:
+    """What a client says of messages that it has had."""
+    found = [Message(topic, payload, 1, False) for topic, payload in messages]
+    return b2a_base64(b"".join(map(digest_of, found)), newline=False).decode()
+
+
+def test_what_a_client_has_had_is_left_out_as_often_as_it_says() -> None:
+    row = Row(3, meshed=True, routing="topic")
+    publisher = row.connect(0, "p")
+    publisher.publish("a", b"1", b"2", b"2", b"2", b"3")
+    row.run(0.1)
+    client = row.connect(2)
+    client.subscribe("a", ANSWERS)
+    had = digests(("a", b"2"), ("a", b"1"), ("b", b"3"), ("a", b"2"))
+    ask(client, {"seconds": 5, "had": had})
+    row.until(lambda: answers(client))
+    left_out = digests(("a", b"1"), ("a", b"2"), ("a", b"2"))
+    assert answers(client) == [{"replayed": 2, "complete": True, "left_out": left_out}]
+    assert got(client, "a") == [b"2", b"3"]
+    assert row.node(2).counters.session_replayed == 2
+    # It counts as delivered: it does not come if it is not named again.
+    ask(client, {"seconds": 5})
+    row.until(lambda: len(answers(client)) == 2)
+    assert answers(client)[1] == {"replayed": 0, "complete": True}
+
+
+@pytest.mark.parametrize("had", [None, 7, "?", "AAAA", "A" * (4 * 30_000), [""]])
+def test_what_a_client_says_it_has_had_may_be_wrong(had: Any) -> None:
+    row = Row(2, routing="topic")
+    client = row.connect(1)
+    client.subscribe("a", ANSWERS)
+    ask(client, {"seconds": 1, "had": had})
+    row.until(lambda: answers(client))
+    [answer] = answers(client)
+    assert answer["status"] == 400
+    assert answer["error"].startswith("had: ")
 
 
 def test_a_message_is_replayed_to_a_session_once() -> None:

@@ -7,7 +7,14 @@ import asyncio
 import pytest
 
 from mqttree import client_connection
-from mqttree.client_connection import MARGIN, Arrival, Connection, Message, Options
+from mqttree.client_connection import (
+    MARGIN,
+    Arrival,
+    Connection,
+    Message,
+    Options,
+    digest_of,
+)
 
 
 class Clock:
@@ -134,3 +141,45 @@ def test_a_further_question_looks_further_back_and_counts_what_came_once(clock: 
         there.comes(payload, f"a:{number}")
     there.connection.resume()
     assert there.got == [b"x", b"y", b"y"]
+
+
+def test_what_a_broker_has_left_out_is_not_dropped_once_more(clock: Clock) -> None:
+    there = bench()
+    clock.now += 50
+    for payload in (b"1", b"2", b"2"):
+        there.comes(payload)
+    there.dies()
+    there.connection.look_back(0.1)
+    had = there.connection.had()
+    assert had == b"".join(digest_of(Message("t", each, 2, False)) for each in (b"1", b"2", b"2"))
+    there.connection.left_out(had)
+    there.comes(b"2", "a:4")
+    there.connection.resume()
+    assert there.got == [b"1", b"2", b"2", b"2"]
+
+
+def test_a_second_death_does_not_bring_again_what_the_first_one_has(clock: Clock) -> None:
+    """The broker where the client goes on then replays all that the one before had replayed, had
+    left out because the client has had it, and had sent by itself."""
+    there = bench()
+    clock.now += 50
+    there.comes(b"1")
+    there.dies()
+    there.connection.look_back(0.1)
+    there.connection.left_out(there.connection.had())
+    there.comes(b"2", "a:2")
+    there.comes(b"3")
+    clock.now += 0.1
+    there.dies()
+    there.connection.look_back(0.1)
+    for number in (1, 2, 3, 4):
+        there.comes(b"%d" % number, f"a:{number}")
+    there.connection.resume()
+    assert there.got == [b"1", b"2", b"3", b"4"]
+    clock.now += 0.1
+    there.dies()
+    there.connection.look_back(0.1)
+    for number in (1, 2, 3, 4, 5):
+        there.comes(b"%d" % number, f"a:{number}")
+    there.connection.resume()
+    assert there.got == [b"1", b"2", b"3", b"4", b"5"]

@@ -6,13 +6,14 @@ at the brokers where it was published, for the dead broker. The client has a new
 its subscriptions begin when they are made. It asks for what is missing, once its subscriptions are
 granted:
 
-    client   PUBLISH $mqttree/replay {"seconds": s}  ->  this broker
+    client   PUBLISH $mqttree/replay {"seconds": s, "had": ...}  ->  this broker
     this broker   RECENT, filters of the session     ->  each broker that can be reached
                   <- RECENT_PART, the messages of its replay log that were published there
     client   <- those that are older than its subscriptions, then {"replayed": n, "complete": ...}
 
 Each replayed message has a User Property `mqttree-replayed` with its origin and number. Only the
-client knows what it has had; it drops what comes again.
+client knows what it has had. It may say so, by a digest of each message: these are left out, and
+the answer says which digests that were. What comes all the same it drops itself.
 
 Invariants: each origin answers for what was published there, and nothing else. A message that a
 subscription gets by itself (`Subscription.gets`) is not replayed, and one that was replayed counts
@@ -23,7 +24,10 @@ all brokers know the filters: so each message is older than the subscriptions, o
 from __future__ import annotations
 
 import json
+from binascii import a2b_base64, b2a_base64
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.base.rate_limit import RateLimits
@@ -77,6 +81,12 @@ MOST_COLLECTED: Final = 64 * 1024 * 1024
 PER_CLIENT: Final = 2.0
 """questions a second of one client: one for each connection that goes on elsewhere."""
 
+MOST_HAD: Final = 10_000
+"""messages that a client says it has had."""
+
+DIGEST: Final = 8
+"""bytes of the digest of a message."""
+
 MARK: Final = b"\x26\x00\x10mqttree-replayed"
 """How the User Property of a replayed message begins."""
 
@@ -84,10 +94,14 @@ MARK: Final = b"\x26\x00\x10mqttree-replayed"
 class _Question:
     """A client that waits for the messages of the last seconds."""
 
-    __slots__ = ("complete", "messages", "parts", "response", "session", "timer", "waiting")
+    __slots__ = ("complete", "had", "messages", "parts", "response", "session", "timer", "waiting")
 
-    def __init__(self, session: Session, response: Response, timer: Timer) -> None:
+    def __init__(
+        self, session: Session, response: Response, had: Counter[bytes] | None, timer: Timer
+    ) -> None:
         self.session = session
+        self.had = had
+        """Digests of messages that the client has had, None: it does not say."""
         self.response = response
         self.timer = timer
         self.waiting: set[bytes] = set()
@@ -171,7 +185,7 @@ class SessionReplay:
             if subscription.qos and not name.startswith(SHARE_PREFIX)
         ]
         try:
-            ms = _read_question(message.payload)
+            ms, had = _read_question(message.payload)
         except ValueError as error:
             respond(response, 400, {"error": str(error)})
             return ReasonCode.SUCCESS
@@ -179,15 +193,15 @@ class SessionReplay:
         if too_many or not self._limits.take(session.client_id, self._node.now):
             respond(response, 429, {"error": "too many questions, or filters"})
             return ReasonCode.QUOTA_EXCEEDED
-        self._ask(session, response, ms, filters)
+        self._number = number = self._number % 0xFFFFFFFF + 1
+        timer = self._node.schedule(self._node.now + WAIT, lambda now: self._late(number))
+        question = self._open[number] = _Question(session, response, had, timer)
+        self._ask(number, question, ms, filters)
         return ReasonCode.SUCCESS
 
-    def _ask(self, session: Session, response: Response, ms: int, filters: list[str]) -> None:
+    def _ask(self, number: int, question: _Question, ms: int, filters: list[str]) -> None:
         """Ask all brokers, and look into the log here."""
         node = self._node
-        self._number = number = self._number % 0xFFFFFFFF + 1
-        timer = node.schedule(node.now + WAIT, lambda now: self._late(number))
-        question = self._open[number] = _Question(session, response, timer)
         body = encode_recent(number, ms, filters)
         question.waiting = {
             listing.id
@@ -222,7 +236,7 @@ class SessionReplay:
         self._node.cancel(question.timer)
         for parts in question.parts.values():
             self._collected -= sum(map(len, parts))
-        count = 0
+        count, left_out = 0, list[bytes]()
         keys = {key for key, _ in question.messages}
         if any(
             start is not None and _is_open(start, keys) for start in starts_of(question.session)
@@ -231,29 +245,41 @@ class SessionReplay:
             question.complete = False
         if self._node.sessions.get(question.session.client_id) is question.session:
             for (key, sequence), message in sorted(question.messages.items(), key=lambda e: e[0]):
-                count += self._deliver(question.session, key, sequence, message)
+                replayed = self._replayed(question.session, key, sequence, message)
+                if replayed is None:
+                    continue
+                digest = _digest(message) if question.had else b""
+                if question.had and question.had[digest] > 0:
+                    question.had[digest] -= 1
+                    left_out.append(digest)
+                else:
+                    self._deliver(question.session, *replayed)
+                    count += 1
         if not question.complete:
             self._report.count("session_replays_incomplete")
-        body = {"replayed": count, "complete": question.complete}
+        body: dict[str, Any] = {"replayed": count, "complete": question.complete}
+        if question.had is not None:
+            body["left_out"] = b2a_base64(b"".join(left_out), newline=False).decode()
         respond(question.response, 200, body)
         self._alarm.hurry(self._node.now)
 
-    def _deliver(self, session: Session, key: bytes, sequence: int, message: Message) -> bool:
-        """Deliver a message to a session if it is older than the subscriptions that match it;
-        returns whether it is."""
+    def _replayed(
+        self, session: Session, key: bytes, sequence: int, message: Message
+    ) -> tuple[Message, Delivery] | None:
+        """Return how a message goes to a session, None if it does not: it is none of its
+        subscriptions', or they get it by themselves. It counts as delivered from now on."""
         topic = message.topic.decode()
         if topic.startswith("$") or not session.may_receive(topic):
-            return False
+            return None
         wanted = [subscription for subscription in session.wanting(topic) if subscription.qos]
         if not wanted or any(subscription.gets(key, sequence) for subscription in wanted):
-            return False
+            return None
         if message.retain and self._is_kept(message):
-            return False  # it came as what is retained
+            return None  # it came as what is retained
         if not self._history.lacks(session, key, sequence, message.topic):
-            return False
+            return None
         told = key + b":" + str(sequence).encode()
         properties = message.properties + MARK + len(told).to_bytes(2, "big") + told
-        delivery = Delivery(session, wanted)
         replayed = Message(
             message.topic,
             message.payload,
@@ -263,10 +289,12 @@ class SessionReplay:
             message.expires_at,
             None,
         )
+        return replayed, Delivery(session, wanted)
+
+    def _deliver(self, session: Session, message: Message, delivery: Delivery) -> None:
         retain = message.retain and delivery.retain_as_published
-        session.deliver(replayed, min(message.qos, delivery.qos), retain, delivery.ids, None)
+        session.deliver(message, min(message.qos, delivery.qos), retain, delivery.ids, None)
         self._report.count("session_replayed")
-        return True
 
     def _is_kept(self, message: Message) -> bool:
         known = self._retained.get(message.topic.decode())
@@ -345,8 +373,14 @@ def _is_open(start: SubscriptionStart, keys: Iterable[bytes]) -> bool:
     return any(key in start.open or (key not in start.tops and not start.adopted) for key in keys)
 
 
-def _read_question(payload: bytes) -> int:
-    """Return how far a question looks back (ms). Raises ValueError with one line."""
+def _digest(message: Message) -> bytes:
+    """Return what a client says of a message that it has had."""
+    return blake2b(message.topic + b"\0" + message.payload, digest_size=DIGEST).digest()
+
+
+def _read_question(payload: bytes) -> tuple[int, Counter[bytes] | None]:
+    """Return how far a question looks back (ms), and digests of what the client has had, None if it
+    does not say. Raises ValueError with one line."""
     try:
         value = json.loads(payload)
     except (ValueError, RecursionError):
@@ -356,4 +390,18 @@ def _read_question(payload: bytes) -> int:
         raise ValueError("seconds: not a number")
     if not 0 < seconds <= MOST_MS / 1000:
         raise ValueError(f"seconds: not above 0 and up to {MOST_MS // 1000}")
-    return max(1, round(seconds * 1000))
+    return max(1, round(seconds * 1000)), _read_had(value["had"]) if "had" in value else None
+
+
+def _read_had(text: Any) -> Counter[bytes]:
+    """Return the digests that a client has named, and how often. Raises ValueError with one
+    line."""
+    try:
+        digests = a2b_base64(text, strict_mode=True) if isinstance(text, str) else b"?"
+    except ValueError:
+        digests = b"?"
+    if len(digests) % DIGEST:
+        raise ValueError(f"had: not Base64 of {DIGEST} bytes for each message")
+    if len(digests) > MOST_HAD * DIGEST:
+        raise ValueError(f"had: more than {MOST_HAD:,} messages")
+    return Counter(digests[at : at + DIGEST] for at in range(0, len(digests), DIGEST))
