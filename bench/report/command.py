@@ -33,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--title", default="mqttree: benchmark report", metavar="TEXT")
     parser.add_argument(
+        "--note", default="", metavar="TEXT", help="what readers have to know of the circumstances"
+    )
+    parser.add_argument(
         "--master", metavar="URL", help="the Spark cluster that makes the tables (local[*])"
     )
     parser.add_argument(
@@ -70,12 +73,14 @@ def main(arguments: argparse.Namespace) -> int:
     options = [
         *(["--repeated", str(other)] if other else []),
         *(["--out", str(arguments.out)] if arguments.out else []),
+        *(["--note", arguments.note] if arguments.note else []),
     ]
     text = page(
         results,
         shlex.join(["mqttree", "bench", "report", str(folder), *options]),
         arguments.title,
         repeated,
+        arguments.note,
     )
     part = out.with_name(f".{out.name}.part")
     try:
