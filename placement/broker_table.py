@@ -39,6 +39,7 @@ class KnownTopic:
         "published",
         "rare",
         "rates",
+        "state",
         "waiting",
         "wanted",
         "weight",
@@ -59,6 +60,8 @@ class KnownTopic:
         self.wanted = wanted
         self.waiting = waiting
         self.rare = rare
+        self.state: object | None = None
+        """Stands for the rates and subscribers of all topics when it was asked for."""
         self.active = 0
         """Slots with a subscriber, as a mask."""
         self.costs: list[float] = []
@@ -117,6 +120,16 @@ class BrokerTable:
         """Return what each broker sends to subscribers, with `SPARE` (messages/s). `pending`: what
         is about to go out, by id."""
         return [aeo + pending.get(name, 0.0) + spare for name, _, aeo, spare in self._loads]
+
+    def known(self, name: str, state: object, waiting: Collection[str]) -> KnownTopic | None:
+        """Return what is known of a topic if that is nothing else by now, None if it may be.
+
+        `name`: its name; `state`: of all topics, as they are now; `waiting`: as for `KnownTopic`.
+        """
+        found = self._known.get(name)
+        if found is not None and found.state is state and found.waiting is waiting:
+            return found
+        return None
 
     def topic(
         self,

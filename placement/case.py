@@ -37,6 +37,10 @@ class View(Protocol):
     def rare(self) -> float:
         """Return the mean rate (messages/s) of topics whose rates are not known."""
 
+    def state(self) -> object | None:
+        """Return what stands for all rates and subscribers: the same object as long as none of them
+        has changed, so that nobody need ask; None: ask for each topic."""
+
 
 class Move(NamedTuple):
     """Filters and topics of a client that would better be in a session at another broker."""
@@ -117,12 +121,12 @@ class Case:
         """Messages/s from publishers, by slot."""
         self.aeo = brokers.aeo(pending.aeo)
         """Messages/s to subscribers, by slot."""
-        rare = view.rare()
+        rare, state = view.rare(), view.state()
         self._topics: dict[str, KnownTopic] = {}
         self._weights: list[list[float]] = []
         self._costs: dict[Unit, list[float]] = {}
         for unit in units:
-            found = [self._topic(name, view, pending, rare) for name in unit.topics]
+            found = [self._topic(name, view, pending, rare, state) for name in unit.topics]
             if len(found) == 1:
                 self._weights.append(found[0].weights)
                 self._costs[unit] = found[0].costs
@@ -132,14 +136,21 @@ class Case:
         if question.publish:
             self._unit_of = {name: unit for unit in units for name in unit.topics}
             for name in question.publish:
-                self._topic(name, view, pending, rare)
+                self._topic(name, view, pending, rare, state)
 
-    def _topic(self, name: str, view: View, pending: PendingLoad, rare: float) -> KnownTopic:
+    def _topic(
+        self, name: str, view: View, pending: PendingLoad, rare: float, state: object | None
+    ) -> KnownTopic:
         """Return what is known of a topic, and note it."""
         found = self._topics.get(name)
         if found is None:
             waiting = pending.brokers(name)
-            found = self.brokers.topic(name, view.rates(name), view.wanted(name), waiting, rare)
+            # Most questions name topics that others have named a moment ago.
+            found = None if state is None else self.brokers.known(name, state, waiting)
+            if found is None:
+                rates, wanted = view.rates(name), view.wanted(name)
+                found = self.brokers.topic(name, rates, wanted, waiting, rare)
+                found.state = state
             self._topics[name] = found
         return found
 
@@ -305,7 +316,9 @@ class Case:
             parts[slot] += 1
         for name, slot in plan.topics.items():
             publish[slot].append(name)
-        ids = {} if before is None else {each.broker: each.client_id for each in before.sessions}
+        if before is None:
+            return self._new_sessions(slots, parts, subscribe, publish)
+        ids = {each.broker: each.client_id for each in before.sessions}
         taken = {slot: ids.get(brokers.names[slot], "") for slot in slots}
         here = brokers.slots.get(self.question.at)
 
@@ -323,6 +336,26 @@ class Case:
             [
                 self._session(slot, taken[slot] or next(names), subscribe[slot], publish[slot])
                 for slot in slots
+            ]
+        )
+
+    def _new_sessions(
+        self,
+        slots: list[int],
+        parts: Mapping[int, int],
+        subscribe: Mapping[int, list[str]],
+        publish: Mapping[int, list[str]],
+    ) -> tuple[PlacedSession, ...]:
+        """Return the connections of a client that has none yet: the first one is where it is, or
+        has most of its parts."""
+        client = self.question.client
+        here = self.brokers.slots.get(self.question.at, -1)
+        slots.sort(key=lambda slot: (slot != here, -parts[slot]))
+        ids = [client, *[f"{client}~{number}" for number in range(2, len(slots) + 1)]]
+        return tuple(
+            [
+                self._session(slot, name, subscribe[slot], publish[slot])
+                for slot, name in zip(slots, ids, strict=True)
             ]
         )
 
@@ -358,14 +391,16 @@ class Case:
     def pending(self, plan: Plan, until: float) -> Pending:
         """Return the load of a plan, which counts until `until` (s)."""
         topics, names = self._topics, self.brokers.names
-        subscribed = [
-            (name, names[slot], topics[name].weight)
-            for unit, slot in plan.units.items()
-            for name in unit.topics
-        ]
+        subscribed = [(name, slot) for unit, slot in plan.units.items() for name in unit.topics]
         published = [
             (names[slot], topics[name].weight)
             for name, slot in plan.topics.items()
             if not topics[name].published
         ]
-        return Pending(until, tuple(subscribed), tuple(published))
+        return Pending(
+            until,
+            tuple([name for name, _ in subscribed]),
+            tuple([names[slot] for _, slot in subscribed]),
+            tuple([topics[name].weight for name, _ in subscribed]),
+            tuple(published),
+        )

@@ -10,8 +10,13 @@ class Pending(NamedTuple):
     """Load of an answer that the brokers do not show yet. Rates in messages/s."""
 
     until: float
-    subscribed: tuple[tuple[str, str, float], ...]
-    """Topic, broker where it is about to be subscribed, rate."""
+    topics: tuple[str, ...]
+    """That are about to be subscribed to. Texts and numbers by themselves: the garbage collector
+    leaves tuples of these alone."""
+    brokers: tuple[str, ...]
+    """For each of them, the broker where that is."""
+    rates: tuple[float, ...]
+    """For each of them, its rate."""
     published: tuple[tuple[str, float], ...]
     """Broker, rate that is about to be published there."""
 
@@ -75,9 +80,9 @@ class PendingLoad:
             self.pop(client)
 
     def _count(self, load: Pending, sign: int) -> None:
-        self._entries += sign * len(load.subscribed)
+        self._entries += sign * len(load.topics)
         topics, aeo = self._topics, self.aeo
-        for topic, broker, rate in load.subscribed:
+        for topic, broker, rate in zip(load.topics, load.brokers, load.rates, strict=True):
             aeo[broker] = aeo.get(broker, 0.0) + sign * rate
             there = topics.get(topic)
             if there is None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from placement.clients import SESSIONS
 
@@ -25,12 +24,15 @@ KEYS: Final = frozenset(
 )
 
 
+_NONE: Final[frozenset[str]] = frozenset()
+_TEXT: Final = frozenset((str,))
+
+
 class TooMuchError(ValueError):
     """A question beyond a limit; its text is one line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """Where a client should connect that wants these filters, and publishes these topics."""
 
     client: str
@@ -58,16 +60,16 @@ def read_question(value: object, client: str = "", at: str = "") -> Question:
         TooMuchError: it is beyond a limit.
         ValueError: it is no question; its text is one line.
     """
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         raise ValueError("a question is a JSON object")
-    unknown = sorted(str(key) for key in value.keys() - KEYS)
-    if unknown:
+    if not KEYS.issuperset(value):
+        unknown = sorted(str(key) for key in value.keys() - KEYS)
         raise ValueError(f"{unknown[0][:64]!r} is not one of {', '.join(sorted(KEYS))}")
     name = value.get("client", client)
     if not isinstance(name, str) or not 0 < len(name) <= MOST_CLIENT or "\0" in name:
         raise ValueError("client: not a client identifier")
     subscribe = _texts(value, "subscribe", MOST_FILTERS)
-    publish = _texts(value, "publish", MOST_FILTERS)
+    publish = _texts(value, "publish", MOST_FILTERS) if "publish" in value else ()
     if len(subscribe) + len(publish) > MOST_FILTERS:
         raise TooMuchError(f"more than {MOST_FILTERS} filters and topics")
     return Question(
@@ -75,7 +77,7 @@ def read_question(value: object, client: str = "", at: str = "") -> Question:
         subscribe,
         publish,
         _number(value, "sessions", SESSIONS, 1, MOST_SESSIONS),
-        frozenset(_texts(value, "avoid", MOST_AVOIDED)),
+        frozenset(_texts(value, "avoid", MOST_AVOIDED)) if "avoid" in value else _NONE,
         at or _text(value, "at"),
         _number(value, "version", 0, 0, 1 << 53),
     )
@@ -85,7 +87,7 @@ def _texts(value: Mapping[Any, Any], key: str, most: int) -> tuple[str, ...]:
     found = value.get(key)
     if found is None:
         return ()
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+    if not isinstance(found, list) or not _TEXT.issuperset(map(type, found)):
         raise ValueError(f"{key}: not a list of texts")
     if len(found) > most:
         raise TooMuchError(f"{key}: more than {most}")
@@ -106,8 +108,7 @@ def _number(value: Mapping[Any, Any], key: str, default: int, low: int, high: in
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedSession:
+class PlacedSession(NamedTuple):
     """One connection of a client."""
 
     broker: str
@@ -128,8 +129,7 @@ class PlacedSession:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """Where a client should connect."""
 
     version: int

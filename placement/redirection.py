@@ -80,6 +80,9 @@ class _Without:
         self.rates = view.rates
         self.rare = view.rare
 
+    def state(self) -> None:
+        """Say that each topic has to be asked for: what is kept is with this client."""
+
     def wanted(self, topic: str) -> Collection[str]:
         """Return the brokers with a subscriber of a topic, this client left out."""
         found = self._view.wanted(topic)

@@ -11,6 +11,7 @@ import pytest
 from broker.cluster.placement.decider import PERIOD, TOPIC_WORK, WORK, State
 from broker.cluster.placement.placement_messages import FORGET, PLACE, PLAN, STATUS, TOLD
 from broker.cluster.placement.placement_service import WAIT
+from broker.cluster.placement.topic_knowledge import FRESH
 from broker.cluster.placement.traffic_entry import TRAFFIC
 from broker.core.traffic_meter import PERIOD as READING
 from broker.wire import Property, Puback, Publish
@@ -346,6 +347,20 @@ def test_traffic_is_posted_when_it_has_changed_by_a_tenth() -> None:
     flow(row, 0, "a", 10, 3 * READING)
     entry = directory.entry(row.host(0).id, TRAFFIC)
     assert entry == first or directory.listing(row.host(0).id).version > version  # type: ignore[union-attr]
+
+
+def test_what_is_known_is_looked_at_again_when_it_may_have_changed() -> None:
+    row = row_of(2)
+    place(row, 0)
+    knowledge = row.node(0).cluster.placement.decider.knowledge
+    before = knowledge.state()
+    assert knowledge.state() is before
+    knowledge.take("b", {"t": 5.0}, 0.0, 0)
+    changed = knowledge.state()
+    assert changed is not before
+    row.run(FRESH + 0.1)
+    place(row, 0, "d")
+    assert knowledge.state() is not changed
 
 
 def test_rates_are_not_asked_for_when_nobody_asks() -> None:

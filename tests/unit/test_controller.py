@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -38,8 +39,22 @@ class Federation:
     def rare(self) -> float:
         return 0.5
 
+    def state(self) -> None:
+        return None
+
     def change(self, broker: str, **values: Any) -> None:
         self.loads[broker] = self.loads[broker]._replace(**values)
+
+
+class Kept(Federation):
+    """The same, and it says when it has changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = object()
+
+    def state(self) -> object:  # type: ignore[override]
+        return self.now
 
 
 def alone(*topics: str) -> list[Unit]:
@@ -362,3 +377,32 @@ def test_a_question_of_the_largest_size_is_answered() -> None:
     view.published = {name: {f"b{at % 8}": 1.0 + at} for at, name in enumerate(names)}
     answer = ask(Controller(), view, *names, publish=tuple(names), sessions=8)
     assert sum(len(session.subscribe) for session in answer.sessions) == 500
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_answers_are_the_same_when_topics_are_not_asked_for_again(seed: int) -> None:
+    """Rates and subscribers change, clients come, come again and go, answers stop pending."""
+    draw = random.Random(seed)
+    kept, asked = Kept(), Federation()
+    loads = tuple(kept.loads.values())
+    kept.brokers = asked.brokers = lambda: loads  # type: ignore[method-assign]
+    one, two = Controller(), Controller()
+    names = [f"t{n}" for n in range(8)]
+    for step in range(200):
+        now = step * draw.choice((0.0, 1.0, 3.0))
+        name, broker = draw.choice(names), f"b{draw.randrange(4)}"
+        match draw.randrange(8):
+            case 0:
+                rates = {broker: draw.uniform(0, 9)}
+                kept.published[name] = asked.published[name] = rates
+                kept.now = object()
+            case 1:
+                kept.subscribed[name] = asked.subscribed[name] = {broker}
+                kept.now = object()
+            case 2:
+                client = f"c{draw.randrange(6)}"
+                assert one.forget(client) == two.forget(client)
+            case _:
+                client, topics = f"c{draw.randrange(6)}", draw.sample(names, 3)
+                found = ask(one, kept, *topics, now=now, client=client)
+                assert found == ask(two, asked, *topics, now=now, client=client)

@@ -47,6 +47,9 @@ class Known:
     def rare(self) -> float:
         return 0.5
 
+    def state(self) -> None:
+        return None
+
 
 def case_of(known: Known, units: Sequence[Unit], sessions: int = 4) -> Case:
     filters = tuple(name for unit in units for name in unit.filters)
@@ -139,6 +142,19 @@ def test_what_is_known_of_a_topic_is_kept_until_it_changes() -> None:
     ):
         assert changed is not first
     assert table.topic("t", {}, (), (), 0.25).weight == 0.25
+
+
+def test_a_topic_is_not_asked_for_again_until_something_has_changed() -> None:
+    table = BrokerTable(Known({}, {}).loads)
+    waiting, state = ("b0",), object()
+    assert table.known("t", state, waiting) is None
+    found = table.topic("t", {"b1": 5.0}, (), waiting, 0.5)
+    assert table.known("t", state, waiting) is None
+    found.state = state
+    assert table.known("t", state, waiting) is found
+    assert table.known("t", object(), waiting) is None
+    assert table.known("t", state, ("b0", "b1")) is None
+    assert table.known("u", state, waiting) is None
 
 
 def test_questions_behind_each_other_cost_what_each_does_by_itself() -> None:

@@ -54,6 +54,7 @@ class TopicKnowledge:
         "_rare",
         "_rates",
         "_sets",
+        "_state",
         "_strategy",
         "_tree",
         "_wanted",
@@ -75,6 +76,8 @@ class TopicKnowledge:
         # Broker -> rate and number of its other topics.
         self._others: dict[str, tuple[float, int]] = {}
         self._rare = 0.0
+        # Stands for all that is known of topics, until some of it may have changed.
+        self._state = object()
         self._wanted: dict[str, tuple[str, ...]] = {}
         self._wanted_until = 0.0
         # Each set of brokers once, so that a controller sees that it is the same.
@@ -90,6 +93,7 @@ class TopicKnowledge:
     def take(self, broker: str, rates: Rates, rest: float, topics: int) -> None:
         """Take the `rates` (messages/s) of the topics of a `broker`, in place of older ones;
         `rest`, `topics`: rate and number of all its other topics."""
+        self._state = object()
         known = self._known
         for topic in self._rates.get(broker, NOTHING):
             if topic not in rates and (by_broker := known.get(topic)) is not None:
@@ -190,10 +194,7 @@ class TopicKnowledge:
     def wanted(self, topic: str) -> Collection[str]:
         """Return the brokers with a subscriber of a topic, as it was a second ago at most; the same
         object for the same brokers."""
-        now = self._host.now
-        if now >= self._wanted_until or len(self._wanted) >= MOST_KEPT:
-            self._wanted.clear()
-            self._wanted_until = now + FRESH
+        self.state()
         found = self._wanted.get(topic)
         if found is None:
             found = self._wanting(topic)
@@ -219,6 +220,16 @@ class TopicKnowledge:
         if route.deliveries or route.shared:
             found.append(own)
         return tuple(found)
+
+    def state(self) -> object:
+        """Return what stands for all rates and subscribers: another object when rates have come,
+        and each second."""
+        now = self._host.now
+        if now >= self._wanted_until or len(self._wanted) >= MOST_KEPT:
+            self._wanted.clear()
+            self._wanted_until = now + FRESH
+            self._state = object()
+        return self._state
 
     def rare(self) -> float:
         """Return the mean rate (messages/s) of topics whose rates are not known."""
