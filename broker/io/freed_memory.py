@@ -23,8 +23,8 @@ class FreedMemory:
         keep: Callable[[], int] = keep_freed_memory,
         give_back: Callable[[], None] = give_freed_memory_back,
     ) -> None:
-        """`keep` has the allocator keep more, and returns how many bytes (0: that cannot be said);
-        `give_back` ends that."""
+        """`loop`: tells the time; `keep` has the allocator keep more, and returns how many bytes
+        (0: that cannot be said); `give_back` ends that."""
         self._loop = loop
         self._keep = keep
         self._give_back = give_back

@@ -328,7 +328,7 @@ class Redirector:
         """Call `then` when a client has acknowledged all that it was sent, or is gone, and at
         `until` at the latest (s; 0: `ACKNOWLEDGED` from `now` on)."""
         until = until or now + ACKNOWLEDGED
-        if now >= until or owner.conn.closed or not owner.session.inflight:
+        if now >= until or has_acknowledged(owner.session):
             then()
             return
 
@@ -426,6 +426,12 @@ def loses_nothing(session: Session) -> bool:
     if will is not None:
         delay = (will.properties or {}).get(Property.WILL_DELAY_INTERVAL, 0)
     return min(session.expiry, delay) >= OUTLIVES
+
+
+def has_acknowledged(session: Session) -> bool:
+    """Return whether the client of a `session` has acknowledged all that it was sent, or is
+    gone."""
+    return session.conn is None or not session.inflight
 
 
 def address_in(answer: Answer) -> str:
