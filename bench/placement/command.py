@@ -1,5 +1,5 @@
 """`mqttree bench placement`: `place` places a workload, `figures` makes the page with the paper's
-figures, `scaling` runs brokers."""
+figures, `drift` changes rates, `scaling` runs brokers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from bench import checked
 from bench.placement import (
     averages,
     controller_speed,
+    drift,
     grid,
     page,
     scaling_command,
@@ -67,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     scaling_command.add_arguments(commands)
     controller_speed.add_arguments(commands)
     takeover.add_arguments(commands)
+    drift.add_arguments(commands)
     return parser
 
 
