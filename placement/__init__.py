@@ -11,6 +11,7 @@ are messages/s, and whoever uses this package says what they are.
 * `greedy`, `optimum`, `strategies`: where one client that comes is placed.
 * `tree_network`: the same, and the traffic, where brokers are linked as a tree.
 * `clients`: the clients that are placed, those that a failed broker leaves, and moves that pay.
+* `blocks`: many clients at once, which do not see each other's load.
 * `local_search`: a better placement of everything, slowly.
 
 Nothing here decides about delivery: a placement that is wrong costs traffic, not messages.

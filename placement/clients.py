@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from operator import attrgetter
 
-from placement.greedy import Assignment, greedy_items
+from placement.greedy import Assignment, choose, greedy, greedy_items
 from placement.state import Placement, Topic
 from placement.strategies import Strategy, load
 
@@ -71,8 +71,40 @@ class Clients:
         `clients`: ids, each with what the client subscribes to; `sessions`: connections of each at
         most. Raises ValueError if no broker takes clients.
         """
+        known = self.placement.known
         for client, topics in clients:
-            self._join(client, topics, sessions, 0)
+            if client in self._clients:
+                self.leave(client)
+            self.join_known(client, known(topics), sessions)
+
+    def join_known(self, client: str, topics: list[Topic], sessions: int) -> None:
+        """Place a client that is not there, without telling where it is. Raises ValueError if no
+        broker takes clients.
+
+        `client`: its id; `topics`: of `Placement.known`; `sessions`: connections at most.
+        """
+        placement = self.placement
+        try:
+            choice = None
+            if self.strategy is greedy:
+                choice = choose(placement, topics, sessions, self.gamma)
+            if choice is None:
+                self._settle(client, self.strategy(placement, topics, sessions, self.gamma, 0))
+                return
+        except ValueError:
+            placement.forget(topics)
+            raise
+        placement.place_each(choice.topics, choice.slots, choice.aeo)
+        self.settled(client, tuple(choice.topics), bytes(choice.slots), choice.sessions)
+
+    def settled(self, client: str, topics: tuple[Topic, ...], slots: bytes, sessions: int) -> None:
+        """Note a client whose subscriptions are counted already.
+
+        `client`: its id; `topics`: of the placement; `slots`: of the broker of each; `sessions`:
+        how many brokers these are.
+        """
+        self._clients[client] = (topics, slots)
+        self.sessions += sessions
 
     def _join(self, client: str, topics: Iterable[str], sessions: int, avoid: int) -> Assignment:
         if client in self._clients:

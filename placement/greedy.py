@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from placement.state import Placement, Topic
+from placement.state import NARROW_BITS, NARROW_SLOTS, NARROW_SUM, Placement, Topic
 
 Item = tuple[Topic, ...]
 """Topics of a client that stay together on one broker."""
@@ -97,63 +97,132 @@ def greedy(
     not asked; `by_load`: of brokers that cost the same, the one with the least load, else the
     lowest slot.
     """
-    if placement.fractions or not placement.uniform:
+    choice = choose(placement, topics, sessions, gamma, avoid, by_load)
+    if choice is None:
         items = [(topic,) for topic in topics]
         return greedy_items(placement, items, sessions, gamma, by_load, avoid)
+    found: Assignment = {}
+    for topic, slot in zip(choice.topics, choice.slots, strict=True):
+        found.setdefault(slot, []).append(topic)
+    return found
+
+
+class Choice:
+    """Where a client's topics should be, one by one."""
+
+    __slots__ = ("aeo", "sessions", "slots", "topics")
+
+    def __init__(self, aeo: list[float]) -> None:
+        self.topics: list[Topic] = []
+        self.slots: list[int] = []
+        """of the broker of each topic."""
+        self.sessions = 0
+        """brokers of the client."""
+        self.aeo = aeo
+        """what each broker sends to subscribers then, by slot (messages/s)."""
+
+
+def choose(
+    placement: Placement,
+    topics: Sequence[Topic],
+    sessions: int,
+    gamma: float,
+    avoid: int = 0,
+    by_load: bool = True,
+) -> Choice | None:
+    """Return what `greedy` does, for topics of which any may be alone; None if rates are no
+    integers, or too high together, or if brokers differ in their capacity. Raises ValueError if no
+    broker takes clients.
+
+    `placement`, `topics`, `sessions`, `gamma`, `avoid`, `by_load`: as for `greedy`.
+    """
+    if placement.fractions or not placement.uniform:
+        return None
     opened = open_slots(placement, avoid)
     if topics and not opened:
         raise ValueError("no broker takes clients")
+    left = list(topics)
+    hits = 0
+    weight = 0.0
+    for topic in left:
+        hits += topic.lanes
+        weight += topic.weight
+    if placement.lane_bits == NARROW_BITS and weight > NARROW_SUM:
+        return None
     aeo = placement.aeo.copy()
     total = sum(aeo, 0.0)
     brokers = len(placement.open)
-    left = list(topics)
-    hits = 0
-    for topic in left:
-        hits += topic.lanes
-    size, lanes = placement.lane_format
-    used: Assignment = {}
+    choice = Choice(aeo)
+    placed, slots = choice.topics, choice.slots
+    used = 0
     while left:
-        # What costs least is where most is spared; `spared` has all brokers.
-        spared: tuple[int, ...] = lanes.unpack(hits.to_bytes(size, "little"))
         bound = gamma * total / brokers if total else INFINITE
-        most = chosen = -1
-        lightest = 0.0
-        for slot in opened:
-            load = aeo[slot]
-            if load < bound:
-                part = spared[slot]
-                if part > most or (part == most and by_load and load < lightest):
-                    most, chosen, lightest = part, slot, load
+        chosen = _cheapest_slot(opened, aeo, _spared(placement, hits), bound, by_load)
         if chosen < 0:
             chosen = least_loaded(placement, aeo, opened)
-        taken = used.setdefault(chosen, [])
-        if len(used) == sessions:
-            taken += left
-            break
         bit = 1 << chosen
-        going: list[Topic] = []
-        rest: list[Topic] = []
-        for topic in left:
-            if topic.free & bit:
-                going.append(topic)
-            else:
-                rest.append(topic)
-        if not going:
-            going, rest = _cheapest(left, chosen)
+        if not used & bit:
+            used |= bit
+            choice.sessions += 1
+        if choice.sessions == sessions:
+            going, rest = left, list[Topic]()
+        else:
+            going, rest = _taken(left, chosen)
         left = rest
-        taken += going
         added = 0.0
         for topic in going:
+            placed.append(topic)
+            slots.append(chosen)
             hits -= topic.lanes
             added += topic.weight
         # Rates are integers here: the order of additions does not matter.
         aeo[chosen] += added
         total += added
-    return used
+    return choice
 
 
-def _cheapest(topics: list[Topic], slot: int) -> tuple[list[Topic], list[Topic]]:
-    """The topics that cost least at a slot, and the others."""
+def _spared(placement: Placement, hits: int) -> list[int]:
+    """What a client spares at each slot, of a sum of lanes."""
+    if placement.lane_bits == NARROW_BITS:
+        return list(hits.to_bytes(NARROW_SLOTS, "little"))
+    size, lanes = placement.lane_format
+    return list(lanes.unpack(hits.to_bytes(size, "little")))
+
+
+def _cheapest_slot(
+    slots: list[int], aeo: list[float], spared: list[int], bound: float, by_load: bool
+) -> int:
+    """The slot below its bound where most is spared, so what costs least; -1 if there is none."""
+    most = chosen = -1
+    lightest = 0.0
+    for slot in slots:
+        load = aeo[slot]
+        if load < bound:
+            part = spared[slot]
+            if part > most or (part == most and by_load and load < lightest):
+                most, chosen, lightest = part, slot, load
+    return chosen
+
+
+def _taken(topics: list[Topic], slot: int) -> tuple[list[Topic], list[Topic]]:
+    """The topics that cost nothing at a slot, else those that cost least; and the others."""
+    bit = 1 << slot
+    going: list[Topic] = []
+    rest: list[Topic] = []
+    for topic in topics:
+        if topic.free & bit:
+            going.append(topic)
+        else:
+            rest.append(topic)
+    return (going, rest) if going else cheapest(topics, slot)
+
+
+def cheapest(topics: list[Topic], slot: int) -> tuple[list[Topic], list[Topic]]:
+    """Return those of some topics that cost least at a slot, and the others. Raises ValueError if
+    there are no topics.
+
+    `topics`: some; `slot`: of a broker.
+    """
     costs = [topic.cost(slot) for topic in topics]
     least = min(costs)
     pairs = list(zip(topics, costs, strict=True))

@@ -86,7 +86,10 @@ def _saving(clients: Clients, moves: int, sessions: int) -> Iterator[Move]:
     bounds = _bounds(placement, clients.gamma)
     pairs = _worth(placement, moves)
     holders = clients.holders({(topic, slot) for _, topic, slot in pairs})
-    heap = [(-worth, topic.name, slot, topic.counts[slot], topic) for worth, topic, slot in pairs]
+    count_of = placement.count
+    heap = [
+        (-worth, topic.name, slot, count_of(topic, slot), topic) for worth, topic, slot in pairs
+    ]
     heapq.heapify(heap)
     left = moves
     again: dict[str, None] = {}  # clients whose topic has no place elsewhere
@@ -94,7 +97,7 @@ def _saving(clients: Clients, moves: int, sessions: int) -> Iterator[Move]:
         _, _, slot, count, topic = heapq.heappop(heap)
         there = holders.get((topic, slot), [])
         # Other moves have brought a subscription here, or not all of them are of known clients.
-        if topic.counts[slot] != count or len(there) != count or count > left:
+        if count_of(topic, slot) != count or len(there) != count or count > left:
             continue
         targets = _targets(clients, topic, slot, there, sessions, bounds)
         if targets is None:
@@ -159,7 +162,7 @@ def _pairs(placement: Placement, moves: int) -> Iterator[tuple[float, str, int]]
     """What a move saves, and the topic and slot, where so many moves can end the traffic."""
     for topic in placement.topics.values():
         for slot in bits(topic.present & ~topic.announced):
-            count = topic.counts[slot]
+            count = placement.count(topic, slot)
             inflow = topic.inflow(slot)
             if inflow and count <= moves:
                 yield inflow / count, topic.name, slot

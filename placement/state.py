@@ -22,8 +22,20 @@ MOST_BROKERS: Final = 256
 EVERYWHERE: Final = -1
 """The mask of all slots, also of those that no broker has yet."""
 
+ROW: Final = 8
+"""Counts that a topic has room for at first; twice as many when there are more brokers."""
+
 LANE_BITS: Final = 64
-"""bits of a broker in `Topic.lanes`."""
+"""bits of a broker in `Topic.lanes`, in general;"""
+
+NARROW_BITS: Final = 8
+NARROW_SLOTS: Final = 8
+NARROW_RATE: Final = 7
+"""as long as there are so few brokers, and no topic has a higher rate, lanes have so few bits that
+all of them are one word of the machine, if a client's topics have low rates together."""
+
+NARROW_SUM: Final = (1 << NARROW_BITS) - 1
+"""messages/s that all topics of a client may have together for that."""
 
 LANE_RATE: Final = 1 << 40
 """A rate from here on has no lanes; 16 million topics of a client can be added up."""
@@ -34,7 +46,6 @@ class Topic:
 
     __slots__ = (
         "announced",
-        "counts",
         "expected",
         "free",
         "lanes",
@@ -42,29 +53,31 @@ class Topic:
         "name",
         "present",
         "publishers",
+        "row",
         "weight",
     )
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        # Slot -> messages/s that are published there; 0 for a publisher that is silent.
-        self.publishers: dict[int, float] = {}
-        # Messages/s while nobody publishes it, if that is known beforehand.
-        self.expected = 0.0
+        # First what each client that comes looks at: compiled, it is in one line of the cache.
+        # Which look-up of `Placement.known` has found it last.
+        self.looked_up = 0
+        # What a subscriber spares, so many bits for each slot; -1 if rates are no integers.
+        self.lanes = 0
         # Messages/s that each of its subscribers gets.
         self.weight = 0.0
-        # Subscriptions by slot; shorter than there are slots until one is needed.
-        self.counts: list[int] = []
+        # Slots where a further subscriber adds no traffic between brokers.
+        self.free = EVERYWHERE
+        # Where `Placement.counts` has its subscriptions by slot; -1 if none is counted.
+        self.row = -1
         # Slots with a subscription that is counted.
         self.present = 0
         # Slots with a subscriber of which no more is known.
         self.announced = 0
-        # Slots where a further subscriber adds no traffic between brokers.
-        self.free = EVERYWHERE
-        # What a subscriber spares, `LANE_BITS` for each slot; -1 if rates are no integers.
-        self.lanes = 0
-        # Which look-up of `Placement.known` has found it last.
-        self.looked_up = 0
+        # Messages/s while nobody publishes it, if that is known beforehand.
+        self.expected = 0.0
+        self.name = name
+        # Slot -> messages/s that are published there; 0 for a publisher that is silent.
+        self.publishers: dict[int, float] = {}
 
     def active(self) -> int:
         """Return the slots that have a subscriber."""
@@ -109,8 +122,16 @@ class Placement:
         """whether all brokers that take clients have the same capacity."""
         self.fractions = 0
         """topics without lanes."""
+        self.counts: list[int] = []
+        """subscriptions by topic (`Topic.row`) and slot."""
+        self._width = ROW
+        """numbers of a row."""
+        self._rows: list[int] = []
+        """rows that no topic has any more."""
+        self.lane_bits = NARROW_BITS
+        """bits of a broker in `Topic.lanes`."""
         self.lane_format = _lane_format(0)
-        """bytes of `Topic.lanes`, and how they are read."""
+        """bytes of `Topic.lanes` with `LANE_BITS`, and how they are read."""
         self.aei: list[float] = []
         self.aeo: list[float] = []
         self.aii: list[float] = []
@@ -157,6 +178,10 @@ class Placement:
             self._subscribed.append(set())
             self._published.append(set())
             self.lane_format = _lane_format(len(self.names))
+            if slot >= NARROW_SLOTS:
+                self._widen()
+            if slot >= self._width:
+                self._longer_rows()
         self.slots[broker] = slot
         self.names[slot] = broker
         self.capacities[slot] = capacity
@@ -171,8 +196,9 @@ class Placement:
         for topic in list(self._subscribed[slot]):
             topic.announced &= ~(1 << slot)
             topic.present &= ~(1 << slot)
-            if slot < len(topic.counts):
-                topic.counts[slot] = 0
+            if topic.row >= 0:
+                self.counts[topic.row + slot] = 0
+                self._release_row(topic)
             self._deactivate(topic, slot)
             self._refresh(topic)
             self._forget(topic)
@@ -293,7 +319,7 @@ class Placement:
         """
         slot = self.slots[broker]
         found = self.topics.get(topic)
-        if n < 1 or found is None or slot >= len(found.counts) or found.counts[slot] < n:
+        if n < 1 or found is None or self.count(found, slot) < n:
             raise ValueError(f"{topic} has no {n} subscriptions at {broker}")
         self.displace(found, slot, n)
 
@@ -354,7 +380,7 @@ class Placement:
         `topic`: one of this placement; `slot`: of its broker; `n`: how many.
         """
         if topic.present >> slot & 1:
-            topic.counts[slot] += n
+            self.counts[topic.row + slot] += n
         else:
             self._first(topic, slot, n)
         self.aeo[slot] += topic.weight * n
@@ -366,19 +392,64 @@ class Placement:
         """
         bit = 1 << slot
         load = self.aeo[slot]
+        counts = self.counts
         for topic in topics:
             if topic.present & bit:
-                topic.counts[slot] += 1
+                counts[topic.row + slot] += 1
             else:
                 self._first(topic, slot, 1)
             load += topic.weight
         self.aeo[slot] = load
 
+    def place_each(self, topics: list[Topic], slots: list[int], aeo: list[float]) -> None:
+        """Add one subscription to each of some topics.
+
+        `topics`: of this placement; `slots`: of the broker of each; `aeo`: what each broker sends
+        to subscribers with these (messages/s).
+        """
+        counts = self.counts
+        for index, topic in enumerate(topics):
+            slot = slots[index]
+            if topic.present >> slot & 1:
+                counts[topic.row + slot] += 1
+            else:
+                self._first(topic, slot, 1)
+        self.aeo = aeo
+
+    def take(
+        self, left: list[Topic], slot: int, everything: bool, placed: list[Topic]
+    ) -> tuple[float, int]:
+        """Add one subscription to each topic of which a further one costs nothing at a broker;
+        return the messages/s that go to subscribers for them, which the caller counts, and the sum
+        of the lanes that they had.
+
+        `left`: topics of this placement, those that are taken are removed; `slot`: of the broker;
+        `everything`: whether to take the others, too; `placed`: where those that are taken are
+        added.
+        """
+        bit = 1 << slot
+        counts = self.counts
+        weight, lanes, kept = 0.0, 0, 0
+        for topic in left:
+            if everything or topic.free & bit:
+                weight += topic.weight
+                lanes += topic.lanes
+                if topic.present & bit:
+                    counts[topic.row + slot] += 1
+                else:
+                    self._first(topic, slot, 1)
+                placed.append(topic)
+            else:
+                left[kept] = topic
+                kept += 1
+        del left[kept:]
+        return weight, lanes
+
     def _first(self, topic: Topic, slot: int, n: int) -> None:
         """Add the first n subscriptions of a topic at a broker."""
-        if slot >= len(topic.counts):
-            topic.counts += [0] * (slot + 1 - len(topic.counts))
-        topic.counts[slot] = n
+        if topic.row < 0:
+            topic.row = self._new_row()
+        self.counts[topic.row + slot] = n
         if not topic.announced >> slot & 1:
             self._activate(topic, slot)
         topic.present |= 1 << slot
@@ -389,9 +460,9 @@ class Placement:
 
         `topic`: one of this placement; `slot`: of its broker; `n`: how many.
         """
-        topic.counts[slot] -= n
+        self.counts[topic.row + slot] -= n
         self.aeo[slot] -= topic.weight * n
-        if not topic.counts[slot]:
+        if not self.counts[topic.row + slot]:
             self._last(topic, slot)
 
     def displace_all(self, topics: tuple[Topic, ...], slots: bytes) -> None:
@@ -399,11 +470,11 @@ class Placement:
 
         `topics`: of this placement; `slots`: of the broker of each of them.
         """
-        aeo = self.aeo
+        aeo, counts = self.aeo, self.counts
         for topic, slot in zip(topics, slots, strict=True):
-            counts = topic.counts
-            left = counts[slot] - 1
-            counts[slot] = left
+            at = topic.row + slot
+            left = counts[at] - 1
+            counts[at] = left
             aeo[slot] -= topic.weight
             if not left:
                 self._last(topic, slot)
@@ -411,10 +482,43 @@ class Placement:
     def _last(self, topic: Topic, slot: int) -> None:
         """Note that a topic has no subscriptions at a broker any more."""
         topic.present &= ~(1 << slot)
+        self._release_row(topic)
         if not topic.announced >> slot & 1:
             self._deactivate(topic, slot)
             self._subscriber_goes(topic, slot)
         self._forget(topic)
+
+    def count(self, topic: Topic, slot: int) -> int:
+        """Return how many subscriptions of a topic are counted at a broker.
+
+        `topic`: one of this placement; `slot`: of the broker.
+        """
+        return self.counts[topic.row + slot] if topic.row >= 0 else 0
+
+    def _new_row(self) -> int:
+        """Return where there is room for the counts of a topic, all 0."""
+        if self._rows:
+            return self._rows.pop()
+        row = len(self.counts)
+        self.counts += [0] * self._width
+        return row
+
+    def _release_row(self, topic: Topic) -> None:
+        """Give the row of a topic to others if nothing is counted there any more."""
+        if not topic.present:
+            self._rows.append(topic.row)
+            topic.row = -1
+
+    def _longer_rows(self) -> None:
+        """Make room for twice as many brokers."""
+        before, width = self.counts, self._width
+        self.counts, self._width = [], 2 * width
+        self._rows.clear()
+        for topic in self.topics.values():
+            if topic.row >= 0:
+                row = self._new_row()
+                self.counts[row : row + width] = before[topic.row : topic.row + width]
+                topic.row = row
 
     def figures(self) -> Figures:
         """Return the traffic, with the brokers in the order of their slots."""
@@ -433,7 +537,7 @@ class Placement:
             total = sum(topic.publishers.values()) if topic.publishers else topic.expected
             for slot in slots:
                 aei[slot] += topic.publishers.get(slot, 0.0)
-                count = topic.counts[slot] if slot < len(topic.counts) else 0
+                count = self.count(topic, slot)
                 aeo[slot] += count * total
                 if not count and not topic.announced >> slot & 1:
                     continue
@@ -500,7 +604,7 @@ class Placement:
         more = topic.weight - before
         if more:
             for slot in bits(topic.present):
-                self.aeo[slot] += more * topic.counts[slot]
+                self.aeo[slot] += more * self.counts[topic.row + slot]
 
     def _refresh(self, topic: Topic) -> None:
         """Find again what a subscriber costs where."""
@@ -527,7 +631,7 @@ class Placement:
         elif not topic.free >> slot & 1:
             topic.free |= 1 << slot
             if topic.lanes >= 0:
-                topic.lanes += _crossing(topic, slot) << slot * LANE_BITS
+                topic.lanes += _crossing(topic, slot) << slot * self.lane_bits
 
     def _subscriber_goes(self, topic: Topic, slot: int) -> None:
         """The same as `_refresh` where nothing but the last subscriber at a slot has gone."""
@@ -537,7 +641,7 @@ class Placement:
         elif topic.inflow(slot):
             topic.free &= ~(1 << slot)
             if topic.lanes >= 0:
-                topic.lanes -= _crossing(topic, slot) << slot * LANE_BITS
+                topic.lanes -= _crossing(topic, slot) << slot * self.lane_bits
 
     def _lanes(self, topic: Topic) -> int:
         weight = topic.weight
@@ -546,16 +650,28 @@ class Placement:
         whole = int(weight)
         if whole != weight or weight >= LANE_RATE:
             return -1
+        if whole > NARROW_RATE:
+            self._widen()
+        width = self.lane_bits
         lanes = 0
         for slot in bits(topic.free):
-            lanes |= whole << slot * LANE_BITS
+            lanes |= whole << slot * width
         if len(topic.publishers) > 1:
             for slot, rate in topic.publishers.items():
                 if int(rate) != rate:
                     return -1
                 if not topic.free >> slot & 1:
-                    lanes |= int(rate) << slot * LANE_BITS
+                    lanes |= int(rate) << slot * width
         return lanes
+
+    def _widen(self) -> None:
+        """Give all lanes as many bits as any placement needs."""
+        if self.lane_bits == LANE_BITS:
+            return
+        self.lane_bits = LANE_BITS
+        for topic in self.topics.values():
+            if topic.lanes > 0:
+                topic.lanes = self._lanes(topic)
 
     def _forget(self, topic: Topic) -> None:
         """Drop a topic of which nothing is left."""

@@ -217,6 +217,9 @@ def _speed_arguments(commands: Commands) -> None:
         )
     fast.add_argument("--alpha", type=checked.positive, default=1.13, metavar="X", help="(1.13)")
     fast.add_argument("--seed", type=partial(checked.count, least=0), default=1, metavar="N")
+    fast.add_argument(
+        "--blocks", action="store_true", help="clients of a block do not see each other's load"
+    )
     fast.set_defaults(handler=_speed)
 
 
@@ -261,6 +264,7 @@ def _speed(arguments: argparse.Namespace) -> int:
         arguments.alpha,
         arguments.sessions,
         arguments.seed,
+        arguments.blocks,
     )
     print(
         f"{found.clients:,} clients in {found.seconds:.2f} s of CPU time, "

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from bench.workloads.workload import popular_topics
+from placement.blocks import Blocks
 from placement.clients import Clients
 from placement.state import Placement
 
@@ -43,12 +44,20 @@ class Speed:
 
 
 def measure(
-    clients: int, topics: int, brokers: int, each: int, alpha: float, sessions: int, seed: int
+    clients: int,
+    topics: int,
+    brokers: int,
+    each: int,
+    alpha: float,
+    sessions: int,
+    seed: int,
+    blocks: bool = False,
 ) -> Speed:
     """Return how fast clients are placed on brokers with all publishers.
 
     `clients`, `topics`, `brokers`: how many; `each`: topics of a client; `alpha`: shape of their
-    popularity; `sessions`: connections of a client at most; `seed`: of what is drawn.
+    popularity; `sessions`: connections of a client at most; `seed`: of what is drawn; `blocks`:
+    whether clients are placed in blocks.
     """
     placement = Placement()
     drawn = random.Random(seed)
@@ -58,15 +67,16 @@ def measure(
     for name in names:
         placement.publish(name, f"b{drawn.randrange(brokers)}", 1)
     there = Clients(placement)
-    blocks = _drawn(clients, names, each, popular_topics(topics, alpha, drawn))
+    join_all = Blocks(there).join_all if blocks else there.join_all
+    arriving = _drawn(clients, names, each, popular_topics(topics, alpha, drawn))
     # Clients that are placed stay: looking for garbage among them finds nothing.
     collecting = gc.isenabled()
     gc.disable()
     try:
         spent, block = 0.0, Block()
-        for block in blocks:
+        for block in arriving:
             began = time.process_time()
-            there.join_all(block, sessions)
+            join_all(block, sessions)
             spent += time.process_time() - began
         figures, count = placement.figures(), there.sessions
         joins, leaves = _single(there, block, sessions)
