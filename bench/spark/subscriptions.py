@@ -167,8 +167,10 @@ def receivers(matched: DataFrame) -> DataFrame:
     shared ones.
     """
     shared = sf.col("receiver").startswith(SHARED)
-    found = matched.groupBy("no", "client", "topic").agg(
-        sf.sort_array(sf.collect_set(sf.struct(shared, "receiver"))).alias("all")
+    # Not a set of structs: beyond 128 groups Spark takes equal ones of it for different ones.
+    once = matched.select("no", "client", "topic", "receiver").distinct()
+    found = once.groupBy("no", "client", "topic").agg(
+        sf.sort_array(sf.collect_list(sf.struct(shared, "receiver"))).alias("all")
     )
     found = found.withColumn("all", sf.transform("all", lambda each: each["receiver"]))
     groups = sf.size(sf.filter("all", lambda each: each.startswith(SHARED)))

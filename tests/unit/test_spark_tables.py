@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import random
 import shutil
@@ -17,7 +18,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from trace_reference import UNSURE, Script, expected
+from trace_reference import UNSURE, Script, end, expected
 
 from bench.spark import trace_files
 from bench.spark.render import overview
@@ -290,6 +291,43 @@ def late(run: str) -> Script:
     return found
 
 
+def two_generators(folder: Path, run: str, *, killed: bool = False) -> None:
+    """Write a run whose load two processes have: each publishes twelve messages, and has one of the
+    two subscribers to all of them; the first one is 3 ms late, the second one may be `killed`."""
+    place = folder / run
+    place.mkdir()
+    processes = [{"name": f"generator-{number}", "role": "generator"} for number in range(2)]
+    about = {
+        "run": run,
+        "scenario": "two-generators",
+        "status": "complete",
+        "broker": "mosquitto",
+        "topology": {"brokers": ["b0"]},
+        "measure_from_ns": 5 * S,
+        "measure_to_ns": 20 * S,
+        "processes": processes,
+    }
+    (place / "run.json").write_text(json.dumps(about))
+    for number in range(2):
+        process = f"generator-{number}"
+        out = Writer(place / "trace", run=run, scenario="two-generators", process=process)
+        out.subscribed(4 * S, f"c{number}", "b0", "t", 1)
+        for second in (5, 10, 15):
+            out.resources(second * S, process, "generator", second * 0.25 * (number + 1), 1000, 1)
+        for sequence in range(12):
+            sent, late = (6 + sequence) * S, 3 * MS if number == 0 else 0
+            out.published(sent, number, sequence, f"p{number}", "b0", "t", 1, 64, "", late)
+            out.accepted(sent + 2 * MS, number, sequence, f"p{number}", "b0")
+            for publisher in range(2):
+                if (number, publisher, sequence) != (1, 0, 4):  # a message that one does not get
+                    at = sent + 10 * MS
+                    out.delivered(at, publisher, sequence, f"c{number}", "b0", "t", 1, 64)
+        if killed and number:
+            end(out)
+        else:
+            out.close()
+
+
 def without_late(folder: Path) -> None:
     """Make the files of a trace those of a writer that did not know when messages were due."""
     for path in folder.rglob("*.parquet"):
@@ -381,6 +419,7 @@ def of_clocks_and_loads() -> list[Script]:
 def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Script], Any]:
     """All runs in one folder, and their tables: Spark starts and thinks once."""
     from bench.spark import messages, subscriptions, tables
+    from bench.spark import session as sessions
 
     folder = tmp_path_factory.mktemp("runs")
     found = [script(seed) for seed in range(FIRST, FIRST + SEEDS)]
@@ -389,14 +428,17 @@ def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, li
         each.write(folder)
     shutil.rmtree(folder / "absent" / "trace")
     without_late(folder / "old")
+    two_generators(folder, "pair")
+    two_generators(folder, "half", killed=True)
     (folder / "bare" / "run.json").unlink()
     (folder / "naked" / "run.json").write_text("{")
     chunk, messages.CHUNK = messages.CHUNK, 4  # so that publishers are cut into parts
     unsure, subscriptions.UNSURE = subscriptions.UNSURE, UNSURE
+    little, sessions.LITTLE = sessions.LITTLE, 0  # and all is spread
     try:
         return folder, found, tables.compute(spark, [str(folder)])
     finally:
-        messages.CHUNK, subscriptions.UNSURE = chunk, unsure
+        messages.CHUNK, subscriptions.UNSURE, sessions.LITTLE = chunk, unsure, little
 
 
 def of(made: Any, run: str, flow: str = "") -> dict[str, Any]:
@@ -881,6 +923,50 @@ def test_a_trace_with_a_part_of_the_messages_stands_for_all(made: Any) -> None:
     assert "1 of 10 messages is in the trace: counts are 10 times what it has" in row["remarks"]
 
 
+def test_what_two_generators_noted_is_counted_once(made: Any) -> None:
+    row = of(made, "pair")
+    wanted = {
+        "status": "complete",
+        "published": 24,
+        "accepted": 24,
+        "expected": 48,
+        "delivered": 47,
+        "lost": 1,
+        "unknown": 0,
+        "duplicates": 0,
+        "reordered": 0,
+        "unmatched": 0,
+        "published_per_s": 24 / 15,
+        "delivered_per_s": 47 / 15,
+        # Only what the first process published was late.
+        "delay_mean_ms": (23 * 13 + 24 * 10) / 47,
+        "delay_max_ms": 13,
+        "delay_sent_mean_ms": 10,
+        "generator_cpu": 0.25 + 0.5,
+        "remarks": "",
+    }
+    assert {name: row[name] for name in wanted} == {
+        name: value if isinstance(value, str) else pytest.approx(value)
+        for name, value in wanted.items()
+    }
+    used = made[2].tables["resources"].to_pylist()
+    mine = {each["process"]: each["cpu"] for each in used if each["run"] == "pair"}
+    assert mine == {"generator-0": pytest.approx(0.25), "generator-1": pytest.approx(0.5)}
+
+
+def test_what_a_generator_that_was_killed_did_not_note_is_unknown(made: Any) -> None:
+    row = of(made, "half")
+    assert (row["status"], row["lost"], row["unknown"]) == ("trace incomplete", 0, 1)
+    assert (row["published"], row["delivered"], row["expected"]) == (24, 47, 48)
+    assert "generator-1: its last file is half-written" in row["remarks"]
+    (mean,) = [
+        each
+        for each in made[2].cases
+        if each["scenario"] == "two-generators" and each["measure"] == "delay_mean_ms"
+    ]
+    assert (mean["runs"], mean["n"], mean["why"]) == (2, 1, "trace incomplete")
+
+
 def test_a_client_that_another_broker_took_over_still_has_to_get_messages(made: Any) -> None:
     row = of(made, "moved")
     assert (row["expected"], row["lost"]) == (12, 7)
@@ -897,6 +983,23 @@ def test_shared_and_ordinary_subscriptions_are_distinguished(made: Any) -> None:
     )
     row = of(made, "groups")
     assert (row["expected"], row["lost"], row["duplicates"]) == (36, 1, 0)
+
+
+def test_a_receiver_counts_once_however_many_clients_there_are(spark: Any) -> None:
+    from bench.spark import events, subscriptions
+
+    # Beyond 128 groups Spark sorts them, and its sets then hold equal rows of two kinds.
+    names = [f"c{number}" for number in range(300)]
+    rows = [
+        (0, client, "t", receiver)
+        for _ in range(2)
+        for client in names
+        for receiver in (client, "$share/g/t")
+    ]
+    ddl = "no int, client string, topic string, receiver string"
+    matched = events.small(spark, ddl, rows).coalesce(1)
+    found = {row["client"]: row["all"] for row in subscriptions.receivers(matched).collect()}
+    assert found == {client: [client, "$share/g/t"] for client in names}
 
 
 def test_messages_published_beside_an_interruption_are_not_lost(made: Any) -> None:
