@@ -7,5 +7,6 @@ files, `pack` makes few large files of many small ones, `events` gives all rows 
 From these come `messages`, `subscriptions`, `network` and `repairs`; `lines` puts together what
 they counted, `delays` has the histograms;
 `summary` makes one line of each run and case, `tables` makes all tables and `store` writes them.
+`session` starts Spark, and `class_archive` lets its Java start faster.
 `live` reads traces while a run lasts, `live_view` knows what they said, `live_screen` shows it.
 """

@@ -16,7 +16,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench import checked
-from bench.spark.session import SparkMissingError, cause, java, require, session
+from bench.spark.class_archive import Archive, writing
+from bench.spark.session import SparkMissingError, cause, is_local, java, require, session
 from bench.spark.stages import Stages
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ class _Set(NamedTuple):
 def _tables(arguments: argparse.Namespace) -> int:
     if arguments.each and arguments.out:
         raise ValueError("--each writes into each folder; it takes no --out")
+    from bench.spark.pack import packing
+
     tell = Stages()
     sets = _sets(arguments)
 
@@ -121,7 +124,8 @@ def _tables(arguments: argparse.Namespace) -> int:
             for folder in each.folders:
                 source.store(folder, spark)
             place = store.Store(spark, each.out)
-            tables = compute(spark, each.folders, each.runs, tell)
+            begun = packed if each is sets[0] and early else None
+            tables = compute(spark, each.folders, each.runs, tell, begun)
             tell(f"writing {len(tables.tables)} tables to {each.out}")
             written = write(place, tables, each.out)
             print(overview(tables.runs, tables.cases))
@@ -130,7 +134,9 @@ def _tables(arguments: argparse.Namespace) -> int:
 
     known = [each.runs for each in sets]
     rows = sum(sum(run.rows.values()) for runs in known for run in runs or [])
-    return _with_spark(arguments, None if None in known else rows, work, tell)
+    early = is_local(arguments.master) and sets[0].runs
+    with packing(early or []) as packed:  # while Java starts
+        return _with_spark(arguments, None if None in known else rows, work, tell)
 
 
 def _sets(arguments: argparse.Namespace) -> list[_Set]:
@@ -183,22 +189,35 @@ def _with_spark(
     from pyspark.errors import PySparkException
 
     tell("starting Spark")
-    try:
-        spark = session(arguments.master, arguments.memory, rows=rows)
-    except (PySparkException, Py4JError) as error:
-        raise ValueError(f"Spark does not start: {cause(error)}") from error
-    before = _interruptible()
-    try:
-        work(spark)
-    except (PySparkException, Py4JError) as error:
-        print(f"mqttree bench spark: Spark failed: {_first(error)}", file=sys.stderr)
-        return 1
-    finally:
-        # After Ctrl-C the call that was broken off was one to Java.
-        with contextlib.suppress(Exception):
-            spark.stop()
-        signal.signal(signal.SIGINT, before)
+    with _archive(arguments.master) as archive:
+        more = archive.options if archive else ""
+        try:
+            spark = session(arguments.master, arguments.memory, rows=rows, java_options=more)
+        except (PySparkException, Py4JError) as error:
+            raise ValueError(f"Spark does not start: {cause(error)}") from error
+        before, done = _interruptible(), False
+        try:
+            work(spark)
+            done = True
+        except (PySparkException, Py4JError, ConnectionError) as error:  # or Java was killed
+            print(f"mqttree bench spark: Spark failed: {_first(error)}", file=sys.stderr)
+            return 1
+        finally:
+            # After Ctrl-C the call that was broken off was one to Java.
+            with contextlib.suppress(Exception):
+                spark.stop()
+            signal.signal(signal.SIGINT, before)
+            with contextlib.suppress(Exception):
+                if archive and done:
+                    tell("keeping what Java has loaded, for the next time")
+                    archive.keep(spark)
+                elif archive:
+                    archive.drop(spark)
     return 0
+
+
+def _archive(master: str | None) -> contextlib.AbstractContextManager[Archive | None]:
+    return writing(java()) if is_local(master) else contextlib.nullcontext()
 
 
 def _interruptible() -> Any:

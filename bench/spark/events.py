@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from pyspark.sql import functions as sf
@@ -24,51 +25,68 @@ CHUNK = 1 << 18
 """Neighbouring messages of a publisher that one task looks at: a run of one publisher is spread,
 too."""
 MESSAGES = ("published", "accepted", "delivered")
+TAPPED = ("forwarded", "control")
+"""Single packets between brokers: of some runs there are more of them than messages."""
 SECOND = 1_000_000_000
 FEW = 12_000_000
 """Rows of a set up to which what several queries need is kept between them, on disk where there is
 no room: they would open every file again, and most files are small. Of more rows to keep them costs
 as much as to read them again."""
+ONE_TASK = 500_000
+"""Rows up to which all of them are one part, which no query has to spread by what it groups and
+sorts by."""
 
 
 @dataclass
 class Events:
-    """messages: the rows of MESSAGES, with `no` (the run's index), `t` (ns; of one host its own
-    clock, of several ns since the epoch) and `zero` (t of the run's first event, null where it is
-    not known). others: all other rows.
+    """The rows of all runs, with `no` (the run's index), `t` (ns; of one host its own clock, of
+    several ns since the epoch) and `zero` (t of the run's first event, null where it is not known).
+
+    messages, tapped: the rows of MESSAGES and of TAPPED. others: all other rows. sorts: rows of a
+    single kind of MESSAGES, where these are by themselves.
 
     few: whether there are so few rows that what several queries need should be kept. zeros: of each
     run. spread: how many parts messages are put into. windows, loads: the measured time of each
-    run, and that of its whole load, on the scale of t, where known.
+    run, and that of its whole load, on the scale of t, where known. subscribed: runs that note any
+    subscription.
     """
 
     spark: SparkSession
     runs: list[Run]
     messages: DataFrame
+    tapped: DataFrame
     others: DataFrame
+    sorts: dict[str, DataFrame]
     few: bool
     spread: int
     windows: list[tuple[int, int]]
     loads: list[tuple[int, int]]
     zeros: list[int | None]
+    subscribed: set[int]
     placed: Callable[[DataFrame], DataFrame]
     """Adds `no`, `t` and the like to rows of traces."""
-    packed: bool = False
-    """Whether the rows of all runs are in the same few files."""
 
     def only(self, numbers: Iterable[int]) -> Events:
         """Return the same with the messages of these runs alone; no other run's files are read,
         unless they are packed."""
-        if self.packed:
-            mine = sf.col("no").isin(sorted(set(numbers)))
-            return replace(self, messages=self.messages.where(mine))
-        files = [file for number in sorted(set(numbers)) for file in self.runs[number].files]
+        mine = sorted(set(numbers))
+        if self.sorts:
+            own = sf.col("no").isin(mine)
+            sorts = {kind: rows.where(own) for kind, rows in self.sorts.items()}
+            return replace(self, messages=self.messages.where(own), sorts=sorts)
+        files = [file for number in mine for file in self.runs[number].files]
         about = sf.col("kind").isin(*MESSAGES)
         return replace(self, messages=self.placed(read(self.spark, files).where(about)))
 
     def of(self, *kinds: str) -> DataFrame:
-        """Return the rows of these kinds, all of MESSAGES or none of them."""
-        rows = self.messages if kinds[0] in MESSAGES else self.others
+        """Return the rows of these kinds, all of MESSAGES, all of TAPPED, or none of both."""
+        if len(kinds) == 1 and kinds[0] in self.sorts:
+            return self.sorts[kinds[0]]
+        rows = self.others
+        if kinds[0] in MESSAGES:
+            rows = self.messages
+        elif kinds[0] in TAPPED:
+            rows = self.tapped
         return rows.where(sf.col("kind").isin(*kinds))
 
 
@@ -81,17 +99,34 @@ def small(spark: SparkSession, ddl: str, rows: Iterable[Sequence[Any]]) -> DataF
     return spark.range(1).select(sf.inline(sf.from_json(sf.lit(text), schema)))
 
 
-def _rows(
-    spark: SparkSession, runs: Sequence[Run], packed: Packed | None
-) -> tuple[DataFrame, DataFrame]:
-    """Return the rows of all runs about messages, and the others with the `path` of their file."""
+class _Raw(NamedTuple):
+    """Rows as files have them: of MESSAGES, of TAPPED, and all others with the `path` of their
+    file; sorts: as in Events."""
+
+    messages: DataFrame
+    tapped: DataFrame
+    others: DataFrame
+    sorts: dict[str, DataFrame]
+
+
+def _rows(spark: SparkSession, runs: Sequence[Run], packed: Packed | None) -> _Raw:
+    """Return the rows of all runs."""
     if packed is not None:
-        return read(spark, packed.messages), read(spark, packed.others, ddl=f"{DDL}, path string")
+        placed = f"{DDL}, place int"
+        sorts = {kind: read(spark, packed.files[kind], ddl=placed) for kind in MESSAGES}
+        every = [file for kind in MESSAGES for file in packed.files[kind]]
+        return _Raw(
+            read(spark, every, ddl=placed),
+            read(spark, packed.files["tapped"], ddl=placed),
+            read(spark, packed.files["others"], ddl=f"{DDL}, path string"),
+            sorts,
+        )
     files = [file for run in runs for file in run.files]
     raw = read(spark, files) if files else spark.createDataFrame(spark.sparkContext.emptyRDD(), DDL)
-    about = sf.col("kind").isin(*MESSAGES)
     path = sf.col("_metadata.file_path") if files else sf.lit("")
-    return raw.where(about), raw.where(~about).withColumn("path", path)
+    kind = sf.col("kind")
+    others = raw.where(~kind.isin(*MESSAGES, *TAPPED)).withColumn("path", path)
+    return _Raw(raw.where(kind.isin(*MESSAGES)), raw.where(kind.isin(*TAPPED)), others, {})
 
 
 def load(spark: SparkSession, runs: list[Run], packed: Packed | None = None) -> Events:
@@ -100,65 +135,82 @@ def load(spark: SparkSession, runs: list[Run], packed: Packed | None = None) -> 
     count = sum(sum(run.rows.values()) for run in runs)
     spread, few = partitions(spark, count), count <= FEW
     spark.conf.set("spark.sql.shuffle.partitions", str(spread))
-    messages, others = _rows(spark, runs, packed)
+    raw = _rows(spark, runs, packed)
+    others = raw.others
     if few:
+        if packed is not None and packed.others <= ONE_TASK:
+            others = others.coalesce(1)
         others = kept(others)
     marks = _marks(others)
     if _strangers(marks, runs) or _foreign(marks, runs):
         return load(spark, runs)
-    clocks = _clocks(
-        marks, {(run.scenario, run.run): number for number, run in enumerate(runs)}, runs
-    )
+    numbers = {(run.scenario, run.run): number for number, run in enumerate(runs)}
+    clocks = _clocks(marks, numbers, runs)
     offsets: list[dict[str, int]] = [{} for _ in runs]
     for (number, host), offset in clocks.items():
         offsets[number][host] = offset
     windows = [_window(run, mine, run.window) for run, mine in zip(runs, offsets, strict=True)]
     loads = [_window(run, mine, run.load) for run, mine in zip(runs, offsets, strict=True)]
     zeros = _zeros(marks, runs, offsets)
-    places = [
-        (
-            run.scenario,
-            run.run,
-            host,
-            number,
-            offset,
-            *windows[number],
-            *loads[number],
-            zeros[number],
-        )
-        for number, run in enumerate(runs)
-        for host, offset in sorted(offsets[number].items())
-    ]
-    where = small(
-        spark,
-        "scenario string, run string, host string, no int, offset long, since long, until long, "
-        "load_since long, load_until long, zero long",
-        places,
-    )
-    key = ["run", "host"]
-    if len({run.run for run in runs}) < len(runs):
-        key.append("scenario")
-    else:  # a comparison less for each row
-        where = where.drop("scenario")
-
-    def placed(rows: DataFrame) -> DataFrame:
-        found = rows.join(sf.broadcast(where), key)
-        return found.withColumn("t", sf.col("at") + sf.col("offset")).drop("offset")
-
-    messages, others = placed(messages), placed(others.drop("path"))
+    hosts = {
+        (number, host): (number, offset, *windows[number], *loads[number], zeros[number])
+        for number, mine in enumerate(offsets)
+        for host, offset in sorted(mine.items())
+    }
+    placed = _by_name(spark, runs, hosts)
+    of_messages = placed if packed is None else _by_place(spark, packed, hosts)
     return Events(
         spark,
         runs,
-        messages,
-        others,
+        of_messages(raw.messages),
+        of_messages(raw.tapped),
+        placed(others.drop("path")),
+        {kind: of_messages(rows) for kind, rows in raw.sorts.items()},
         few,
         spread,
         windows,
         loads,
         zeros,
+        {numbers[row["scenario"], row["run"]] for row in marks if row["kind"] == "subscribed"},
         placed,
-        packed is not None,
     )
+
+
+_Hosts = Mapping[tuple[int, str], tuple[int | None, ...]]
+"""(number of the run, host) -> what its rows get: _PLACED."""
+_PLACED = "no int, offset long, since long, until long, load_since long, load_until long, zero long"
+
+
+def _joined(rows: DataFrame, where: DataFrame, key: list[str]) -> DataFrame:
+    """Return `rows` with what `where` has for their `key`, and their `t`."""
+    found = rows.join(sf.broadcast(where), key)
+    return found.withColumn("t", sf.col("at") + sf.col("offset")).drop("offset")
+
+
+def _by_name(
+    spark: SparkSession, runs: Sequence[Run], hosts: _Hosts
+) -> Callable[[DataFrame], DataFrame]:
+    """Return what places rows that say of which run and host they are."""
+    places = [
+        (runs[number].scenario, runs[number].run, host, *each)
+        for (number, host), each in hosts.items()
+    ]
+    where = small(spark, f"scenario string, run string, host string, {_PLACED}", places)
+    key = ["run", "host"]
+    if len({run.run for run in runs}) < len(runs):
+        key.append("scenario")
+    else:  # a comparison less for each row
+        where = where.drop("scenario")
+    return partial(_joined, where=where, key=key)
+
+
+def _by_place(
+    spark: SparkSession, packed: Packed, hosts: _Hosts
+) -> Callable[[DataFrame], DataFrame]:
+    """Return what places rows that say it by the number of a place."""
+    places = [(place, *hosts[of]) for place, of in packed.places.items() if of in hosts]
+    where = small(spark, f"place int, {_PLACED}", places)
+    return partial(_joined, where=where, key=["place"])
 
 
 def _zeros(
@@ -197,9 +249,9 @@ _ORDER = ("scenario", "run", "host", "process", "kind", "path")
 
 
 def _marks(others: DataFrame) -> list[Any]:
-    """Return when each process of each run began and ended, and what clocks it measured, with the
-    file (`path`) that says so."""
-    marks = others.where(sf.col("kind").isin("began", "ended", "clock"))
+    """Return when each process of each run began and ended, what clocks it measured and when it
+    noted subscriptions, with the file (`path`) that says so."""
+    marks = others.where(sf.col("kind").isin("began", "ended", "clock", "subscribed"))
     found = marks.groupBy("path", "scenario", "run", "host", "process", "kind").agg(
         sf.count("*").alias("marks"),
         sf.min("at").alias("first"),
@@ -287,7 +339,7 @@ def _clocks(
             began[number, row["process"]] = began.get((number, row["process"]), 0) + row["marks"]
         elif row["kind"] == "clock":
             measured[key] = min(measured.get(key, (FOREVER, 0)), (row["error"], row["best"]))
-        else:
+        elif row["kind"] == "ended":
             ends, written = ended.get((number, row["process"]), (0, 0))
             ended[number, row["process"]] = (ends + row["marks"], written + row["rows"])
     _processes(runs, began, ended)

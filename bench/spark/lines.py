@@ -16,6 +16,7 @@ from bench.spark.delays import PERCENTILES, Histograms, histograms, percentiles
 from bench.spark.events import Events
 from bench.spark.means import jain, stretch
 from bench.spark.messages import Messages
+from bench.spark.network import Link, Network
 from bench.spark.source import ROLES
 from bench.spark.summary import Line, brokers, physical
 
@@ -44,12 +45,12 @@ _MISSING = ("expected", "lost", "lost_accepted", "unknown", "unexpected")
 
 @dataclass
 class Counts:
-    """What Spark counted, each part by a single query: it is small.
+    """What Spark counted: it is small.
 
     came: deliveries by (no, flow, source, target): _CAME and longest. sent: publications by (no,
     flow, source): _SENT. missing: by (no, flow): _MISSING. histograms, sent_histograms: of delays,
     from when messages were due and from when they were sent (empty where both are the same). links,
-    used: rows of network.links and network.resources. repaired: trees, faults and repairs.
+    used: as in network.Network. repaired: trees, faults and repairs.
     """
 
     came: list[Any]
@@ -57,17 +58,21 @@ class Counts:
     missing: list[Any]
     histograms: Histograms
     sent_histograms: Histograms
-    links: list[Any]
+    links: list[Link]
     used: list[Any]
     repaired: repairs.Repairs
 
 
-def counts(events: Events, found: Messages, links: list[Any], used: list[Any]) -> Counts:
-    """Return what Spark counts of all runs. `events` are the traces, `found` what became of each
-    message, `links` and `used` the rows of network.links and network.resources."""
-    came = found.cells.groupBy("no", "flow", "source", "target").agg(
+def counts(found: Messages, network: Network, repaired: repairs.Repairs) -> Counts:
+    """Return what Spark counted of all runs: `found` is what became of each message, `network`
+    what links carried and processes used, `repaired` what came of faults."""
+    came = found.grouped.where("of = 'receiver' or timed > 0")
+    came = came.groupBy("of", "no", "flow", "source", "target", "bucket", "sent_bucket").agg(
         *(sf.sum(name).alias(name) for name in _CAME), sf.max("longest").alias("longest")
     )
+    by: dict[str, list[Any]] = {"receiver": [], "bucket": [], "sent_bucket": []}
+    for row in came.collect():
+        by[row["of"]].append(row)
     accepted = sf.col("accepted")
     published = found.published.withColumns(
         {
@@ -80,20 +85,19 @@ def counts(events: Events, found: Messages, links: list[Any], used: list[Any]) -
     )
     missing = losses(found).groupBy("no", "flow")
     return Counts(
-        came.collect(),
+        by["receiver"],
         sent.collect(),
         missing.agg(*(sf.sum(name).alias(name) for name in _MISSING)).collect(),
-        _histograms(found.histogram),
-        _histograms(found.sent_histogram),
-        links,
-        used,
-        repairs.convergence_and_faults(events),
+        _histograms(by["bucket"], "bucket"),
+        _histograms(by["sent_bucket"], "sent_bucket"),
+        network.links,
+        network.used,
+        repaired,
     )
 
 
-def _histograms(found: DataFrame | None) -> Histograms:
-    rows = found.collect() if found is not None else []
-    return histograms((row["no"], row["flow"], row["bucket"], row["n"]) for row in rows)
+def _histograms(rows: Iterable[Any], name: str) -> Histograms:
+    return histograms((row["no"], row["flow"], row[name], row["timed"]) for row in rows)
 
 
 def _flows(
@@ -133,7 +137,7 @@ def lines(events: Events, found: Messages, counted: Counts) -> list[Line]:
             _losses_of(
                 line,
                 missing.get(key, {}),
-                "subscribed" in found.spans.get(number, {}),
+                number in events.subscribed,
                 number in {no for no, _ in came},
             )
             line.without_late_delays()
@@ -288,13 +292,13 @@ def _losses_of(line: Line, found: dict[str, Any], subscribed: bool, delivered: b
         line.values[name] = found.get(name) or 0
 
 
-def _traffic(whole: dict[int, Line], links: Iterable[Any]) -> None:
-    known: dict[int, dict[tuple[str, str], int]] = defaultdict(lambda: defaultdict(int))
+def _traffic(whole: dict[int, Line], links: Iterable[Link]) -> None:
+    known: dict[int, dict[tuple[str, str | None], int]] = defaultdict(lambda: defaultdict(int))
     run: dict[tuple[int, str], int] = defaultdict(int)
     for row in links:
-        known[row["no"]][row["how"], row["class"]] += row["bytes_measured"] or 0
-        if row["class"] == "control":
-            run[row["no"], row["how"]] += row["bytes"] or 0
+        known[row.no][row.how, row.kind] += row.measured or 0
+        if row.kind == "control":
+            run[row.no, row.how] += row.bytes or 0
     for number, line in whole.items():
         mine = known.get(number, {})
         how = next(

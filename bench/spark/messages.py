@@ -51,7 +51,12 @@ DAY = 86_400 * 1_000_000_000
 
 @dataclass
 class Messages:
-    """cells: deliveries counted by (no, flow, topic, receiver, source, target, accepted).
+    """grouped: deliveries counted by (no, flow, topic, receiver, source, target, accepted), which
+    are the `cells`, and by (no, flow, bucket) and (no, flow, sent_bucket): buckets of timed ones'
+    delays from when messages were due, and from when they were handed to the socket, the latter
+    where a trace says when they were due. `of` says which: receiver, bucket, sent_bucket. Buckets
+    are not among what cells are counted by: where receivers are many, there would be as many cells
+    as deliveries.
 
     n: first deliveries of messages that were published in the load, ramps included.
     asked: those of them that had subscribers.
@@ -63,10 +68,6 @@ class Messages:
     arrived: deliveries within the measured time, of whatever message.
     unmatched: deliveries of messages whose publication is not in the trace.
 
-    histogram: (no, flow, bucket): n. Buckets are not among what `cells` are counted by: where
-        receivers are many, there would be as many cells as deliveries.
-    sent_histogram: the same of delays from when messages were handed to the socket; None where no
-        trace says when they were due.
     published: publications in the load, by (no, flow, topic, source, accepted): n; of those in the
         measured time rated, and wait (sum of ns until accepted).
     expected: (no, flow, receiver, topic, accepted, clean): n, what should have come, and what came
@@ -77,13 +78,16 @@ class Messages:
     All but spans and seconds count what is in the trace as often as it stands for (every).
     """
 
-    cells: DataFrame
-    histogram: DataFrame
-    sent_histogram: DataFrame | None
+    grouped: DataFrame
     published: DataFrame
     expected: DataFrame
     spans: dict[int, dict[str, int]]
     seconds: list[tuple[int, int, str, int]]
+
+    @property
+    def cells(self) -> DataFrame:
+        """Deliveries counted by who got them."""
+        return cells_of(self.grouped)
 
 
 def chunk(sizes: Mapping[int, int] | None = None) -> Column:
@@ -168,9 +172,9 @@ def publications(events: Events, sizes: Mapping[int, int]) -> DataFrame:
 def spans(events: Events) -> tuple[dict[int, dict[str, int]], list[tuple[int, int, str, int]]]:
     """Return `Messages.spans` and `Messages.seconds`, of one look at all rows about messages.
 
-    spans has, by run: rows of each kind of message event and of subscriptions, first and last
-    publication and last delivery (t), highest sequence number, and by how much the latest message
-    was late, where that is known."""
+    spans has, by run: rows of each kind of message event, first and last publication and last
+    delivery (t), highest sequence number, and by how much the latest message was late, where that
+    is known."""
     second = sf.floor((sf.col("t") - sf.col("zero")) / SECOND).cast("int").alias("second")
     rows = events.of(*MESSAGES).groupBy("no", "kind", second)
     found = rows.agg(
@@ -196,8 +200,6 @@ def spans(events: Events) -> tuple[dict[int, dict[str, int]], list[tuple[int, in
             about["came"] = max(about.get("came", row["last"]), row["last"])
         if row["second"] is not None:
             seconds.append((number, row["second"], kind, row["n"]))
-    for row in events.of("subscribed").groupBy("no").agg(sf.count("*").alias("n")).collect():
-        result.setdefault(row["no"], {})["subscribed"] = row["n"]
     return result, seconds
 
 
@@ -244,31 +246,33 @@ def messages(events: Events) -> Messages:
     spells = irregular.groupBy("no", "receiver", "topic").agg(
         sf.collect_list(sf.struct("since", "until")).alias("spells"), sf.first("gaps").alias("gaps")
     )
-    cells, histogram, sent_histogram = _cells(
-        events, sent, groups, _few(spells, rows) if rows else None, found, parts
-    )
+    grouped = _grouped(events, sent, groups, _few(spells, rows) if rows else None, found, parts)
     if several is not None:
         # Whether one came twice, or each of two groups had its own, nothing tells.
-        cells = cells.join(
+        grouped = grouped.join(
             several.withColumn("several", sf.lit(True)), ["no", "receiver", "topic"], "left"
         )
-        cells = cells.withColumn(
+        grouped = grouped.withColumn(
             "duplicates", sf.when(sf.col("several").isNull(), sf.col("duplicates")).otherwise(0)
         ).drop("several")
     expected = _expected(sent, published, regular, _few(irregular, rows) if rows else None)
     if ended:
-        unsure = cells.where("unsure > 0").groupBy("no", "flow", "receiver", "topic", "accepted")
-        expected = expected.unionByName(
-            unsure.agg(sf.sum("unsure").alias("n")).withColumn("clean", sf.lit(True))
+        unsure = cells_of(grouped).where("unsure > 0")
+        unsure = unsure.groupBy("no", "flow", "receiver", "topic", "accepted").agg(
+            sf.sum("unsure").alias("n")
         )
-    _far(events, cells, found)
+        expected = expected.unionByName(unsure.withColumn("clean", sf.lit(True)))
+    _far(events, cells_of(grouped), found)
     if factors:
-        cells, histogram, published, expected = (
-            _times(events, frame, factors) for frame in (cells, histogram, published, expected)
+        grouped, published, expected = (
+            _times(events, frame, factors) for frame in (grouped, published, expected)
         )
-        if sent_histogram is not None:
-            sent_histogram = _times(events, sent_histogram, factors)
-    return Messages(cells, histogram, sent_histogram, published, expected, found, seconds)
+    return Messages(grouped, published, expected, found, seconds)
+
+
+def cells_of(grouped: DataFrame) -> DataFrame:
+    """Return the `Messages.cells` of what deliveries were grouped by."""
+    return grouped.where("of = 'receiver'").drop("bucket", "sent_bucket", "of")
 
 
 def _few(frame: DataFrame, rows: int) -> DataFrame:
@@ -324,6 +328,8 @@ def _times(events: Events, frame: DataFrame, factors: list[tuple[int, int]]) -> 
         "target",
         "accepted",
         "bucket",
+        "sent_bucket",
+        "of",
         "clean",
         "longest",
     }
@@ -466,16 +472,15 @@ def _deliveries(
     return both
 
 
-def _cells(
+def _grouped(
     events: Events,
     sent: DataFrame,
     groups: DataFrame | None,
     spells: DataFrame | None,
     found: Mapping[int, Mapping[str, int]],
     parts: Mapping[int, int],
-) -> tuple[DataFrame, DataFrame, DataFrame | None]:
-    """Return `Messages.cells`, `histogram` and `sent_histogram`: all of one look at all
-    deliveries."""
+) -> DataFrame:
+    """Return `Messages.grouped`: one look at all deliveries."""
     both = _deliveries(events, sent, groups, found, parts)
     known, counted = sf.col("sent").isNotNull(), sf.coalesce("counted", sf.lit(False))
     first = counted & ~sf.col("again")
@@ -520,7 +525,7 @@ def _cells(
         .alias("size"),
         number(~known).alias("unmatched"),
     )
-    return _grouped(both, tuple(buckets))
+    return _sums(both, tuple(buckets))
 
 
 def _sum(name: str) -> Column:
@@ -529,10 +534,8 @@ def _sum(name: str) -> Column:
     return sf.sum(name).cast("long").alias(name)
 
 
-def _grouped(
-    both: DataFrame, buckets: tuple[str, ...]
-) -> tuple[DataFrame, DataFrame, DataFrame | None]:
-    """Return what `_cells` does: sums over deliveries (`both`) by receiver and the like, and, in
+def _sums(both: DataFrame, buckets: tuple[str, ...]) -> DataFrame:
+    """Return what `_grouped` does: sums over deliveries (`both`) by receiver and the like, and, in
     the same pass, how many were timed by each of the columns `buckets`."""
     sums = [
         *(_sum(name) for name in _COUNTS),
@@ -546,16 +549,9 @@ def _grouped(
         *(sf.when(sf.grouping(name) == 0, sf.lit(name)) for name in ("receiver", *buckets))
     )
     grouped = both.groupingSets(sets, *_CELL, *buckets).agg(of.alias("of"), *sums)
-    grouped = kept(grouped)
-    some = grouped.where("timed > 0")
-    histograms = [
-        some.where(sf.col("of") == name).select(
-            "no", "flow", sf.col(name).alias("bucket"), sf.col("timed").alias("n")
-        )
-        for name in buckets
-    ]
-    cells = grouped.where("of = 'receiver'").drop(*buckets, "of")
-    return cells, histograms[0], histograms[1] if len(buckets) > 1 else None
+    if "sent_bucket" not in buckets:
+        grouped = grouped.withColumn("sent_bucket", sf.lit(None).cast("int"))
+    return kept(grouped)
 
 
 def _to_whom(events: Events, came: DataFrame, groups: DataFrame | None) -> DataFrame:

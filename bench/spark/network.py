@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from bench.spark.events import SECOND, Events, small
+from bench.spark.events import SECOND, Events
+from bench.spark.pack import COUNTED
 from bench.trace.repair import FOREVER
 
 if TYPE_CHECKING:
@@ -19,8 +20,36 @@ if TYPE_CHECKING:
 Second = tuple[int, int, str, int]
 """Number of the run, second, kind and rows."""
 Row = tuple[int, int, str, float]
-COUNTED = {"link_bytes_control": "control", "link_bytes_data": "data"}
-"""Brokers' own counters of what they sent on all links -> class of bytes."""
+
+
+class Link(NamedTuple):
+    """What one broker sent to another.
+
+    kind: control, data, wire (IP, all together).
+    how: link (counted on the wire), tap (packet by packet), broker (its own counters, all its links
+        together, target None).
+    measured: of the bytes those in the measured time, from its first sample to its last one.
+    """
+
+    no: int
+    source: str | None
+    target: str | None
+    kind: str | None
+    how: str
+    packets: int | None
+    bytes: int | None
+    measured: int | None
+
+
+class Network(NamedTuple):
+    """What links carried, by (no, source, target, packet) how many packets of each type a tap saw
+    and their bytes, what processes used (`resources`), and bytes of counters by (no, second,
+    what)."""
+
+    links: list[Link]
+    packets: list[tuple[Any, ...]]
+    used: list[Any]
+    seconds: list[Row]
 
 
 def rises(name: str, over: tuple[str, ...]) -> Column:
@@ -30,23 +59,81 @@ def rises(name: str, over: tuple[str, ...]) -> Column:
     return sf.when(sf.col(name) >= before, sf.col(name) - before).otherwise(sf.col(name))
 
 
-def traffic(events: Events) -> DataFrame:
-    """Return (no, t, within, source, target, class, how, packets, bytes): what was sent between two
-    samples, or a single packet.
+def read(events: Events) -> Network:
+    """Return what Spark counts of the links and processes of all runs."""
+    tapped = taps(events).collect()
+    links, seconds = _of_counters(counters(events).collect())
+    links += [
+        Link(no, source, target, kind, "tap", *sums)
+        for (no, source, target, kind), sums in _totals(tapped, 4, 3).items()
+    ]
+    packets = _totals(
+        [
+            (no, source, target, packet, count, size)
+            for no, source, target, _, packet, count, size, _ in tapped
+        ],
+        4,
+        2,
+    )
+    return Network(
+        sorted(links, key=_order),
+        sorted(((*key, *sums) for key, sums in packets.items()), key=_order),
+        sorted(resources(events).collect(), key=_order),
+        seconds,
+    )
 
-    class: control, data, wire (IP, all together).
-    how: link (counted on the wire), tap (packet by packet), broker (its own counters, all its links
-        together, target null).
-    within: in the measured time, from its first sample to its last one.
-    """
-    within = ((sf.col("t") >= sf.col("since")) & (sf.col("t") < sf.col("until"))).alias("within")
-    place: list[Column | str] = [
+
+def _order(row: Iterable[Any]) -> tuple[tuple[bool, Any], ...]:
+    """Return what rows are sorted by; None comes first."""
+    return tuple((each is not None, each) for each in row)
+
+
+def _totals(rows: Iterable[Any], key: int, values: int) -> dict[tuple[Any, ...], list[int | None]]:
+    """Return sums of the last `values` columns of `rows`, by their first `key` ones; what is known
+    of none is None."""
+    found: dict[tuple[Any, ...], list[int | None]] = {}
+    for row in rows:
+        into = found.setdefault(tuple(row[:key]), [None] * values)
+        for at, value in enumerate(row[len(row) - values :]):
+            if value is not None:
+                into[at] = (into[at] or 0) + value
+    return found
+
+
+def _within() -> Column:
+    """Return whether a row is of the measured time."""
+    return (sf.col("t") >= sf.col("since")) & (sf.col("t") < sf.col("until"))
+
+
+def taps(events: Events) -> DataFrame:
+    """Return (no, source, target, class, packet, packets, bytes, bytes_measured): how many packets
+    of each type a tap saw on each link, their bytes, and those in the measured time."""
+    control = sf.col("kind") == "control"
+    rows = events.of("forwarded", "control").select(
         "no",
-        "t",
-        within,
         sf.col("broker").alias("source"),
         sf.col("peer").alias("target"),
-    ]
+        sf.when(control, "control").otherwise("data").alias("class"),
+        sf.when(control, sf.col("name")).otherwise("publish").alias("packet"),
+        "size",
+        sf.when(_within(), sf.col("size")).otherwise(0).alias("inside"),
+    )
+    return rows.groupBy("no", "source", "target", "class", "packet").agg(
+        sf.count("*").alias("packets"),
+        sf.sum("size").alias("bytes"),
+        sf.sum("inside").alias("bytes_measured"),
+    )
+
+
+def counters(events: Events) -> DataFrame:
+    """Return what samples of counters say was sent, as sums by two sets of columns, and a part of a
+    third one: (no, source, target, class, how), (no, second, class, how), and of the wire (no,
+    second, source, class, how).
+
+    of: which of these. class, how: as in Link. packets, bytes, bytes_measured. second: since the
+    run's first event.
+    """
+    kinds = sf.create_map(*(sf.lit(word) for pair in COUNTED.items() for word in pair))
     none = sf.lit(None).cast("long")
 
     def counter(kind: Column, how: str, count: Column, size: Column) -> Column:
@@ -59,14 +146,25 @@ def traffic(events: Events) -> DataFrame:
         counter(sf.lit("control"), "link", none, sf.col("control_bytes")),
         counter(sf.lit("data"), "link", none, sf.col("data_bytes")),
     )
-    kinds = sf.create_map(*(sf.lit(word) for pair in COUNTED.items() for word in pair))
     own = sf.array(counter(kinds[sf.col("name")], "broker", none, sf.col("count")))
-    counters = events.of("link", "counted").where(
+    rows = events.of("link", "counted").where(
         (sf.col("kind") == "link") | sf.col("name").isin(*COUNTED)
     )
-    counters = counters.select(
-        *place, "since", sf.inline(sf.when(sf.col("kind") == "link", link).otherwise(own))
+    rows = rows.select(
+        "no",
+        "t",
+        _within().alias("within"),
+        sf.col("broker").alias("source"),
+        sf.col("peer").alias("target"),
+        "since",
+        sf.floor((sf.col("t") - sf.col("zero")) / SECOND).cast("int").alias("second"),
+        sf.inline(sf.when(sf.col("kind") == "link", link).otherwise(own)),
     ).where("size is not null")
+    return _risen(rows)
+
+
+def _risen(rows: DataFrame) -> DataFrame:
+    """Return what `counters` does of the samples (`rows`) of all counters."""
     series = ("no", "source", "target", "class", "how")
     # What rose since a sample before the measured time is not of it, or not all of it; a link that
     # is new counts from zero.
@@ -75,42 +173,48 @@ def traffic(events: Events) -> DataFrame:
     whole = sf.col("within") & sf.when(before.isNull(), sf.col("t") > opening).otherwise(
         before >= sf.col("since")
     )
-    counters = counters.withColumn("packets", rises("count", series)).withColumn(
+    rows = rows.withColumn("packets", rises("count", series)).withColumn(
         "bytes", rises("size", series)
     )
-    counters = counters.withColumn("within", whole).drop("since", "count", "size")
-    tapped = events.of("forwarded", "control").select(
-        *place,
-        sf.when(sf.col("kind") == "control", "control").otherwise("data").alias("class"),
-        sf.lit("tap").alias("how"),
-        sf.lit(1).cast("long").alias("packets"),
-        sf.col("size").alias("bytes"),
+    rows = rows.withColumn("inside", sf.when(whole, sf.col("bytes")).otherwise(0))
+    by_second = ("no", "second", "class", "how")
+    of = (
+        sf.when(sf.grouping("target") == 0, "link")
+        .when(sf.grouping("source") == 0, "sent")
+        .otherwise("second")
     )
-    result: DataFrame = counters.unionByName(tapped)
-    return result
-
-
-def links(found: DataFrame) -> DataFrame:
-    """Return (no, source, target, class, how): packets and bytes, in all and in the measured
-    time."""
-    inside = sf.when(sf.col("within"), sf.col("bytes")).otherwise(0)
-    return found.groupBy("no", "source", "target", "class", "how").agg(
+    found = rows.groupingSets([series, by_second, (*by_second, "source")], *series, "second").agg(
+        of.alias("of"),
         sf.sum("packets").alias("packets"),
         sf.sum("bytes").alias("bytes"),
-        sf.sum(inside).alias("bytes_measured"),
+        sf.sum("inside").alias("bytes_measured"),
     )
+    return found.where("of <> 'sent' or (class = 'wire' and how = 'link')")
 
 
-def packets(events: Events) -> DataFrame:
-    """Return (no, source, target, packet): how many packets of each type a tap saw on each link,
-    and their bytes."""
-    kind = sf.when(sf.col("kind") == "control", sf.col("name")).otherwise("publish").alias("packet")
-    tapped = events.of("forwarded", "control").select(
-        "no", sf.col("broker").alias("source"), sf.col("peer").alias("target"), kind, "size"
-    )
-    return tapped.groupBy("no", "source", "target", "packet").agg(
-        sf.count("*").alias("packets"), sf.sum("size").alias("bytes")
-    )
+def _of_counters(rows: Iterable[Any]) -> tuple[list[Link], list[Row]]:
+    """Return the links and the seconds that rows of `counters` are about."""
+    links: list[Link] = []
+    seconds: list[Row] = []
+    for row in rows:
+        if row["of"] == "link":
+            links.append(
+                Link(
+                    row["no"],
+                    row["source"],
+                    row["target"],
+                    row["class"],
+                    row["how"],
+                    row["packets"],
+                    row["bytes"],
+                    row["bytes_measured"],
+                )
+            )
+        elif row["second"] is not None:  # of a run whose first event is known
+            name = f"{row['class']}_bytes_{row['how']}"
+            what = f"sent:{row['source']}" if row["of"] == "sent" else name
+            seconds.append((row["no"], row["second"], what, float(row["bytes"])))
+    return links, seconds
 
 
 def steps(rows: DataFrame, at: str, run: str, *more: str) -> DataFrame:
@@ -166,30 +270,18 @@ def resources(events: Events) -> DataFrame:
     )
 
 
-def timeline(events: Events, found: DataFrame, seconds: Iterable[Second]) -> list[Row]:
+def timeline(events: Events, network: Network, seconds: Iterable[Second]) -> list[Row]:
     """Return (no, second, what, value): how much of each there was in each second since the run's
     first event; sent:BROKER is what it sent on all links (IP bytes), and load_begins says how many
     seconds after that event the load began.
 
-    `found` is what `traffic` returned of `events`, `seconds` are Messages.seconds.
+    `network` is what `read` returned of `events`, `seconds` are Messages.seconds.
     """
-    since = {number: zero for number, zero in enumerate(events.zeros) if zero is not None}
-    zeros = small(events.spark, "no int, zero long", since.items())
-    second = sf.floor((sf.col("t") - sf.col("zero")) / SECOND).cast("int").alias("second")
-    sums = found.where("how <> 'tap'").join(sf.broadcast(zeros), "no")
-    what = sf.concat(sf.col("class"), sf.lit("_bytes_"), sf.col("how"))
-    wire = (sf.col("class") == "wire") & (sf.col("how") == "link")
-    # Of the wire each broker's own beside the sum of all.
-    both = sf.when(wire, sf.array(what, sf.concat(sf.lit("sent:"), "source")))
-    sums = sums.select(
-        "no", second, sf.explode(both.otherwise(sf.array(what))).alias("what"), "bytes"
-    )
-    bytes = sums.groupBy("no", "second", "what").agg(sf.sum("bytes").cast("double").alias("value"))
-    rows = [(no, at, kind, float(n)) for no, at, kind, n in seconds]
-    rows += [(row["no"], row["second"], row["what"], row["value"]) for row in bytes.collect()]
+    rows = [(no, at, kind, float(n)) for no, at, kind, n in seconds] + network.seconds
     # A run whose measured time is not known has none that could be told from its first event.
     for number, (at, _) in enumerate(events.windows):
-        if at > -FOREVER and number in since:
-            after = (at - since[number]) / SECOND
+        zero = events.zeros[number]
+        if at > -FOREVER and zero is not None:
+            after = (at - zero) / SECOND
             rows.append((number, math.floor(after), "load_begins", after))
     return sorted(rows)

@@ -11,6 +11,7 @@ from pyspark.sql import functions as sf
 from bench.spark import subscriptions
 from bench.spark.events import Events, small
 from bench.spark.messages import _KEY, chunk
+from bench.spark.session import kept
 from bench.trace.repair import FOREVER, STRIKES, lasts, repaired
 
 SERVED = ("kill", "pause", "cut", "half-open")
@@ -151,6 +152,8 @@ def _serve(events: Events, faults: list[Fault]) -> None:
     alive = sent.join(
         sf.broadcast(downs.withColumnRenamed("broker", "source")), ["fault", "source"], "left_anti"
     )
+    if events.few:
+        alive = kept(alive.repartition(events.spread, *_KEY[:3]))
     topics = alive.select("no", "topic").distinct()
     wanted = subscriptions.by_topic(subscriptions.intervals(events), topics)
     wanted = wanted.where(~sf.col("receiver").startswith(subscriptions.SHARED))

@@ -7,14 +7,18 @@ import re
 import shutil
 import socket
 import subprocess
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bench.spark import class_archive
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from pyspark.sql import DataFrame, SparkSession
 
+Answer = TypeVar("Answer")
 JAVA = 17
 """The oldest Java that Spark 4 runs on."""
 LITTLE, SOME = 200_000, 3_000_000
@@ -29,6 +33,19 @@ INTERPRETED = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
+PLAINLY = {
+    # PySpark asks Java for a setting in each call of a function of columns, so that errors can name
+    # the line that called it. What fails here is said in one line.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    # Of each query Spark keeps its plan in words, for pages that are not shown.
+    "spark.sql.ui.explainMode": "simple",
+    # It would find out if a stage that is computed again, after an executor went away, gives other
+    # rows. Here there is one process.
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
+}
+"""What Spark does for its users beside queries, and costs as much as a small query."""
+UNADAPTED = {"spark.sql.adaptive.enabled": "false"}
+"""With it each stage of a query is a job of its own, after which the rest is planned again."""
 SMALL_FILES = {
     "spark.sql.files.openCostInBytes": str(128 << 10),
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
@@ -46,6 +63,7 @@ LEAST_MEMORY, MOST_MEMORY = 512 << 20, 4 << 40
 PATIENCE = 5.0
 """s for a cluster's master to take a connection."""
 _SIZE, _UNITS = re.compile(r"(\d{1,7})([mMgGtT])[bB]?"), {"m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_LOCAL = re.compile(r"local(\[[^\]]*\])?")
 _CLUSTER = re.compile(r"spark://[^\s/,]+:\d+(,[^\s/,]+:\d+)*")
 
 
@@ -125,17 +143,18 @@ def cause(error: Exception) -> str:
     )[:300]
 
 
-def session(master: str | None = None, memory: str = "2g", rows: int | None = None) -> SparkSession:
+def session(
+    master: str | None = None, memory: str = "2g", rows: int | None = None, java_options: str = ""
+) -> SparkSession:
     """Return the Spark session of this process. Raises SparkMissingError.
 
     `master` is a Spark URL (None: what spark-submit says, else local[*]). `memory` is the driver's,
     which in local mode does all the work; when spark-submit has started this process its own
     --driver-memory counts. `rows` says for how many rows the session is (None: for many, or it is
-    not known).
+    not known). `java_options` are more of them, where this process starts Java.
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not submitted:
-        java()
+    found_java = "" if submitted else java()
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -158,9 +177,14 @@ def session(master: str | None = None, memory: str = "2g", rows: int | None = No
         options = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
         builder = builder.config(
             "spark.driver.extraJavaOptions",
-            options
-            + " -XX:ReservedCodeCacheSize=128m"
-            + (f" {SIMPLY_COMPILED}" if rows is not None and rows <= SOME else ""),
+            " ".join(
+                (
+                    options,
+                    "-XX:ReservedCodeCacheSize=128m",
+                    SIMPLY_COMPILED if rows is not None and rows <= SOME else "",
+                    java_options or class_archive.reading(found_java),
+                )
+            ),
         )
         if rows is not None and rows <= LITTLE:
             for name, value in INTERPRETED.items():
@@ -169,7 +193,8 @@ def session(master: str | None = None, memory: str = "2g", rows: int | None = No
         builder = builder.master(master or "local[*]")
         if (master or "local").startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            for name, value in SMALL_FILES.items():
+            few = UNADAPTED if rows is not None and rows <= SOME else {}
+            for name, value in {**SMALL_FILES, **PLAINLY, **few}.items():
                 builder = builder.config(name, value)
             builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config(
                 "spark.driver.host", "127.0.0.1"
@@ -190,9 +215,44 @@ def kept(frame: DataFrame) -> DataFrame:
     return frame.localCheckpoint() if local(frame.sparkSession) else frame.persist()
 
 
+class Beside:
+    """Queries beside those of the caller: while Spark plans one, it can carry out another."""
+
+    def __init__(self, spark: SparkSession, apart: bool) -> None:
+        """`apart`: whether `spark` gets several queries at once; otherwise each is answered when it
+        is begun, so that it has all memory for itself."""
+        self._spark, self._apart = spark, apart
+
+    def __enter__(self) -> Beside:
+        self._pool = ThreadPoolExecutor(1)
+        return self
+
+    def begin(self, ask: Callable[..., Answer], *about: Any) -> Future[Answer]:
+        """Begin to `ask` something `about` something, after what was begun before."""
+        asked = self._pool.submit(ask, *about)
+        if not self._apart:
+            wait([asked])
+        return asked
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            # After Ctrl-C the call that was broken off was one to Java.
+            with suppress(Exception):
+                self._spark.sparkContext.cancelAllJobs()
+        interrupted = kind is not None and not issubclass(kind, Exception)
+        self._pool.shutdown(wait=not interrupted, cancel_futures=True)
+
+
 def local(spark: SparkSession) -> bool:
     """Return whether executors are this machine's one Java process."""
-    return re.fullmatch(r"local(\[[^\]]*\])?", spark.sparkContext.master or "") is not None
+    return _LOCAL.fullmatch(spark.sparkContext.master or "") is not None
+
+
+def is_local(master: str | None) -> bool:
+    """Return whether executors of a session with this `master` are this machine's one Java
+    process."""
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    return not submitted and _LOCAL.fullmatch(master or "local") is not None
 
 
 def forget(spark: SparkSession) -> None:
@@ -201,5 +261,9 @@ def forget(spark: SparkSession) -> None:
 
 
 def partitions(spark: SparkSession, rows: int) -> int:
-    """Return into how many parts so many rows are spread."""
-    return max(spark.sparkContext.defaultParallelism, -(-rows // ROWS_PER_PARTITION))
+    """Return into how many parts so many rows are spread: one where they are so few that to spread
+    them costs more, else as many for each core."""
+    if rows <= LITTLE:
+        return 1
+    cores = int(spark.sparkContext.defaultParallelism)
+    return cores * -(-rows // (ROWS_PER_PARTITION * cores))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +19,9 @@ from bench.spark.delays import rows as histogram_rows
 from bench.spark.events import Events, load
 from bench.spark.lines import counts, lines
 from bench.spark.messages import messages
-from bench.spark.pack import pack, worthwhile
-from bench.spark.repairs import Fault
-from bench.spark.session import forget, kept, local
+from bench.spark.pack import Packed, packing
+from bench.spark.repairs import Fault, convergence_and_faults
+from bench.spark.session import Beside, forget, local
 from bench.spark.summary import COUNTS, Line, cases, name_cases, row
 from bench.spark.trace_files import unreadable
 
@@ -86,10 +85,12 @@ def compute(
     folders: Sequence[str],
     runs: list[source.Run] | None = None,
     tell: Callable[[str], None] = silent,
+    packed: Callable[[], Packed | None] | None = None,
 ) -> Tables:
     """Read all runs below the `folders` with `spark` and aggregate them. Raises source.SourceError.
 
-    `runs` are what `source.read` found there, if that is known already; `tell` hears of each stage.
+    `runs` are what `source.read` found there, if that is known already, and `packed` what
+    `pack.packing` yields of them, where that has begun; `tell` hears of each stage.
     A file whose end is whole and whose middle is not shows only when it is read: all are then
     looked at, those that are damaged are left out, and named.
     """
@@ -98,7 +99,7 @@ def compute(
         runs = source.read(folders, spark)
     files = [file for run in runs for file in run.files]
     try:
-        return aggregate(spark, copy.deepcopy(runs), tell)
+        return aggregate(spark, copy.deepcopy(runs), tell, packed)
     except (PySparkException, Py4JError):
         tell(f"a file cannot be read: trying each of {len(files):,}")
         forget(spark)
@@ -112,30 +113,31 @@ def compute(
 
 
 def aggregate(
-    spark: SparkSession, runs: list[source.Run], tell: Callable[[str], None] = silent
+    spark: SparkSession,
+    runs: list[source.Run],
+    tell: Callable[[str], None] = silent,
+    packed: Callable[[], Packed | None] | None = None,
 ) -> Tables:
     """Aggregate `runs` that were read, with `spark`; their remarks get more. `tell` hears of each
-    stage."""
+    stage, `packed` is as in `compute`."""
     files, rows = sum(len(run.files) for run in runs), sum(sum(run.rows.values()) for run in runs)
     tell(f"reading {len(runs):,} runs, {files:,} files, {rows:,} rows")
-    with tempfile.TemporaryDirectory(prefix="mqttree-traces-") as folder:
-        packed = pack(runs, Path(folder)) if local(spark) and worthwhile(runs) else None
-        return _aggregate(spark, load(spark, runs, packed), tell)
+    if packed is not None:
+        return _aggregate(spark, load(spark, runs, packed()), tell)
+    with packing(runs if local(spark) else []) as begun:
+        return _aggregate(spark, load(spark, runs, begun()), tell)
 
 
 def _aggregate(spark: SparkSession, events: Events, tell: Callable[[str], None]) -> Tables:
     runs = events.runs
     tell("joining messages with their deliveries")
-    found = messages(events)
-    tell("links and processes")
-    went = network.traffic(events)
-    if events.few:
-        went = kept(went)
-    links, used = network.links(went).collect(), network.resources(events).collect()
-    packets = network.packets(events).collect()
-    timeline = network.timeline(events, went, found.seconds)
-    tell("delays, losses and repairs")
-    counted = counts(events, found, links, used)
+    with Beside(spark, events.few) as beside:
+        went = beside.begin(network.read, events)
+        repaired = beside.begin(convergence_and_faults, events)
+        found = messages(events)
+        tell("delays, losses and repairs")
+        counted = counts(found, went.result(), repaired.result())
+    timeline = network.timeline(events, went.result(), found.seconds)
     table = lines(events, found, counted)
     forget(spark)
     name_cases(runs)
@@ -153,9 +155,9 @@ def _aggregate(spark: SparkSession, events: Events, tell: Callable[[str], None])
             "cases": _rows(CASES, averages),
             "faults": _rows(FAULTS, [_fault(events, fault) for fault in counted.repaired.faults]),
             "delays": named(DELAYS, histogram_rows(counted.histograms)),
-            "links": named(LINKS, links),
-            "packets": named(PACKETS, packets),
-            "resources": named(RESOURCES, used),
+            "links": named(LINKS, counted.links),
+            "packets": named(PACKETS, went.result().packets),
+            "resources": named(RESOURCES, counted.used),
             "timeline": named(TIMELINE, timeline),
         },
     )

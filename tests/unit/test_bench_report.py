@@ -734,8 +734,9 @@ def test_tables_are_outdated_when_some_of_their_runs_are_gone(tmp_path: Path) ->
     assert not data.outdated(tmp_path)
 
 
-def test_ctrl_c_ends_spark_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_spark_in_silence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stopped = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     class Session:
         def stop(self) -> None:

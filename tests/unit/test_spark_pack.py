@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from bench.spark import pack, source
 from bench.trace import Writer
 from bench.trace.schema import KINDS
 
-USED = ("scenario", "run", "host", "process", "kind", "at", "client", "topic", "size", "cpu_s")
+USED = ("process", "kind", "at", "client", "topic", "size", "cpu_s")
 
 
 def write(folder: Path, run: str, *, messages: int = 20) -> None:
@@ -28,6 +29,9 @@ def write(folder: Path, run: str, *, messages: int = 20) -> None:
                 out.accepted(number + 1, 0, number, "p0", "b0")
                 out.delivered(number + 2, 0, number, "c0", "b1", "a/b", 1, 64)
             out.link(5, "b0", "b1", 1, 2, 3, 4, 5)
+            out.control(5, "b0", "b1", "pingreq", 68)
+            out.counted(6, "b0", "link_bytes_data", 9)
+            out.counted(6, "b0", "retained", 9)
             out.resources(6, "b0", "broker", 0.5, 1000, 3)
             out.note(7, "some words")
 
@@ -46,14 +50,20 @@ def rows(files: list[str], *names: str) -> list[tuple[Any, ...]]:
     return sorted(found, key=repr)
 
 
-def without(found: list[tuple[Any, ...]], columns: dict[str, int]) -> list[tuple[Any, ...]]:
-    """Return rows without what packing leaves out: who wrote a message's row, and some columns."""
-    result = []
-    for row in found:
-        kind = row[columns["kind"]]
-        kept = {*pack.WHERE, "kind", *(pack.MESSAGES.get(kind) or pack.OTHERS[kind])}
-        result.append(tuple(row[at] if name in kept else None for name, at in columns.items()))
-    return sorted(result, key=repr)
+def needed(found: Iterable[Sequence[Any]], columns: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    """Return rows without what packing leaves out: what of no row becomes a table."""
+    kinds = {kind: names for sort in pack.SORTS.values() for kind, names in sort.kinds.items()}
+    at = columns.index("kind")
+    return sorted(
+        (
+            tuple(
+                value if name in ("kind", "at", *kinds[row[at]]) else None
+                for name, value in zip(columns, row, strict=True)
+            )
+            for row in found
+        ),
+        key=repr,
+    )
 
 
 def test_packed_rows_are_those_of_all_files(tmp_path: Path) -> None:
@@ -63,15 +73,34 @@ def test_packed_rows_are_those_of_all_files(tmp_path: Path) -> None:
     found = pack.pack(runs, tmp_path, group=50)
     assert found is not None
     files = [file for run in runs for file in run.files]
-    wanted = without(rows(files, *USED), {name: at for at, name in enumerate(USED)})
-    assert rows([*found.messages, *found.others], *USED) == wanted
-    assert {kind for (kind,) in rows(found.messages, "kind")} == set(pack.MESSAGES)
-    assert {path for (path,) in rows(found.others, "path")} == set(files)
-    assert len(found.messages) <= 3
+    every = [path for paths in found.files.values() for path in paths]
+    # A counter that becomes no table is left out.
+    wanted = [row for *row, name in rows(files, *USED, "name") if name != "retained"]
+    assert rows(every, *USED) == needed(wanted, USED)
+    for name, paths in found.files.items():
+        assert {kind for (kind,) in rows(paths, "kind")} <= set(pack.SORTS[name].kinds)
+        assert len(paths) <= 3
+    mine = found.files["others"]
+    assert {path for (path,) in rows(mine, "path")} == set(files)
+    assert {run for (run,) in rows(mine, "run")} == {"r0", "r1", "r2"}
+    assert found.others == len(rows(mine, "kind"))
+
+
+def test_places_are_the_runs_and_hosts_of_rows(tmp_path: Path) -> None:
+    for run, hosts in (("r0", ("h0", "h1")), ("r1", ("h1",))):
+        for host in hosts:
+            where = tmp_path / "runs" / run / "trace"
+            with Writer(where, run=run, scenario="s", process=f"p-{host}", host=host) as out:
+                out.delivered(int(f"1{run[1]}{host[1]}"), 0, 0, "c0", "b1", "t", 1, 64)
+    found = pack.pack(source.read([str(tmp_path / "runs")]), tmp_path)
+    assert found is not None
+    assert {
+        at: found.places[place] for at, place in rows(found.files["delivered"], "at", "place")
+    } == {100: (0, "h0"), 101: (0, "h1"), 111: (1, "h1")}
 
 
 def test_every_kind_of_row_is_packed() -> None:
-    assert {*pack.MESSAGES, *pack.OTHERS} == set(KINDS)
+    assert sorted(kind for sort in pack.SORTS.values() for kind in sort.kinds) == sorted(KINDS)
 
 
 def test_rows_of_another_writer_are_packed_too(tmp_path: Path) -> None:
@@ -82,7 +111,7 @@ def test_rows_of_another_writer_are_packed_too(tmp_path: Path) -> None:
         {
             "scenario": ["s"] * 3,
             "run": ["r"] * 3,
-            "host": ["h"] * 3,
+            "host": ["h", "h", "g"],
             "process": ["p"] * 3,
             "kind": ["began", "published", "delivered"],
             "at": [1, 2, 3],
@@ -97,9 +126,16 @@ def test_rows_of_another_writer_are_packed_too(tmp_path: Path) -> None:
     )
     found = pack.pack(source.read([str(tmp_path / "runs")]), tmp_path)
     assert found is not None
-    wanted = [("delivered", 3, 0, 7, "t"), ("published", 2, 0, 7, "t")]
-    assert rows(found.messages, "kind", "at", "publisher", "sequence", "topic") == wanted
-    assert rows(found.others, "kind", "process", "offset_ns") == [("began", "p", 9)]
+    names = ("at", "publisher", "sequence", "topic")
+    assert rows(found.files["published"], *names) == [(2, 0, 7, "t")]
+    assert rows(found.files["delivered"], *names) == [(3, 0, 7, "t")]
+    assert rows(found.files["others"], "kind", "process", "offset_ns") == [("began", "p", 9)]
+    hosts = [
+        found.places[place][1]
+        for name in ("published", "delivered")
+        for (place,) in rows(found.files[name], "place")
+    ]
+    assert hosts == ["h", "g"]
 
 
 def test_nothing_is_packed_where_a_file_is_damaged(tmp_path: Path) -> None:
