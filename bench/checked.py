@@ -6,6 +6,8 @@ from __future__ import annotations
 import argparse
 import math
 import re
+from collections.abc import Iterable
+from functools import partial
 
 NAME = re.compile(r"[A-Za-z0-9][\w.,+-]*")
 """Of a scenario, run, host or process: part of a path in a trace."""
@@ -50,3 +52,18 @@ def count(text: str, least: int = 1, most: int | None = 10**12) -> int:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least:,}")
         raise argparse.ArgumentTypeError(f"{text} is not a whole number from {least:,} to {most:,}")
     return value
+
+
+def add_counts(
+    parser: argparse.ArgumentParser, options: Iterable[tuple[str, int, int, str]]
+) -> None:
+    """Add options that are whole numbers from 1 on to a `parser`. `options`: the name, default,
+    greatest number and purpose of each."""
+    for name, default, most, purpose in options:
+        parser.add_argument(
+            f"--{name}",
+            type=partial(count, most=most),
+            default=default,
+            metavar="N",
+            help=f"{purpose} ({default:,})",
+        )

@@ -75,20 +75,16 @@ def _parser() -> argparse.ArgumentParser:
 def _draw_arguments(commands: Commands) -> None:
     draw = commands.add_parser("draw", help="print a workload of the paper's kinds")
     draw.add_argument("kind", choices=KINDS, help="who wants which topics")
-    for name, default, purpose in (
-        ("subscribers", 1000, "how many; of a graph the users"),
-        ("topics", 1000, "how many, unless they are a tree, or users of a graph"),
-        ("each", 10, "topics of a subscriber, unless they are a tree"),
-        ("depth", 4, "levels of a topic tree"),
-        ("fan", 10, "nodes below each node of a topic tree"),
-    ):
-        draw.add_argument(
-            f"--{name}",
-            type=partial(checked.count, most=30 if name == "depth" else MOST_DRAWN),
-            default=default,
-            metavar="N",
-            help=f"{purpose} ({default:,})",
-        )
+    checked.add_counts(
+        draw,
+        (
+            ("subscribers", 1000, MOST_DRAWN, "how many; of a graph the users"),
+            ("topics", 1000, MOST_DRAWN, "how many, unless they are a tree, or users of a graph"),
+            ("each", 10, MOST_DRAWN, "topics of a subscriber, unless they are a tree"),
+            ("depth", 4, 30, "levels of a topic tree"),
+            ("fan", 10, MOST_DRAWN, "nodes below each node of a topic tree"),
+        ),
+    )
     draw.add_argument(
         "--alpha",
         type=checked.positive,
@@ -201,20 +197,16 @@ def _figures_arguments(commands: Commands) -> None:
 
 def _speed_arguments(commands: Commands) -> None:
     fast = commands.add_parser("speed", help="how fast clients are placed")
-    for name, default, purpose in (
-        ("clients", 1_000_000, "clients that come one after the other"),
-        ("topics", 100_000, "topics, with one publisher each"),
-        ("brokers", 8, "brokers"),
-        ("each", 10, "topics of a client"),
-        ("sessions", 4, "connections of a client at most"),
-    ):
-        fast.add_argument(
-            f"--{name}",
-            type=partial(checked.count, most=MOST_BROKERS if name == "brokers" else 10**8),
-            default=default,
-            metavar="N",
-            help=f"{purpose} ({default:,})",
-        )
+    checked.add_counts(
+        fast,
+        (
+            ("clients", 1_000_000, 10**8, "clients that come one after the other"),
+            ("topics", 100_000, 10**8, "topics, with one publisher each"),
+            ("brokers", 8, MOST_BROKERS, "brokers"),
+            ("each", 10, 10**8, "topics of a client"),
+            ("sessions", 4, 10**8, "connections of a client at most"),
+        ),
+    )
     fast.add_argument("--alpha", type=checked.positive, default=1.13, metavar="X", help="(1.13)")
     fast.add_argument("--seed", type=partial(checked.count, least=0), default=1, metavar="N")
     fast.add_argument(

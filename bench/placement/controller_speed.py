@@ -245,19 +245,15 @@ def add_arguments(commands: Any) -> None:
     parser = commands.add_parser(
         "controller", help="how fast brokers answer where clients should connect: runs brokers"
     )
-    for name, default, most, purpose in (
-        ("brokers", 3, 64, "brokers that are started"),
-        ("topics", 1000, 100_000, "topics, published at all brokers in turn"),
-        ("each", 10, 1000, "topics of a question"),
-        ("connections", 8, 60, "HTTP connections"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=partial(checked.count, most=most),
-            default=default,
-            metavar="N",
-            help=f"{purpose} ({default:,})",
-        )
+    checked.add_counts(
+        parser,
+        (
+            ("brokers", 3, 64, "brokers that are started"),
+            ("topics", 1000, 100_000, "topics, published at all brokers in turn"),
+            ("each", 10, 1000, "topics of a question"),
+            ("connections", 8, 60, "HTTP connections"),
+        ),
+    )
     parser.add_argument(
         "--rate", type=checked.positive, default=500.0, metavar="X", help="questions a second (500)"
     )

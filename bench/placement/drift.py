@@ -15,7 +15,6 @@ import math
 import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from bench import checked
@@ -269,19 +268,15 @@ def _poisson(mean: float, drawn: random.Random) -> float:
 def add_arguments(commands: Any) -> None:
     """Add the command to argparse's `commands`."""
     parser = commands.add_parser("drift", help="what becomes of a placement when rates change")
-    for name, default, most, purpose in (
-        ("clients", 300, 100_000, "clients, and as many topics"),
-        ("each", 10, 1000, "topics of a client"),
-        ("brokers", 8, 64, "brokers"),
-        ("seeds", 8, 1000, "runs, each with other draws"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=partial(checked.count, most=most),
-            default=default,
-            metavar="N",
-            help=f"{purpose} ({default:,})",
-        )
+    checked.add_counts(
+        parser,
+        (
+            ("clients", 300, 100_000, "clients, and as many topics"),
+            ("each", 10, 1000, "topics of a client"),
+            ("brokers", 8, 64, "brokers"),
+            ("seeds", 8, 1000, "runs, each with other draws"),
+        ),
+    )
     for name, number, purpose in (
         ("rate", 10.0, "messages/s of a topic, on average (10)"),
         ("seconds", 3600.0, "of virtual time (3600)"),
