@@ -293,7 +293,9 @@ class Redirector:
         question = question_of(client, interest, self._host.dispatcher, session)
         self._ask(ADVISE, {**question, "later": not loses_nothing(session)}, then)
 
-    def _answered(self, client: str, number: int, interest: Interest, where: str) -> None:
+    def _answered(
+        self, client: str, number: int, interest: Interest, where: str, until: float = 0.0
+    ) -> None:
         table, now = self.table, self._host.now
         if not table.awaits(client, number):
             return
@@ -305,38 +307,27 @@ class Redirector:
         elif not loses_nothing(owner.session):
             table.step(client, Input.LATER, now)
             table.remember(client, interest)
-        else:
-            self._when_acknowledged(owner, now, lambda: self._send(client, number, where))
-
-    def _send(self, client: str, number: int, where: str) -> None:
-        """Send a client to where it was advised to go, if that is still right."""
-        table, now = self.table, self._host.now
-        if not table.awaits(client, number):
-            return
-        owner = self._connected(client)
-        if owner is None:
-            table.step(client, Input.GONE, now)
-        elif self.quiet or not loses_nothing(owner.session):
-            table.step(client, Input.STAY, now)
-        else:
+        elif not self._waits(
+            owner, until, lambda end: self._answered(client, number, interest, where, end)
+        ):
             table.step(client, Input.PAYS, now)
             self._host.redirect(owner, where, False)
 
-    def _when_acknowledged(
-        self, owner: Client, now: float, then: Callable[[], None], until: float = 0.0
-    ) -> None:
-        """Call `then` when a client has acknowledged all that it was sent, or is gone, and at
-        `until` at the latest (s; 0: `ACKNOWLEDGED` from `now` on)."""
+    def _waits(self, owner: Client, until: float, again: Callable[[float], None]) -> bool:
+        """Return whether a client has yet to acknowledge what it was sent, and may until `until`
+        (s; 0: for `ACKNOWLEDGED` from now on). If so, `again` is called with that a moment later,
+        to look whether it is still right that it goes."""
+        now = self._host.now
         until = until or now + ACKNOWLEDGED
         if now >= until or has_acknowledged(owner.session):
-            then()
-            return
+            return False
 
         def look(at: float) -> None:
             self._host.now = at
-            self._when_acknowledged(owner, at, then, until)
+            again(until)
 
         self._host.schedule(now + LOOK_AGAIN, look)
+        return True
 
     # ---------------------------------------------------------------- as the root wants it
 
@@ -364,27 +355,25 @@ class Redirector:
                 break
         return found
 
-    def chosen(self, client: str, where: str) -> None:
+    def chosen(self, client: str, where: str, until: float = 0.0) -> None:
         """Send a `client` to the broker `where` ("HOST:PORT"), as the root has chosen it, if that
-        is still right."""
+        is still right; `until`: as for `_waits`."""
+        now = self._host.now
         owner = self._connected(client)
         where = address_in((200, {"address": where}))
-        if where and owner is not None and self._may_go(owner):
-            now = self._host.now
-            self._when_acknowledged(owner, now, lambda: self._move(client, where))
-
-    def _move(self, client: str, where: str) -> None:
-        owner = self._connected(client)
-        if owner is None or not self._may_go(owner):
+        if (
+            not self.enabled
+            or self.quiet
+            or not where
+            or owner is None
+            or not loses_nothing(owner.session)
+            or self._waits(owner, until, lambda end: self.chosen(client, where, end))
+        ):
             return
-        now = self._host.now
         if not self.table.takes(client, now):
             self._report.count("redirects_forgone")
         elif self.table.step(client, Input.CHOSEN, now) is Action.DISCONNECT:
             self._host.redirect(owner, where, False)
-
-    def _may_go(self, owner: Client) -> bool:
-        return self.enabled and not self.quiet and loses_nothing(owner.session)
 
     # ---------------------------------------------------------------- when this broker drains
 
@@ -429,9 +418,8 @@ def loses_nothing(session: Session) -> bool:
 
 
 def has_acknowledged(session: Session) -> bool:
-    """Return whether the client of a `session` has acknowledged all that it was sent, or is
-    gone."""
-    return session.conn is None or not session.inflight
+    """Return whether the client of a `session` has acknowledged all that it was sent."""
+    return not session.inflight
 
 
 def address_in(answer: Answer) -> str:
