@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
 
 from placement.broker_table import BrokerLoad, BrokerTable, KnownTopic
 from placement.greedy import fair_slots, greedy_costs
@@ -67,17 +67,31 @@ class Move(NamedTuple):
         }
 
 
-@dataclass(slots=True)
-class Plan:
-    """Where the parts of a client go: slots of a placement."""
+NOWHERE: Final = -1
+"""The slot of what has no place yet."""
 
-    units: dict[Unit, int] = field(default_factory=dict)
-    topics: dict[str, int] = field(default_factory=dict)
-    """Topics that it publishes."""
+
+class Plan:
+    """Where the parts of a client go: slots of brokers, or `NOWHERE`."""
+
+    __slots__ = ("topics", "units")
+
+    def __init__(self, units: list[int], topics: list[int]) -> None:
+        """`units`: the slot of each unit, `topics`: of each topic that it publishes; both in the
+        order of the question."""
+        self.units = units
+        self.topics = topics
 
     def used(self) -> list[int]:
         """Return the slots, each once."""
-        return list(dict.fromkeys([*self.units.values(), *self.topics.values()]))
+        found: list[int] = []
+        for slot in self.units:
+            if slot not in found and slot != NOWHERE:
+                found.append(slot)
+        for slot in self.topics:
+            if slot not in found and slot != NOWHERE:
+                found.append(slot)
+        return found
 
 
 class Case:
@@ -86,10 +100,10 @@ class Case:
     __slots__ = (
         "_costs",
         "_gamma",
-        "_topics",
+        "_known",
+        "_published",
         "_unit_of",
         "_units",
-        "_weights",
         "aei",
         "aeo",
         "avoid",
@@ -122,46 +136,34 @@ class Case:
         self.aeo = brokers.aeo(pending.aeo)
         """Messages/s to subscribers, by slot."""
         rare, state = view.rare(), view.state()
-        self._topics: dict[str, KnownTopic] = {}
-        self._weights: list[list[float]] = []
-        self._costs: dict[Unit, list[float]] = {}
+        self._known: list[list[KnownTopic]] = []
+        self._costs: list[list[float]] = []
         for unit in units:
-            found = [self._topic(name, view, pending, rare, state) for name in unit.topics]
-            if len(found) == 1:
-                self._weights.append(found[0].weights)
-                self._costs[unit] = found[0].costs
-            else:
-                self._add_unit(unit, found)
-        self._unit_of: dict[str, Unit] = {}
+            found = [
+                _topic(name, view, brokers, pending.brokers(name), rare, state)
+                for name in unit.topics
+            ]
+            self._known.append(found)
+            self._costs.append(found[0].costs if len(found) == 1 else self._sums(found))
+        self._published = [
+            _topic(name, view, brokers, pending.brokers(name), rare, state)
+            for name in question.publish
+        ]
+        # Of a topic that it publishes, the unit that has it, too.
+        self._unit_of: dict[str, int] = {}
         if question.publish:
-            self._unit_of = {name: unit for unit in units for name in unit.topics}
-            for name in question.publish:
-                self._topic(name, view, pending, rare, state)
+            self._unit_of = {
+                name: index for index, unit in enumerate(units) for name in unit.topics
+            }
 
-    def _topic(
-        self, name: str, view: View, pending: PendingLoad, rare: float, state: object | None
-    ) -> KnownTopic:
-        """Return what is known of a topic, and note it."""
-        found = self._topics.get(name)
-        if found is None:
-            waiting = pending.brokers(name)
-            # Most questions name topics that others have named a moment ago.
-            found = None if state is None else self.brokers.known(name, state, waiting)
-            if found is None:
-                rates, wanted = view.rates(name), view.wanted(name)
-                found = self.brokers.topic(name, rates, wanted, waiting, rare)
-                found.state = state
-            self._topics[name] = found
-        return found
-
-    def _add_unit(self, unit: Unit, topics: Sequence[KnownTopic]) -> None:
-        """Note what a unit costs that has not exactly one topic."""
-        self._weights.append([topic.weight for topic in topics])
-        # Without known topics it carries nothing.
-        self._costs[unit] = [0.0] * len(self.brokers.names)
-        if topics:
-            columns = zip(*[topic.costs for topic in topics], strict=True)
-            self._costs[unit] = [sum(column, 0.0) for column in columns]
+    def _sums(self, topics: list[KnownTopic]) -> list[float]:
+        """Return what a subscriber of several topics, or of none, costs by slot."""
+        sums = [0.0] * len(self.brokers.names)
+        for topic in topics:
+            costs = topic.costs
+            for slot in range(len(sums)):
+                sums[slot] += costs[slot]
+        return sums
 
     # ---------------------------------------------------------------- plans
 
@@ -172,21 +174,24 @@ class Case:
         if not single:
             # Further connections have nothing to save.
             return one, single, single
-        plan = Plan()
+        plan = Plan([NOWHERE] * len(self._units), [NOWHERE] * len(self._published))
         if self._units:
             found = greedy_costs(
                 self.brokers,
                 self.aeo.copy(),
-                list(self._costs.values()),
-                self._weights,
+                self._costs,
+                [
+                    known[0].weights if len(known) == 1 else [topic.weight for topic in known]
+                    for known in self._known
+                ],
                 self.question.sessions,
                 self._gamma,
                 avoid=self.avoid,
             )
-            units = self._units
-            where = {index: slot for slot, indices in found.items() for index in indices}
-            plan.units = {unit: where[index] for index, unit in enumerate(units)}
-        if self.question.publish:
+            for slot, indices in found.items():
+                for index in indices:
+                    plan.units[index] = slot
+        if self._published:
             plan = self.complete(plan)
         cost = self.cost(plan)
         # Further connections have to save something.
@@ -195,61 +200,69 @@ class Case:
     def _single(self) -> tuple[Plan, float]:
         """Return the best plan with one connection, and its traffic."""
         aei, aeo, capacities = self.aei, self.aeo, self.brokers.capacities
-        fair = fair_slots(self.brokers, aeo, self._gamma, self.avoid)
-        here = self.brokers.slots.get(self.question.at)
-        publishes = bool(self.question.publish)
-        columns = zip(*self._costs.values(), strict=True)
-        received = [sum(column, 0.0) for column in columns]
-
-        def rank(slot: int) -> tuple[float, bool, float]:
+        here = self.brokers.slots.get(self.question.at, NOWHERE)
+        chosen = NOWHERE
+        least = lightest = 0.0
+        for slot in fair_slots(self.brokers, aeo, self._gamma, self.avoid):
             load = (aei[slot] + aeo[slot]) / capacities[slot]
-            cost = received[slot] if received else 0.0
-            if publishes:
-                cost = self.cost(self.all_at(slot))
-            return cost, slot != here, load
-
-        slot = min(fair, key=rank)
-        plan = self.all_at(slot)
-        return plan, self.cost(plan)
+            cost = self.cost_at(slot)
+            better = chosen == NOWHERE or cost < least
+            if cost == least and not better and chosen != here:
+                better = slot == here or load < lightest
+            if better:
+                chosen, least, lightest = slot, cost, load
+        return self.all_at(chosen), least
 
     def all_at(self, slot: int) -> Plan:
         """Return the plan with one connection, to the broker with this `slot`."""
-        return Plan(dict.fromkeys(self._units, slot), dict.fromkeys(self.question.publish, slot))
+        return Plan([slot] * len(self._units), [slot] * len(self._published))
+
+    def cost_at(self, slot: int) -> float:
+        """Return the traffic between brokers of one connection, to the broker with this `slot`
+        (messages/s)."""
+        if self._published:
+            return self.cost(self.all_at(slot))
+        found = 0.0
+        for costs in self._costs:
+            found += costs[slot]
+        return found
 
     def plan_before(self, answer: Answer) -> Plan | None:
         """Return what is left of the plan of an earlier `answer`, None if that is nothing."""
         brokers = self.brokers
-        plan = Plan()
+        plan = Plan([NOWHERE] * len(self._units), [NOWHERE] * len(self._published))
         for session in answer.sessions:
             slot = brokers.slots.get(session.broker)
             if slot is None or slot not in brokers.open or self.avoid >> slot & 1:
                 continue
             there = frozenset(session.subscribe)
-            for unit in self._units:
+            for index, unit in enumerate(self._units):
                 if there.issuperset(unit.filters):
-                    plan.units[unit] = slot
+                    plan.units[index] = slot
             published = frozenset(session.publish)
-            for topic in self.question.publish:
+            for index, topic in enumerate(self.question.publish):
                 if topic in published:
-                    plan.topics[topic] = slot
+                    plan.topics[index] = slot
         used = plan.used()
         return plan if used and len(used) <= self.question.sessions else None
 
     def complete(self, plan: Plan) -> Plan:
         """Return a plan with all that has no place in `plan`, which stays as it is. Raises
         ValueError: no broker takes clients."""
-        plan = Plan(dict(plan.units), dict(plan.topics))
+        plan = Plan(plan.units.copy(), plan.topics.copy())
         used = dict.fromkeys(plan.used())
-        for unit in self._units:
-            if unit not in plan.units:
-                slot = self._cheapest(used, self._costs[unit], self.aeo)
-                plan.units[unit] = slot
+        for index, slot in enumerate(plan.units):
+            if slot == NOWHERE:
+                slot = self._cheapest(used, self._costs[index], self.aeo)
+                plan.units[index] = slot
                 used[slot] = None
-        for topic in self.question.publish:
-            if topic not in plan.topics:
-                costs = self._publish_costs(topic, plan)
+        for index, slot in enumerate(plan.topics):
+            if slot == NOWHERE:
+                costs = [
+                    self._publish_cost(index, each, plan) for each in range(len(self.brokers.names))
+                ]
                 slot = self._cheapest(used, costs, self.aei)
-                plan.topics[topic] = slot
+                plan.topics[index] = slot
                 used[slot] = None
         return plan
 
@@ -271,29 +284,37 @@ class Case:
 
         return min(slots, key=rank)
 
-    def _publish_costs(self, name: str, plan: Plan) -> list[float]:
-        """Return the traffic between brokers that a publisher of a topic makes, by slot."""
-        topic = self._topics[name]
-        rate = topic.weight
+    def _publish_cost(self, index: int, slot: int, plan: Plan) -> float:
+        """Return the traffic between brokers that a publisher of the topic with this `index` makes
+        at a `slot`."""
+        topic = self._published[index]
         active = topic.active
-        unit = self._unit_of.get(name)
-        if unit is not None and unit in plan.units:
+        unit = self._unit_of.get(self.question.publish[index], NOWHERE)
+        if unit != NOWHERE and plan.units[unit] != NOWHERE:
             active |= 1 << plan.units[unit]
-        slots = range(len(self.brokers.names))
-        return [rate * (active & ~(1 << slot)).bit_count() for slot in slots]
+        return topic.weight * (active & ~(1 << slot)).bit_count()
 
     def cost(self, plan: Plan) -> float:
         """Return the traffic between brokers that a plan makes (messages/s)."""
-        costs = [self._costs[unit][slot] for unit, slot in plan.units.items()]
-        costs += [self._publish_costs(topic, plan)[slot] for topic, slot in plan.topics.items()]
-        return sum(costs, 0.0)
+        found = 0.0
+        costs = self._costs
+        for index, slot in enumerate(plan.units):
+            if slot != NOWHERE:
+                found += costs[index][slot]
+        for index, slot in enumerate(plan.topics):
+            if slot != NOWHERE:
+                found += self._publish_cost(index, slot, plan)
+        return found
 
     def traffic(self) -> tuple[float, float]:
         """Return how much the client gets, and how much it publishes (messages/s)."""
-        topics = self._topics
-        received = [topics[name].weight for unit in self._units for name in unit.topics]
-        published = [topics[name].weight for name in self.question.publish]
-        return sum(received, 0.0), sum(published, 0.0)
+        received = published = 0.0
+        for topics in self._known:
+            for topic in topics:
+                received += topic.weight
+        for topic in self._published:
+            published += topic.weight
+        return received, published
 
     # ---------------------------------------------------------------- answers
 
@@ -305,16 +326,13 @@ class Case:
         slots = plan.used()
         if not slots:  # it neither subscribes nor publishes
             slots = [self._cheapest((), [0.0] * len(brokers.names), self.aeo)]
-        if len(slots) == 1 and before is None:
-            filters = [name for unit in plan.units for name in unit.filters]
-            return (self._session(slots[0], client, filters, list(plan.topics)),)
         subscribe: dict[int, list[str]] = {slot: [] for slot in slots}
         publish: dict[int, list[str]] = {slot: [] for slot in slots}
         parts = dict.fromkeys(slots, 0)
-        for unit, slot in plan.units.items():
-            subscribe[slot] += unit.filters
+        for unit, slot in zip(self._units, plan.units, strict=True):
+            subscribe[slot].extend(unit.filters)
             parts[slot] += 1
-        for name, slot in plan.topics.items():
+        for name, slot in zip(self.question.publish, plan.topics, strict=True):
             publish[slot].append(name)
         if before is None:
             return self._new_sessions(slots, parts, subscribe, publish)
@@ -374,8 +392,13 @@ class Case:
             for kind, names in (("s", session.subscribe), ("p", session.publish))
             for name in names
         }
-        parts = [("s", name, slot) for unit, slot in plan.units.items() for name in unit.filters]
-        parts += [("p", name, slot) for name, slot in plan.topics.items()]
+        parts = [
+            ("s", name, slot)
+            for unit, slot in zip(self._units, plan.units, strict=True)
+            for name in unit.filters
+        ]
+        for name, slot in zip(self.question.publish, plan.topics, strict=True):
+            parts.append(("p", name, slot))
         found: dict[tuple[str, str], Move] = {}
         for kind, name, slot in parts:
             session, target = at.get((kind, name)), self.brokers.names[slot]
@@ -390,17 +413,37 @@ class Case:
 
     def pending(self, plan: Plan, until: float) -> Pending:
         """Return the load of a plan, which counts until `until` (s)."""
-        topics, names = self._topics, self.brokers.names
-        subscribed = [(name, slot) for unit, slot in plan.units.items() for name in unit.topics]
+        names = self.brokers.names
+        topics: list[str] = []
+        brokers: list[str] = []
+        rates: list[float] = []
+        for index, slot in enumerate(plan.units):
+            topics.extend(self._units[index].topics)
+            for topic in self._known[index]:
+                brokers.append(names[slot])
+                rates.append(topic.weight)
         published = [
-            (names[slot], topics[name].weight)
-            for name, slot in plan.topics.items()
-            if not topics[name].published
+            (names[slot], topic.weight)
+            for topic, slot in zip(self._published, plan.topics, strict=True)
+            if not topic.published
         ]
-        return Pending(
-            until,
-            tuple([name for name, _ in subscribed]),
-            tuple([names[slot] for _, slot in subscribed]),
-            tuple([topics[name].weight for name, _ in subscribed]),
-            tuple(published),
-        )
+        return Pending(until, tuple(topics), tuple(brokers), tuple(rates), tuple(published))
+
+
+def _topic(
+    name: str,
+    view: View,
+    brokers: BrokerTable,
+    waiting: Collection[str],
+    rare: float,
+    state: object | None,
+) -> KnownTopic:
+    """Return what is known of a topic. `name`: its name; `view`: of the federation; `brokers`:
+    those that take clients; `waiting`: where it is about to be subscribed; `rare`: the rate of
+    topics of which none is known; `state`: of the `view`."""
+    # Most questions name topics that others have named a moment ago.
+    found = None if state is None else brokers.known(name, state, waiting)
+    if found is None:
+        found = brokers.topic(name, view.rates(name), view.wanted(name), waiting, rare)
+        found.state = state
+    return found

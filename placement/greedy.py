@@ -274,8 +274,8 @@ def greedy_items(
 def greedy_costs(
     brokers: Brokers,
     aeo: list[float],
-    costs: Sequence[Sequence[float]],
-    weights: Sequence[Sequence[float]],
+    costs: list[list[float]],
+    weights: list[list[float]],
     sessions: int,
     gamma: float,
     by_load: bool = True,
@@ -293,31 +293,38 @@ def greedy_costs(
     Raises:
         ValueError: no broker takes clients.
     """
-    left: Sequence[int] = range(len(costs))
+    left = list(range(len(costs)))
     used: dict[int, list[int]] = {}
     while left:
         fair = fair_slots(brokers, aeo, gamma, avoid)
-        columns = zip(*[costs[index] for index in left], strict=True)
-        by_slot = [sum(column, 0.0) for column in columns]
-        sums = [by_slot[slot] for slot in fair]
-        least = min(sums)
-        chosen = fair[sums.index(least)]
-        if by_load and sums.count(least) > 1:
-            equal = [slot for slot in fair if by_slot[slot] == least]
+        chosen = -1
+        least = 0.0
+        equal: list[int] = []
+        for slot in fair:
+            cost = 0.0
+            for index in left:
+                cost += costs[index][slot]
+            if chosen < 0 or cost < least:
+                chosen, least = slot, cost
+                equal = [slot]
+            elif cost == least:
+                equal.append(slot)
+        if by_load and len(equal) > 1:
             chosen = least_loaded(brokers, aeo, equal)
         taken = used.setdefault(chosen, [])
         if len(used) == sessions:
             taken += left
             break
-        here = [costs[index][chosen] for index in left]
-        cheapest = min(here)
-        rest = []
-        for index, cost in zip(left, here, strict=True):
-            if cost == cheapest:
+        cheapest = min([costs[index][chosen] for index in left])
+        rest: list[int] = []
+        load = aeo[chosen]
+        for index in left:
+            if costs[index][chosen] == cheapest:
                 taken.append(index)
                 for weight in weights[index]:
-                    aeo[chosen] += weight
+                    load += weight
             else:
                 rest.append(index)
+        aeo[chosen] = load
         left = rest
     return used

@@ -253,10 +253,10 @@ class Redirections:
 
         def rank(slot: int) -> tuple[float, float]:
             load = (aei[slot] + aeo[slot]) / brokers.capacities[slot]
-            return case.cost(case.all_at(slot)), load
+            return case.cost_at(slot), load
 
         slot = min(slots, key=rank)
-        saved = 0.0 if here is None else case.cost(case.all_at(here)) - rank(slot)[0]
+        saved = 0.0 if here is None else case.cost_at(here) - rank(slot)[0]
         if relieve is not None:
             # No further traffic between brokers, and what cannot be counted relieves nothing.
             worth = saved >= 0 and received + published > 0

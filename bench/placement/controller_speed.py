@@ -9,10 +9,10 @@ before it took long has waited.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import gc
 import json
 import random
+import select
 import socket
 import time
 from collections import Counter
@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any
 
 from bench import checked
+from bench.lab.priority import be_woken_in_time
 from bench.placement.loopback import Broker, LoopbackError, federation, root_of
 from bench.workloads.workload import popular_topics
 from broker.wire import encode_packet
@@ -71,102 +72,102 @@ def questions(count: int, topics: int, each: int, alpha: float, seed: int) -> li
     return found
 
 
-class _Asker(asyncio.Protocol):
+class _Asker:
     """One connection, which has one question at a time under way."""
 
-    def __init__(self, idle: asyncio.Queue[_Asker]) -> None:
-        self._idle = idle
-        self._transport: asyncio.Transport | None = None
+    def __init__(self, admin: int) -> None:
+        """`admin`: port of the broker. Raises OSError: nobody listens."""
+        self.socket = socket.create_connection(("127.0.0.1", admin), 10)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.due = 0.0
+        """When its question was due (s)."""
         self._buffer = b""
-        self._answered: asyncio.Future[int] | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._idle.put_nowait(self)
+    def fileno(self) -> int:
+        """Return the number of its socket, for `select`."""
+        return self.socket.fileno()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._done(0)
+    def ask(self, request: bytes, due: float) -> None:
+        """Send a question that was `due` at that time (s). Raises OSError: the broker has gone."""
+        self.due = due
+        self.socket.sendall(request)
 
-    def data_received(self, data: bytes) -> None:
+    def answer(self) -> int | None:
+        """Read what has come: return the status of the answer, None until it is whole. Raises
+        OSError: the connection has ended."""
+        data = self.socket.recv(1 << 16)
+        if not data:
+            raise ConnectionResetError("the broker has closed the connection")
         self._buffer += data
         head, found, rest = self._buffer.partition(b"\r\n\r\n")
         if not found:
-            return
+            return None
         size = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
-        if len(rest) >= size:
-            self._buffer = rest[size:]
-            self._done(int(head[9:12]))
-
-    def _done(self, status: int) -> None:
-        future, self._answered = self._answered, None
-        if future is not None and not future.done():
-            future.set_result(status)
-
-    async def ask(self, request: bytes) -> int:
-        """Return the status of the answer, 0 if the connection has ended."""
-        assert self._transport is not None
-        if self._transport.is_closing():
-            return 0
-        future = self._answered = asyncio.get_running_loop().create_future()
-        self._transport.write(request)
-        status: int = await future
-        if status:
-            self._idle.put_nowait(self)
-        return status
-
-    def close(self) -> None:
-        """End it."""
-        if self._transport is not None:
-            self._transport.abort()
+        if len(rest) < size:
+            return None
+        self._buffer = rest[size:]
+        return int(head[9:12])
 
 
-async def ask(admin: int, requests: list[bytes], rate: float, connections: int) -> Answered:
+def ask(admin: int, requests: list[bytes], rate: float, connections: int) -> Answered:
     """Send requests at a rate; CPU times are left 0.
 
     `admin`: port; `requests`: what is sent; `rate`: of them (1/s); `connections`: how many stay
     open. Raises LoopbackError: nobody listens.
     """
-    loop = asyncio.get_running_loop()
-    idle: asyncio.Queue[_Asker] = asyncio.Queue()
-    askers = []
+    askers: list[_Asker] = []
     try:
         for _ in range(connections):
-            _, asker = await loop.create_connection(lambda: _Asker(idle), "127.0.0.1", admin)
-            askers.append(asker)
+            askers.append(_Asker(admin))
     except OSError as error:
         raise LoopbackError(f"no broker answers at port {admin}: {error}") from None
+    else:
+        return _ask_all(askers, requests, rate)
+    finally:
+        for asker in askers:
+            asker.socket.close()
+
+
+def _ask_all(idle: list[_Asker], requests: list[bytes], rate: float) -> Answered:
+    """Send each request when it is due and one of the askers is `idle`."""
+    # select() takes times of less than a millisecond, which epoll, as asyncio uses it, does not.
     statuses: Counter[int] = Counter()
     times: list[float] = []
-    under_way: set[asyncio.Task[None]] = set()
-
-    async def one(asker: _Asker, request: bytes, due: float) -> None:
-        status = await asker.ask(request)
-        statuses[status] += 1
-        if status == 200:
-            times.append(loop.time() - due)
-
-    began = loop.time()
-    for number, request in enumerate(requests):
-        due = began + number / rate
-        if due > loop.time():
-            await asyncio.sleep(due - loop.time())
-        try:
-            asker = await asyncio.wait_for(idle.get(), GRACE)
-        except TimeoutError:
-            statuses[0] += len(requests) - number
+    asking: list[_Asker] = []
+    sent, began = 0, time.monotonic()
+    while sent < len(requests) or asking:
+        now = time.monotonic()
+        due = began + sent / rate
+        while idle and sent < len(requests) and due <= now:
+            asker = idle.pop()
+            asking.append(asker)
+            try:
+                asker.ask(requests[sent], due)
+            except OSError:
+                asking.remove(asker)
+                statuses[0] += 1
+            sent += 1
+            due = began + sent / rate
+        paced = bool(idle) and sent < len(requests)
+        wait = max(0.0, due - time.monotonic()) if paced else GRACE
+        ready = select.select(asking, [], [], wait)[0]
+        if not ready and not paced:
             break
-        task = loop.create_task(one(asker, request, due))
-        under_way.add(task)
-        task.add_done_callback(under_way.discard)
-    if under_way:
-        _, late = await asyncio.wait(under_way, timeout=GRACE)
-        statuses[0] += len(late)
-        for task in late:
-            task.cancel()
-    seconds = loop.time() - began
-    for asker in askers:
-        asker.close()
+        for asker in ready:
+            try:
+                status = asker.answer()
+            except OSError:
+                asking.remove(asker)
+                statuses[0] += 1
+                continue
+            if status is not None:
+                statuses[status] += 1
+                if status == 200:
+                    times.append(time.monotonic() - asker.due)
+                asking.remove(asker)
+                idle.append(asker)
+    statuses[0] += len(requests) - statuses.total()
+    seconds = time.monotonic() - began
     return Answered(len(requests), seconds, statuses, sorted(times), 0.0, 0.0)
 
 
@@ -211,7 +212,7 @@ def make_known(brokers: list[Broker], publishers: Publishers, topics: int) -> No
             publishers.publish()
             time.sleep(PUBLISHING)
         # It asks for rates while it is asked itself.
-        asyncio.run(ask(root.admin, [request], 1.0, 1))
+        ask(root.admin, [request], 1.0, 1)
         state = root.get("/api/placement")
         if state is not None and state["topics"] >= topics:
             return
@@ -232,7 +233,8 @@ def measure(arguments: argparse.Namespace) -> Answered:
                 asked = next((each for each in brokers if each is not root), root)
             before = root.cpu(), asked.cpu()
             gc.disable()  # of this process: it would make answers look late
-            found = asyncio.run(ask(asked.admin, requests, arguments.rate, arguments.connections))
+            be_woken_in_time()
+            found = ask(asked.admin, requests, arguments.rate, arguments.connections)
             gc.enable()
             spent = root.cpu() - before[0], asked.cpu() - before[1]
         finally:

@@ -77,15 +77,12 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _carry_out(arguments: argparse.Namespace) -> int:
     """Run the scenarios in turn."""
-    asked = argparse.Namespace(
-        name=list(SCENARIOS),
+    asked = run.asked(
+        *SCENARIOS,
         out=arguments.folder,
         short=arguments.short,
         repeat=arguments.rounds or 0,
         resume=arguments.resume,
-        lab="auto",
-        only=[],
-        seed=1,
         in_turn=True,
     )
     return run.main(asked)

@@ -102,6 +102,31 @@ def guess(cell: Cell) -> float:
     return OVERHEAD + slow + cell.duration() + cell.main.settle
 
 
+def asked(*names: str, **given: Any) -> argparse.Namespace:
+    """Return the arguments of `run` for other commands.
+
+    `names`: scenarios; `given`: arguments, as `bench.cli` calls them; the others have their
+    defaults. Raises TypeError: there is no such argument.
+    """
+    arguments: dict[str, Any] = {
+        "name": list(names),
+        "out": "",
+        "short": False,
+        "medium": False,
+        "repeat": 0,
+        "resume": False,
+        "in_turn": False,
+        "lab": "auto",
+        "only": [],
+        "seed": 1,
+        "add": [],
+        "config": [],
+    }
+    if unknown := given.keys() - arguments.keys():
+        raise TypeError(f"run has no argument {min(unknown)}")
+    return argparse.Namespace(**(arguments | given))
+
+
 def main(arguments: argparse.Namespace) -> int:
     """Carry out `run`; 0: all went well or is not available, 1: something failed or was lost, 130:
     interrupted.
@@ -137,7 +162,7 @@ def _fine(record: dict[str, Any]) -> bool:
 
 def form_of(arguments: argparse.Namespace) -> str:
     """Return which form of the scenarios is asked for. ValueError in one line."""
-    medium = bool(getattr(arguments, "medium", False))
+    medium = bool(arguments.medium)
     if medium and arguments.short:
         raise ValueError("--short and --medium are two forms: one of them")
     return "medium" if medium else "short" if arguments.short else "full"
@@ -194,7 +219,7 @@ def plan(arguments: argparse.Namespace) -> list[Job]:
             raise ValueError(f"--only {text}: expected FACTOR=VALUE")
         only.setdefault(key, set()).add(value)
     jobs = []
-    added = [text.partition("=")[0] for text in getattr(arguments, "add", [])]
+    added = [text.partition("=")[0] for text in arguments.add]
     scenarios = chosen(arguments.name, form_of(arguments), added)
     _check_only(only, [cell for each in scenarios for cell in each.cells])
     for each in scenarios:
@@ -207,7 +232,7 @@ def plan(arguments: argparse.Namespace) -> list[Job]:
                 )
     if not jobs:
         raise ValueError("no run is left by --only")
-    return in_turn(jobs) if getattr(arguments, "in_turn", False) else jobs
+    return in_turn(jobs) if arguments.in_turn else jobs
 
 
 def in_turn(jobs: list[Job]) -> list[Job]:

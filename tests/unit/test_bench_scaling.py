@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.cli import main
+from bench.cli import main, parser
 from bench.placement import averages, scaling, scaling_page
 from bench.placement.least_squares import dot, least_squares, line
 from bench.placement.scaling_command import MEASURES
 from bench.runner import run_folder, traffic
 from bench.runner.book import Book
-from bench.runner.run import Job, in_turn
+from bench.runner.run import Job, asked, in_turn
 from bench.scenarios import scenario
 from bench.scenarios.scenario import Cell, Parameters
 from bench.scenarios.workload import clients, placed
@@ -366,3 +366,14 @@ def test_rounds_take_all_cells_in_turn_there_and_back() -> None:
     jobs = [Job(loaded, each, repetition, Path("x")) for each in cells for repetition in (1, 2, 3)]
     order = [(job.repetition, cells.index(job.cell)) for job in in_turn(jobs)]
     assert order == [(1, 0), (1, 1), (1, 2), (2, 2), (2, 1), (2, 0), (3, 0), (3, 1), (3, 2)]
+
+
+def test_other_commands_know_all_arguments_of_run() -> None:
+    given = vars(parser().parse_args(["run", "hetero", "--repeat", "3"]))
+    del given["handler"]
+    assert vars(asked("hetero", repeat=3)).items() == {
+        name: value for name, value in given.items() if name in vars(asked())
+    }.items()
+    assert given.keys() - vars(asked()).keys() <= {"command"}
+    with pytest.raises(TypeError, match="no argument colour"):
+        asked(colour="red")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.broker_table import SPARE, BrokerLoad, BrokerTable
-from placement.case import Case, Plan, Unit
+from placement.case import NOWHERE, Case, Plan, Unit
 from placement.controller import Controller
 from placement.greedy import greedy_items, item_costs
 from placement.pending_load import PendingLoad
@@ -93,10 +93,13 @@ def test_a_case_costs_what_a_placement_of_its_topics_says(
     known = Known(published, want)
     units = units_of(sizes)
     case, placement = case_of(known, units), placement_of(known)
-    for unit in units:
+    for index, unit in enumerate(units):
         item = tuple(placement.topic(name) for name in unit.topics)
         costs = item_costs(placement, item)
-        assert [case.cost(Plan({unit: slot})) for slot in range(len(costs))] == costs
+        plan = Plan([NOWHERE] * len(units), [])
+        for slot, cost in enumerate(costs):
+            plan.units[index] = slot
+            assert case.cost(plan) == cost
 
 
 @given(rates, wanted, cuts, st.integers(1, 4))
@@ -112,7 +115,7 @@ def test_the_plan_of_a_case_is_that_of_greedy_or_one_connection(
     plan, cost, single = case.best()
     assert cost == case.cost(plan) <= single
     if len(plan.used()) > 1:
-        assert plan.units == {unit: at[unit.topics[0]] for unit in units}
+        assert plan.units == [at[unit.topics[0]] for unit in units]
 
 
 def test_a_table_of_brokers_serves_until_another_one_is_known() -> None:
