@@ -371,9 +371,10 @@ def test_rounds_take_all_cells_in_turn_there_and_back() -> None:
 def test_other_commands_know_all_arguments_of_run() -> None:
     given = vars(parser().parse_args(["run", "hetero", "--repeat", "3"]))
     del given["handler"]
-    assert vars(asked("hetero", repeat=3)).items() == {
-        name: value for name, value in given.items() if name in vars(asked())
-    }.items()
+    assert (
+        vars(asked("hetero", repeat=3)).items()
+        == {name: value for name, value in given.items() if name in vars(asked())}.items()
+    )
     assert given.keys() - vars(asked()).keys() <= {"command"}
     with pytest.raises(TypeError, match="no argument colour"):
         asked(colour="red")
