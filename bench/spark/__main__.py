@@ -117,7 +117,8 @@ def _tables(arguments: argparse.Namespace) -> int:
     def work(spark: SparkSession) -> None:
         from bench.spark import source, store
         from bench.spark.render import overview
-        from bench.spark.tables import compute, write
+        from bench.spark.table_set import write
+        from bench.spark.tables import compute
 
         tell("Spark is up")
         for each in sets:

@@ -4,100 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from pyspark.sql import functions as sf
+from typing import Any
 
 from bench.lab.network import lacking as lacks
 from bench.load.histogram import upper
-from bench.spark import repairs
-from bench.spark.delays import PERCENTILES, Histograms, histograms, percentiles
-from bench.spark.events import Events
+from bench.spark.clocks import Placed
+from bench.spark.counted import CAME, MISSING, SENT, Counts
+from bench.spark.delays import PERCENTILES, percentiles
+from bench.spark.faults import SERVED, Repairs
 from bench.spark.means import jain, stretch
-from bench.spark.messages import Messages
-from bench.spark.network import Link, Network
 from bench.spark.source import ROLES
 from bench.spark.summary import Line, brokers, physical
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from bench.spark.traffic import Link, Used
 
 GENERATOR, NETWORK, OBSERVER = ROLES
 _LOSSES = "losses are not known"
-
-
-_CAME = (
-    "n",
-    "timed",
-    "delay",
-    "delay_sent",
-    "duplicates",
-    "reordered",
-    "early",
-    "arrived",
-    "unmatched",
-    "size",
-)
-_SENT = ("n", "accepted", "rated", "rated_accepted", "wait")
-_MISSING = ("expected", "lost", "lost_accepted", "unknown", "unexpected")
-
-
-@dataclass
-class Counts:
-    """What Spark counted: it is small.
-
-    came: deliveries by (no, flow, source, target): _CAME and longest. sent: publications by (no,
-    flow, source): _SENT. missing: by (no, flow): _MISSING. histograms, sent_histograms: of delays,
-    from when messages were due and from when they were sent (empty where both are the same). links,
-    used: as in network.Network. repaired: trees, faults and repairs.
-    """
-
-    came: list[Any]
-    sent: list[Any]
-    missing: list[Any]
-    histograms: Histograms
-    sent_histograms: Histograms
-    links: list[Link]
-    used: list[Any]
-    repaired: repairs.Repairs
-
-
-def counts(found: Messages, network: Network, repaired: repairs.Repairs) -> Counts:
-    """Return what Spark counted of all runs: `found` is what became of each message, `network`
-    what links carried and processes used, `repaired` what came of faults."""
-    came = found.grouped.where("of = 'receiver' or timed > 0")
-    came = came.groupBy("of", "no", "flow", "source", "target", "bucket", "sent_bucket").agg(
-        *(sf.sum(name).alias(name) for name in _CAME), sf.max("longest").alias("longest")
-    )
-    by: dict[str, list[Any]] = {"receiver": [], "bucket": [], "sent_bucket": []}
-    for row in came.collect():
-        by[row["of"]].append(row)
-    accepted = sf.col("accepted")
-    published = found.published.withColumns(
-        {
-            "rated_accepted": sf.when(accepted, sf.col("rated")).otherwise(0),
-            "accepted": sf.when(accepted, sf.col("n")).otherwise(0),
-        }
-    )
-    sent = published.groupBy("no", "flow", "source").agg(
-        *(sf.sum(name).alias(name) for name in _SENT)
-    )
-    missing = losses(found).groupBy("no", "flow")
-    return Counts(
-        by["receiver"],
-        sent.collect(),
-        missing.agg(*(sf.sum(name).alias(name) for name in _MISSING)).collect(),
-        _histograms(by["bucket"], "bucket"),
-        _histograms(by["sent_bucket"], "sent_bucket"),
-        network.links,
-        network.used,
-        repaired,
-    )
-
-
-def _histograms(rows: Iterable[Any], name: str) -> Histograms:
-    return histograms((row["no"], row["flow"], row[name], row["timed"]) for row in rows)
 
 
 def _flows(
@@ -117,77 +38,46 @@ def _flows(
     return result
 
 
-def lines(events: Events, found: Messages, counted: Counts) -> list[Line]:
-    """Return everything about every run. `events` are the traces, `found` what became of each
-    message, `counted` comes from `counts`."""
-    came, sent = _flows(counted.came, _CAME, "longest"), _flows(counted.sent, _SENT)
-    missing = _flows(counted.missing, _MISSING)
+def lines(placed: Placed, counted: Counts) -> list[Line]:
+    """Return everything about every run. `placed` are the runs, `counted` what was counted of
+    their rows."""
+    came, sent = _flows(counted.came, CAME, "longest"), _flows(counted.sent, SENT)
+    missing = _flows(counted.missing, MISSING)
     points = {key: percentiles(buckets) for key, buckets in counted.histograms.items()}
     sent_points = {key: percentiles(buckets) for key, buckets in counted.sent_histograms.items()}
     repaired = counted.repaired
     result = []
-    for number, run in enumerate(events.runs):
+    for number, run in enumerate(placed.runs):
         flows = sorted({flow for no, flow in (*came, *sent) if no == number and flow})
         for flow in ["", *(flows if len(flows) > 1 else [])]:
             line = Line(run, flow, brokers=brokers(run, repaired.started.get(number, ())))
-            _window(line, events, found.spans.get(number, {}), number)
+            _window(line, placed, counted.spans.get(number, {}), number)
             key = (number, flow)
             _messages(line, came.get(key, {}), sent.get(key, {}), points.get(key, {}))
             _from_sent(line, came.get(key, {}), sent_points.get(key, points.get(key, {})))
             _losses_of(
                 line,
                 missing.get(key, {}),
-                number in events.subscribed,
+                number in placed.subscribed,
                 number in {no for no, _ in came},
             )
             line.without_late_delays()
             result.append(line)
     whole = {
-        number: line for line in result if not line.flow for number in [events.runs.index(line.run)]
+        number: line for line in result if not line.flow for number in [placed.runs.index(line.run)]
     }
-    _traffic(whole, counted.links)
-    _resources(whole, counted.used)
+    _traffic(whole, counted.network.links)
+    _resources(whole, counted.network.used)
     _repairs(whole, repaired)
     _trees(whole, counted)
     return result
 
 
-def losses(found: Messages) -> DataFrame:
-    """Return (no, flow, ...): what should have come, what of it did not, and what came unasked.
-
-    What a process that did not end may not have recorded is unknown, not lost.
-    """
-    keys = ["no", "flow", "receiver", "topic", "accepted"]
-    got = (
-        found.cells.where("flow is not null")
-        .groupBy(*keys)
-        .agg(sf.sum("asked").alias("asked"), sf.sum("n").alias("n"))
-    )
-    wanted = found.expected.groupBy(*keys).agg(
-        sf.sum("n").alias("expected"), sf.min("clean").alias("clean")
-    )
-    both = wanted.join(got, keys, "full_outer")
-    zero = sf.lit(0).cast("long")
-    lacking = sf.greatest(sf.coalesce("expected", zero) - sf.coalesce("asked", zero), zero)
-    clean = sf.coalesce("clean", sf.lit(True))
-    return both.select(
-        "no",
-        "flow",
-        sf.coalesce("expected", zero).alias("expected"),
-        sf.when(clean, lacking).otherwise(zero).alias("lost"),
-        sf.when(clean & sf.col("accepted"), lacking).otherwise(zero).alias("lost_accepted"),
-        sf.when(~clean, lacking).otherwise(zero).alias("unknown"),
-        sf.when(sf.col("expected").isNull(), sf.coalesce("n", zero))
-        .otherwise(sf.coalesce("n", zero) - sf.coalesce("asked", zero))
-        .alias("unexpected"),
-    )
-
-
-def _window(line: Line, events: Events, span: dict[str, int], number: int) -> None:
+def _window(line: Line, placed: Placed, span: dict[str, int], number: int) -> None:
     """Set the length of the measured time: run.json's, else from the first to the last
     publication."""
     if line.run.window is not None:
-        since, until = events.windows[number]
+        since, until = placed.windows[number]
         line.window_s = (until - since) / 1e9
     elif span.get("last", 0) > span.get("first", 0):
         line.window_s = (span["last"] - span["first"]) / 1e9
@@ -330,25 +220,26 @@ def _traffic(whole: dict[int, Line], links: Iterable[Link]) -> None:
         line.run.remarks += lacks((line.run.about.get("summary") or {}).get("network"))
 
 
-def _resources(whole: dict[int, Line], used: Iterable[Any]) -> None:
-    rows: dict[tuple[int, str], list[Any]] = defaultdict(list)
+def _resources(whole: dict[int, Line], used: Iterable[Used]) -> None:
+    rows: dict[tuple[int, str | None], list[Used]] = defaultdict(list)
     for row in used:
-        rows[row["no"], row["role"]].append(row)
+        rows[row.no, row.role].append(row)
     for number, line in whole.items():
         mine = rows.get((number, "broker"), [])
-        cpu = [row["cpu"] for row in mine if row["cpu"] is not None]
+        cpu = [row.cpu for row in mine if row.cpu is not None]
         line.put("broker_cpu", sum(cpu) / len(cpu) if cpu else None, "not sampled", OBSERVER)
+        rss = [row.rss for row in mine if row.rss is not None]
         line.put(
             "broker_rss",
-            sum(row["rss"] for row in mine) / len(mine) if mine else None,
+            sum(rss) / len(rss) if rss else None,
             "not sampled",
             OBSERVER,
         )
-        cpu = [row["cpu"] for row in rows.get((number, "generator"), []) if row["cpu"] is not None]
+        cpu = [row.cpu for row in rows.get((number, "generator"), []) if row.cpu is not None]
         line.put("generator_cpu", sum(cpu) if cpu else None, "not sampled", GENERATOR)
 
 
-def _repairs(whole: dict[int, Line], found: repairs.Repairs) -> None:
+def _repairs(whole: dict[int, Line], found: Repairs) -> None:
     convergence, agreeing = found.convergence, found.agreeing
     for number, line in whole.items():
         names = line.brokers
@@ -365,7 +256,7 @@ def _repairs(whole: dict[int, Line], found: repairs.Repairs) -> None:
             "convergence_s", convergence.get(number), alone or late, OBSERVER if not alone else ""
         )
         _mean(line, "repair_s", [fault.tree_s for fault in mine], len(mine), alone, "")
-        served = [fault for fault in mine if fault.kind in repairs.SERVED]
+        served = [fault for fault in mine if fault.kind in SERVED]
         lived = [fault for fault in served if fault.pairs]
         without = len(served) - len(lived)
         why = (

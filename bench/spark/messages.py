@@ -11,9 +11,18 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from bench.spark import subscriptions
-from bench.spark.events import CHUNK, MESSAGES, SECOND, Events, small
+from bench.spark.clocks import SECOND, Second
+from bench.spark.counted import (
+    DAY,
+    MESSAGES,
+    Spans,
+    note_far,
+    perhaps_far,
+    sampled,
+    spans_and_seconds,
+)
+from bench.spark.events import CHUNK, Events, small
 from bench.spark.session import kept
-from bench.spark.source import Run
 from bench.trace.repair import FOREVER
 
 if TYPE_CHECKING:
@@ -44,9 +53,6 @@ rows."""
 COPIED = 100_000
 """Rows of a table of which every executor gets a copy, at most; a larger one is spread by what it
 is joined on."""
-MOST_EVERY = 1_000_000
-DAY = 86_400 * 1_000_000_000
-"""ns; a longer delay is a clock that was not set."""
 
 
 @dataclass
@@ -81,8 +87,8 @@ class Messages:
     grouped: DataFrame
     published: DataFrame
     expected: DataFrame
-    spans: dict[int, dict[str, int]]
-    seconds: list[tuple[int, int, str, int]]
+    spans: Spans
+    seconds: list[Second]
 
     @property
     def cells(self) -> DataFrame:
@@ -111,15 +117,6 @@ def sizes(found: Mapping[int, Mapping[str, int]]) -> dict[int, int]:
         if size < CHUNK:
             result[number] = size
     return result
-
-
-def every(run: Run) -> int:
-    """Return of how many messages one is in a run's trace: its first flow's `every`, which is that
-    of all its clients."""
-    flows = (run.about.get("parameters") or {}).get("flows")
-    first = next(iter(flows.values()), None) if isinstance(flows, Mapping) else None
-    value = first.get("every") if isinstance(first, Mapping) else None
-    return value if isinstance(value, int) and 1 <= value <= MOST_EVERY else 1
 
 
 def publications(events: Events, sizes: Mapping[int, int]) -> DataFrame:
@@ -169,12 +166,8 @@ def publications(events: Events, sizes: Mapping[int, int]) -> DataFrame:
     return joined.withColumn("wait", wait).drop("answered")
 
 
-def spans(events: Events) -> tuple[dict[int, dict[str, int]], list[tuple[int, int, str, int]]]:
-    """Return `Messages.spans` and `Messages.seconds`, of one look at all rows about messages.
-
-    spans has, by run: rows of each kind of message event, first and last publication and last
-    delivery (t), highest sequence number, and by how much the latest message was late, where that
-    is known."""
+def spans(events: Events) -> tuple[Spans, list[Second]]:
+    """Return `Messages.spans` and `Messages.seconds`, of one look at all rows about messages."""
     second = sf.floor((sf.col("t") - sf.col("zero")) / SECOND).cast("int").alias("second")
     rows = events.of(*MESSAGES).groupBy("no", "kind", second)
     found = rows.agg(
@@ -184,23 +177,7 @@ def spans(events: Events) -> tuple[dict[int, dict[str, int]], list[tuple[int, in
         sf.max("sequence").alias("highest"),
         sf.max("late").alias("late"),
     )
-    result: dict[int, dict[str, int]] = {}
-    seconds = []
-    for row in found.collect():
-        number, kind = row["no"], row["kind"]
-        about = result.setdefault(number, {})
-        about[kind] = about.get(kind, 0) + row["n"]
-        about["highest"] = max(about.get("highest", 0), row["highest"])
-        if row["late"] is not None:
-            about["late"] = max(about.get("late", 0), row["late"])
-        if kind == "published":
-            about["first"] = min(about.get("first", row["first"]), row["first"])
-            about["last"] = max(about.get("last", row["last"]), row["last"])
-        elif kind == "delivered":
-            about["came"] = max(about.get("came", row["last"]), row["last"])
-        if row["second"] is not None:
-            seconds.append((number, row["second"], kind, row["n"]))
-    return result, seconds
+    return spans_and_seconds(found.collect())
 
 
 def messages(events: Events) -> Messages:
@@ -211,10 +188,7 @@ def messages(events: Events) -> Messages:
     sent = publications(events, parts)
     if events.few:
         sent = kept(sent)
-    factors = [(number, every(run)) for number, run in enumerate(events.runs) if every(run) > 1]
-    for number, factor in factors:
-        text = f"1 of {factor:,} messages is in the trace: counts are {factor:,} times what it has"
-        events.runs[number].remarks.append(text)
+    factors = sampled(events.runs)
     published = (
         sent.where("counted")
         .withColumn("accepted", sf.col("wait").isNotNull())
@@ -301,19 +275,11 @@ def _kinds(matched: DataFrame) -> tuple[DataFrame | None, DataFrame | None, bool
     return groups, several, some["until"] is not None and some["until"] < FOREVER
 
 
-def _far(events: Events, cells: DataFrame, found: Mapping[int, Mapping[str, int]]) -> None:
+def _far(events: Events, cells: DataFrame, found: Spans) -> None:
     """Say of which runs a clock was not set."""
-    if not any(
-        about.get("came", 0) - about.get("first", about.get("came", 0)) > DAY
-        for about in found.values()
-    ):
-        return
-    for row in cells.groupBy("no").agg(sf.sum("far").alias("far")).where("far > 0").collect():
-        text = (
-            f"{row['far']:,} deliveries more than a day after their publication (clocks), "
-            "taken as 0 ms"
-        )
-        events.runs[row["no"]].remarks.append(text)
+    if perhaps_far(found):
+        by_run = cells.groupBy("no").agg(sf.sum("far").alias("far")).where("far > 0")
+        note_far(events.runs, by_run.collect())
 
 
 def _times(events: Events, frame: DataFrame, factors: list[tuple[int, int]]) -> DataFrame:

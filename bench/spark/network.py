@@ -3,53 +3,17 @@ few."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from bench.spark.events import SECOND, Events
-from bench.spark.pack import COUNTED
-from bench.trace.repair import FOREVER
+from bench.spark.clocks import SECOND
+from bench.spark.events import Events
+from bench.spark.traffic import COUNTED, Network, network
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-Second = tuple[int, int, str, int]
-"""Number of the run, second, kind and rows."""
-Row = tuple[int, int, str, float]
-
-
-class Link(NamedTuple):
-    """What one broker sent to another.
-
-    kind: control, data, wire (IP, all together).
-    how: link (counted on the wire), tap (packet by packet), broker (its own counters, all its links
-        together, target None).
-    measured: of the bytes those in the measured time, from its first sample to its last one.
-    """
-
-    no: int
-    source: str | None
-    target: str | None
-    kind: str | None
-    how: str
-    packets: int | None
-    bytes: int | None
-    measured: int | None
-
-
-class Network(NamedTuple):
-    """What links carried, by (no, source, target, packet) how many packets of each type a tap saw
-    and their bytes, what processes used (`resources`), and bytes of counters by (no, second,
-    what)."""
-
-    links: list[Link]
-    packets: list[tuple[Any, ...]]
-    used: list[Any]
-    seconds: list[Row]
 
 
 def rises(name: str, over: tuple[str, ...]) -> Column:
@@ -61,43 +25,7 @@ def rises(name: str, over: tuple[str, ...]) -> Column:
 
 def read(events: Events) -> Network:
     """Return what Spark counts of the links and processes of all runs."""
-    tapped = taps(events).collect()
-    links, seconds = _of_counters(counters(events).collect())
-    links += [
-        Link(no, source, target, kind, "tap", *sums)
-        for (no, source, target, kind), sums in _totals(tapped, 4, 3).items()
-    ]
-    packets = _totals(
-        [
-            (no, source, target, packet, count, size)
-            for no, source, target, _, packet, count, size, _ in tapped
-        ],
-        4,
-        2,
-    )
-    return Network(
-        sorted(links, key=_order),
-        sorted(((*key, *sums) for key, sums in packets.items()), key=_order),
-        sorted(resources(events).collect(), key=_order),
-        seconds,
-    )
-
-
-def _order(row: Iterable[Any]) -> tuple[tuple[bool, Any], ...]:
-    """Return what rows are sorted by; None comes first."""
-    return tuple((each is not None, each) for each in row)
-
-
-def _totals(rows: Iterable[Any], key: int, values: int) -> dict[tuple[Any, ...], list[int | None]]:
-    """Return sums of the last `values` columns of `rows`, by their first `key` ones; what is known
-    of none is None."""
-    found: dict[tuple[Any, ...], list[int | None]] = {}
-    for row in rows:
-        into = found.setdefault(tuple(row[:key]), [None] * values)
-        for at, value in enumerate(row[len(row) - values :]):
-            if value is not None:
-                into[at] = (into[at] or 0) + value
-    return found
+    return network(taps(events).collect(), counters(events).collect(), resources(events).collect())
 
 
 def _within() -> Column:
@@ -192,31 +120,6 @@ def _risen(rows: DataFrame) -> DataFrame:
     return found.where("of <> 'sent' or (class = 'wire' and how = 'link')")
 
 
-def _of_counters(rows: Iterable[Any]) -> tuple[list[Link], list[Row]]:
-    """Return the links and the seconds that rows of `counters` are about."""
-    links: list[Link] = []
-    seconds: list[Row] = []
-    for row in rows:
-        if row["of"] == "link":
-            links.append(
-                Link(
-                    row["no"],
-                    row["source"],
-                    row["target"],
-                    row["class"],
-                    row["how"],
-                    row["packets"],
-                    row["bytes"],
-                    row["bytes_measured"],
-                )
-            )
-        elif row["second"] is not None:  # of a run whose first event is known
-            name = f"{row['class']}_bytes_{row['how']}"
-            what = f"sent:{row['source']}" if row["of"] == "sent" else name
-            seconds.append((row["no"], row["second"], what, float(row["bytes"])))
-    return links, seconds
-
-
 def steps(rows: DataFrame, at: str, run: str, *more: str) -> DataFrame:
     """Return (run, at, process, role, cpu_s, rss, t_before, used): samples of resources, with what
     was used (s of CPU) since the one before, and when that was.
@@ -268,20 +171,3 @@ def resources(events: Events) -> DataFrame:
         sf.max("rss").alias("rss_most"),
         sf.count("*").alias("samples"),
     )
-
-
-def timeline(events: Events, network: Network, seconds: Iterable[Second]) -> list[Row]:
-    """Return (no, second, what, value): how much of each there was in each second since the run's
-    first event; sent:BROKER is what it sent on all links (IP bytes), and load_begins says how many
-    seconds after that event the load began.
-
-    `network` is what `read` returned of `events`, `seconds` are Messages.seconds.
-    """
-    rows = [(no, at, kind, float(n)) for no, at, kind, n in seconds] + network.seconds
-    # A run whose measured time is not known has none that could be told from its first event.
-    for number, (at, _) in enumerate(events.windows):
-        zero = events.zeros[number]
-        if at > -FOREVER and zero is not None:
-            after = (at - zero) / SECOND
-            rows.append((number, math.floor(after), "load_begins", after))
-    return sorted(rows)

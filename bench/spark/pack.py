@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bench.spark.source import Run
+from bench.spark.traffic import COUNTED
 from bench.trace.schema import KINDS, SCHEMA
 
 LEAST_FILES = 8
@@ -37,8 +38,6 @@ TAPPED = {
     "control": ("broker", "peer", "name", "size"),
 }
 """What of the rows about single packets between brokers becomes tables."""
-COUNTED = {"link_bytes_control": "control", "link_bytes_data": "data"}
-"""Brokers' own counters that become tables: what they sent on all links -> class of bytes."""
 _UNUSED = {"qos", "dup", "detail", "dropped", "threads"}
 """What of no row becomes a table."""
 OTHERS = {

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from py4j.protocol import Py4JJavaError
 
 from bench.spark.session import cause
 from bench.spark.trace_files import url
@@ -63,15 +62,43 @@ def as_csv(found: pa.Table) -> bytes:
     return text.getvalue().encode()
 
 
-class Store:
+class Folder:
     """A folder for files that are written whole: each appears, by renaming, when it is complete, in
     place of what had its name."""
+
+    def __init__(self, folder: str) -> None:
+        """Make the `folder`. Raises ValueError, in one line, if that cannot be."""
+        self._folder = Path(folder)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(
+                f"no tables can be written to {folder}: {error.strerror or error}"
+            ) from error
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write the file `name`. Raises ValueError in one line for a disk that does not take it."""
+        file, part = self._folder / name, self._folder / f".{name}.part"
+        try:
+            part.write_bytes(data)
+            if file.is_dir():
+                shutil.rmtree(file)
+            os.replace(part, file)
+        except OSError as error:
+            raise ValueError(f"{file} cannot be written: {error.strerror or error}") from error
+
+
+class Store(Folder):
+    """A folder that may be of any file system that Spark writes."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
         """Make the `folder`, which may be a URL that `spark` knows. Raises ValueError, in one line,
         if that cannot be."""
+        from py4j.protocol import Py4JJavaError
+
         self._url = url(folder)
-        self._folder = Path(folder) if "://" not in folder else None
+        self._near = "://" not in folder
+        self._folder = Path(folder)
         context: Any = spark.sparkContext
         self._path = context._jvm.org.apache.hadoop.fs.Path
         place = self._path(self._url)
@@ -86,17 +113,10 @@ class Store:
     def put(self, name: str, data: bytes) -> None:
         """Write the file `name`. Raises ValueError in one line for a disk that does not take it,
         Py4JError for another file system that does not."""
-        if self._folder is None:
+        if self._near:
+            super().put(name, data)
+        else:
             self._put_by_spark(name, data)
-            return
-        file, part = self._folder / name, self._folder / f".{name}.part"
-        try:
-            part.write_bytes(data)
-            if file.is_dir():
-                shutil.rmtree(file)
-            os.replace(part, file)
-        except OSError as error:
-            raise ValueError(f"{file} cannot be written: {error.strerror or error}") from error
 
     def _put_by_spark(self, name: str, data: bytes) -> None:
         file, part = (self._path(f"{self._url}/{each}") for each in (name, f".{name}.part"))

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from pyspark.sql import functions as sf
-
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -60,6 +58,8 @@ def rows_of(spark: SparkSession, files: Sequence[str]) -> dict[str, int]:
 def unreadable(spark: SparkSession, files: Sequence[str]) -> list[str]:
     """Return which of the `files` cannot be read to their end: a job of the executors decodes every
     column of each, and what it has of a file is compared with what the file's end says."""
+    from pyspark.sql import functions as sf
+
     if not files:
         return []
     every = [sf.count(name).alias(f"of_{name}") for name in COLUMNS]
@@ -70,6 +70,8 @@ def unreadable(spark: SparkSession, files: Sequence[str]) -> list[str]:
 
 def _counts(rows: DataFrame, *more: Column) -> dict[str, int]:
     """Return the rows of each file, as Spark calls it."""
+    from pyspark.sql import functions as sf
+
     path = sf.col("_metadata.file_path").alias("path")
     found = rows.groupBy(path).agg(sf.count("*").alias("rows"), *more).collect()
     return {row["path"]: row["rows"] for row in found}
