@@ -35,6 +35,7 @@ TOOLS = {
     "growth": ("bench.studies.growth", "what subscriptions cost, from a thousand to a million"),
     "sketch": ("bench.studies.sketch", "the least that a broker in Python can do, as a broker"),
     "live": ("bench.spark.__main__", "what a benchmark is doing right now"),
+    "tables": ("bench.report.tables_command", "tables from traces, by Spark or DuckDB"),
     "spark": ("bench.spark.__main__", "tables from traces, by Spark"),
     "spark-scale": ("bench.spark.scale", "what a row of a trace costs Spark and DuckDB"),
 }

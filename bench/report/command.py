@@ -14,6 +14,7 @@ from pathlib import Path
 from bench.report import data
 from bench.report.page import page
 from bench.report.repeated import pairs, summary
+from bench.report.tables_command import add_engine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,9 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--note", default="", metavar="TEXT", help="what readers have to know of the circumstances"
     )
-    parser.add_argument(
-        "--master", metavar="URL", help="the Spark cluster that makes the tables (local[*])"
-    )
+    add_engine(parser)
     parser.add_argument(
         "--fresh",
         action="store_true",
@@ -46,9 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Write the page, after the tables if those are missing or old. Returns 0: written, 1: Spark
-    failed. Raises ReportError, in one line, for a folder or a file that is not what it should
-    be."""
+    """Write the page, after the tables if those are missing or old. Returns 0: written, 1: Spark or
+    DuckDB failed. Raises ReportError, in one line, for a folder or a file that is not what it
+    should be."""
     folder: Path = arguments.folder
     other: Path | None = arguments.repeated
     out: Path = arguments.out or folder / "report.html"
@@ -65,8 +64,8 @@ def main(arguments: argparse.Namespace) -> int:
     old = [each for each in both if arguments.fresh or data.outdated(each)]
     if old:
         names = " and ".join(map(str, old))
-        print(f"making the tables of {names} with Spark", file=sys.stderr, flush=True)
-        if code := _tables(old, arguments.master):
+        print(f"making the tables of {names}", file=sys.stderr, flush=True)
+        if code := _tables(old, arguments.engine, arguments.master):
             return code
     found = [data.read(each) for each in both]
     results, repeated = found[0], found[1] if other is not None else None
@@ -96,10 +95,11 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _tables(folders: Sequence[Path], master: str | None) -> int:
+def _tables(folders: Sequence[Path], engine: str | None, master: str | None) -> int:
     """Run the pipeline as a process of its own, one for all `folders`: Java keeps its memory until
     it ends, and starting Spark takes longer than a small set of runs."""
-    options = ["--master", master] if master else []
-    command = [sys.executable, "-m", "bench.spark", *options, "tables", "--each"]
+    options = ["--engine", engine] if engine else []
+    options += ["--master", master] if master else []
+    command = [sys.executable, "-m", "bench.cli", "tables", *options, "--each", "--"]
     command += [str(folder) for folder in folders]
     return subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +54,29 @@ def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, li
 def of(made: Any, run: str, flow: str = "") -> dict[str, Any]:
     (row,) = [row for row in made[2].runs if row["run"] == run and row["flow"] == flow]
     return dict(row)
+
+
+def test_duckdb_makes_the_same_tables(made: Any) -> None:
+    from bench.duckdb import tables
+    from bench.duckdb.session import Bounds
+    from bench.spark import source
+
+    bounds = Bounds(batch=500, unsure=UNSURE)  # so that there are several batches
+    found = tables.compute(source.read([str(made[0])]), bounds=bounds).tables
+    assert list(found) == list(made[2].tables)
+    for name, wanted in made[2].tables.items():
+        rows, others = found[name].to_pylist(), wanted.to_pylist()
+        assert len(rows) == len(others), name
+        for row, other in zip(rows, others, strict=True):
+            off = {key: (row[key], other[key]) for key in other if not alike(row[key], other[key])}
+            assert not off, f"{name}: {off} of {other}"
+
+
+def alike(value: Any, other: Any) -> bool:
+    """Whether two cells are equal, but for the rounding of sums in another order."""
+    if isinstance(value, float) and isinstance(other, float):
+        return math.isclose(value, other, rel_tol=1e-9)
+    return bool(value == other)
 
 
 def test_random_traces_give_what_a_reference_gives(made: Any) -> None:
