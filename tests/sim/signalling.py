@@ -10,13 +10,15 @@ delay is from publisher to subscriber.
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
+from bench.spark.means import student
 from broker.config.options import PAPER_TIMERS
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.world import World
@@ -52,6 +54,13 @@ class Measured:
     data: float
     delay: float
     lost: int
+    seconds: float
+    """With messages."""
+
+    @property
+    def whole(self) -> float:
+        """All signalling, the start included (bytes)."""
+        return self.forming + self.opening + self.signalling * self.seconds
 
 
 def measure(
@@ -120,6 +129,7 @@ def measure(
         (after[1] - opened[1]) / (seconds + 1.0),
         fmean((found.at - sent.at) * 1000 for sent, found in got),
         wanted - len(got),
+        seconds,
     )
 
 
@@ -141,28 +151,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for topics in (3, 30, 60):
-        base = steady = 0.0
+        flood: list[Measured] = []
         for routing, config in MODES:
             runs = [
                 measure(routing, topics, arguments.seconds, seed, **config, **timers)
                 for seed in range(1, arguments.seeds + 1)
             ]
-            signalling = fmean(run.signalling for run in runs)
-            steady = steady or signalling
-            whole = fmean(
-                run.forming + run.opening + run.signalling * arguments.seconds for run in runs
-            )
-            base = base or whole
-            name = " ".join((routing, *config.values()))
-            print(
-                f"| {topics} | {name} | {fmean(r.forming for r in runs):,.0f} "
-                f"| {fmean(r.opening for r in runs):,.0f} "
-                f"| {signalling:,.0f} | {signalling / steady - 1:+.0%} "
-                f"| {whole / base - 1:+.0%} | {fmean(r.data for r in runs):,.0f} "
-                f"| {fmean(r.delay for r in runs):.2f} | {sum(r.lost for r in runs)} |",
-                flush=True,
-            )
+            flood = flood or runs
+            print(line(topics, " ".join((routing, *config.values())), runs, flood), flush=True)
     return 0
+
+
+def line(topics: int, name: str, runs: list[Measured], flood: list[Measured]) -> str:
+    """Return a line of the table: means over the `runs` of a routing mode `name` with so many
+    `topics`, and what they signal more than those with `flood` in the same networks."""
+    steady = more([r.signalling for r in runs], [r.signalling for r in flood])
+    whole = more([r.whole for r in runs], [r.whole for r in flood])
+    return (
+        f"| {topics} | {name} | {fmean(r.forming for r in runs):,.0f} "
+        f"| {fmean(r.opening for r in runs):,.0f} | {fmean(r.signalling for r in runs):,.0f} "
+        f"| {steady} | {whole} | {fmean(r.data for r in runs):,.0f} "
+        f"| {fmean(r.delay for r in runs):.2f} | {sum(r.lost for r in runs)} |"
+    )
+
+
+def more(values: Sequence[float], base: Sequence[float]) -> str:
+    """Return by how much values are larger than those of the base, network by network: the mean,
+    with half of its 95 % interval where there are several."""
+    parts = [value / other - 1 for value, other in zip(values, base, strict=True)]
+    if len(parts) < 2 or values == base:
+        return f"{fmean(parts):+,.0%}"
+    half = student(len(parts) - 1) * stdev(parts) / math.sqrt(len(parts))
+    return f"{fmean(parts):+,.0%} ± {half:,.0%}"
 
 
 if __name__ == "__main__":
