@@ -77,17 +77,21 @@ class Broker(Program):
         """Ask it to end; returns the exit code."""
         return self.end(signal.SIGTERM)
 
-    def state(self) -> dict[str, Any] | None:
-        """What /api/federation says; None while it does not answer."""
+    def get(self, path: str) -> Any:
+        """What its admin port says in JSON; None while it does not answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=5)
         try:
-            connection.request("GET", "/api/federation", headers={"Connection": "close"})
-            state: dict[str, Any] = json.loads(connection.getresponse().read())
-            return state
+            connection.request("GET", path, headers={"Connection": "close"})
+            return json.loads(connection.getresponse().read())
         except (OSError, http.client.HTTPException, ValueError):
             return None
         finally:
             connection.close()
+
+    def state(self) -> dict[str, Any] | None:
+        """What /api/federation says; None while it does not answer."""
+        state: dict[str, Any] | None = self.get("/api/federation")
+        return state
 
     def view(self) -> dict[str, Any]:
         """What /api/federation says; it has to answer."""
