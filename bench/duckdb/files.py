@@ -76,8 +76,9 @@ def _whole(database: Database, file: Path) -> bool:
     link.symlink_to(file.absolute())
     try:
         said = pq.read_metadata(file).num_rows
+        # To count a column without nulls it would not be decoded.
         (found,) = database.rows(
-            f"select count(*) as rows, count(columns(*)) from {_parquet([link])}"
+            f"select count(*) as rows, bit_xor(hash(columns(*))) from {_parquet([link])}"
         )
     except (OSError, pa.ArrowException, duckdb.Error):
         return False

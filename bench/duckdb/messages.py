@@ -82,6 +82,11 @@ _SPELLS = """
         any_value(gaps) as gaps
     from irregular group by all
 """
+_TO_ONE = """
+    select d.*, coalesce(s.receivers[1], d.client) as receiver
+    from delivered d
+    left join shared s on s.no = d.no and s.client = d.client and s.topic = d.named
+"""
 # Of a message that a client has to get for several receivers it gets a copy for each, in whatever
 # order.
 _TO_WHOM = """
@@ -303,19 +308,26 @@ def _subscriptions(database: Database, spans: Spans, unsure: int) -> None:
 def _deliveries(database: Database) -> None:
     """Make the tables `judged`, with a row for each delivery, and `cell`, which counts them by who
     got them."""
-    shared = database.some("select 1 from shared")
     irregular = database.some("select 1 from spell")
-    deliveries = _TO_WHOM if shared else "select *, client as receiver from delivered"
     inside = _INSIDE.format(unsure=_WITHIN_GAPS.format(gaps="p.gaps", sent="b.sent"))
     database.make(
         "judged",
         _JUDGED.format(
-            deliveries=deliveries,
+            deliveries=_to_whom(database),
             inside=inside if irregular else "true as asked, false as unsure",
             spells="left join spell p using (no, receiver, topic)" if irregular else "",
         ),
     )
     database.make("cell", _CELLS)
+
+
+def _to_whom(database: Database) -> str:
+    """Return a query for deliveries with their receivers: the client, or a shared subscription of
+    it to the topic."""
+    ((most,),) = database.tuples("select max(len(receivers)) from shared")
+    if most is None:
+        return "select *, client as receiver from delivered"
+    return _TO_ONE if most == 1 else _TO_WHOM
 
 
 def prepare(events: Events) -> None:

@@ -52,21 +52,20 @@ class Database:
 
     def run(self, query: str) -> None:
         """Carry out a `query` that has no answer."""
-        self._connection.execute(query)
+        self._ask(query)
 
     def rows(self, query: str) -> list[Row]:
         """Return the answer to a `query`, each row by the names of its columns."""
-        found = self._connection.execute(query)
-        names = [column[0] for column in found.description or ()]
-        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+        names, found = self._ask(query)
+        return [dict(zip(names, row, strict=True)) for row in found]
 
     def tuples(self, query: str) -> list[tuple[Any, ...]]:
         """Return the answer to a `query`."""
-        return self._connection.execute(query).fetchall()
+        return self._ask(query)[1]
 
     def some(self, query: str) -> bool:
         """Return whether the answer to a `query` has a row."""
-        return self._connection.execute(f"select 1 from ({query}) limit 1").fetchone() is not None
+        return bool(self.tuples(f"select 1 from ({query}) limit 1"))
 
     def make(self, name: str, query: str) -> None:
         """Make a table `name`, in place of one that had its name, of the answer to a `query`."""
@@ -79,6 +78,17 @@ class Database:
             self.make(name, "select * from given")
         finally:
             self._connection.unregister("given")
+
+    def _ask(self, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Return the names of an answer's columns, and its rows."""
+        try:
+            found = self._connection.execute(query)
+            return [column[0] for column in found.description or ()], found.fetchall()
+        except RuntimeError as error:
+            # DuckDB has this in place of what the handler of a signal raised: Ctrl-C.
+            if "interrupted" in str(error):
+                raise KeyboardInterrupt from error
+            raise
 
 
 def threads() -> int:

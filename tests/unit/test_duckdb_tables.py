@@ -4,8 +4,10 @@ and what commands say. That they equal those by Spark is in test_spark_tables.""
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,6 +107,34 @@ def test_damage_in_the_middle_of_a_file_is_named_by_duckdb_too(tmp_path: Path) -
     remark = "subscribers: subscribers-00000.parquet is damaged and left out"
     assert [row["remarks"].split("; ")[0] for row in found.runs] == [remark, remark, ""]
     assert [row["status"] for row in found.runs] == ["trace incomplete"] * 2 + ["complete"]
+
+
+@pytest.mark.parametrize("column", ["at", "sequence", "topic"])
+def test_damage_in_a_column_without_nulls_is_found(tmp_path: Path, column: str) -> None:
+    told("one", 1).write(tmp_path)
+    (file,) = tmp_path.rglob("publishers-*.parquet")
+    about, data = pq.read_metadata(file), bytearray(file.read_bytes())
+    for group in range(about.num_row_groups):
+        chunks = [about.row_group(group).column(at) for at in range(about.num_columns)]
+        (chunk,) = [each for each in chunks if each.path_in_schema == column]
+        begins = chunk.dictionary_page_offset or chunk.data_page_offset
+        data[begins : begins + 4] = b"\xff" * 4
+    file.write_bytes(data)
+    (row,) = tables.compute(source.read([str(tmp_path)])).runs
+    assert row["remarks"].startswith("publishers: publishers-00000.parquet is damaged and left out")
+
+
+def test_ctrl_c_ends_a_query(opened: Database) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    other = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            other.start()
+            opened.run("select count(*) from range(10000000) a, range(10000000) b where a <> b")
+    finally:
+        other.join()
+        signal.signal(signal.SIGINT, before)
+    assert opened.tuples("select 1") == [(1,)]
 
 
 def test_a_file_that_is_gone_meanwhile_is_left_out(tmp_path: Path) -> None:
@@ -218,6 +248,22 @@ def test_without_java_duckdb_makes_the_tables_and_a_line_says_so(tmp_path: Path)
     )
     assert (code.returncode, code.stderr.count("\n")) == (2, 1)
     assert "openjdk-17-jre-headless" in code.stderr
+
+
+def test_duckdb_needs_no_pyspark(tmp_path: Path) -> None:
+    told("one", 1).write(tmp_path)
+    program = (
+        "import sys; sys.modules['pyspark'] = sys.modules['py4j'] = None\n"
+        "from bench.report.tables_command import main; sys.exit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--engine", "duckdb", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
