@@ -59,10 +59,11 @@ FIGURES = (
 
 @dataclass
 class Cost:
-    """What a question took: seconds, the most memory of the process and its children (bytes), and
-    its answers."""
+    """What a question took: seconds, CPU time (s) and the most memory (bytes) of the process and
+    its children, and its answers."""
 
     seconds: float
+    cpu: float
     memory: int
     answers: dict[str, float]
 
@@ -92,9 +93,15 @@ class Watch:
                 continue
 
 
-def _run(what: str, program: list[str]) -> tuple[float, int, Any]:
-    """Run a program, whose last line is JSON of its seconds and its answer; returns both, the most
-    memory (bytes) between."""
+def spent() -> float:
+    """Return the CPU time (s) that this process and the children that it has now have used."""
+    times = [each.cpu_times() for each in psutil.Process().children(recursive=True)]
+    return time.process_time() + sum(each.user + each.system for each in times)
+
+
+def _run(what: str, program: list[str]) -> Cost:
+    """Run a program, whose last line is JSON of its seconds, CPU time and answers. Raises
+    RuntimeError."""
     process = subprocess.Popen(
         [sys.executable, "-c", *program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -102,41 +109,43 @@ def _run(what: str, program: list[str]) -> tuple[float, int, Any]:
         out, errors = process.communicate()
     if process.returncode:
         raise RuntimeError(errors.strip().splitlines()[-1] if errors.strip() else f"{what} failed")
-    seconds, answer = json.loads(out.strip().splitlines()[-1])
-    return seconds, watch.most, answer
+    seconds, cpu, answers = json.loads(out.strip().splitlines()[-1])
+    return Cost(seconds, cpu, watch.most, answers)
 
 
 _SPARK = """
 import json, sys, time
 from bench.spark.session import session
 from bench.spark import tables
+from bench.spark.scale import FIGURES, spent
 spark = session(sys.argv[2], sys.argv[3], int(sys.argv[4]))
-began = time.monotonic()
-table = tables.compute(spark, [sys.argv[1]])
-print(json.dumps([time.monotonic() - began, table.runs[0]]))
+before, began = spent(), time.monotonic()
+run = tables.compute(spark, [sys.argv[1]]).runs[0]
+seconds, cpu = time.monotonic() - began, spent() - before
+print(json.dumps([seconds, cpu, {name: run[name] for name in FIGURES}]))
 spark.stop()
 """
 
 
 def ask_spark(folder: Path, rows: int, master: str, memory: str) -> Cost:
     """Return what it costs Spark to aggregate the `rows` trace rows in `folder`, in a process of
-    its own at `master` with `memory` for the driver ("2g"). The session's start is not counted."""
-    seconds, memory_used, run = _run("Spark", [_SPARK, str(folder), master, memory, str(rows)])
-    return Cost(seconds, memory_used, {name: run[name] for name in FIGURES})
+    its own at `master` with `memory` for the driver ("2g"). The session's start is not counted, nor
+    is the CPU time of executors elsewhere. Raises RuntimeError, in one line."""
+    return _run("Spark", [_SPARK, str(folder), master, memory, str(rows)])
 
 
 _DUCK = """
 import json, sys, time, duckdb
+from bench.spark.scale import FIGURES, spent
 connection = duckdb.connect()
 connection.execute(f"set memory_limit='{sys.argv[3]}'")
 connection.execute(f"set threads={sys.argv[4]}")
 connection.execute(f"set temp_directory='{sys.argv[5]}'")
-began = time.monotonic()
+before, began = spent(), time.monotonic()
 row = connection.execute(sys.argv[2]).fetchone()
-print(json.dumps([
-    time.monotonic() - began,
-    [float(value) for value in row[:5]] + [value / 1e6 for value in row[5]]
-]))
+seconds, cpu = time.monotonic() - began, spent() - before
+values = [float(value) for value in row[:5]] + [value / 1e6 for value in row[5]]
+print(json.dumps([seconds, cpu, dict(zip(FIGURES, values, strict=True))]))
 """
 
 
@@ -145,10 +154,7 @@ def ask_duckdb(folder: Path, threads: int, memory: str) -> Cost:
     many `threads` and at most so much `memory` ("2g")."""
     query = DUCK.format(files=f"{folder}/trace/*/*/*.parquet")
     with tempfile.TemporaryDirectory(dir=folder) as spill:
-        seconds, memory_used, values = _run(
-            "DuckDB", [_DUCK, "", query, memory, str(threads), spill]
-        )
-    return Cost(seconds, memory_used, dict(zip(FIGURES, values, strict=True)))
+        return _run("DuckDB", [_DUCK, "", query, memory, str(threads), spill])
 
 
 def check(made: Made, cost: Cost) -> str:
@@ -183,12 +189,12 @@ def measure(rows: int, master: str, memory: str, threads: int, folder: Path) -> 
         try:
             cost = ask()
         except RuntimeError as error:
-            lines.append(f"| {made.rows:,} | {name} | failed: {error} | | | |")
+            lines.append(f"| {made.rows:,} | {name} | failed: {error} | | | | |")
             continue
         wrong = check(made, cost)
         answers: dict[str, Any] = cost.answers
         lines.append(
-            f"| {made.rows:,} | {name} | {cost.seconds:.1f} | "
+            f"| {made.rows:,} | {name} | {cost.seconds:.1f} | {cost.cpu:.1f} | "
             f"{cost.seconds / made.rows * 1e9:,.0f} | {cost.memory / 2**20:,.0f} | "
             f"{wrong or 'right'}; p50 {answers['delay_p50_ms']:.3f}, "
             f"p99 {answers['delay_p99_ms']:.3f} ms |"
@@ -239,7 +245,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"Spark {options.master}; {options.memory} each\n"
     )
     print(
-        "| rows | | s | ns a row | MiB resident, at most | answers |\n|---|---|---|---|---|---|",
+        "| rows | | s | CPU s | ns a row | MiB resident, at most | answers |\n"
+        "|---|---|---|---|---|---|---|",
         flush=True,
     )
     for rows in options.rows:
