@@ -26,6 +26,37 @@ _Client = tuple[tuple[Topic, ...], bytes]
 """The topics of a client, and for each of them the slot of its broker."""
 
 
+class Rows:
+    """What many clients have, in a few large objects: to make some for each takes as long as to
+    place it, and twice the memory."""
+
+    def __init__(
+        self, topics: list[Topic], starts: Sequence[int], numbers: Sequence[int], slots: bytes
+    ) -> None:
+        """Note what they have.
+
+        `topics`: by number; `starts`: where the topics of each client begin in `numbers`, and at
+        last where those of the last one end; `numbers`: of topics; `slots`: of the broker of each.
+        """
+        self.topics = topics
+        self.starts = starts
+        self.numbers = numbers
+        self.slots = slots
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def client(self, row: int) -> _Client:
+        """Return the topics of a client, and the slot of each."""
+        first, end = self.starts[row], self.starts[row + 1]
+        topics = self.topics
+        return tuple([topics[each] for each in self.numbers[first:end]]), self.slots[first:end]
+
+    def slots_of(self, row: int) -> bytes:
+        """Return the slot of each topic of a client."""
+        return self.slots[self.starts[row] : self.starts[row + 1]]
+
+
 class Clients:
     """Places clients that come and forgets those that leave."""
 
@@ -43,12 +74,15 @@ class Clients:
         self.sessions = 0
         """connections of all clients together."""
         self._clients: dict[str, _Client] = {}
+        self._in_rows: dict[str, int] = {}
+        """The clients that are not in `_clients` -> their rows."""
+        self._rows = Rows([], [0], [], b"")
 
     def __len__(self) -> int:
-        return len(self._clients)
+        return len(self._clients) + len(self._in_rows)
 
     def __contains__(self, client: str) -> bool:
-        return client in self._clients
+        return client in self._clients or client in self._in_rows
 
     def join(
         self,
@@ -73,7 +107,7 @@ class Clients:
         """
         known = self.placement.known
         for client, topics in clients:
-            if client in self._clients:
+            if client in self:
                 self.leave(client)
             self.join_known(client, known(topics), sessions)
 
@@ -106,8 +140,36 @@ class Clients:
         self._clients[client] = (topics, slots)
         self.sessions += sessions
 
+    def settle_rows(self, clients: Iterable[str], rows: Rows, sessions: int) -> None:
+        """Note many clients, none of which is there, whose subscriptions are counted already.
+        Raises ValueError if there are not as many clients as rows, or one that is there.
+
+        `clients`: the id of each row; `rows`: their topics and slots; `sessions`: how many brokers
+        all of them use.
+        """
+        # Only those of one call are in rows, so that they do not pile up when clients leave.
+        for client in list(self._in_rows):
+            self._take_out(client)
+        coming = {client: row for row, client in enumerate(clients)}
+        if len(coming) != len(rows) or not coming.keys().isdisjoint(self._clients):
+            raise ValueError(f"{len(coming)} new clients for {len(rows)} rows, or some are there")
+        self._rows = rows
+        self._in_rows = coming
+        self.sessions += sessions
+
+    def _take_out(self, client: str) -> None:
+        """Keep what a client has by itself, and not in rows. Nothing happens if it does already."""
+        row = self._in_rows.pop(client, -1)
+        if row >= 0:
+            self._clients[client] = self._rows.client(row)
+
+    def _client(self, client: str) -> _Client:
+        """What a client has; KeyError if it is not there."""
+        row = self._in_rows.get(client, -1)
+        return self._clients[client] if row < 0 else self._rows.client(row)
+
     def _join(self, client: str, topics: Iterable[str], sessions: int, avoid: int) -> Assignment:
-        if client in self._clients:
+        if client in self:
             self.leave(client)
         placement = self.placement
         # A topic that is named twice is one subscription.
@@ -133,7 +195,7 @@ class Clients:
         `client`, `sessions`, `avoid`: as for `join`; `items`: topics that stay together, no topic
         in two of them. Raises ValueError as `join` does.
         """
-        if client in self._clients:
+        if client in self:
             self.leave(client)
         placement = self.placement
         found = [tuple(placement.known(item)) for item in items if item]
@@ -155,7 +217,7 @@ class Clients:
         `client`: its id; `topics`: none that it has already; `sessions`: connections at most, with
         those that it has.
         """
-        before, slots = self._clients[client]
+        before, slots = self._client(client)
         placement = self.placement
         used = set(slots)
         found = placement.known(topics)
@@ -169,6 +231,7 @@ class Clients:
         except ValueError:
             placement.forget(found)
             raise
+        self._take_out(client)
         self._settle(client, where)
         added, at = self._clients[client]
         self._clients[client] = (before + added, slots + at)
@@ -183,7 +246,7 @@ class Clients:
         there: Assignment = {}
         for broker, topics in sessions:
             there.setdefault(slots[broker], []).extend(map(self.placement.topic, topics))
-        if client in self._clients:
+        if client in self:
             self.leave(client)
         self._settle(client, there)
 
@@ -193,7 +256,7 @@ class Clients:
 
         `client`: its id; `topic`: the topic's name; `broker`: where it goes.
         """
-        topics, slots = self._clients[client]
+        topics, slots = self._client(client)
         slot = self.placement.slots[broker]
         index = next((i for i, each in enumerate(topics) if each.name == topic), None)
         if index is None:
@@ -201,6 +264,7 @@ class Clients:
         before, moved = slots[index], topics[index]
         if before == slot:
             return
+        self._take_out(client)
         now = slots[:index] + _SLOT[slot] + slots[index + 1 :]
         self._clients[client] = (topics, now)
         # First where it goes: a topic without subscriptions would be forgotten.
@@ -217,8 +281,8 @@ class Clients:
         `wanted`: pairs of a topic and a slot.
         """
         found: dict[tuple[Topic, int], list[str]] = {}
-        for client in sorted(self._clients):
-            topics, slots = self._clients[client]
+        for client in sorted([*self._clients, *self._in_rows]):
+            topics, slots = self._client(client)
             for pair in zip(topics, slots, strict=True):
                 if pair in wanted:
                     found.setdefault(pair, []).append(client)
@@ -230,19 +294,21 @@ class Clients:
 
         `client`: its id; `without`: the topic.
         """
-        topics, slots = self._clients[client]
+        topics, slots = self._client(client)
         return {slot for topic, slot in zip(topics, slots, strict=True) if topic is not without}
 
     def leave(self, client: str) -> None:
         """Forget a client and its subscriptions. Raises KeyError if it is not there."""
-        topics, slots = self._clients.pop(client)
+        topics, slots = self._client(client)
+        if self._in_rows.pop(client, -1) < 0:
+            del self._clients[client]
         self.placement.displace_all(topics, slots)
         self.sessions -= len(set(slots))
 
     def sessions_of(self, client: str) -> list[Session]:
         """Return where a client is. Raises KeyError if it is not there."""
         found: dict[int, list[str]] = {}
-        for topic, slot in zip(*self._clients[client], strict=True):
+        for topic, slot in zip(*self._client(client), strict=True):
             found.setdefault(slot, []).append(topic.name)
         name = self.placement.names.__getitem__
         return [(str(name(slot)), tuple(topics)) for slot, topics in found.items()]
@@ -252,7 +318,11 @@ class Clients:
         there."""
         # Nothing is kept for this: each client that comes or goes would pay for it.
         slot = self.placement.slots[broker]
-        return frozenset([name for name, (_, slots) in self._clients.items() if slot in slots])
+        found = [name for name, (_, slots) in self._clients.items() if slot in slots]
+        slots_of = self._rows.slots_of
+        return frozenset(
+            found + [name for name, row in self._in_rows.items() if slot in slots_of(row)]
+        )
 
     def fail(self, broker: str) -> dict[str, tuple[str, ...]]:
         """Remove a broker; return its clients, each with the topics that it had there: they are
@@ -260,7 +330,8 @@ class Clients:
         slot = self.placement.slots[broker]
         orphans: dict[str, tuple[str, ...]] = {}
         for client in sorted(self.at(broker)):
-            pairs = list(zip(*self._clients[client], strict=True))
+            pairs = list(zip(*self._client(client), strict=True))
+            self._take_out(client)
             orphans[client] = tuple([topic.name for topic, at in pairs if at == slot])
             self._clients[client] = (
                 tuple([topic for topic, at in pairs if at != slot]),

@@ -416,35 +416,6 @@ class Placement:
                 self._first(topic, slot, 1)
         self.aeo = aeo
 
-    def take(
-        self, left: list[Topic], slot: int, everything: bool, placed: list[Topic]
-    ) -> tuple[float, int]:
-        """Add one subscription to each topic of which a further one costs nothing at a broker;
-        return the messages/s that go to subscribers for them, which the caller counts, and the sum
-        of the lanes that they had.
-
-        `left`: topics of this placement, those that are taken are removed; `slot`: of the broker;
-        `everything`: whether to take the others, too; `placed`: where those that are taken are
-        added.
-        """
-        bit = 1 << slot
-        counts = self.counts
-        weight, lanes, kept = 0.0, 0, 0
-        for topic in left:
-            if everything or topic.free & bit:
-                weight += topic.weight
-                lanes += topic.lanes
-                if topic.present & bit:
-                    counts[topic.row + slot] += 1
-                else:
-                    self._first(topic, slot, 1)
-                placed.append(topic)
-            else:
-                left[kept] = topic
-                kept += 1
-        del left[kept:]
-        return weight, lanes
-
     def _first(self, topic: Topic, slot: int, n: int) -> None:
         """Add the first n subscriptions of a topic at a broker."""
         if topic.row < 0:

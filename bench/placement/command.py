@@ -209,9 +209,7 @@ def _speed_arguments(commands: Commands) -> None:
     )
     fast.add_argument("--alpha", type=checked.positive, default=1.13, metavar="X", help="(1.13)")
     fast.add_argument("--seed", type=partial(checked.count, least=0), default=1, metavar="N")
-    fast.add_argument(
-        "--blocks", action="store_true", help="clients of a block do not see each other's load"
-    )
+    fast.add_argument("--blocks", action="store_true", help="thousands at once, by numpy")
     fast.set_defaults(handler=_speed)
 
 
@@ -262,6 +260,11 @@ def _speed(arguments: argparse.Namespace) -> int:
         f"{found.clients:,} clients in {found.seconds:.2f} s of CPU time, "
         f"{found.seconds / found.clients * 1e6:.1f} us each, {found.memory / 1e6:,.0f} MB"
     )
+    if found.looked_up:
+        print(
+            f"numbers of their topics: {found.looked_up:.2f} s of CPU time before, "
+            f"{found.looked_up / found.clients * 1e6:.1f} us each"
+        )
     print(
         f"one client: join p99 {found.join_p99:.1f} us, leave p99 {found.leave_p99:.1f} us of CPU "
         "time"

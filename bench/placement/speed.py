@@ -6,11 +6,10 @@ import gc
 import random
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from bench.workloads.workload import popular_topics
-from placement.blocks import Blocks
 from placement.clients import Clients
 from placement.state import Placement
 
@@ -32,6 +31,8 @@ class Speed:
     clients: int
     seconds: float
     """CPU time to place all clients, without what draws them."""
+    looked_up: float
+    """CPU time before that to look up the numbers of topics; 0 if clients are placed by names."""
     join_p99: float
     leave_p99: float
     """us of CPU time of a single client."""
@@ -67,24 +68,59 @@ def measure(
     for name in names:
         placement.publish(name, f"b{drawn.randrange(brokers)}", 1)
     there = Clients(placement)
-    join_all = Blocks(there).join_all if blocks else there.join_all
     arriving = _drawn(clients, names, each, popular_topics(topics, alpha, drawn))
     # Clients that are placed stay: looking for garbage among them finds nothing.
     collecting = gc.isenabled()
     gc.disable()
     try:
-        spent, block = 0.0, Block()
-        for block in arriving:
-            began = time.process_time()
-            join_all(block, sessions)
-            spent += time.process_time() - began
+        place = _in_blocks if blocks else _one_by_one
+        spent, looked_up, block = place(there, arriving, sessions)
         figures, count = placement.figures(), there.sessions
         joins, leaves = _single(there, block, sessions)
     finally:
         if collecting:
             gc.enable()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Speed(clients, spent, joins, leaves, memory, figures.internal, figures.jain, count)
+    return Speed(
+        clients, spent, looked_up, joins, leaves, memory, figures.internal, figures.jain, count
+    )
+
+
+def _one_by_one(
+    there: Clients, arriving: Iterable[Block], sessions: int
+) -> tuple[float, float, Block]:
+    """Place clients exactly; return the CPU time for it, 0, and the last ones."""
+    spent, block = 0.0, Block()
+    for block in arriving:
+        began = time.process_time()
+        there.join_all(block, sessions)
+        spent += time.process_time() - began
+    return spent, 0.0, block
+
+
+def _in_blocks(
+    there: Clients, arriving: Iterable[Block], sessions: int
+) -> tuple[float, float, Block]:
+    """Place clients at once; return the CPU time for it, that to look up their topics, and the last
+    ones. Raises ValueError if there is no numpy."""
+    try:
+        from placement import blocks
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{error.name} is not installed: pip install 'mqttree[bench]'") from None
+    numbering = blocks.Numbering()
+    ids: list[str] = []
+    looked_up, block = 0.0, Block()
+    for block in arriving:
+        ids += [client for client, _ in block]
+        wanted = [topics for _, topics in block]
+        began = time.process_time()
+        numbering.add(wanted)
+        looked_up += time.process_time() - began
+    began = time.process_time()
+    names, whole = numbering.names, numbering.wanted()
+    middle = time.process_time()
+    blocks.place(there.placement, names, whole, sessions, there.gamma).settle(there, ids)
+    return time.process_time() - middle, looked_up + middle - began, block
 
 
 def _drawn(

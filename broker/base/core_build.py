@@ -44,12 +44,14 @@ INTERPRETED = (
     "broker.core.effects",
     "broker.leg.effects",
     "broker.leg.leg_settings",
+    "placement.blocks",
     "placement.question",
 )
 """Modules of these packages that are not compiled: what only drivers use, data classes that name
-types of modules above them, or are made of many options, code that mypyc cannot compile, and an
-exception (`placement.question.TooMuchError`) that callers catch beside a built-in one by the same
-name: compiled, each of that name would have to be the first one."""
+types of modules above them, or are made of many options, code that mypyc cannot compile, what needs
+numpy (`placement.blocks`), and an exception (`placement.question.TooMuchError`) that callers catch
+beside a built-in one by the same name: compiled, each of that name would have to be the first
+one."""
 
 ROOT = Path(__file__).parents[2]
 """The folder that has the packages."""
