@@ -22,6 +22,7 @@ from typing import Any
 
 from bench import checked
 from bench.lab.priority import be_woken_in_time
+from bench.load.cpu import cores, on_cores
 from bench.placement.loopback import Broker, LoopbackError, federation, root_of
 from bench.workloads.workload import popular_topics
 from broker.wire import encode_packet
@@ -223,7 +224,9 @@ def measure(arguments: argparse.Namespace) -> Answered:
     """Return what came of questions to brokers that are started for them. Raises LoopbackError."""
     count = max(1, round(arguments.rate * arguments.seconds))
     requests = questions(count, arguments.topics, arguments.each, arguments.alpha, arguments.seed)
-    with federation(arguments.brokers) as brokers:
+    there = cores()
+    # Brokers are on all cores but one, and who asks is on that one.
+    with on_cores(there[:-1]), federation(arguments.brokers) as brokers:
         publishers = Publishers(brokers, arguments.topics)
         try:
             make_known(brokers, publishers, arguments.topics)
@@ -232,10 +235,11 @@ def measure(arguments: argparse.Namespace) -> Answered:
             if arguments.at == "other":
                 asked = next((each for each in brokers if each is not root), root)
             before = root.cpu(), asked.cpu()
-            gc.disable()  # of this process: it would make answers look late
-            be_woken_in_time()
-            found = ask(asked.admin, requests, arguments.rate, arguments.connections)
-            gc.enable()
+            with on_cores(there[-1:]):
+                gc.disable()  # of this process: it would make answers look late
+                be_woken_in_time()
+                found = ask(asked.admin, requests, arguments.rate, arguments.connections)
+                gc.enable()
             spent = root.cpu() - before[0], asked.cpu() - before[1]
         finally:
             publishers.close()
