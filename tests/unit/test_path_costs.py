@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker.cluster.link.codec import origin_key
+from broker.cluster.link.link import ROUND_TRIPS
 from broker.cluster.strategy.directory import LINK
 from broker.cluster.strategy.path_costs import (
     DELTA,
@@ -45,8 +46,21 @@ def told(world: Any, peer: bytes) -> int | None:
 )
 def test_the_cost_of_a_link_follows_its_round_trip_time(rtt_ms: float | None, cost: int) -> None:
     _, _, link = linked()
-    link.rtt_ms = rtt_ms
+    link.round_trips = [] if rtt_ms is None else [rtt_ms]
     assert link_cost(link) == cost
+
+
+def test_a_neighbour_that_answers_late_at_times_costs_no_more() -> None:
+    _, world, link = linked()
+    for rtt_ms, cost in (
+        (0.4, 400),
+        *[(30.0, 400)] * (ROUND_TRIPS - 1),
+        (30.0, 30_000),
+        (5.0, 5000),
+    ):
+        link._pings[7] = world.now - rtt_ms / 1000
+        link._pingresp((7).to_bytes(4, "big"), world.now)
+        assert link_cost(link) == pytest.approx(cost, abs=1)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +77,7 @@ def test_the_cost_of_a_link_follows_its_round_trip_time(rtt_ms: float | None, co
 def test_jitter_is_not_posted(was: float, now: float, tells: bool) -> None:
     overlays, world, link = linked()
     overlays._costs._post(A, round(was * 1000))
-    link.rtt_ms = now
+    link.round_trips = [now]
     overlays.tick(world.now + REVIEW)
     assert told(world, A) == round((now if tells else was) * 1000)
 
@@ -71,10 +85,10 @@ def test_jitter_is_not_posted(was: float, now: float, tells: bool) -> None:
 def test_the_first_measurement_is_posted_at_once() -> None:
     overlays, world, link = linked()
     overlays._costs._post(A, UNKNOWN)
-    link.rtt_ms = 3.0
+    link.round_trips = [3.0]
     overlays.measured(link)
     assert told(world, A) == 3000
-    link.rtt_ms = 300.0
+    link.round_trips = [300.0]
     overlays.measured(link)
     assert told(world, A) == 3000
 

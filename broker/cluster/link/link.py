@@ -37,6 +37,10 @@ from broker.wire.packets import Auth, Connack, Connect, Disconnect
 from broker.wire.publish_header import PUBLISH
 from broker.wire.varint import encode_varint, read_length
 
+ROUND_TRIPS: Final = 8
+"""round trips that are remembered. What a link costs paths is the shortest of them: four seconds of
+them by default, in which a neighbour that waits for a processor at times has answered at once."""
+
 MARKED: Final = 1 << 31
 """In the number of a PINGREQ: it is a mark, sent behind messages, and its PINGRESP says that these
 have been handled."""
@@ -240,6 +244,7 @@ class Link(Owner):
         "opened",
         "peer",
         "replayed",
+        "round_trips",
         "rtt_ms",
         "seen",
         "selective",
@@ -309,7 +314,8 @@ class Link(Owner):
         self.taken_at = now  # and since when there was no progress
         self.gossiped = -1  # the membership's version that the neighbour knows
         self.next_hello = now
-        self.rtt_ms: float | None = None
+        self.rtt_ms: float | None = None  # smoothed, for people
+        self.round_trips: list[float] = []  # the last ROUND_TRIPS of them (ms)
         self._ping = 0
         self._pings: dict[int, float] = {}
         self._control: list[bytes] = []
@@ -593,6 +599,7 @@ class Link(Owner):
             self.rtt_ms = (
                 sample if self.rtt_ms is None else self.rtt_ms + (sample - self.rtt_ms) / 8
             )
+            self.round_trips = [*self.round_trips[1 - ROUND_TRIPS :], sample]
             self.cluster.rtt_sample(self, sample, now)
 
     # ---------------------------------------------------------------- end

@@ -1,6 +1,6 @@
 """What paths cost that lead through this broker, as it posts that for all others: each of its links
-costs its round trip, and whoever passes on messages that it does not want adds something (Overlays
-4.2.2; docs/decisions/0020).
+costs its round trip, the shortest of the last eight, and whoever passes on messages that it does
+not want adds something (Overlays 4.2.2; docs/decisions/0020).
 
     entry LINK + id      -> u32 cost (us)
     entry STATE "relay"  -> u32 cost (us)
@@ -159,8 +159,10 @@ class PathCosts:
 
 
 def link_cost(link: Link) -> int:
-    """Return what a link costs (us)."""
-    return UNKNOWN if link.rtt_ms is None else max(LEAST, min(MAX_COST, round(link.rtt_ms * 1000)))
+    """Return what a link costs (us): the shortest of its last round trips, so that a neighbour that
+    waits for a processor now and then is no longer way."""
+    shortest = min(link.round_trips, default=None)
+    return UNKNOWN if shortest is None else max(LEAST, min(MAX_COST, round(shortest * 1000)))
 
 
 def differs(cost: int, said: int) -> bool:
