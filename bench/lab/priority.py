@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 PRIORITY = -10
@@ -33,3 +34,19 @@ def be_woken_in_time() -> None:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     except OSError:
         have_a_larger_share()
+
+
+@contextlib.contextmanager
+def woken_in_time() -> Iterator[None]:
+    """Let the calling thread run ahead of everything that has no real-time priority, where that is
+    allowed, and as before afterwards."""
+    before, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, before, parameters)

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from bench import checked
-from bench.lab.priority import be_woken_in_time
+from bench.lab.priority import woken_in_time
 from bench.load.cpu import cores, on_cores
 from bench.placement.loopback import Broker, LoopbackError, federation, root_of
 from bench.workloads.workload import popular_topics
@@ -235,9 +235,8 @@ def measure(arguments: argparse.Namespace) -> Answered:
             if arguments.at == "other":
                 asked = next((each for each in brokers if each is not root), root)
             before = root.cpu(), asked.cpu()
-            with on_cores(there[-1:]):
+            with on_cores(there[-1:]), woken_in_time():
                 gc.disable()  # of this process: it would make answers look late
-                be_woken_in_time()
                 found = ask(asked.admin, requests, arguments.rate, arguments.connections)
                 gc.enable()
             spent = root.cpu() - before[0], asked.cpu() - before[1]

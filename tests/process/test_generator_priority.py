@@ -28,3 +28,20 @@ def test_the_generator_has_real_time_priority_where_the_kernel_allows_it() -> No
     else:
         assert policy == os.SCHED_OTHER
         assert nice <= os.getpriority(os.PRIO_PROCESS, 0)
+
+
+LEAVE = """
+import os
+from bench.lab.priority import woken_in_time
+before = os.sched_getscheduler(0)
+with woken_in_time():
+    within = os.sched_getscheduler(0)
+print(before, within, os.sched_getscheduler(0))
+"""
+
+
+def test_who_asks_has_real_time_priority_only_while_it_asks() -> None:
+    done = subprocess.run([sys.executable, "-c", LEAVE], capture_output=True, text=True, check=True)
+    before, within, after = map(int, done.stdout.split())
+    assert after == before
+    assert within == (os.SCHED_RR if may_have_real_time_priority() else before)

@@ -4,6 +4,7 @@ pass questions on, brokers die and are cut off meanwhile, and no message depends
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from broker.cluster.placement.decider import PERIOD, TOPIC_WORK, WORK, State
 from broker.cluster.placement.placement_messages import FORGET, PLACE, PLAN, STATUS, TOLD
 from broker.cluster.placement.placement_service import WAIT
-from broker.cluster.placement.topic_knowledge import FRESH
+from broker.cluster.placement.topic_knowledge import FRESH, LEAST_KEPT, MOST_LATE
 from broker.cluster.placement.traffic_entry import TRAFFIC
 from broker.core.traffic_meter import PERIOD as READING
 from broker.wire import Property, Puback, Publish
@@ -361,6 +362,24 @@ def test_what_is_known_is_looked_at_again_when_it_may_have_changed() -> None:
     row.run(FRESH + 0.1)
     place(row, 0, "d")
     assert knowledge.state() is not changed
+
+
+def test_where_topics_are_wanted_is_not_looked_up_for_all_at_once() -> None:
+    row = row_of(2)
+    names = [f"t/{number}" for number in range(100)]
+    place(row, 0, subscribe=names)
+    knowledge = row.node(0).cluster.placement.decider.knowledge
+    now = row.node(0).now
+    until = sorted(kept[1] - now for kept in knowledge._wanted.values())
+    assert len(until) == 100
+    assert until[0] >= LEAST_KEPT - 0.1 and until[-1] <= FRESH - MOST_LATE
+    steps = [after - before for before, after in pairwise(until)]
+    assert max(steps) < 0.2, "no moment at which many of them end"
+    client = row.connect(1, "w")
+    client.subscribe("t/1")
+    row.run(FRESH + 0.1)
+    place(row, 0, "d", subscribe=names)
+    assert broker_id(row, 1) in knowledge.wanted("t/1")
 
 
 def test_rates_are_not_asked_for_when_nobody_asks() -> None:

@@ -4,6 +4,7 @@ wanted."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -28,9 +29,14 @@ MOST_TOPICS: Final = 2000
 MOST_STEPS: Final = 20_000
 """steps of the search for them, some ms."""
 
-FRESH: Final = 1.0
-"""s for which is kept where a topic is wanted. What a client does because of an answer shows later
-anyway, and counts as pending until then."""
+FRESH: Final = 5.0
+"""s after which it is known at the latest where a topic is wanted. What a client does because of an
+answer counts as pending until then, and rates are twice as old at times."""
+
+LEAST_KEPT: Final = 2.5
+MOST_LATE: Final = 0.5
+"""s for which that is kept at least, some topics longer than others, so that questions do not wait
+until a thousand topics were looked up at once; and s after which it is asked for again at most."""
 
 MOST_KEPT: Final = 10_000
 LONGEST_KEPT: Final = 256
@@ -55,10 +61,10 @@ class TopicKnowledge:
         "_rates",
         "_sets",
         "_state",
+        "_state_until",
         "_strategy",
         "_tree",
         "_wanted",
-        "_wanted_until",
     )
 
     def __init__(
@@ -78,8 +84,9 @@ class TopicKnowledge:
         self._rare = 0.0
         # Stands for all that is known of topics, until some of it may have changed.
         self._state = object()
-        self._wanted: dict[str, tuple[str, ...]] = {}
-        self._wanted_until = 0.0
+        # Brokers with a subscriber of a topic, and until when that is kept (s).
+        self._wanted: dict[str, tuple[tuple[str, ...], float]] = {}
+        self._state_until = 0.0
         # Each set of brokers once, so that a controller sees that it is the same.
         self._sets: dict[tuple[str, ...], tuple[str, ...]] = {}
         # All brokers, and the states of what they have posted from which that was read.
@@ -192,17 +199,22 @@ class TopicKnowledge:
         return self._known.get(topic) or NOTHING
 
     def wanted(self, topic: str) -> Collection[str]:
-        """Return the brokers with a subscriber of a topic, as it was a second ago at most; the same
-        object for the same brokers."""
-        self.state()
-        found = self._wanted.get(topic)
-        if found is None:
-            found = self._wanting(topic)
-            if len(self._sets) >= MOST_SETS:
-                self._sets.clear()
-            found = self._sets.setdefault(found, found)
-            if len(topic) <= LONGEST_KEPT:
-                self._wanted[topic] = found
+        """Return the brokers with a subscriber of a topic, as it was `FRESH` s ago at most: the
+        same object for the same brokers."""
+        now = self._host.now
+        kept = self._wanted.get(topic)
+        if kept is not None and now < kept[1]:
+            return kept[0]
+        found = self._wanting(topic)
+        if len(self._sets) >= MOST_SETS:
+            self._sets.clear()
+        found = self._sets.setdefault(found, found)
+        if len(topic) <= LONGEST_KEPT:
+            if kept is None and len(self._wanted) >= MOST_KEPT:
+                self._wanted.clear()
+            part = zlib.crc32(topic.encode()) / (1 << 32)
+            until = now + LEAST_KEPT + part * (FRESH - MOST_LATE - LEAST_KEPT)
+            self._wanted[topic] = found, until
         return found
 
     def _wanting(self, topic: str) -> tuple[str, ...]:
@@ -223,11 +235,10 @@ class TopicKnowledge:
 
     def state(self) -> object:
         """Return what stands for all rates and subscribers: another object when rates have come,
-        and each second."""
+        and each half second, as topics are looked up at times of their own."""
         now = self._host.now
-        if now >= self._wanted_until or len(self._wanted) >= MOST_KEPT:
-            self._wanted.clear()
-            self._wanted_until = now + FRESH
+        if now >= self._state_until:
+            self._state_until = now + MOST_LATE
             self._state = object()
         return self._state
 
