@@ -45,7 +45,7 @@ def test_one_form_of_scenarios_is_asked_for_at_a_time() -> None:
         for short, medium in ((False, False), (True, False), (False, True))
     ]
     assert forms == ["full", "short", "medium"]
-    assert run.form_of(argparse.Namespace(short=True)) == "short"
+    assert run.form_of(argparse.Namespace(short=True, medium=False)) == "short"
     with pytest.raises(ValueError, match="one of them"):
         run.form_of(argparse.Namespace(short=True, medium=True))
 

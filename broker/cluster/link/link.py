@@ -281,8 +281,7 @@ class Link(Owner):
         self.dialled = dialled
         self.address = address
         self.peer: Peer | None = None
-        # Where the link has got to (`step`), and what that means (`Standing`), as it is looked at
-        # for each message.
+        # Where the link has got to (`step`), and what that means for each message (`Standing`).
         self.state = State.DIALLED if dialled else State.CALLED
         self.up, self.forwarding, self.live, self.behind = STANDING[self.state]
         self.opened = now
