@@ -174,7 +174,7 @@ class Case:
         if not single:
             # Further connections have nothing to save.
             return one, single, single
-        plan = Plan([NOWHERE] * len(self._units), [NOWHERE] * len(self._published))
+        plan = self.all_at(NOWHERE)
         if self._units:
             found = greedy_costs(
                 self.brokers,
@@ -214,7 +214,8 @@ class Case:
         return self.all_at(chosen), least
 
     def all_at(self, slot: int) -> Plan:
-        """Return the plan with one connection, to the broker with this `slot`."""
+        """Return the plan with one connection, to the broker with this `slot`; `NOWHERE`: nothing
+        has a place."""
         return Plan([slot] * len(self._units), [slot] * len(self._published))
 
     def cost_at(self, slot: int) -> float:
@@ -230,7 +231,7 @@ class Case:
     def plan_before(self, answer: Answer) -> Plan | None:
         """Return what is left of the plan of an earlier `answer`, None if that is nothing."""
         brokers = self.brokers
-        plan = Plan([NOWHERE] * len(self._units), [NOWHERE] * len(self._published))
+        plan = self.all_at(NOWHERE)
         for session in answer.sessions:
             slot = brokers.slots.get(session.broker)
             if slot is None or slot not in brokers.open or self.avoid >> slot & 1:
