@@ -32,20 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="mqttree bench tables", description="Aggregate the runs below folders."
     )
-    parser.add_argument(
-        "folders",
-        nargs="+",
-        metavar="DIR",
-        help="folders (for Spark also URLs that its file systems know) above run.json files",
-    )
-    parser.add_argument(
-        "--out", metavar="DIR", help="where the tables go (DIR/tables of the first folder)"
-    )
-    parser.add_argument(
-        "--each",
-        action="store_true",
-        help="tables of each folder by itself, in its own DIR/tables",
-    )
+    source.add_folders(parser)
     parser.add_argument(
         "--memory", default="2g", metavar="SIZE", help="of Spark's driver, or of DuckDB (2g)"
     )
@@ -128,22 +115,15 @@ def _by_duckdb(arguments: argparse.Namespace) -> int:
     from bench.spark.render import overview
     from bench.spark.table_set import write
 
-    if arguments.each and arguments.out:
-        raise ValueError("--each writes into each folder; it takes no --out")
     require(None, arguments.memory)
     tell = Stages()
-    given: list[str] = arguments.folders
-    sets = []
-    for folders in [[folder] for folder in given] if arguments.each else [given]:
-        runs = source.read(folders)
-        sets.append((runs, arguments.out or f"{folders[0].rstrip('/')}/tables"))
-    places = [store.Folder(out) for _, out in sets]
-    for (runs, out), place in zip(sets, places, strict=True):
-        found = compute(runs, tell, Bounds(arguments.memory))
-        tell(f"writing {len(found.tables)} tables to {out}")
-        written = write(place, found, out)
+    sets = source.sets(arguments.folders, arguments.out, each=arguments.each)
+    for each in sets:
+        found = compute(each.runs or [], tell, Bounds(arguments.memory))
+        tell(f"writing {len(found.tables)} tables to {each.out}")
+        written = write(store.Folder(each.out), found, each.out)
         print(overview(found.runs, found.cases))
-        print(f"{out}: {', '.join(written)}", flush=True)
+        print(f"{each.out}: {', '.join(written)}", flush=True)
     tell("done")
     return 0
 

@@ -9,21 +9,19 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from bench import checked
+from bench.spark import source
 from bench.spark.class_archive import Archive, writing
 from bench.spark.session import SparkMissingError, cause, is_local, java, require, session
 from bench.spark.stages import Stages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from bench.spark.source import Run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,20 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     making = commands.add_parser("tables", help="aggregate the runs below folders")
-    making.add_argument(
-        "folders",
-        nargs="+",
-        metavar="DIR",
-        help="folders (or URLs that Spark's file systems know) above run.json files",
-    )
-    making.add_argument(
-        "--out", metavar="DIR", help="where the tables go (DIR/tables of the first folder)"
-    )
-    making.add_argument(
-        "--each",
-        action="store_true",
-        help="tables of each folder by itself, in its own DIR/tables, by one session",
-    )
+    source.add_folders(making)
     watching = commands.add_parser("live", help="what is in the traces of a benchmark that runs")
     watching.add_argument("folder", metavar="DIR")
     watching.add_argument(
@@ -97,25 +82,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-class _Set(NamedTuple):
-    """Folders whose runs come into the same tables, where these go, and the runs where they can be
-    seen without Spark."""
-
-    folders: list[str]
-    out: str
-    runs: list[Run] | None
-
-
 def _tables(arguments: argparse.Namespace) -> int:
-    if arguments.each and arguments.out:
-        raise ValueError("--each writes into each folder; it takes no --out")
     from bench.spark.pack import packing
 
     tell = Stages()
-    sets = _sets(arguments)
+    sets = source.sets(arguments.folders, arguments.out, each=arguments.each)
 
     def work(spark: SparkSession) -> None:
-        from bench.spark import source, store
+        from bench.spark import store
         from bench.spark.render import overview
         from bench.spark.table_set import write
         from bench.spark.tables import compute
@@ -138,23 +112,6 @@ def _tables(arguments: argparse.Namespace) -> int:
     early = is_local(arguments.master) and sets[0].runs
     with packing(early or []) as packed:  # while Java starts
         return _with_spark(arguments, None if None in known else rows, work, tell)
-
-
-def _sets(arguments: argparse.Namespace) -> list[_Set]:
-    """Return what tables are to be made of. Raises ValueError, in one line, for a folder without
-    runs and one that takes no files, where that shows without Spark."""
-    from bench.spark import source
-
-    given: list[str] = arguments.folders
-    sets = []
-    for folders in [[folder] for folder in given] if arguments.each else [given]:
-        out = arguments.out or f"{folders[0].rstrip('/')}/tables"
-        near = all("://" not in folder for folder in folders)
-        runs = source.read(folders) if near else None
-        if "://" not in out:
-            _writable(out)
-        sets.append(_Set(folders, out, runs))
-    return sets
 
 
 def _live(arguments: argparse.Namespace) -> int:
@@ -243,20 +200,6 @@ def _first(error: Exception) -> str:
         if "FAILED_READ" in line or "is not a Parquet file" in line or "No space" in line
     ]
     return causes[-1][:300] if causes else cause(error)
-
-
-def _writable(folder: str) -> None:
-    """Raise ValueError if no files can be put into a folder of this machine: before the work, not
-    after it."""
-    place = Path(folder)
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=place):
-            pass
-    except OSError as error:
-        raise ValueError(
-            f"no tables can be written to {folder}: {error.strerror or error}"
-        ) from error
 
 
 if __name__ == "__main__":

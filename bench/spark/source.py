@@ -3,8 +3,10 @@ whole."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -344,3 +346,64 @@ class _Hadoop:
             _End({}, found[path]) if path in found else _End({}, 0, "nothing can be read of it")
             for path in paths
         ]
+
+
+class Set(NamedTuple):
+    """Folders whose runs come into the same tables, where these go, and the runs where they can be
+    seen without Spark."""
+
+    folders: list[str]
+    out: str
+    runs: list[Run] | None
+
+
+def add_folders(parser: argparse.ArgumentParser) -> None:
+    """Add what `sets` takes to what a `parser` takes."""
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        metavar="DIR",
+        help="folders (for Spark also URLs that its file systems know) above run.json files",
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="where the tables go (DIR/tables of the first folder)"
+    )
+    parser.add_argument(
+        "--each",
+        action="store_true",
+        help="tables of each folder by itself, in its own DIR/tables",
+    )
+
+
+def sets(given: list[str], out: str | None, *, each: bool) -> list[Set]:
+    """Return what tables are to be made of. Raises ValueError, in one line, for a folder without
+    runs and one that takes no files, where that shows without Spark.
+
+    `given`: folders or URLs; `out`: where the tables go (None: into the first folder); `each`:
+    whether each folder has tables by itself, in it.
+    """
+    if each and out:
+        raise ValueError("--each writes into each folder; it takes no --out")
+    found = []
+    for folders in [[folder] for folder in given] if each else [given]:
+        place = out or f"{folders[0].rstrip('/')}/tables"
+        near = all("://" not in folder for folder in folders)
+        runs = read(folders) if near else None
+        if "://" not in place:
+            _check_writable(place)
+        found.append(Set(folders, place, runs))
+    return found
+
+
+def _check_writable(folder: str) -> None:
+    """Raise ValueError if no files can be put into a folder of this machine: before the work, not
+    after it."""
+    place = Path(folder)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"no tables can be written to {folder}: {error.strerror or error}"
+        ) from error
