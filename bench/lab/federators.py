@@ -3,15 +3,19 @@ own has a link with (`mqttree federate --protocol spohn`)."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.lab.brokers import HostProcess, Place
 from bench.lab.launcher import federate
 
-CONNECTED = "connected to broker"
-"""What a federator logs for each broker that it has connected to."""
+CONNECTED = re.compile(r"\bconnected to (broker \d+)")
+"""What a federator logs for each broker that it has connected to, again when it was lost."""
+
+LOST = "no connection to broker"
+"""What a federator logs for a connection that was lost, or could not be made, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +73,24 @@ def wait_connected(federators: Sequence[HostProcess], patience: float) -> str:
     end = time.monotonic() + patience
     for awaited in federators:
         wanted = 1 + awaited.command.count("--neighbour")
-        while _log(awaited).count(CONNECTED) < wanted:
+        while len(set(CONNECTED.findall(_log(awaited)))) < wanted:
             if not awaited.running:
                 return awaited.ended()
             if time.monotonic() > end:
                 return f"{awaited.name} was not connected to all brokers within {patience:g} s"
             time.sleep(0.05)
     return ""
+
+
+def connections_lost(federators: Iterable[HostProcess]) -> list[str]:
+    """Return what `federators` said of connections that they lost or could not make, a line each:
+    what came in the meantime is lost."""
+    return [
+        f"{each.name}: {line[line.index(LOST) :]}"
+        for each in federators
+        for line in _log(each).splitlines()
+        if LOST in line
+    ]
 
 
 def _log(process: HostProcess) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.lab.brokers import KINDS
-from bench.lab.federators import Plan
+from bench.lab.federators import Plan, connections_lost
 from bench.lab.lab import Lab, LabError
 from bench.lab.network import lacking
 from bench.lab.priority import prefer
@@ -539,6 +539,8 @@ class Run:
                 )
             if qos == 2 and flow["duplicates"]:
                 record["findings"].append(f"{what}{flow['duplicates']} duplicates at QoS 2")
+        if self.flow.federated and not injector.injected:
+            record["findings"] += connections_lost(observer.lab.companions.values())
 
 
 def _cores_of(cell: Cell) -> tuple[list[int], list[int]]:

@@ -42,7 +42,7 @@ def test_the_grid_has_the_papers_mesh_and_as_many_messages_as_it_takes(tmp_path:
     # a clock of their own; here some of them have to be as the paper says.
     assert "16" in federators["rounds"]["core_ann"]
     assert "7" in federators["rounds"]["memb_ann"]
-    assert "10" in federators["publications"]
+    assert "10" in federators["publications"], found["findings"]
     flow = found["summary"]["flows"][""]
     assert flow["duplicates"] == 0 and flow["delivered"] > 0
     assert flow["delivered"] + flow["lost"] == 80
