@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -40,7 +41,8 @@ class PendingLoad:
         """`most`: answers, `entries`: topics in all of them; of more the oldest go."""
         self._most = most
         self._most_entries = entries
-        self._clients: dict[str, Pending] = {}  # the oldest first
+        # The oldest first. Python looks for the first key of a `dict` behind all that were deleted.
+        self._clients: OrderedDict[str, Pending] = OrderedDict()
         self._entries = 0
         self._topics: dict[str, _Waiting] = {}
         self.aei: dict[str, float] = {}

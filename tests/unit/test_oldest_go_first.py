@@ -1,0 +1,32 @@
+"""What is kept of those who ask where to connect: the oldest go first."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.base.rate_limit import FORGOTTEN, RateLimits
+from placement.pending_load import Pending, PendingLoad
+
+
+@given(st.integers(1, 40), st.integers(1, 120))
+def test_of_too_many_clients_the_oldest_limits_are_forgotten(most: int, count: int) -> None:
+    limits = RateLimits(1.0, most)
+    for number in range(count):
+        assert limits.take(f"c{number}", 0.0)
+        assert not limits.take(f"c{number}", 0.0), "the newest one is always remembered"
+    remembered = most - most // FORGOTTEN if count > most else count
+    for number in range(count - 1, count - 1 - max(1, remembered - 1), -1):
+        assert not limits.take(f"c{number}", 0.0), "forgotten too early"
+
+
+def test_of_too_many_pending_answers_the_oldest_go() -> None:
+    pending = PendingLoad(3, 100)
+    for number in range(6):
+        pending.add(f"c{number}", Pending(10.0 + number, ("t",), ("b",), (1.0,), ()))
+    assert len(pending) == 3 and pending.aeo == {"b": 3.0}
+    assert pending.pop("c2") is None and pending.pop("c4") is not None
+    pending.expire(13.0)
+    assert len(pending) == 1 and list(pending.brokers("t")) == ["b"]
+    pending.expire(15.0)
+    assert len(pending) == 0 and not pending.aeo
