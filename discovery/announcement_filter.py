@@ -3,6 +3,7 @@ counts each, and logs seldom."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -62,7 +63,7 @@ class AnnouncementFilter:
         self._counters = counters
         self._complain = complain
         # Least recently heard first.
-        self._seen: dict[bytes, _Seen] = {}
+        self._seen: OrderedDict[bytes, _Seen] = OrderedDict()
         # Source host -> time, oldest first.
         self._complaints: dict[str, float] = {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -84,9 +85,9 @@ class MemberTable:
         self.members: dict[bytes, Member] = {}
         self._owned: dict[bytes, list[Target]] = {}
         # Oldest first.
-        self._tombstones: dict[bytes, _Tombstone] = {}
+        self._tombstones: OrderedDict[bytes, _Tombstone] = OrderedDict()
         # Until when an address counts as this broker's own.
-        self._selves: dict[Address, float] = {}
+        self._selves: OrderedDict[Address, float] = OrderedDict()
         # Name -> addresses; None: from the configuration.
         self._seeds: dict[str | None, list[Address]] = {}
         # Members that neither announced themselves nor were ever linked or in our tree.
@@ -175,7 +176,7 @@ class MemberTable:
         `now` (s). `final`: also gossip that calls it alive."""
         self._tombstones.pop(broker_id, None)
         if len(self._tombstones) >= MAX_TOMBSTONES:
-            del self._tombstones[next(iter(self._tombstones))]
+            self._tombstones.popitem(last=False)
         self._tombstones[broker_id] = _Tombstone(boot, now + self._config.forget_after, final)
 
     def has_tombstone(self, broker_id: bytes, boot: int, alive: bool, now: float) -> bool:
@@ -281,7 +282,7 @@ class MemberTable:
     def is_self(self, address: Address, now: float) -> None:
         """Note that a dial reached this broker itself."""
         if len(self._selves) >= MAX_SELVES and address not in self._selves:
-            del self._selves[next(iter(self._selves))]
+            self._selves.popitem(last=False)
         self._selves[address] = now + SELF_RETRY
         target = self.dialler.targets.get(address)
         if target is None:

@@ -7,6 +7,7 @@ a tenth of the client's traffic and a message a second, and the other broker sta
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -99,7 +100,7 @@ class Redirections:
         `most`: clients of which it is remembered that they were sent away."""
         self._controller = controller
         self._most = most
-        self._sent: dict[str, float] = {}  # until when (s), the oldest first
+        self._sent: OrderedDict[str, float] = OrderedDict()  # until when (s), the oldest first
 
     def __len__(self) -> int:
         """Return how many clients were sent away in the last ten minutes."""

@@ -27,6 +27,8 @@ Invariants, when nothing is left to do and all that was due has arrived, on a tr
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from itertools import islice
 from typing import Final, NamedTuple
 
 from routing.subscription_trie import SubscriptionTrie
@@ -125,7 +127,7 @@ class RoutingTables:
         self._neighbours: dict[Hop, None] = {}
         self._prt: SubscriptionTrie[Want] = SubscriptionTrie()
         # Topics (False) and filters (True) for which the tables may have to change.
-        self._work: dict[tuple[Hop, bool, str], None] = {}
+        self._work: OrderedDict[tuple[Hop, bool, str], None] = OrderedDict()
         self.changed: dict[str, None] = {}
         """Filters for which other neighbours get messages than before; to be cleared by who reads
         them."""
@@ -250,8 +252,7 @@ class RoutingTables:
         for _ in range(min(most, len(self._work))):
             if self._prt.steps > until:
                 break
-            hop, is_filter, text = next(iter(self._work))
-            del self._work[hop, is_filter, text]
+            (hop, is_filter, text), _ = self._work.popitem(last=False)
             if is_filter:
                 self._filter(hop, text)
             else:
@@ -345,11 +346,9 @@ class RoutingTables:
         return topics, filters
 
     def _taken(self, due: dict[str, None], most: int) -> list[str]:
-        found: list[str] = []
-        while due and len(found) < most:
-            text = next(iter(due))
+        found = list(islice(due, most))
+        for text in found:
             del due[text]
-            found.append(text)
         return found
 
     def _advertises(self, topic: str, hop: Hop) -> bool:

@@ -3,6 +3,8 @@ exactly once."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from broker.base.record import Record
 from stp.bpdu import ChangeNumber, Role
 from stp.priority_vector import RootVector
@@ -57,7 +59,7 @@ class ChangeLog:
     def __init__(self, limit: int) -> None:
         """At most `limit` origins are remembered; the one that was heard of longest ago is
         forgotten first."""
-        self._seen: dict[bytes, tuple[int, int]] = {}
+        self._seen: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
         self._own_number = 0
         self.limit = limit
 
@@ -75,6 +77,6 @@ class ChangeLog:
         incarnation = (change.boot, change.number)
         seen = self._seen.pop(change.origin, None)
         if seen is None and len(self._seen) >= self.limit:
-            del self._seen[next(iter(self._seen))]
+            self._seen.popitem(last=False)
         self._seen[change.origin] = incarnation if seen is None else max(seen, incarnation)
         return seen is None or incarnation > seen

@@ -8,6 +8,7 @@ is then.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
@@ -29,7 +30,8 @@ class _Feed:
     __slots__ = ("found", "subscription", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: dict[str, Subscription] = {}  # by filter, one after the other
+        # By filter, one after the other.
+        self.waiting: OrderedDict[str, Subscription] = OrderedDict()
         self.subscription: Subscription | None = None  # whose messages come now
         self.found: Iterator[Message | None] = iter(())
 
@@ -70,10 +72,10 @@ class RetainedFeeds:
             return
         feed = self._feeds.get(session)
         if feed is not None:
-            feed.waiting |= new
+            feed.waiting.update(new)
             return
         feed = self._feeds[session] = _Feed()
-        feed.waiting = new
+        feed.waiting.update(new)
         self._go_on(session, self._node.now)
 
     def _go_on(self, session: Session, now: float) -> None:
@@ -97,8 +99,7 @@ class RetainedFeeds:
         """Send a message, or look for one; returns how much that was."""
         subscription = feed.subscription
         if subscription is None:
-            filter_ = next(iter(feed.waiting))
-            feed.subscription = feed.waiting.pop(filter_)
+            filter_, feed.subscription = feed.waiting.popitem(last=False)
             feed.found = self._node.retained.search(split_shared(filter_)[1], now)
             return 1
         # It is another one by now, or gone.

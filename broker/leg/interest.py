@@ -7,6 +7,7 @@ that come back, and answers that lack a part, cost no message.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from enum import Enum
 
@@ -58,7 +59,8 @@ class Interest:
         self.last_error = ""
         self._rules = rules
         self._wanted = WantedFilters(rules.outward_rules)
-        self._gone: dict[str, float] = {}  # filters of it that no client wants, and since when (s)
+        # Filters of it that no client wants, and since when (s).
+        self._gone: OrderedDict[str, float] = OrderedDict()
         self._all_until = 0.0  # s until when all is sent although it is known what is wanted
         self._refused_until = 0.0  # s until when the filters are too many for this broker
         self._ask_at = self._asked_at = 0.0

@@ -263,6 +263,57 @@ def test_constraints_are_exact_and_of_no_machine() -> None:
     assert not wrong
 
 
+FIRST = re.compile(r"next\(iter\(([\w.]+?)(?:\.items\(\)|\.values\(\)|\.keys\(\))?\)\)")
+SHORT_QUEUES = {
+    # Questions of one feed, kinds of walks of one link, brokers, dials: some tens at most.
+    "discovery/dialler.py:_under_way",
+    "broker/cluster/delivery/origin_questions.py:questions",
+    "broker/cluster/link/link.py:_waiting",
+    "broker/cluster/sharing/custody.py:_returned",
+    "broker/leg/crossing.py:_loops",
+    "routing/link_state.py:asked",
+    # Bounded by 4,096, and one goes only when another comes.
+    "broker/cluster/delivery/subscription_start.py:_asked",
+    "broker/cluster/delivery/subscription_start.py:_passed",
+    # Emptied in pieces.
+    "broker/cluster/strategy/interest_table.py:_closing",
+}
+"""Dictionaries from which the first entry may be taken by itself."""
+
+
+def searched_queues(source: str) -> set[str]:
+    """Names of dictionaries whose first entry is looked for and deleted. Python looks for it behind
+    all that were deleted: to empty 100,000 entries so takes 10 s. OrderedDict knows its first."""
+    found = set()
+    for name in FIRST.findall(source):
+        last = name.rpartition(".")[2]
+        # A local name for an attribute.
+        if again := re.search(rf"\b{last}(?:, \w+)* = self\.(\w+)", source):
+            last = again[1]
+        deleted = rf"\bdel (\w+\.)*_?{last}\[|\b_?{last}\.pop(item)?\("
+        if re.search(deleted, source) and not re.search(rf"\b{last}\b.*OrderedDict", source):
+            found.add(last)
+    return found
+
+
+def test_queues_are_emptied_without_a_search() -> None:
+    found = {
+        f"{name}:{queue}"
+        for name in modules()
+        if not name.startswith("bench/")
+        for queue in searched_queues(read(name))
+    }
+    assert not found - SHORT_QUEUES
+    assert not SHORT_QUEUES - found, "not there any more: take it off the list"
+
+
+def test_a_queue_that_is_searched_is_found() -> None:
+    bad = "due: dict[str, int] = {}\nwhile due:\n    del due[next(iter(due))]\n"
+    assert searched_queues(bad) == {"due"}
+    assert searched_queues(bad.replace("dict[str, int] = {}", "OrderedDict[str, int]")) == set()
+    assert searched_queues("only = next(iter(parents))\n") == set()
+
+
 LONGEST = 70
 """lines of a function: what fits a screen."""
 

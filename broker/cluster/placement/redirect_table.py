@@ -4,6 +4,7 @@ table, in which each client has a state of `redirect_states`.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final
 
 from broker.base.state_table import look_up
@@ -67,7 +68,7 @@ class RedirectTable:
         self._most = most
         self._entries: dict[str, Entry] = {}
         # Those whose state lasts, the first to end first: all last equally long.
-        self._lasting: dict[str, Entry] = {}
+        self._lasting: OrderedDict[str, Entry] = OrderedDict()
         self._number = 0
 
     def __len__(self) -> int:

@@ -10,7 +10,7 @@ will does not come at once. Others go at their next CONNECT.
 from __future__ import annotations
 
 import hashlib
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -94,7 +94,8 @@ class Redirector:
         self._looks: deque[tuple[float, str, int]] = deque()  # when (s), client, number
         self._timer: Timer | None = None
         self._quiet = host.now + host.limits.redirect_quiet  # until when (s)
-        self._hosts: dict[bytes, float] = {}  # host and topics -> until when (s), see SAME_HOST
+        # Host and topics -> until when (s), see SAME_HOST.
+        self._hosts: OrderedDict[bytes, float] = OrderedDict()
         self._leaving: set[str] = set()
         self._cursor = 0
 

@@ -6,6 +6,7 @@ the session's holder. `handover` lets the taker wait for them.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from broker.base.sequence_set import LAST, MAX_GAPS, Ranges, intersect, merge, subtract
@@ -76,7 +77,7 @@ class MessagesUnderWay:
         self._orphans = orphans
         self._gap_recovery = gap_recovery
         # Client -> stamp of the taker that waits until the session is complete, since when (s).
-        self._asked: dict[str, tuple[int, float]] = {}
+        self._asked: OrderedDict[str, tuple[int, float]] = OrderedDict()
         # Of flooded origins: numbers that were waited for and did not arrive.
         self._never: dict[bytes, Ranges] = {}
 
@@ -98,7 +99,7 @@ class MessagesUnderWay:
             waits = unsettled or self._lacks(need, waited, merge=merge)
         if waits and not late:
             if len(self._asked) > self._limits.max_moves:
-                del self._asked[next(iter(self._asked))]
+                self._asked.popitem(last=False)
             return True
         del self._asked[client_id]
         return False
