@@ -705,26 +705,30 @@ def _cell(
             file.fail(("factors",), str(error))
     _check_hosts(file, own.values(), place)
     place = with_clients(place, own.values())
-    if isinstance(faults, dict):  # named plans, chosen by the factor
-        plan = combination.get("fault")
-        if plan is None:
-            file.fail(("faults",), "named plans of faults need the factor fault")
-        if plan not in faults:
-            file.fail(
-                ("factors", "fault"), f"unknown plan {plan!r}: one of {', '.join(map(str, faults))}"
-            )
-        listed = _list(file, ("faults", str(plan)), faults[plan])
-    else:
-        listed = _list(file, ("faults",), faults)
-    deeds = {str(entry.get("do")) for entry in listed if isinstance(entry, dict)}
-    if deeds - ON_BROKERS - {"leave"} and not place.network:
+    planned = tuple(_fault(file, entry, place) for entry in _plan(file, combination, faults))
+    if not place.network and any(
+        each.do not in ON_BROKERS and each.do != "leave" for each in planned
+    ):
         file.fail(("faults",), "without a network (topology) no link can be cut or slowed")
-    planned = tuple(_fault(file, entry, place) for entry in listed)
     beside = KINDS[first.broker].companion
     processes = ("", "broker", "companion", beside, "both") if beside else ("", "broker")
     if missing := [each.process for each in planned if each.process not in processes]:
         file.fail(("faults",), f"{first.broker} has no process {missing[0]!r}")
     return Cell(name, combination, own, place, planned, phases)
+
+
+def _plan(file: ConfigFile, combination: Mapping[str, Any], faults: Any) -> list[Any]:
+    """Return the faults of a combination: those of its plan where plans have names, else all."""
+    plan = combination.get("fault")
+    plans = faults if isinstance(faults, dict) else {}
+    if plan is None and isinstance(faults, dict):
+        file.fail(("faults",), "named plans of faults need the factor fault")
+    if plan is not None and plan not in plans:
+        known = ", ".join(map(str, plans)) or "none, as there are no named plans"
+        file.fail(("factors", "fault"), f"unknown plan {plan!r}: one of {known}")
+    if plan is None:
+        return _list(file, ("faults",), faults)
+    return _list(file, ("faults", str(plan)), plans[plan])
 
 
 def _setup(

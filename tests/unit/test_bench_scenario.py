@@ -319,7 +319,19 @@ def test_faults_are_planned_for_each_cell() -> None:
         ),
         (
             "topology: local\nfaults: [{at: 1, do: [x]}]",
-            "s.yaml:2: faults: without a network (topology) no link can be cut",
+            "s.yaml:2: faults: do must be one of kill, ",
+        ),
+        (
+            "topology: local\nfactors: {fault: [crash]}",
+            "s.yaml:2: factors.fault: unknown plan 'crash': one of none, as there are no named",
+        ),
+        (
+            "topology: local\nfaults: [{at: 1, do: kill, broker: b0}]\nfactors: {fault: [crash]}",
+            "s.yaml:3: factors.fault: unknown plan 'crash': one of none, as there are no named",
+        ),
+        (
+            "topology: local\nparameters: {workload: /dev/null}",
+            "s.yaml:2: parameters.workload: /dev/null: no JSON",
         ),
         (
             f"topology: mesh5\nfactors: {{delay_ms: [0x{'f' * 5000}]}}",
