@@ -53,6 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         work = _work(words)
     except SystemExit as leave:  # argparse has said why
         return leave.code if isinstance(leave.code, int) else 2
+    except ValueError as error:
+        print(f"mqttree bench: {error}", file=sys.stderr)
+        return 2
     open_standard()
     before = _terminate_as_interrupt()
     try:
@@ -90,12 +93,12 @@ def _terminate_as_interrupt() -> Callable[[], None]:
 
 def _work(words: list[str]) -> Callable[[], int]:
     """Return what the command line asks for. Raises SystemExit if it asks for nothing that there
-    is, or for help."""
+    is, or for help, ValueError, in one line, if what the report needs is not installed."""
     if words and words[0] in TOOLS:
         # A short form of one of a tool's commands.
         rest = words if words[0] in SHORT_FORMS else words[1:]
         return partial(_tool, TOOLS[words[0]][0], rest)
-    arguments = _parser("report" in words).parse_args(words)
+    arguments = _parser(words[:1] == ["report"]).parse_args(words)
     handler: Callable[[argparse.Namespace], int] = arguments.handler
     return partial(handler, arguments)
 
@@ -281,14 +284,9 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _report_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the report are its own; without its libraries the command says what to
-    install."""
-    try:
-        report: Any = importlib.import_module("bench.report")
-    except ImportError:
-        parser.add_argument("rest", nargs=argparse.REMAINDER)
-        parser.set_defaults(handler=lambda _: _with_extra("bench.report").main(None))
-        return
+    """Arguments of the report are its own. Raises ValueError, in one line, without its
+    libraries."""
+    report = _with_extra("bench.report")
     report.add_arguments(parser)
     parser.set_defaults(handler=report.main)
 

@@ -32,6 +32,19 @@ def test_a_tool_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -
     assert said.startswith(f"usage: mqttree bench {'spark live' if name == 'live' else name} ")
 
 
+@pytest.mark.parametrize("words", [["--help"], ["--fresh", "x"], ["x"], []])
+def test_a_report_without_its_libraries_says_what_to_install(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [each for each in sys.modules if each.split(".")[:2] == ["bench", "report"]]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert cli.main(["report", *words]) == 2
+    assert capsys.readouterr().err == (
+        "mqttree bench: pyarrow is not installed: pip install 'mqttree[bench]'\n"
+    )
+
+
 def test_help_names_every_tool(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     said = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()}
