@@ -36,6 +36,21 @@ def write(
     pq.write_table(pa.Table.from_pylist(list(rows), schema=pa.schema(fields)), path)
 
 
+def has_rows(path: Path, measures: Sequence[str] = MEASURES) -> bool:
+    """Return whether a file is one that `write` could have written.
+
+    `path`: of the file; `measures`: which numbers its rows should have.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        names = set(pq.read_table(path).column_names)
+    except pa.ArrowException:
+        return False
+    return names >= {*KEYS, "seed", *measures}
+
+
 def means(
     path: Path, memory: str = "1g", measures: Sequence[str] = MEASURES
 ) -> dict[Point, dict[str, Mean]]:

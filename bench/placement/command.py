@@ -25,7 +25,7 @@ from bench.placement import (
 )
 from bench.placement.grid import Case
 from bench.spark.session import SparkMissingError, java
-from bench.workloads import simulator, workload, workload_file
+from bench.workloads import named, simulator, workload, workload_file
 from placement import traffic
 from placement.state import MOST_BROKERS
 
@@ -228,6 +228,11 @@ def _figures(arguments: argparse.Namespace) -> int:
                 averages.write(list(_rows(cases, seeds)), path)
             elif not path.is_file():
                 raise ValueError(f"{path}: there is no such file")
+            elif not averages.has_rows(path):
+                # Spark says so in two hundred lines.
+                raise ValueError(
+                    f"{path}: no Parquet file with rows of `mqttree bench placement figures`"
+                )
             found = averages.means(path)
     except SparkMissingError as error:
         raise ValueError(str(error)) from None
@@ -291,20 +296,8 @@ def _rows(cases: Sequence[Case], seeds: int) -> Iterator[dict[str, Any]]:
         print(file=sys.stderr)
 
 
-def _read(path: str) -> str:
-    try:
-        file = Path(path)
-        if file.stat().st_size > MOST_BYTES:
-            raise ValueError(f"{path}: larger than {MOST_BYTES:,} bytes")
-        return file.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ValueError(f"{path}: no text in UTF-8") from None
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror or error}") from None
-
-
 def _place(arguments: argparse.Namespace) -> int:
-    text = _read(arguments.file)
+    text = named.text_of(Path(arguments.file), MOST_BYTES)
     try:
         work = workload_file.read(text)
         placed = simulator.place(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import importlib.util
 import signal
 import statistics
 import time
@@ -206,6 +207,8 @@ def add_arguments(commands: Any) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Carry out the command; 1: a message was lost, or came twice at QoS 2. Raises ValueError, in
     one line: brokers failed, or the client's library is not installed."""
+    if importlib.util.find_spec("paho") is None:
+        raise ValueError("paho is not installed: pip install 'mqttree[client]'")
     code = 0
     print(
         f"{'QoS':>3} {'deaths':>7} {'first message after ms: median':>31} {'most':>7} "
@@ -214,11 +217,8 @@ def main(arguments: argparse.Namespace) -> int:
     for qos in arguments.qos or (1, 2):
         found = []
         for _ in range(arguments.rounds):
-            try:
-                with federation(3) as brokers:
-                    found.append(asyncio.run(strike(brokers, qos, arguments.rate)))
-            except ImportError as error:
-                raise ValueError(f"{error}; pip install mqttree[client]") from None
+            with federation(3) as brokers:
+                found.append(asyncio.run(strike(brokers, qos, arguments.rate)))
         firsts = [each.first * 1e3 for each in found]
         lost = sum(each.lost for each in found)
         doubled = sum(each.doubled for each in found)

@@ -56,7 +56,11 @@ def named(name: str, seed: int) -> Workload:
             for number in range(FOLLOWERS)
         ]
         return Workload(clients, workload.equal_rates(FANNED_OUT))
-    found = workload_file.read(_text(FOLDER / f"{name}.json" if name in NAMES else Path(name)))
+    text = text_of(FOLDER / f"{name}.json" if name in NAMES else Path(name))
+    try:
+        found = workload_file.read(text)
+    except WorkloadError as error:
+        raise WorkloadError(f"{name}: {error}") from None
     if not found.rates:
         raise WorkloadError(f"{name}: no topic is in it")
     if len(set(found.rates.values())) > 1:
@@ -87,11 +91,18 @@ def _islands(seed: int) -> Workload:
     return found
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path, most: int = MOST_BYTES) -> str:
+    """Return the text of a file. Raises WorkloadError, in one line.
+
+    `path`: of the file; `most`: bytes that it may have.
+    """
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise WorkloadError(f"{path}: larger than {MOST_BYTES:,} bytes")
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            # A device says that it has no bytes, and may have no end.
+            found = file.read(most + 1)
+        if len(found) > most:
+            raise WorkloadError(f"{path}: larger than {most:,} bytes")
+        return found.decode()
     except UnicodeDecodeError:
         raise WorkloadError(f"{path}: no text in UTF-8") from None
     except OSError as error:

@@ -14,6 +14,8 @@ from placement.clients import GAMMA, SESSIONS
 from placement.state import MOST_BROKERS
 
 MOST_TOPICS = 10_000_000
+MOST_RATE = 1e15
+"""Messages/s of a topic; sums of such rates are finite."""
 _TRAILING = re.compile(r",(\s*[\]}])")
 _EDGES = re.compile(r"(\s*#[^\n]*\n)*\s*\d+[ \t,]+\d+\s*(\n|$)")
 """How an edge list begins: comments, then two numbers in a line."""
@@ -81,14 +83,20 @@ def _whole(value: Any, what: str, least: int = 0, most: int = MOST_TOPICS) -> in
     return value
 
 
-def _number(value: Any, what: str, least: float = 0) -> float:
+def _number(value: Any, what: str, least: float = 0, most: float = math.inf) -> float:
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
-        or not least <= value < math.inf
+        or not least <= value <= most
+        or value == math.inf
     ):
-        raise WorkloadError(f"{what}: {value!r:.40} is no number from {least} on")
+        bounds = f"to {most:g}" if most < math.inf else "on"
+        raise WorkloadError(f"{what}: {value!r:.40} is no number from {least} {bounds}")
     return float(value) if isinstance(value, float) else value
+
+
+def _rate(value: Any, what: str) -> float:
+    return _number(value, what, most=MOST_RATE)
 
 
 def _topics(value: Any, what: str) -> list[int]:
@@ -138,14 +146,14 @@ def _rates(value: Any, work: Workload, about: Any) -> dict[int, float]:
     if isinstance(about, dict) and "ntop" in about:
         topics |= set(range(_whole(about["ntop"], "about.ntop")))
     if isinstance(value, list):
-        rates = {topic: _number(rate, f"rates[{topic}]") for topic, rate in enumerate(value)}
+        rates = {topic: _rate(rate, f"rates[{topic}]") for topic, rate in enumerate(value)}
     elif isinstance(value, dict):
         try:
-            rates = {int(topic): _number(rate, f"rates {topic}") for topic, rate in value.items()}
+            rates = {int(topic): _rate(rate, f"rates {topic}") for topic, rate in value.items()}
         except ValueError as error:
             raise WorkloadError(f"rates: {error}") from None
     else:
-        return dict.fromkeys(sorted(topics), _number(value, "rates"))
+        return dict.fromkeys(sorted(topics), _rate(value, "rates"))
     if missing := topics - rates.keys():
         raise WorkloadError(f"rates has nothing for topic {min(missing)}")
     return rates

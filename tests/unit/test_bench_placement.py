@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from bench.cli import main
 from bench.placement import averages, changes, grid, page
 from bench.spark.session import SparkMissingError, java
-from bench.workloads import workload, workload_file
+from bench.workloads import named, workload, workload_file
 from tests.kit.placement import DATA, KEYS, load
 
 CASES = [
@@ -120,6 +121,7 @@ def test_the_form_that_the_papers_authors_published_is_read(
         ('{"clients": [[0]], "rates": []}', "rates has nothing for topic 0"),
         ('{"clients": [[0]], "rates": [-1]}', "rates[0]: -1 is no number"),
         ('{"clients": [[0]], "rates": [NaN]}', "rates[0]: nan is no number"),
+        ('{"clients": [[0, 1]], "rates": 1e308}', "rates: 1e+308 is no number from 0 to 1e+15"),
         ('{"clients": [[0]], "rates": {"x": 1}}', "rates: invalid literal"),
         ('{"clients": [[0]], "gamma": 0.5}', "gamma: 0.5 is no number from 1 on"),
         ('{"clients": [[0]], "by_brokers": {"0": {}}}', "'0' is no number of brokers"),
@@ -154,6 +156,40 @@ def test_files_that_cannot_be_read_are_named_in_one_line(
     assert "no text in UTF-8" in complaint(capsys, str(binary), "--brokers", "2")
     assert "No such file" in complaint(capsys, str(tmp_path / "none"), "--brokers", "2")
     assert "directory" in complaint(capsys, str(tmp_path), "--brokers", "2")
+
+
+def test_a_file_without_an_end_is_refused_by_what_was_read_of_it() -> None:
+    with pytest.raises(workload_file.WorkloadError, match="/dev/zero: larger than 1,000 bytes"):
+        named.text_of(Path("/dev/zero"), 1000)
+
+
+def test_rows_that_are_none_are_named_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = tmp_path / "rows.parquet"
+    words = ["placement", "figures", "--read", str(file), "--out", str(tmp_path / "page.md")]
+    file.write_text("no Parquet")
+    assert main(words) == 2
+    assert capsys.readouterr().err == (
+        f"mqttree bench: {file}: no Parquet file with rows of `mqttree bench placement figures`\n"
+    )
+    pq.write_table(pa.table({"figure": ["7"]}), file)
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no Parquet file with rows" in line
+
+
+def test_a_takeover_without_the_clients_library_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "paho", None)
+    assert main(["placement", "takeover"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == "mqttree bench: paho is not installed: pip install 'mqttree[client]'\n"
 
 
 def test_drawn_workloads_have_what_is_asked_for() -> None:
