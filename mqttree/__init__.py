@@ -6,7 +6,7 @@
         ...  # clients connect to 127.0.0.1, port broker.port
 
 `MultiClient` is a client of a federation, with a connection to each broker where its topics are. It
-needs `pip install mqttree[client]`.
+needs `pip install 'mqttree[client]'`.
 
 This package is all that is public; other packages of the distribution change without notice.
 `python -m mqttree` is the command `mqttree`.
