@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from broker.cluster.link.link import ROUND_TRIPS
 from broker.cluster.strategy.directory import LINK
 from broker.cluster.strategy.path_costs import (
     DELTA,
+    FIRST,
     GAMMA,
     LEAST,
     REVIEW,
@@ -172,16 +174,22 @@ def test_a_message_that_came_another_way_is_announced_once() -> None:
     assert len(sent) == 2
 
 
+def measurements(world: Any) -> Counter[Any]:
+    """What is planned for the next REVIEW s, and how often."""
+    horizon = world.now + REVIEW
+    return Counter(timer.call for when, _, timer in world.node.timers._heap if when < horizon)
+
+
 def test_a_link_that_seems_far_is_measured_apart_from_hellos() -> None:
     """Around a near one no path can be shorter, so its round trip changes nothing."""
     world = lone(routing="topic")
     near, far = (Neighbour(world, number, routing="topic").link() for number in (1, 2))
     near.round_trips = [1.0, 2.9, 2.9]
     far.round_trips = [0.9, 3.0, 3.0]
-    world.node.cluster.strategy.trees._costs._measure(world.now)
-    planned = {timer.call: when for when, _, timer in world.node.timers._heap}
-    assert near.measure not in planned
-    assert world.now <= planned[far.measure] < world.now + REVIEW
+    before = measurements(world)
+    assert before[near.measure] == before[far.measure] == FIRST
+    world.node.cluster.strategy.trees._costs._measure()
+    assert measurements(world) - before == {far.measure: 1}
 
 
 def test_a_measurement_apart_is_a_ping_with_nothing_else() -> None:

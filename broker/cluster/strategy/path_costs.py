@@ -1,5 +1,5 @@
 """What paths cost that lead through this broker, as it posts that for all others: each of its links
-costs its round trip, the shortest of the last 16, and whoever passes on messages that it does
+costs its round trip, the shortest of the last 64, and whoever passes on messages that it does
 not want adds something (Overlays 4.2.2; docs/decisions/0020).
 
     entry LINK + id      -> u32 cost (us)
@@ -34,6 +34,9 @@ passes on messages that it does not want (the tree has the same hysteresis)."""
 
 REVIEW = 2.0
 """s between two checks of what this broker's links and paths through it cost."""
+
+FIRST = 3
+"""additional measurements of a new link: both ends have much to do when it sends its first hellos."""
 
 STEP = (5**0.5 - 1) / 2
 """The part of REVIEW between two additional measurements: the golden ratio spreads any number of
@@ -115,6 +118,8 @@ class PathCosts:
         """Post the `link` to the neighbour `peer`: messages may take it once both ends have."""
         self._post(peer, link_cost(link))
         self._tell_relay()
+        for _ in range(FIRST):
+            self._measure_soon(link)
 
     def closed(self, peer: bytes) -> None:
         """Withdraw the link to a neighbour."""
@@ -144,9 +149,9 @@ class PathCosts:
                 self._post(peer, cost)
         if self._open:
             self._tell_relay()
-            self._measure(now)
+            self._measure()
 
-    def _measure(self, now: float) -> None:
+    def _measure(self) -> None:
         """Have links measured apart from hellos whose round trips mostly cost THROUGH more than
         another link, as only around these messages may go. All neighbours are sent hellos at once,
         and those that share a processor answer one after the other."""
@@ -155,8 +160,12 @@ class PathCosts:
         for link in links:
             median = sorted(link.round_trips)[(len(link.round_trips) - 1) // 2]
             if 1000 * median > least + THROUGH:
-                self._measured_at = (self._measured_at + STEP) % 1.0
-                self._node.schedule(now + REVIEW * self._measured_at, link.measure)
+                self._measure_soon(link)
+
+    def _measure_soon(self, link: Link) -> None:
+        """Have a link measured within REVIEW."""
+        self._measured_at = (self._measured_at + STEP) % 1.0
+        self._node.schedule(self._node.now + REVIEW * self._measured_at, link.measure)
 
     def retire(self) -> None:
         """Let messages take paths around this broker, as it is going to stop."""
