@@ -38,9 +38,9 @@ from broker.wire.publish_header import PUBLISH
 from broker.wire.varint import encode_varint, read_length
 
 ROUND_TRIPS: Final = 64
-"""round trips that are remembered. What a link costs paths is the shortest of them: half a minute by
-default, in which a neighbour that waits for a processor has answered at once. (Linux remembers the
-shortest one of a TCP connection for five minutes.)"""
+"""round trips that are remembered. What a link costs paths is the shortest of them: half a minute
+by default, in which a neighbour that waits for a processor has answered at once. (Linux remembers
+the shortest one of a TCP connection for five minutes.)"""
 
 MARKED: Final = 1 << 31
 """In the number of a PINGREQ: it is a mark, sent behind messages, and its PINGRESP says that these

@@ -36,7 +36,8 @@ REVIEW = 2.0
 """s between two checks of what this broker's links and paths through it cost."""
 
 FIRST = 3
-"""additional measurements of a new link: both ends have much to do when it sends its first hellos."""
+"""additional measurements of a new link: both ends have much to do when its first hellos are sent
+and answered."""
 
 STEP = (5**0.5 - 1) / 2
 """The part of REVIEW between two additional measurements: the golden ratio spreads any number of
