@@ -630,9 +630,18 @@ class AdminProtocol(asyncio.Protocol):
         """Answer with an error and close: where the next request begins is unknown."""
         self._admin.counters.admin_refused += 1
         self._buffer = b""
-        self._send(status, "text/plain", text, True, headers)
+        self._send(status, "text/plain", text, True, headers, refused=True)
 
-    def _send(self, status: int, kind: str, text: str, last: bool, headers: str = "") -> None:
+    def _send(
+        self,
+        status: int,
+        kind: str,
+        text: str,
+        last: bool,
+        headers: str = "",
+        *,
+        refused: bool = False,
+    ) -> None:
         body = text.encode()
         head = (
             f"HTTP/1.1 {status} {_REASONS[status]}\r\n"
@@ -643,7 +652,12 @@ class AdminProtocol(asyncio.Protocol):
         self.transport.write(head.encode() + body)
         if last:
             self._closing = True
-            self.transport.close()
+            if refused and self.transport.can_write_eof():
+                # The peer may still be sending. To close now would reset the connection, and the
+                # answer with it (RFC 9112 9.6): what comes is thrown away until the peer closes.
+                self.transport.write_eof()
+            else:
+                self.transport.close()
             # A peer that does not read the rest must not hold the connection for ever.
             self._arm(self._limits.admin_header_timeout)
 

@@ -42,8 +42,6 @@ def takes_body(method: str, path: str) -> bool:
 def is_own(method: str, path: str) -> bool:
     """Return whether a request with this `method` and `path` is for this module, and its answer
     may come later."""
-    if method == "DELETE":
-        return path.startswith(CLIENT)
     return path == PLACEMENT or path.startswith(CLIENT)
 
 
@@ -114,7 +112,10 @@ class PlacementHttp:
         if method == "POST":
             self._post(path, body, then)
         elif path == PLACEMENT:
-            self._pass(STATUS, {}, then)
+            if method == "GET":
+                self._pass(STATUS, {}, then)
+            else:
+                then((405, "text/plain", "GET and POST only\n"))
         elif path == PLANNING:
             then((405, "text/plain", "POST only\n"))
         else:

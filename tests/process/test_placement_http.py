@@ -187,6 +187,28 @@ async def test_what_is_no_such_request_is_refused(
     assert (await server.place({"client": "c"}))[0] == 200
 
 
+async def test_who_still_sends_a_body_that_is_too_large_gets_the_answer(server: Server) -> None:
+    """To close at once would reset the connection, and the answer with it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    head = b"POST /api/placement HTTP/1.1\r\nHost: x\r\nContent-Length: 8000000\r\n\r\n"
+    writer.write(head + bytes(4_000_000))
+    await writer.drain()
+    writer.write(bytes(4_000_000))
+    await writer.drain()
+    answer = await asyncio.wait_for(reader.read(), PATIENCE)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"bytes at most" in answer
+    writer.close()
+    assert (await server.place({"client": "c"}))[0] == 200
+
+
+async def test_a_client_identifier_that_mqtt_cannot_say_is_refused(server: Server) -> None:
+    for client in ("\ud800", "a\udfffb"):
+        status, body = await server.place({"client": client})
+        assert (status, body) == (400, {"error": "client: not a client identifier"})
+    assert (await server.place({"client": "\U0001f600"}))[0] == 200
+
+
 async def test_the_state_of_placement_can_be_read(server: Server) -> None:
     await server.place({"client": "c", "subscribe": ["a"]})
     status, body = await server.ask("GET", "/api/placement")
