@@ -8,6 +8,7 @@ other, are not comparable, and that is the one time that all rows have.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -226,6 +227,7 @@ def watch(
             refresh(state, True)
         raise
     finally:
+        cut = once and any(query.isActive for query in queries)
         for query in queries:
             query.stop()
     for query in queries:
@@ -233,6 +235,8 @@ def watch(
             raise failure
     with state.lock:
         refresh(state, True)
+    if cut:
+        print(f"{seconds:g} s are over; not all files were read", file=sys.stderr)
     return 0
 
 

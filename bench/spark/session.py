@@ -25,6 +25,11 @@ LITTLE, SOME = 200_000, 3_000_000
 """Rows up to which it takes longer to compile queries than to interpret them, and to compile what
 is compiled well than to do it simply: most of the time of a small set of runs is Java's and Spark's
 compilers at work on code that runs once."""
+
+STACK = "-Xss16m"
+"""Spark matches the text of an error, which may have 10 KB, with a regular expression that recurs
+for each letter: a stream that was stopped in a batch ended with thousands of lines of its stack."""
+
 SIMPLY_COMPILED = "-XX:TieredStopAtLevel=1 -XX:-DontCompileHugeMethods"
 """Java's first compiler alone, for methods of any size: it would interpret the longest ones of some
 queries. The second compiler takes minutes of CPU time for these."""
@@ -181,6 +186,7 @@ def session(
                 (
                     options,
                     "-XX:ReservedCodeCacheSize=128m",
+                    STACK,
                     SIMPLY_COMPILED if rows is not None and rows <= SOME else "",
                     java_options or class_archive.reading(found_java),
                 )
