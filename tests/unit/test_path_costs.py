@@ -17,6 +17,7 @@ from broker.cluster.strategy.path_costs import (
     DELTA,
     FIRST,
     GAMMA,
+    HELLOS,
     LEAST,
     REVIEW,
     THROUGH,
@@ -175,8 +176,8 @@ def test_a_message_that_came_another_way_is_announced_once() -> None:
 
 
 def measurements(world: Any) -> Counter[Any]:
-    """What is planned for the next REVIEW s, and how often."""
-    horizon = world.now + REVIEW
+    """What is planned for the next hellos, and how often."""
+    horizon = world.now + HELLOS * world.node.config.hello
     return Counter(timer.call for when, _, timer in world.node.timers._heap if when < horizon)
 
 

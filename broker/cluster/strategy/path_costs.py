@@ -39,9 +39,12 @@ FIRST = 3
 """additional measurements of a new link: both ends have much to do when its first hellos are sent
 and answered."""
 
+HELLOS = 4
+"""hellos between two additional measurements of a link."""
+
 STEP = (5**0.5 - 1) / 2
-"""The part of REVIEW between two additional measurements: the golden ratio spreads any number of
-them evenly, so that they meet neither hellos nor each other again and again."""
+"""The part of these hellos between additional measurements of two links: the golden ratio spreads
+any number of them evenly, so that they meet neither hellos nor each other again and again."""
 
 GAMMA, DELTA = 50, 2
 """us; RB = gamma*R + delta*clients (Overlays 4.2.2): what the policy `balance` adds for each origin
@@ -59,6 +62,10 @@ class PathCostSettings(Protocol):
     def capability(self) -> float:
         """The capability of this machine (`stp.capability`)."""
 
+    @property
+    def hello(self) -> float:
+        """s between two hellos."""
+
 
 class PathCosts:
     """What this broker's links, and paths through it, cost."""
@@ -68,6 +75,7 @@ class PathCosts:
         "_directory",
         "_graph",
         "_measured_at",
+        "_next_measurements",
         "_next_review",
         "_node",
         "_open",
@@ -100,8 +108,9 @@ class PathCosts:
         self._relayed = relayed
         self._changed = changed
         self._next_review = 0.0  # s
-        # The part of REVIEW at which the last additional measurement was. Brokers whose reviews are
-        # at the same time begin at times of their own.
+        self._next_measurements = 0.0  # s
+        # The part of their time at which the last additional measurement was. Brokers whose reviews
+        # are at the same time begin at times of their own.
         self._measured_at = int.from_bytes(directory.own_id[-4:], "big") / (1 << 32)
         self._told_relay = 0  # us
         self._retired = False
@@ -150,7 +159,9 @@ class PathCosts:
                 self._post(peer, cost)
         if self._open:
             self._tell_relay()
-            self._measure()
+            if now >= self._next_measurements:
+                self._next_measurements = now + HELLOS * self._settings.hello
+                self._measure()
 
     def _measure(self) -> None:
         """Have links measured apart from hellos whose round trips mostly cost THROUGH more than
@@ -164,9 +175,10 @@ class PathCosts:
                 self._measure_soon(link)
 
     def _measure_soon(self, link: Link) -> None:
-        """Have a link measured within REVIEW."""
+        """Have a link measured within some hellos."""
         self._measured_at = (self._measured_at + STEP) % 1.0
-        self._node.schedule(self._node.now + REVIEW * self._measured_at, link.measure)
+        within = HELLOS * self._settings.hello
+        self._node.schedule(self._node.now + within * self._measured_at, link.measure)
 
     def retire(self) -> None:
         """Let messages take paths around this broker, as it is going to stop."""
