@@ -277,11 +277,17 @@ def _wants(data: bytes) -> bool:
 class _Transport:
     def __init__(self) -> None:
         self.written = b""
-        self.closed = False
+        self.closed = self.ended = False
 
     def write(self, data: bytes) -> None:
-        check(not self.closed, "written after the end")
+        check(not self.closed and not self.ended, "written after the end")
         self.written += data
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.ended = True
 
     def close(self) -> None:
         self.closed = True
