@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
-FORGOTTEN = 16
-"""The part of all limits, a sixteenth, that is forgotten at once. Python looks for a dictionary's
-first key behind all those that were deleted, so to forget one at a time costs more than to serve
-it."""
+from collections import OrderedDict
 
 
 class Budget:
@@ -59,15 +54,14 @@ class RateLimits:
     def __init__(self, per_second: float, most: int = 10_000) -> None:
         self.per_second = per_second
         self._most = most
-        self._limits: dict[str, RateLimit] = {}
+        self._limits: OrderedDict[str, RateLimit] = OrderedDict()
 
     def take(self, name: str, now: float) -> bool:
         """Return whether the event of `name` may happen at `now` (s), and count it if so."""
         limits = self._limits
         limit = limits.get(name)
         if limit is None:
-            if len(limits) >= self._most:
-                for oldest in list(islice(limits, 1 + self._most // FORGOTTEN)):
-                    del limits[oldest]
+            while len(limits) >= self._most:
+                limits.popitem(last=False)
             limit = limits[name] = RateLimit(self.per_second, now)
         return limit.take(now)

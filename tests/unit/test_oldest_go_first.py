@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.rate_limit import FORGOTTEN, RateLimits
+from broker.base.rate_limit import RateLimits
 from placement.pending_load import Pending, PendingLoad
 
 
@@ -15,8 +15,7 @@ def test_of_too_many_clients_the_oldest_limits_are_forgotten(most: int, count: i
     for number in range(count):
         assert limits.take(f"c{number}", 0.0)
         assert not limits.take(f"c{number}", 0.0), "the newest one is always remembered"
-    remembered = most - most // FORGOTTEN if count > most else count
-    for number in range(count - 1, count - 1 - max(1, remembered - 1), -1):
+    for number in range(max(0, count - most), count):
         assert not limits.take(f"c{number}", 0.0), "forgotten too early"
 
 
