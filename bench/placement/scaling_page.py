@@ -281,7 +281,8 @@ def _traffic(runs: Sequence[Run]) -> Iterator[str]:
     yield "## Traffic between brokers, counted and by the model"
     yield ""
     yield from wrapped(
-        "With routing by interest the model is that of the spanning tree which the brokers had."
+        "With routing by interest the model is that of the spanning tree which the brokers had; if "
+        "it changed in a run, no difference is told of that."
     )
     yield ""
     yield (
@@ -291,12 +292,13 @@ def _traffic(runs: Sequence[Run]) -> Iterator[str]:
     yield "|---" * 8 + "|"
     for cell in dict.fromkeys(run.cell for run in runs if run.brokers > 1):
         mine = [run for run in runs if run.cell == cell]
-        worst = max((abs(run.internal_error or 0.0), run.internal_error or 0.0) for run in mine)[1]
+        errors = [run.internal_error for run in mine if run.internal_error is not None]
+        worst = f"{max(errors, key=abs):+.3%}" if errors else "-"
         generator = max(run.figures.get("generator_cpu", 0.0) for run in mine)
         workload, strategy, brokers, routing = cell
         yield (
             f"| {workload} | {brokers} | {strategy} | {routing} | {len(mine)} | "
-            f"{sum(each[2] for each in mine[0].model):,.0f} | {worst:+.3%} | "
+            f"{sum(each[2] for each in mine[0].model):,.0f} | {worst} | "
             f"{generator:.2f} |"
         )
 

@@ -21,6 +21,7 @@ import psutil
 
 from bench.lab.lab import Lab
 from bench.lab.priority import be_woken_in_time, have_a_larger_share
+from bench.load.cpu import cores
 from bench.runner.book import Book, Receiver
 from bench.runner.clients import Client, Publisher, Subscriber, Surroundings
 from bench.scenarios.scenario import Cell
@@ -366,7 +367,15 @@ def _carry_out(crowd: Crowd, orders: Connection) -> None:
         crowd.step(0.05)
     crowd.trace.rotate()  # what is loaded at the first time only would hold up messages later
     interested = max((client.first_beacon for client in crowd.subscribers), default=0)
-    orders.send({"event": "ready", "failure": wrong, "interested": interested, "seconds": seconds})
+    orders.send(
+        {
+            "event": "ready",
+            "failure": wrong,
+            "interested": interested,
+            "seconds": seconds,
+            "cores": cores(),
+        }
+    )
     while not orders.poll(0):
         crowd.step(0.05)
     start = orders.recv()

@@ -59,14 +59,15 @@ class Generator:
         specs: Any,
         folder: Path,
         names: dict[str, Any],
+        own: list[int],
         name: str = "generator-0",
     ) -> None:
         """Start the process of the clients; `lab`, `cell`, `specs`, `folder`, `names` and `name`
-        are those of `crowd.run`."""
+        are those of `crowd.run`; `own`: its cores, [] for those of the calling process."""
         self.name = name
         self.heard: Callable[[dict[str, Any]], None] = lambda _: None
         """Takes each event that is not waited for."""
-        own, apart = _cores_of(cell)[1], cell.main.apart
+        apart = cell.main.apart
         self._conn, theirs = _fork.Pipe()
         kept = self._conn
 
@@ -139,14 +140,20 @@ class Generators:
     """All processes of clients, as one."""
 
     def __init__(
-        self, lab: Lab, cell: Cell, specs: Sequence[ClientSpec], folder: Path, names: dict[str, Any]
+        self,
+        lab: Lab,
+        cell: Cell,
+        specs: Sequence[ClientSpec],
+        folder: Path,
+        names: dict[str, Any],
+        own: list[int],
     ) -> None:
-        """Start them, as many as `cell` asks for and its clients allow; `lab`, `specs`, `folder`
-        and `names` are those of `Generator`."""
+        """Start them, as many as `cell` asks for and its clients allow; `lab`, `specs`, `folder`,
+        `names` and `own` are those of `Generator`."""
         parts = shares(specs, cell.main.generators) or [list(specs)]
         self.all: list[Generator] = []
         for number, part in enumerate(parts):
-            self.all.append(Generator(lab, cell, part, folder, names, f"generator-{number}"))
+            self.all.append(Generator(lab, cell, part, folder, names, own, f"generator-{number}"))
 
     async def hear(self, event: str, patience: float) -> list[dict[str, Any]]:
         """Wait until all have said `event`, and return what they did. Raises RunError as
@@ -171,12 +178,13 @@ class Generators:
 
 def ready(said: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return what the processes `said` when their clients were there, as one: the first failure,
-    and what took longest."""
+    what took longest, and all their cores."""
     failures = [each["failure"] for each in said if each["failure"]]
     return {
         "failure": failures[0] if failures else "",
         "interested": max(each["interested"] for each in said),
         "seconds": max(each["seconds"] for each in said),
+        "cores": sorted({core for each in said for core in each["cores"]}),
     }
 
 
@@ -212,6 +220,8 @@ class Run:
         self.names = {"run": record["run"], "scenario": record["scenario"], "host": run_folder.HOST}
         self.flow = cell.main
         self.kind = KINDS[self.flow.broker]
+        # As long as this process may use all of them.
+        self._of_brokers, self._of_generator = _cores_of(cell)
         self._boot = 0
 
     def stage(self, text: str) -> None:
@@ -225,7 +235,7 @@ class Run:
         run_folder.write(self.folder, record)
         self.trace_folder.mkdir(parents=True, exist_ok=True)
         try:
-            with on_cores(_cores_of(self.cell)[0]):
+            with on_cores(self._of_brokers):
                 self._in_lab()
             record["status"] = run_folder.FAILED if record["failures"] else run_folder.COMPLETE
         except UnavailableError as error:
@@ -297,7 +307,9 @@ class Run:
             with writer as trace:
                 for name in on:
                     trace.fault(self._boot, "start", name)
-                asyncio.run(self._alive(lab, trace))
+                # What faults start again belongs on the cores of brokers.
+                with on_cores([] if self.cell.faults else self._of_generator):
+                    asyncio.run(self._alive(lab, trace))
 
     async def _alive(self, lab: Lab, trace: Writer) -> None:
         observer = Observer(lab, trace)
@@ -337,7 +349,7 @@ class Run:
         )
         record["hosts"] = {spec.name: spec.host for spec in specs} if len(specs) <= 500 else {}
         self.stage("clients")
-        generator = Generators(lab, cell, specs, self.trace_folder, self.names)
+        generator = Generators(lab, cell, specs, self.trace_folder, self.names, self._of_generator)
         record["processes"] = [
             *(
                 {"name": each.name, "role": "generator", "pid": each.process.pid}
@@ -446,13 +458,14 @@ class Run:
             return None
         # Each look costs a broker as much as many messages.
         observer.pause = self.cell.duration() + self.cell.drain
-        names = list(observer.lab.brokers)
-        views = await traffic.meshed(observer)
-        parents = traffic.parents_of(views, names) if self.kind.routing == "interest" else []
-        work = placed(flow, len(names), self.record["seed"])
-        model = traffic.modelled(work, names, parents)
-        idle = await traffic.idle_loads(observer)
-        return traffic.Work(observer, model, idle, await traffic.mark(observer))
+        await traffic.meshed(observer)
+        self.record["cores"] = {
+            "brokers": traffic.cores_of(observer),
+            "generator": ready["cores"],
+        }
+        work = placed(flow, len(observer.lab.brokers), self.record["seed"])
+        idle, before = await traffic.idle_loads(observer)
+        return traffic.Work(observer, work, self.kind.routing == "interest", idle, before)
 
     def _begin(self, generator: Generators) -> float:
         """Have the clients begin to publish, and the measured time with them. Returns when (s)."""
@@ -541,6 +554,10 @@ class Run:
                 record["findings"].append(f"{what}{flow['duplicates']} duplicates at QoS 2")
         if self.flow.federated and not injector.injected:
             record["findings"] += connections_lost(observer.lab.companions.values())
+        if summary.get("traffic", {}).get("tree_changed"):
+            record["findings"].append(
+                "the tree changed while messages were published: the model is of another one"
+            )
 
 
 def _cores_of(cell: Cell) -> tuple[list[int], list[int]]:

@@ -4,6 +4,7 @@ the model of placement expects; and the CPU time that they took for it."""
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,22 +35,24 @@ IDLE_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What each broker had counted at a time (s, monotonic), and the s of CPU that it had used; by
-    its name."""
+    """What each broker had counted at a time (s, monotonic), and the s of CPU that it had used, by
+    its name; and the place of each broker's parent on the tree (`parents_of`)."""
 
     at: float
     counters: Mapping[str, Mapping[str, int]]
     cpu: Mapping[str, float]
+    parents: Sequence[int] = ()
 
 
 async def mark(observer: Observer) -> Mark:
     """Ask all brokers of an `observer` now. Raises LoadError when one of them does not answer."""
-    counters = {name: view["counters"] for name, view in (await observer.ask_all()).items()}
+    views = await observer.ask_all()
+    counters = {name: view["counters"] for name, view in views.items()}
     # Behind the answers, which take CPU time as well.
     at, cpu = time.monotonic(), used(observer)
     if missing := cpu.keys() - counters.keys():
         raise LoadError(f"{min(missing)} does not tell its counters")
-    return Mark(at, counters, cpu)
+    return Mark(at, counters, cpu, parents_of(views, list(cpu)))
 
 
 async def meshed(observer: Observer) -> dict[str, View]:
@@ -75,13 +78,26 @@ def used(observer: Observer) -> dict[str, float]:
     return found
 
 
-async def idle_loads(observer: Observer) -> dict[str, float]:
+def cores_of(observer: Observer) -> list[int]:
+    """Return the cores that the brokers of an `observer` may use. Raises OSError when one is
+    gone."""
+    found = [broker.process for broker in observer.lab.brokers.values()]
+    return sorted({core for each in found if each for core in os.sched_getaffinity(each.pid)})
+
+
+async def idle_loads(observer: Observer) -> tuple[dict[str, float], Mark]:
     """Return the share of a core that each broker needs while its clients are connected and nobody
-    publishes. Raises LoadError when one is gone."""
-    began, before = time.monotonic(), used(observer)
-    await asyncio.sleep(IDLE_SECONDS)
-    seconds, after = time.monotonic() - began, used(observer)
-    return {name: (after[name] - before[name]) / seconds for name in before}
+    publishes, and what was counted by then. The tree has stayed the same meanwhile, unless it does
+    not for long. Raises LoadError when a broker is gone."""
+    end = time.monotonic() + MESH_SECONDS
+    before = await mark(observer)
+    while True:
+        await asyncio.sleep(IDLE_SECONDS)
+        seconds, cpu = time.monotonic() - before.at, used(observer)
+        after = await mark(observer)
+        if after.parents == before.parents or time.monotonic() > end:
+            return {name: (cpu[name] - before.cpu[name]) / seconds for name in cpu}, after
+        before = after
 
 
 def carried(
@@ -130,10 +146,12 @@ def summary(
     brokers: Mapping[str, Mapping[str, Any]],
     model: Mapping[str, Mapping[str, float]],
     seconds: float,
+    tree_changed: bool = False,
 ) -> dict[str, Any]:
     """Return what run.json says of a placed workload.
 
-    `brokers`: what `carried` returned; `model`: what `modelled` did; `seconds`: of the load.
+    `brokers`: what `carried` returned; `model`: what `modelled` did; `seconds`: of the load;
+    `tree_changed`: messages followed a tree that changed meanwhile, so the model is of another one.
     """
     sums = {kind: sum(each[kind] for each in brokers.values()) for kind in KINDS}
     published = sum(each["aei"] for each in model.values())
@@ -146,7 +164,10 @@ def summary(
         "seconds": seconds,
         "internal": sums["aii"],
         "internal_model": internal,
-        "internal_error": (sums["aii"] - internal) / internal if internal else None,
+        "internal_error": None
+        if tree_changed or not internal
+        else (sums["aii"] - internal) / internal,
+        "tree_changed": tree_changed,
     }
 
 
@@ -156,13 +177,15 @@ class Work:
     def __init__(
         self,
         observer: Observer,
-        model: Mapping[str, Mapping[str, float]],
+        workload: Placed,
+        on_tree: bool,
         idle: Mapping[str, float],
         before: Mark,
     ) -> None:
-        """`observer`: of its brokers; `model`: what `modelled` returned; `idle`: what `idle_loads`
-        did; `before`: it begins."""
-        self._observer, self._model, self._idle, self._before = observer, model, idle, before
+        """`observer`: of its brokers; `workload`: it; `on_tree`: whether messages follow the tree;
+        `idle`, `before`: what `idle_loads` returned."""
+        self._observer, self._on_tree, self._idle, self._before = observer, on_tree, idle, before
+        self._model = modelled(workload, list(before.cpu), before.parents if on_tree else ())
         self._over, self._used = before.at, before.cpu
 
     def published(self) -> None:
@@ -176,4 +199,5 @@ class Work:
         brokers = carried(self._before, after, self._used, self._over - self._before.at)
         for name, each in brokers.items():
             each["idle"] = self._idle[name]
-        return summary(brokers, self._model, seconds)
+        changed = self._on_tree and after.parents != self._before.parents
+        return summary(brokers, self._model, seconds, changed)

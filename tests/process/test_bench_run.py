@@ -201,7 +201,7 @@ def test_a_generator_that_cannot_write_its_trace_says_so(tmp_path: Path) -> None
     lab: Any = SimpleNamespace(let_go=lambda: None)
     for meanwhile in (True, False):
         generator = one_run.Generator(
-            lab, cell, [], tmp_path / "trace", {"run": "r", "scenario": "s"}
+            lab, cell, [], tmp_path / "trace", {"run": "r", "scenario": "s"}, []
         )
         asyncio.run(generator.hear("ready", PATIENCE))
         if meanwhile:

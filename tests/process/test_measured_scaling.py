@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="traces need pyarrow (the extra bench)")
 
 from bench import cli
+from bench.load.cpu import cores
 from bench.placement import scaling
 from bench.workloads import simulator
 from bench.workloads.named import named
@@ -39,6 +40,8 @@ def test_two_brokers_carry_between_them_what_the_model_says(tmp_path: Path) -> N
         assert run.internal_error == 0, "with two brokers no message passes through a third one"
         assert all(0 < load < 2 for load in run.loads)
     for record in records:
+        of = record["cores"]
+        assert not set(of["brokers"]) & set(of["generator"]) or len(cores()) == 1
         traffic = record["summary"]["traffic"]
         assert traffic["rounds"] == 1
         for name, each in traffic["model"].items():

@@ -194,6 +194,8 @@ def test_counted_traffic_is_set_beside_the_models() -> None:
     found = traffic.summary(counted, model, 3.0)
     assert found["rounds"] == 3 and found["internal_model"] == 3000
     assert found["internal_error"] == pytest.approx(0.002)
+    other = traffic.summary(counted, model, 3.0, tree_changed=True)
+    assert other == found | {"internal_error": None, "tree_changed": True}
 
 
 @lru_cache
