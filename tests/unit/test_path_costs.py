@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from broker.cluster.link.codec import origin_key
+from broker.cluster.link.control_records import PING, decode_records
 from broker.cluster.link.link import ROUND_TRIPS
 from broker.cluster.strategy.directory import LINK
 from broker.cluster.strategy.path_costs import (
     DELTA,
     GAMMA,
+    HELLOS,
     LEAST,
     REVIEW,
     THROUGH,
@@ -169,3 +172,41 @@ def test_a_message_that_came_another_way_is_announced_once() -> None:
     overlays.came(key, parent)  # type: ignore[arg-type]
     overlays.came(key, stranger)  # type: ignore[arg-type]
     assert len(sent) == 2
+
+
+def measurements(world: Any) -> Counter[Any]:
+    """What is planned for the next hellos, and how often."""
+    horizon = world.now + HELLOS * world.node.config.hello
+    return Counter(timer.call for when, _, timer in world.node.timers._heap if when < horizon)
+
+
+def test_a_link_that_seems_far_is_measured_apart_from_hellos() -> None:
+    """Around a near one no path can be shorter, so its round trip changes nothing."""
+    world = lone(routing="topic")
+    near, far = (Neighbour(world, number, routing="topic").link() for number in (1, 2))
+    near.round_trips = [1.0, 2.9, 2.9]
+    far.round_trips = [0.9, 3.0, 3.0]
+    before = measurements(world)
+    assert before[near.measure] == before[far.measure] == 0
+    world.node.cluster.strategy.trees._costs._measure()
+    assert measurements(world) - before == {far.measure: 1}
+
+
+def test_a_measurement_apart_is_a_ping_with_nothing_else() -> None:
+    world = lone(routing="topic")
+    neighbour = Neighbour(world, 1, routing="topic")
+    link = neighbour.link()
+    neighbour.take()
+    count = len(link.round_trips)
+    link.measure(world.now)
+    world.settle(neighbour.conn)
+    [(first, body)] = neighbour.take()
+    assert (first, [kind for kind, _ in decode_records(body)]) == (0xC0, [PING])
+    world.now += 0.003
+    neighbour.send(b"\xd0\x04" + body[4:8])
+    assert len(link.round_trips) == count + 1
+    assert link.round_trips[-1] == pytest.approx(3.0)
+    link.conn.abort("test")
+    neighbour.take()
+    link.measure(world.now)
+    assert neighbour.take() == []

@@ -37,9 +37,10 @@ from broker.wire.packets import Auth, Connack, Connect, Disconnect
 from broker.wire.publish_header import PUBLISH
 from broker.wire.varint import encode_varint, read_length
 
-ROUND_TRIPS: Final = 8
-"""round trips that are remembered. What a link costs paths is the shortest of them: four seconds of
-them by default, in which a neighbour that waits for a processor at times has answered at once."""
+ROUND_TRIPS: Final = 64
+"""round trips that are remembered. What a link costs paths is the shortest of them: half a minute
+by default, in which a neighbour that waits for a processor has answered at once. (Linux remembers
+the shortest one of a TCP connection for five minutes.)"""
 
 MARKED: Final = 1 << 31
 """In the number of a PINGREQ: it is a mark, sent behind messages, and its PINGRESP says that these
@@ -394,14 +395,26 @@ class Link(Owner):
         (`RetainedSync.marked`, `LinkAcks.acknowledged`); `number`: below 2^31."""
         self.conn.send(b"\xc0\x08" + encode_record(PING, (MARKED | number).to_bytes(4, "big")))
 
+    def measure(self, now: float) -> None:
+        """Send a PINGREQ without records: it measures the round trip apart from those that all
+        links have sent at once, and that wait for each other. `now`: s."""
+        if self.up and not self.conn.closing and self._sampled(now):
+            self._send_control(b"\xc0\x08" + encode_record(PING, self._ping.to_bytes(4, "big")))
+
+    def _sampled(self, now: float) -> bool:
+        """Take the number of the next PINGREQ; return whether its PINGRESP measures the round trip.
+        While data waits in this broker's queue it would measure the queue, not the path."""
+        self._ping = self._ping + 1 & MARKED - 1
+        if self.conn.backlog or self.conn.paused or self.mid_packet:
+            return False
+        if len(self._pings) > 16:
+            self._pings.clear()
+        self._pings[self._ping] = now
+        return True
+
     def send_ping(self, now: float) -> None:
         """Send a PINGREQ with the records that are due; its PINGRESP measures the RTT."""
-        self._ping = self._ping + 1 & MARKED - 1
-        # A sample taken while data waits in this broker's queue measures the queue, not the path.
-        if not self.conn.backlog and not self.conn.paused and not self.mid_packet:
-            if len(self._pings) > 16:
-                self._pings.clear()
-            self._pings[self._ping] = now
+        self._sampled(now)
         self.cluster.low_watermarks.send(self)
         payload = encode_record(PING, self._ping.to_bytes(4, "big")) + b"".join(self._records)
         self._records.clear()

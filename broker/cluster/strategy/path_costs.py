@@ -1,5 +1,5 @@
 """What paths cost that lead through this broker, as it posts that for all others: each of its links
-costs its round trip, the shortest of the last eight, and whoever passes on messages that it does
+costs its round trip, the shortest of the last 64, and whoever passes on messages that it does
 not want adds something (Overlays 4.2.2; docs/decisions/0020).
 
     entry LINK + id      -> u32 cost (us)
@@ -35,6 +35,13 @@ passes on messages that it does not want (the tree has the same hysteresis)."""
 REVIEW = 2.0
 """s between two checks of what this broker's links and paths through it cost."""
 
+HELLOS = 4
+"""hellos between two additional measurements of a link."""
+
+STEP = (5**0.5 - 1) / 2
+"""The part of these hellos between additional measurements of two links: the golden ratio spreads
+any number of them evenly, so that they meet neither hellos nor each other again and again."""
+
 GAMMA, DELTA = 50, 2
 """us; RB = gamma*R + delta*clients (Overlays 4.2.2): what the policy `balance` adds for each origin
 whose messages a broker passes on, and for each client that it has."""
@@ -51,6 +58,10 @@ class PathCostSettings(Protocol):
     def capability(self) -> float:
         """The capability of this machine (`stp.capability`)."""
 
+    @property
+    def hello(self) -> float:
+        """s between two hellos."""
+
 
 class PathCosts:
     """What this broker's links, and paths through it, cost."""
@@ -59,6 +70,8 @@ class PathCosts:
         "_changed",
         "_directory",
         "_graph",
+        "_measured_at",
+        "_next_measurements",
         "_next_review",
         "_node",
         "_open",
@@ -91,6 +104,10 @@ class PathCosts:
         self._relayed = relayed
         self._changed = changed
         self._next_review = 0.0  # s
+        self._next_measurements = 0.0  # s
+        # The part of their time at which the last additional measurement was. Brokers whose reviews
+        # are at the same time begin at times of their own.
+        self._measured_at = int.from_bytes(directory.own_id[-4:], "big") / (1 << 32)
         self._told_relay = 0  # us
         self._retired = False
 
@@ -136,6 +153,26 @@ class PathCosts:
                 self._post(peer, cost)
         if self._open:
             self._tell_relay()
+            if now >= self._next_measurements:
+                self._next_measurements = now + HELLOS * self._settings.hello
+                self._measure()
+
+    def _measure(self) -> None:
+        """Have links measured apart from hellos whose round trips mostly cost THROUGH more than
+        another link, as only around these messages may go. All neighbours are sent hellos at once,
+        and those that share a processor answer one after the other."""
+        links = [link for link in self._open.values() if link.round_trips]
+        least = min([link_cost(link) for link in links], default=0)
+        for link in links:
+            median = sorted(link.round_trips)[(len(link.round_trips) - 1) // 2]
+            if 1000 * median > least + THROUGH:
+                self._measure_soon(link)
+
+    def _measure_soon(self, link: Link) -> None:
+        """Have a link measured within some hellos."""
+        self._measured_at = (self._measured_at + STEP) % 1.0
+        within = HELLOS * self._settings.hello
+        self._node.schedule(self._node.now + within * self._measured_at, link.measure)
 
     def retire(self) -> None:
         """Let messages take paths around this broker, as it is going to stop."""
