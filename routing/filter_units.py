@@ -12,7 +12,8 @@ from typing import Final
 from routing.topic_filter import is_wildcard
 
 MOST_LOOKS: Final = 50_000
-"""levels of filters that are looked at, about 20 ms; if there are more, all are one group."""
+"""levels of filters that are noted or looked at, about 20 ms; if there are more, all are one
+group."""
 
 
 class _Level:
@@ -30,14 +31,16 @@ def filter_units(filters: Sequence[str]) -> tuple[list[list[str]], int]:
     another group matches, too; and the number of looks that it took. Groups and filters are in the
     order in which they came. Filters without `$share/`; very many that overlap may be one group
     without need."""
-    root = _Level()
-    for name in filters:
-        if is_wildcard(name):
-            _add(root, name)
-    if not root.below:
+    wild = [name for name in filters if is_wildcard(name)]
+    if not wild:
         return [[name] for name in filters], 0
+    looks = sum([name.count("/") + 1 for name in wild])
+    if looks > MOST_LOOKS:
+        return [list(filters)], 0
+    root = _Level()
+    for name in wild:
+        _add(root, name)
     parents = {name: name for name in filters}
-    looks = 0
     for name in filters:
         for other in _overlapping(root, name.split("/")):
             looks += 1

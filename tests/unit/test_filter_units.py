@@ -63,6 +63,13 @@ def test_very_many_that_overlap_take_bounded_work_and_are_one_group() -> None:
     assert looks <= MOST_LOOKS + 1
 
 
+def test_very_long_filters_are_one_group_before_they_are_noted() -> None:
+    filters = [f"{number}/+{'/a' * 198}" for number in range(1000)]
+    assert filter_units(filters) == ([filters], 0)
+    few = filters[:100]
+    assert filter_units(few)[0] == [[name] for name in few]
+
+
 def test_many_filters_with_different_beginnings_stay_apart() -> None:
     filters = [f"site/{number}/#" for number in range(1000)]
     assert len(filter_units(filters)[0]) == 1000
