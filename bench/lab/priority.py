@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 PRIORITY = -10
@@ -50,3 +51,33 @@ def woken_in_time() -> Iterator[None]:
         yield
     finally:
         os.sched_setscheduler(0, before, parameters)
+
+
+@contextlib.contextmanager
+def kept_awake(cores: Iterable[int]) -> Iterator[None]:
+    """Have something to do on each of these `cores` that everything else goes ahead of
+    (SCHED_IDLE): a core that sleeps between two messages slows down, and what the next one costs
+    depends on for how long it slept."""
+    spinning = [_spin(core) for core in cores]
+    try:
+        yield
+    finally:
+        for pid in spinning:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _spin(core: int) -> int:
+    """Start a process that does nothing on a `core` until this one ends; return its pid."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        os.sched_setaffinity(0, {core})
+        while os.getppid() == parent:
+            for _ in range(1_000_000):
+                pass
+    finally:
+        os._exit(0)

@@ -21,7 +21,7 @@ from bench.lab.brokers import KINDS
 from bench.lab.federators import Plan, connections_lost
 from bench.lab.lab import Lab, LabError
 from bench.lab.network import lacking
-from bench.lab.priority import prefer
+from bench.lab.priority import kept_awake, prefer
 from bench.load import LoadError, packets
 from bench.load.cpu import cores, on_cores
 from bench.runner import crowd, run_folder, traffic
@@ -235,7 +235,7 @@ class Run:
         run_folder.write(self.folder, record)
         self.trace_folder.mkdir(parents=True, exist_ok=True)
         try:
-            with on_cores(self._of_brokers):
+            with on_cores(self._of_brokers), kept_awake(self._of_brokers):
                 self._in_lab()
             record["status"] = run_folder.FAILED if record["failures"] else run_folder.COMPLETE
         except UnavailableError as error:

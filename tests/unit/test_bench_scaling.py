@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.cli import main, parser
+from bench.lab.priority import kept_awake
+from bench.load.cpu import cores
 from bench.placement import averages, scaling, scaling_page
 from bench.placement.least_squares import dot, least_squares, line
 from bench.placement.scaling_command import MEASURES
@@ -184,6 +189,20 @@ def test_on_a_star_around_the_publishers_a_tree_is_the_full_mesh() -> None:
 def test_what_is_no_tree_is_refused(parents: list[int]) -> None:
     with pytest.raises(ValueError, match=r"circle|one tree"):
         trees.carried(parents, {0: 0}, {0: [1]})
+
+
+def test_cores_of_brokers_are_kept_awake_by_what_all_else_goes_ahead_of() -> None:
+    own, core = psutil.Process(), cores()[:1]
+    before = {child.pid for child in own.children()}
+    with kept_awake(core):
+        (spinning,) = [child for child in own.children() if child.pid not in before]
+        for _ in range(1000):
+            if os.sched_getscheduler(spinning.pid) == os.SCHED_IDLE:
+                break
+            time.sleep(0.01)
+        else:
+            pytest.fail("it is not behind all else")
+    assert not spinning.is_running()
 
 
 def test_counted_traffic_is_set_beside_the_models() -> None:
