@@ -55,14 +55,14 @@ async def mark(observer: Observer) -> Mark:
     return Mark(at, counters, cpu, parents_of(views, list(cpu)))
 
 
-async def meshed(observer: Observer) -> dict[str, View]:
-    """Return what the brokers of an `observer` say once each of them is linked to all others, which
-    takes longer than a tree does. Raises LoadError if they are not after a while."""
+async def meshed(observer: Observer) -> None:
+    """Wait until each broker of an `observer` is linked to all others, which takes longer than a
+    tree does. Raises LoadError if they are not after a while."""
     end = time.monotonic() + MESH_SECONDS
     while True:
         views = await observer.ask_all()
         if agreed([views.get(name) for name in observer.lab.brokers]):
-            return views
+            return
         if time.monotonic() > end:
             raise LoadError(f"not all brokers have linked to each other in {MESH_SECONDS:g} s")
         await asyncio.sleep(MESH_PAUSE)
