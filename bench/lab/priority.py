@@ -57,7 +57,7 @@ def woken_in_time() -> Iterator[None]:
 def kept_awake(cores: Iterable[int]) -> Iterator[None]:
     """Have something to do on each of these `cores` that everything else goes ahead of
     (SCHED_IDLE): a core that sleeps between two messages slows down, and what the next one costs
-    depends on for how long it slept."""
+    depends on for how long it slept. To wake one that sleeps also costs more, at the sender."""
     spinning = [_spin(core) for core in cores]
     try:
         yield

@@ -31,6 +31,10 @@ LINK, IN = 1, 2
 OF: dict[str, Callable[[Iterable[float]], float]] = {"mean": statistics.fmean, "busiest": max}
 """Which load counts."""
 
+SHARE = 0.1
+"""The share of a core at which loads are compared, as eight brokers and what feeds them have two
+cores."""
+
 CORE = 1.0
 """The share at which a broker, which has one thread, is saturated; far beyond the runs."""
 
@@ -63,7 +67,7 @@ class Run:
     """(counted - model) / model of the traffic between brokers; None if there is none."""
     figures: Mapping[str, float]
     """delay_ms, rss_mb (the mean broker's), generator_cpu, lost, sessions, connect_ms (for each
-    client)."""
+    client), yardstick_us."""
 
     @property
     def cell(self) -> tuple[str, str, int, str]:
@@ -102,6 +106,7 @@ def _run(record: Mapping[str, Any]) -> Run:
         "generator_cpu": summary.get("generator_cpu"),
         "sessions": summary.get("sessions"),
         "connect_ms": summary.get("connect_ms"),
+        "yardstick_us": traffic.get("yardstick_us"),
     }
     return Run(
         record["scenario"],
@@ -118,6 +123,35 @@ def _run(record: Mapping[str, Any]) -> Run:
         traffic["internal_error"],
         {name: float(value) for name, value in figures.items() if value is not None},
     )
+
+
+def levelled(found: Sequence[Run]) -> list[Run]:
+    """Return the runs with the loads that there had been if the machine had always been as fast.
+
+    A machine that others share is slower at one time than at another; loads and the yardstick that
+    was read with them show it alike. So loads are divided by the yardstick, relative to its mean in
+    all runs of as many brokers at the same rate: whatever their strategy and workload, but not of
+    fewer or more, as it shows what brokers do to the caches of a core, too. Runs without a
+    yardstick are left as they are.
+    """
+    groups: dict[tuple[int, float], list[float]] = {}
+    for run in found:
+        if run.figures.get("yardstick_us"):
+            groups.setdefault(_at_once(run), []).append(run.figures["yardstick_us"])
+    usual = {key: statistics.fmean(each) for key, each in groups.items()}
+
+    def one(run: Run) -> Run:
+        seen = run.figures.get("yardstick_us")
+        by = usual[_at_once(run)] / seen if seen else 1.0
+        loads, idle = (tuple(load * by for load in each) for each in (run.loads, run.idle))
+        return replace(run, loads=loads, idle=idle)
+
+    return [one(run) for run in found]
+
+
+def _at_once(run: Run) -> tuple[int, float]:
+    """The brokers of a run, and the hundreds of messages/s."""
+    return run.brokers, round(run.rate, -2)
 
 
 def known(traffic: Traffic, brokers: int) -> tuple[float, ...]:
@@ -160,15 +194,6 @@ def all_costs(found: Sequence[Run]) -> dict[int, Fit]:
         with suppress(ValueError):
             fits[brokers] = costs([run for run in found if run.brokers == brokers])
     return fits
-
-
-def usual_share(found: Sequence[Run]) -> float:
-    """Return the load at which to compare: the mean load of a lone broker, to three places. Raises
-    ValueError if no run has only one."""
-    alone = [run.load("mean") for run in found if run.brokers == 1]
-    if not alone:
-        raise ValueError("no run has one broker, with which others are compared")
-    return round(statistics.fmean(alone), 3)
 
 
 def capacity(found: Sequence[Run], share: float, of: str) -> float | None:

@@ -40,7 +40,8 @@ def add_arguments(commands: Any) -> None:
         "--share",
         type=checked.positive,
         metavar="X",
-        help="of a core, at which capacities are compared (a lone broker's in these runs)",
+        default=scaling.SHARE,
+        help=f"of a core, at which capacities are compared ({scaling.SHARE:g})",
     )
     parser.add_argument("--page", metavar="FILE", help="the page, by Spark (needs Java)")
     parser.set_defaults(handler=main)
@@ -56,15 +57,14 @@ def main(arguments: argparse.Namespace) -> int:
     code = 0 if arguments.read else _carry_out(arguments)
     if code == 130:  # interrupted
         return code
-    found = scaling.runs(_records(folder))
+    found = scaling.levelled(scaling.runs(_records(folder)))
     if not found:
         raise ValueError(f"{folder}: no complete run of {', '.join(SCENARIOS)} is there")
     fits = scaling.all_costs(found)
-    share = arguments.share or scaling.usual_share(found)
-    rows = [dict.fromkeys(MEASURES) | row for row in scaling.rows(found, fits, share)]
+    rows = [dict.fromkeys(MEASURES) | row for row in scaling.rows(found, fits, arguments.share)]
     command = f"mqttree bench placement scaling DIR --rounds {max(r.repetition for r in found)}"
     means = averages.means_of(rows, MEASURES) if page is None else _by_spark(rows)
-    text = "\n".join(scaling_page.page(means, fits, found, share, command)) + "\n"
+    text = "\n".join(scaling_page.page(means, fits, found, arguments.share, command)) + "\n"
     if page is None:
         print(text, end="")
         return code

@@ -82,6 +82,8 @@ def page(
     yield from _resources(found)
     yield ""
     yield from _traffic(runs)
+    yield ""
+    yield from _yardstick(runs)
 
 
 def _about(runs: Sequence[Run], share: float) -> Iterator[str]:
@@ -96,8 +98,9 @@ def _about(runs: Sequence[Run], share: float) -> Iterator[str]:
         "The paper raises the rate until the mean delay is 2 ms (figure 2) or 10 ms (figure 22). "
         "Several brokers on two cores have no such limit of their own. Here it is CPU time: R(M) "
         f"is the rate at which brokers use {share:g} of a core each, the mean broker or the "
-        "busiest one, on a line through the loads without publications and at two rates. S(M) = "
-        "R(M) / R(1), and the ratio to linear scaling is S(M) / M."
+        "busiest one, on a line through the loads without publications and at two rates; the "
+        f"highest load of a broker in these runs is {max(max(run.loads) for run in runs):.3f}. "
+        "S(M) = R(M) / R(1), and the ratio to linear scaling is S(M) / M."
     )
     yield ""
     yield "* *measured*: by the CPU clocks of the brokers;"
@@ -115,6 +118,22 @@ def _about(runs: Sequence[Run], share: float) -> Iterator[str]:
         "process. Routing is by topic, in a full mesh, so that a message crosses one link to each "
         "broker that wants it, as the model says. With `--routing interest` messages follow the "
         "tree, and brokers also carry what passes through."
+    )
+    yield ""
+    yield from _levelled(runs)
+
+
+def _levelled(runs: Sequence[Run]) -> Iterator[str]:
+    seen = [run.figures["yardstick_us"] for run in runs if "yardstick_us" in run.figures]
+    if not seen:
+        return
+    yield from wrapped(
+        "A virtual machine is not always as fast. In each run a yardstick does the same small work "
+        "200 times a second on the brokers' core, a message through a connection and a look at "
+        f"some objects: that took {min(seen):.0f} to {max(seen):.0f} us of CPU time. Loads are "
+        "divided by it, relative to its mean in all runs of as many brokers at the same rate, so "
+        "they say nothing of how fast the machine was at the time, and all of what more brokers do "
+        "to its caches. The means by strategy are at the end."
     )
     yield ""
 
@@ -300,6 +319,28 @@ def _traffic(runs: Sequence[Run]) -> Iterator[str]:
             f"| {workload} | {brokers} | {strategy} | {routing} | {len(mine)} | "
             f"{sum(each[2] for each in mine[0].model):,.0f} | {worst} | "
             f"{generator:.2f} |"
+        )
+
+
+def _yardstick(runs: Sequence[Run]) -> Iterator[str]:
+    yield "## What the yardstick took"
+    yield ""
+    cells: dict[tuple[int, str], list[float]] = {}
+    for run in runs:
+        if "yardstick_us" in run.figures:
+            strategy = run.workload if run.workload == scaling.ISLANDS else run.strategy
+            key = run.brokers, strategy if run.brokers > 1 else "any"
+            cells.setdefault(key, []).append(run.figures["yardstick_us"])
+    if not cells:
+        yield "These runs had none, so their loads are as measured."
+        return
+    yield "| brokers | strategy | runs | mean us | least | most |"
+    yield "|---|---|---|---|---|---|"
+    for (brokers, strategy), seen in sorted(cells.items()):
+        mean = sum(seen) / len(seen)
+        yield (
+            f"| {brokers} | {strategy} | {len(seen)} | {mean:.1f} | {min(seen):.1f} | "
+            f"{max(seen):.1f} |"
         )
 
 

@@ -11,8 +11,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from bench.lab.federators import Plan, connections_lost
 from bench.lab.lab import Lab, LabError
 from bench.lab.network import lacking
 from bench.lab.priority import kept_awake, prefer
+from bench.lab.yardstick import Yardstick, yardstick
 from bench.load import LoadError, packets
 from bench.load.cpu import cores, on_cores
 from bench.runner import crowd, run_folder, traffic
@@ -222,6 +223,7 @@ class Run:
         self.kind = KINDS[self.flow.broker]
         # As long as this process may use all of them.
         self._of_brokers, self._of_generator = _cores_of(cell)
+        self._yardstick: Yardstick | None = None
         self._boot = 0
 
     def stage(self, text: str) -> None:
@@ -235,7 +237,7 @@ class Run:
         run_folder.write(self.folder, record)
         self.trace_folder.mkdir(parents=True, exist_ok=True)
         try:
-            with on_cores(self._of_brokers), kept_awake(self._of_brokers):
+            with self._cores_apart():
                 self._in_lab()
             record["status"] = run_folder.FAILED if record["failures"] else run_folder.COMPLETE
         except UnavailableError as error:
@@ -250,6 +252,16 @@ class Run:
         finally:
             record["ended"] = time.time()
             run_folder.write(self.folder, record)
+
+    @contextmanager
+    def _cores_apart(self) -> Iterator[None]:
+        """Use the cores of brokers, if they have their own. None of the cores sleeps meanwhile."""
+        if not self._of_brokers:
+            yield
+            return
+        awake = kept_awake([*self._of_brokers, *self._of_generator])
+        with awake, yardstick(self._of_brokers[0]) as self._yardstick, on_cores(self._of_brokers):
+            yield
 
     def _in_lab(self) -> None:
         topology = self.cell.topology.drawn(self.record["seed"])
@@ -464,8 +476,9 @@ class Run:
             "generator": ready["cores"],
         }
         work = placed(flow, len(observer.lab.brokers), self.record["seed"])
-        idle, before = await traffic.idle_loads(observer)
-        return traffic.Work(observer, work, self.kind.routing == "interest", idle, before)
+        on_tree = self.kind.routing == "interest"
+        idle, before = await traffic.idle_loads(observer, on_tree)
+        return traffic.Work(observer, work, on_tree, idle, before, self._yardstick)
 
     def _begin(self, generator: Generators) -> float:
         """Have the clients begin to publish, and the measured time with them. Returns when (s)."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.lab.agreement import View, agreed
+from bench.lab.yardstick import Yardstick
 from bench.load import LoadError
 from bench.load.cpu import CpuMeter
 from bench.runner.observer import Observer
@@ -85,17 +86,20 @@ def cores_of(observer: Observer) -> list[int]:
     return sorted({core for each in found if each for core in os.sched_getaffinity(each.pid)})
 
 
-async def idle_loads(observer: Observer) -> tuple[dict[str, float], Mark]:
+async def idle_loads(observer: Observer, on_tree: bool) -> tuple[dict[str, float], Mark]:
     """Return the share of a core that each broker needs while its clients are connected and nobody
-    publishes, and what was counted by then. The tree has stayed the same meanwhile, unless it does
-    not for long. Raises LoadError when a broker is gone."""
+    publishes, and what was counted by then. Raises LoadError when a broker is gone.
+
+    `observer`: of the brokers; `on_tree`: messages follow the tree, which has then stayed the same
+    meanwhile, unless it does not for long.
+    """
     end = time.monotonic() + MESH_SECONDS
     before = await mark(observer)
     while True:
         await asyncio.sleep(IDLE_SECONDS)
         seconds, cpu = time.monotonic() - before.at, used(observer)
         after = await mark(observer)
-        if after.parents == before.parents or time.monotonic() > end:
+        if not on_tree or after.parents == before.parents or time.monotonic() > end:
             return {name: (cpu[name] - before.cpu[name]) / seconds for name in cpu}, after
         before = after
 
@@ -181,16 +185,24 @@ class Work:
         on_tree: bool,
         idle: Mapping[str, float],
         before: Mark,
+        yardstick: Yardstick | None = None,
     ) -> None:
         """`observer`: of its brokers; `workload`: it; `on_tree`: whether messages follow the tree;
-        `idle`, `before`: what `idle_loads` returned."""
+        `idle`, `before`: what `idle_loads` returned; `yardstick`: on the brokers' core, if there is
+        one."""
         self._observer, self._on_tree, self._idle, self._before = observer, on_tree, idle, before
         self._model = modelled(workload, list(before.cpu), before.parents if on_tree else ())
         self._over, self._used = before.at, before.cpu
+        self._yardstick, self._since = yardstick, yardstick.read() if yardstick else (0, 0.0)
+        self._work_s: float | None = None
 
     def published(self) -> None:
         """Note the CPU time now that all is published. Raises LoadError when a broker is gone."""
         self._over, self._used = time.monotonic(), used(self._observer)
+        if self._yardstick is not None:
+            times, cost = self._yardstick.read()
+            if times > self._since[0]:
+                self._work_s = (cost - self._since[1]) / (times - self._since[0])
 
     async def summary(self, seconds: float) -> dict[str, Any]:
         """Return what run.json says, now that all has arrived; `seconds`: that publishing took.
@@ -200,4 +212,7 @@ class Work:
         for name, each in brokers.items():
             each["idle"] = self._idle[name]
         changed = self._on_tree and after.parents != self._before.parents
-        return summary(brokers, self._model, seconds, changed)
+        found = summary(brokers, self._model, seconds, changed)
+        if self._work_s is not None:
+            found["yardstick_us"] = self._work_s * 1e6
+        return found

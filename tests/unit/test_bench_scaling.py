@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from bench.cli import main, parser
 from bench.lab.priority import kept_awake
+from bench.lab.yardstick import yardstick
 from bench.load.cpu import cores
 from bench.placement import averages, scaling, scaling_page
 from bench.placement.least_squares import dot, least_squares, line
@@ -303,7 +304,7 @@ def test_ratios_of_equal_costs_are_those_of_the_model() -> None:
 
 def test_ratios_are_of_one_round_and_do_not_depend_on_how_fast_it_was() -> None:
     found = scaling.runs(records())
-    rows = scaling.rows(found, scaling.all_costs(found), scaling.usual_share(found))
+    rows = scaling.rows(found, scaling.all_costs(found), scaling.SHARE)
     for key in {(row["curve"], row["x"]) for row in rows if row["figure"] == "22"}:
         ratios = [
             row["ratio_mean"]
@@ -317,6 +318,39 @@ def test_ratios_are_of_one_round_and_do_not_depend_on_how_fast_it_was() -> None:
         if (row["figure"], row["curve"], row["x"]) == ("22", "islands", 2.0)
     }
     assert islands == 1.0
+
+
+def test_loads_are_levelled_by_how_fast_the_machine_was() -> None:
+    made = [
+        record("scaling-social", "social-100", strategy, 4, rate=1.0, by=slower)
+        for strategy, slower in (("random", 1.0), ("load", 1.2), ("paper", 1.1))
+    ]
+    without = scaling.runs(made)
+    assert scaling.levelled(without) == without
+    for each, slower in zip(made, (1.0, 1.2, 1.1), strict=True):
+        each["summary"]["traffic"]["yardstick_us"] = 50 * slower
+    one = record("scaling-social", "social-100", "random", 1, rate=1.0)
+    one["summary"]["traffic"]["yardstick_us"] = 30.0
+    found = scaling.levelled(scaling.runs([*made, one]))
+    assert found[0].loads == pytest.approx([load * 1.1 for load in without[0].loads])
+    for each, slower, before in zip(found, (1.0, 1.2, 1.1, 1.0), without, strict=False):
+        assert each.loads == pytest.approx([load * 1.1 / slower for load in before.loads])
+        assert each.idle == pytest.approx([load * 1.1 / slower for load in before.idle])
+    assert found[3].loads == scaling.runs([one])[0].loads, "others are no yardstick for it"
+
+
+def test_the_yardstick_counts_what_work_costs() -> None:
+    core = cores()[0]
+    with yardstick(core) as found:
+        for _ in range(1000):
+            times, cost = found.read()
+            if times >= 3:
+                break
+            time.sleep(0.01)
+        else:
+            pytest.fail("it does not work")
+    assert 0 < cost / times < 0.1
+    assert found.read() == found.read(), "it has ended"
 
 
 def test_costs_of_each_number_of_brokers_are_found_again() -> None:
@@ -334,7 +368,7 @@ def test_costs_of_each_number_of_brokers_are_found_again() -> None:
 @pytest.mark.parametrize("strategy", ["random", "load"])
 def test_beside_islands_is_what_the_costs_say(strategy: str) -> None:
     found = scaling.runs(records())
-    rows = scaling.rows(found, scaling.all_costs(found), scaling.usual_share(found))
+    rows = scaling.rows(found, scaling.all_costs(found), scaling.SHARE)
     for row in rows:
         if (row["figure"], row["curve"]) == ("22", strategy) and row["x"] > 1:
             assert row["beside_mean"] == pytest.approx(row["fitted_mean"], abs=0.03)
