@@ -222,6 +222,20 @@ def fitted_ratio(run: Run, fit: Fit, of: str) -> float | None:
     return own / all_of_it if all_of_it > 0 else None
 
 
+def fitted_capacity(run: Run, fit: Fit, share: float, of: str) -> float | None:
+    """Return the publications a second at which the load is `share` by fitted costs, those of an
+    idle broker too, and the model's traffic; None if they say nothing.
+
+    `run`: any of the cell; `fit`: what `costs` returned; `share`: of a core; `of`: which load
+    counts (`OF`).
+    """
+    for_one = OF[of](dot(fit.coefficients[IN:], traffic) for traffic in run.model)
+    if for_one <= 0:
+        return None
+    rounds = (share - fit.value(known((0, 0, 0, 0), run.brokers))) / for_one
+    return rounds * sum(aei for aei, _, _, _ in run.model)
+
+
 def counted_ratio(run: Run, of: str) -> float:
     """Return the ratio to linear scaling if every message, in or out, from or to whomever, cost the
     same. `run`: any of the cell; `of`: which load counts."""
@@ -246,6 +260,10 @@ MEASURES = (
     "ratio_busiest",
     "fitted_mean",
     "fitted_busiest",
+    "fitted_ratio_mean",
+    "fitted_ratio_busiest",
+    "fitted_core_mean",
+    "fitted_core_busiest",
     "counted_mean",
     "counted_busiest",
     "beside_mean",
@@ -325,6 +343,14 @@ def _scaling_row(
         row[f"rate_{of}"] = rate
         row[f"ratio_{of}"] = rate / single / brokers if rate and single else None
         row[f"fitted_{of}"] = fitted_ratio(cell[0], fits.get(brokers, fits[0]), of)
+        for name, at in (("ratio", share), ("core", CORE)):
+            expected, one = (
+                fitted_capacity(each[0], fits.get(each[0].brokers, fits[0]), at, of)
+                if each
+                else None
+                for each in (cell, alone)
+            )
+            row[f"fitted_{name}_{of}"] = expected / one / brokers if expected and one else None
         row[f"counted_{of}"] = counted_ratio(cell[0], of)
         whole, one_whole = capacity(cell, CORE, of), capacity(alone, CORE, of)
         row[f"core_{of}"] = whole / one_whole / brokers if whole and one_whole else None

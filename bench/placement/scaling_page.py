@@ -44,7 +44,15 @@ WAYS = {
     "core_mean": "at a whole core",
     "beside_mean": "beside islands",
 }
-"""By what a statement is judged, always by the mean broker."""
+"""By what a statement is judged, always by the mean broker;"""
+
+FITS = {
+    "ratio_mean": "fitted_ratio_mean",
+    "core_mean": "fitted_core_mean",
+    "beside_mean": "fitted_mean",
+}
+"""and what the fitted costs say of each. Beside islands both have the costs of as many brokers;
+beside a lone broker it has its own."""
 
 NEAR = 0.08
 """How far a measured ratio at random brokers may be from the fitted one."""
@@ -106,7 +114,8 @@ def _about(runs: Sequence[Run], share: float) -> Iterator[str]:
     yield "* *measured*: by the CPU clocks of the brokers;"
     yield "* *at a whole core*: on the same lines, extrapolated to where brokers are saturated;"
     yield "* *beside islands*: R(M) / R of M brokers on this machine that have nothing in common;"
-    yield "* *fitted*: by the model's traffic and the costs below, but for idle brokers;"
+    yield "* *fitted S/M*: by the model's traffic and the costs below, each R by those of its M;"
+    yield "* *fitted beside islands*: by these, beside the same without links, idle brokers aside;"
     yield "* *counted*: by that traffic, if all messages cost the same."
     yield ""
     yield from wrapped(
@@ -147,9 +156,9 @@ def _claims(found: Means, runs: Sequence[Run]) -> Iterator[str]:
             cells += [_text(each, ".3f"), "-" if each is None else "yes" if met else "no"]
         yield f"| {claim.statement} | {claim.wanted} | {' | '.join(cells)} |"
     for brokers in sorted({run.brokers for run in runs if run.brokers > 1}):
-        fitted = _mean(found, "22", "random", brokers, "fitted_mean")
         cells = []
         for measure in WAYS:
+            fitted = _mean(found, "22", "random", brokers, FITS[measure])
             each = _mean(found, "22", "random", brokers, measure)
             if each is None or fitted is None:
                 cells += ["-", "-"]
@@ -204,7 +213,8 @@ _COLUMNS = {
     "ratio": "S/M measured",
     "core": "at a whole core",
     "beside": "beside islands",
-    "fitted": "fitted",
+    "fitted_ratio": "fitted S/M",
+    "fitted": "fitted beside islands",
     "counted": "counted",
 }
 
@@ -215,8 +225,8 @@ def _costs(fits: Mapping[int, Fit], runs: Sequence[Run]) -> Iterator[str]:
     yield from wrapped(
         f"Least squares over {fits[0].n} loads of brokers: load = idle + a link x links + in x Aei "
         "+ out x Aeo + link in x Aii + link out x Aio. Of runs with the same number of brokers "
-        "*idle* has the links, too. *fitted* above is by the costs with as many brokers: with "
-        "more of them on a core, a broker finds its caches warm."
+        "*idle* has the links, too. With more brokers on a core, each finds its caches warm, so "
+        "costs are fitted by their number."
     )
     yield ""
     heads = ["all runs" if not brokers else f"{brokers} brokers" for brokers in fits]

@@ -374,6 +374,16 @@ def test_beside_islands_is_what_the_costs_say(strategy: str) -> None:
             assert row["beside_mean"] == pytest.approx(row["fitted_mean"], abs=0.03)
 
 
+@pytest.mark.parametrize("strategy", ["random", "paper", "load"])
+def test_ratios_are_what_the_costs_of_all_and_of_a_lone_broker_say(strategy: str) -> None:
+    found = scaling.runs(records())
+    rows = scaling.rows(found, scaling.all_costs(found), scaling.SHARE)
+    for row in rows:
+        if (row["figure"], row["curve"]) == ("22", strategy) and row["x"] > 1:
+            assert row["ratio_mean"] == pytest.approx(row["fitted_ratio_mean"], abs=0.03)
+            assert row["core_mean"] == pytest.approx(row["fitted_core_mean"], abs=0.03)
+
+
 def test_saturation_is_where_a_lone_broker_has_a_core_to_do() -> None:
     fit = scaling.costs(scaling.runs(records()))
     rate = scaling.saturation(fit, "aei", 2000)
