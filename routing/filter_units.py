@@ -14,6 +14,8 @@ from routing.topic_filter import is_wildcard
 MOST_LOOKS: Final = 50_000
 """levels of filters that are noted or looked at, about 20 ms; if there are more, all are one
 group."""
+COUNTED: Final = 16
+"""levels that are counted, and no more, in the time of one look."""
 
 
 class _Level:
@@ -36,7 +38,7 @@ def filter_units(filters: Sequence[str]) -> tuple[list[list[str]], int]:
         return [[name] for name in filters], 0
     looks = sum([name.count("/") + 1 for name in wild])
     if looks > MOST_LOOKS:
-        return [list(filters)], 0
+        return [list(filters)], looks // COUNTED
     root = _Level()
     for name in wild:
         _add(root, name)
