@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
+
+from bench.lab.child import child
 
 PRIORITY = -10
 """A nice value: some nine times the share of other work."""
@@ -58,26 +60,16 @@ def kept_awake(cores: Iterable[int]) -> Iterator[None]:
     """Have something to do on each of these `cores` that everything else goes ahead of
     (SCHED_IDLE): a core that sleeps between two messages slows down, and what the next one costs
     depends on for how long it slept. To wake one that sleeps also costs more, at the sender."""
-    spinning = [_spin(core) for core in cores]
-    try:
+    with contextlib.ExitStack() as spinning:
+        for core in cores:
+            spinning.enter_context(child(partial(_spin, core)))
         yield
-    finally:
-        for pid in spinning:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
 
 
-def _spin(core: int) -> int:
-    """Start a process that does nothing on a `core` until this one ends; return its pid."""
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        os.sched_setaffinity(0, {core})
-        while os.getppid() == parent:
-            for _ in range(1_000_000):
-                pass
-    finally:
-        os._exit(0)
+def _spin(core: int, wanted: Callable[[], bool]) -> None:
+    """Do nothing on a `core` while it is `wanted`."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    os.sched_setaffinity(0, {core})
+    while wanted():
+        for _ in range(1_000_000):
+            pass

@@ -12,12 +12,13 @@ import mmap
 import os
 import random
 import select
-import signal
 import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
+from bench.lab.child import child
 from bench.lab.priority import have_a_larger_share
 
 PAUSE = 0.005
@@ -44,14 +45,14 @@ class Yardstick:
         times, cost = _READING.unpack_from(self._shared)
         return times, cost / 1e9
 
-    def run(self, core: int, on: Callable[[], bool]) -> None:
-        """Work on a `core` while `on` says so. Raises OSError when that is not possible."""
+    def run(self, core: int, wanted: Callable[[], bool]) -> None:
+        """Work on a `core` while it is `wanted`. Raises OSError when that is not possible."""
         os.sched_setaffinity(0, {core})
         have_a_larger_share()
         times = cost = 0
         with _connection() as (sender, receiver):
             work = _work(sender, receiver)
-            while on():
+            while wanted():
                 time.sleep(PAUSE)
                 before = time.thread_time_ns()
                 work()
@@ -62,18 +63,9 @@ class Yardstick:
 @contextlib.contextmanager
 def yardstick(core: int) -> Iterator[Yardstick]:
     """Have a process of its own work on a `core` meanwhile."""
-    found, parent = Yardstick(), os.getpid()
-    pid = os.fork()
-    if not pid:
-        try:
-            found.run(core, lambda: os.getppid() == parent)
-        finally:
-            os._exit(0)
-    try:
+    found = Yardstick()
+    with child(partial(found.run, core)):
         yield found
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
 
 
 @contextlib.contextmanager
@@ -90,7 +82,9 @@ def _connection() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def _work(sender: socket.socket, receiver: socket.socket) -> Callable[[], None]:
     """What is done each time."""
-    objects = {f"topic/{number}": [number, {"last": 0}] for number in range(OBJECTS)}
+    objects: dict[str, tuple[int, dict[str, int]]] = {
+        f"topic/{number}": (number, {"last": 0}) for number in range(OBJECTS)
+    }
     names = list(objects)
     random.Random(1).shuffle(names)
     poll = select.epoll()
@@ -105,6 +99,6 @@ def _work(sender: socket.socket, receiver: socket.socket) -> Callable[[], None]:
         for _ in range(LOOKED_AT):
             place = (place + 1) % OBJECTS
             number, seen = objects[names[place]]
-            seen["last"] = number + length  # type: ignore[index, operator]
+            seen["last"] = number + length
 
     return work

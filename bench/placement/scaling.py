@@ -38,6 +38,9 @@ cores."""
 CORE = 1.0
 """The share at which a broker, which has one thread, is saturated; far beyond the runs."""
 
+YARDSTICK = "yardstick_us"
+"""The figure that says how fast the machine was (`bench.lab.yardstick`)."""
+
 MOST_ERROR = 0.005
 """Part by which counted traffic between brokers may differ from the model's."""
 
@@ -54,7 +57,9 @@ class Run:
     brokers: int
     repetition: int
     rate: float
-    """publications a second of all publishers."""
+    """publications a second of all publishers, as counted,"""
+    asked: float
+    """and as asked for."""
     routing: str
     traffic: tuple[Traffic, ...]
     """of each broker, messages/s by `KINDS`, as it has counted them,"""
@@ -106,7 +111,7 @@ def _run(record: Mapping[str, Any]) -> Run:
         "generator_cpu": summary.get("generator_cpu"),
         "sessions": summary.get("sessions"),
         "connect_ms": summary.get("connect_ms"),
-        "yardstick_us": traffic.get("yardstick_us"),
+        YARDSTICK: traffic.get(YARDSTICK),
     }
     return Run(
         record["scenario"],
@@ -115,6 +120,7 @@ def _run(record: Mapping[str, Any]) -> Run:
         len(names),
         record["repetition"],
         sum(each["aei"] for each in traffic["brokers"].values()) / seconds,
+        flow["rate"] * sum(each["aei"] for each in traffic["model"].values()),
         record["routing"],
         tuple(four(traffic["brokers"][name], seconds) for name in names),
         tuple(four(traffic["model"][name], 1) for name in names),
@@ -125,7 +131,7 @@ def _run(record: Mapping[str, Any]) -> Run:
     )
 
 
-def levelled(found: Sequence[Run]) -> list[Run]:
+def normalized(found: Sequence[Run]) -> list[Run]:
     """Return the runs with the loads that there had been if the machine had always been as fast.
 
     A machine that others share is slower at one time than at another; loads and the yardstick that
@@ -136,22 +142,17 @@ def levelled(found: Sequence[Run]) -> list[Run]:
     """
     groups: dict[tuple[int, float], list[float]] = {}
     for run in found:
-        if run.figures.get("yardstick_us"):
-            groups.setdefault(_at_once(run), []).append(run.figures["yardstick_us"])
-    usual = {key: statistics.fmean(each) for key, each in groups.items()}
+        if YARDSTICK in run.figures:
+            groups.setdefault((run.brokers, run.asked), []).append(run.figures[YARDSTICK])
 
     def one(run: Run) -> Run:
-        seen = run.figures.get("yardstick_us")
-        by = usual[_at_once(run)] / seen if seen else 1.0
+        if YARDSTICK not in run.figures:
+            return run
+        by = statistics.fmean(groups[run.brokers, run.asked]) / run.figures[YARDSTICK]
         loads, idle = (tuple(load * by for load in each) for each in (run.loads, run.idle))
         return replace(run, loads=loads, idle=idle)
 
     return [one(run) for run in found]
-
-
-def _at_once(run: Run) -> tuple[int, float]:
-    """The brokers of a run, and the hundreds of messages/s."""
-    return run.brokers, round(run.rate, -2)
 
 
 def known(traffic: Traffic, brokers: int) -> tuple[float, ...]:
@@ -222,18 +223,27 @@ def fitted_ratio(run: Run, fit: Fit, of: str) -> float | None:
     return own / all_of_it if all_of_it > 0 else None
 
 
-def fitted_capacity(run: Run, fit: Fit, share: float, of: str) -> float | None:
+def fitted_capacity(
+    found: Sequence[Run], fits: Mapping[int, Fit], share: float, of: str
+) -> float | None:
     """Return the publications a second at which the load is `share` by fitted costs, those of an
-    idle broker too, and the model's traffic; None if they say nothing.
+    idle broker too, and the model's traffic; None without runs, or if the costs say nothing.
 
-    `run`: any of the cell; `fit`: what `costs` returned; `share`: of a core; `of`: which load
-    counts (`OF`).
+    `found`, `share`, `of`: as of `capacity`; `fits`: what `all_costs` returned.
     """
+    if not found:
+        return None
+    run = found[0]
+    fit = _fit_of(fits, run.brokers)
     for_one = OF[of](dot(fit.coefficients[IN:], traffic) for traffic in run.model)
     if for_one <= 0:
         return None
     rounds = (share - fit.value(known((0, 0, 0, 0), run.brokers))) / for_one
     return rounds * sum(aei for aei, _, _, _ in run.model)
+
+
+def _fit_of(fits: Mapping[int, Fit], brokers: int) -> Fit:
+    return fits.get(brokers, fits[0])
 
 
 def counted_ratio(run: Run, of: str) -> float:
@@ -338,28 +348,24 @@ def _scaling_row(
     brokers = cell[0].brokers
     row: dict[str, float | None] = {}
     for of in OF:
-        rate = capacity(cell, share, of)
-        single = capacity(alone, share, of)
-        row[f"rate_{of}"] = rate
-        row[f"ratio_{of}"] = rate / single / brokers if rate and single else None
-        row[f"fitted_{of}"] = fitted_ratio(cell[0], fits.get(brokers, fits[0]), of)
         for name, at in (("ratio", share), ("core", CORE)):
-            expected, one = (
-                fitted_capacity(each[0], fits.get(each[0].brokers, fits[0]), at, of)
-                if each
-                else None
-                for each in (cell, alone)
-            )
-            row[f"fitted_{name}_{of}"] = expected / one / brokers if expected and one else None
+            each, one = capacity(cell, at, of), capacity(alone, at, of)
+            row[f"{name}_{of}"] = _ratio(each, one, brokers)
+            each, one = (fitted_capacity(runs, fits, at, of) for runs in (cell, alone))
+            row[f"fitted_{name}_{of}"] = _ratio(each, one, brokers)
+        row[f"rate_{of}"] = rate = capacity(cell, share, of)
+        row[f"beside_{of}"] = _ratio(rate, capacity(islands, share, of))
+        row[f"fitted_{of}"] = fitted_ratio(cell[0], _fit_of(fits, brokers), of)
         row[f"counted_{of}"] = counted_ratio(cell[0], of)
-        whole, one_whole = capacity(cell, CORE, of), capacity(alone, CORE, of)
-        row[f"core_{of}"] = whole / one_whole / brokers if whole and one_whole else None
-        linear = capacity(islands, share, of)
-        row[f"beside_{of}"] = rate / linear if rate and linear else None
     errors = [abs(run.internal_error) for run in cell if run.internal_error is not None]
     row["internal_error"] = max(errors, default=None)
     row["generator_cpu"] = max(run.figures.get("generator_cpu", 0.0) for run in cell)
     return row
+
+
+def _ratio(rate: float | None, other: float | None, times: int = 1) -> float | None:
+    """A rate beside so many times the other one, if both are known."""
+    return rate / other / times if rate and other else None
 
 
 def _resources_row(cell: Sequence[Run]) -> dict[str, float | None]:

@@ -57,7 +57,7 @@ def main(arguments: argparse.Namespace) -> int:
     code = 0 if arguments.read else _carry_out(arguments)
     if code == 130:  # interrupted
         return code
-    found = scaling.levelled(scaling.runs(_records(folder)))
+    found = scaling.normalized(scaling.runs(_records(folder)))
     if not found:
         raise ValueError(f"{folder}: no complete run of {', '.join(SCENARIOS)} is there")
     fits = scaling.all_costs(found)

@@ -9,7 +9,7 @@ from bench.placement import scaling
 from bench.placement.averages import Point
 from bench.placement.least_squares import Fit
 from bench.placement.page import wrapped
-from bench.placement.scaling import MOST_ERROR, OF, Run
+from bench.placement.scaling import MOST_ERROR, OF, YARDSTICK, Run
 from bench.spark.means import Mean
 
 Means = Mapping[Point, Mapping[str, Mean]]
@@ -129,11 +129,11 @@ def _about(runs: Sequence[Run], share: float) -> Iterator[str]:
         "tree, and brokers also carry what passes through."
     )
     yield ""
-    yield from _levelled(runs)
+    yield from _normalized(runs)
 
 
-def _levelled(runs: Sequence[Run]) -> Iterator[str]:
-    seen = [run.figures["yardstick_us"] for run in runs if "yardstick_us" in run.figures]
+def _normalized(runs: Sequence[Run]) -> Iterator[str]:
+    seen = [run.figures[YARDSTICK] for run in runs if YARDSTICK in run.figures]
     if not seen:
         return
     yield from wrapped(
@@ -337,10 +337,10 @@ def _yardstick(runs: Sequence[Run]) -> Iterator[str]:
     yield ""
     cells: dict[tuple[int, str], list[float]] = {}
     for run in runs:
-        if "yardstick_us" in run.figures:
+        if YARDSTICK in run.figures:
             strategy = run.workload if run.workload == scaling.ISLANDS else run.strategy
             key = run.brokers, strategy if run.brokers > 1 else "any"
-            cells.setdefault(key, []).append(run.figures["yardstick_us"])
+            cells.setdefault(key, []).append(run.figures[YARDSTICK])
     if not cells:
         yield "These runs had none, so their loads are as measured."
         return
