@@ -140,6 +140,7 @@ class Node:
         """Have the state of this broker kept by a journal, from now on."""
         self.journal = journal
         self.cluster.attach_journal(journal)
+        self.absent_members.attach_journal(journal)
         journal.take_answers(self.answers)
 
     @property

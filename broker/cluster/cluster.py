@@ -105,8 +105,8 @@ STOPPED = 1.0
 nothing."""
 
 ALONE = 10.0
-"""s without any word of another broker after which nothing is kept for others: long enough to find
-those that run."""
+"""s without any word of another broker after which nothing is kept for others, by a broker that has
+never met one: long enough to find those that run."""
 
 TIMER_DELAY = 0.1
 """s; a timer that is later than this says that this broker did not run meanwhile: a turn of the
@@ -177,6 +177,9 @@ class Cluster:
         self._planned = now  # the same, without `hurry`
         self._ran = now  # s; this broker was running then
         self.enabled = config.discovery != "off" or bool(config.seeds)
+        self.expects_others: bool = bool(config.seeds) or config.discovery in ("static", "dns")
+        """Whether other brokers are known to exist, reachable or not: this one was told of seeds,
+        or has met another one, in this incarnation or an earlier one."""
         self.events: ClusterEvents = ClusterEvents()
         self._registry = LinkRegistry(
             self,
@@ -836,7 +839,7 @@ class Cluster:
     def _sweep(self, now: float) -> None:
         """Do what is to be done once a second."""
         self._next_sweep = now + 1.0
-        if self.links or self.handshakes or self.membership.members(now):
+        if self.links or self.handshakes or self.membership.members(now) or self.expects_others:
             self._alone_since = now
             self.node.federated = True
         elif self._alone_since + ALONE < now:
@@ -845,6 +848,7 @@ class Cluster:
         self.absent_members.tick(now)
         self.late_offers.tick(now)
         self.replay_log.forget_old(now)
+        self.delivered_ranges.forget_paid()
         self.forwarder.sweep(now)
 
     def tell(self, now: float) -> None:
@@ -899,9 +903,12 @@ class Cluster:
 
     # ---------------------------------------------------------------- links
 
+    def expect_others(self) -> None:
+        """Keep messages in the log from now on, as other brokers may miss some."""
+        self.expects_others = self.node.federated = True
+
     def _begin_log(self, event: LinkUp) -> None:
-        """Begin to keep messages in the log, as a neighbour may miss some from now on."""
-        self.node.federated = True
+        self.expect_others()
 
     def heard(self, link: Link, now: float) -> None:
         """Note that part of a packet came: the neighbour lives, however large the packet."""

@@ -64,6 +64,9 @@ class Journal(Protocol):
     def origin_added(self, key: bytes) -> None:
         """The first message of an origin's incarnation was here."""
 
+    def members_changed(self, broker_ids: Iterable[bytes]) -> None:
+        """Messages are kept for these other brokers, whether they can be reached or not."""
+
     def session_connected(self, session: Session, *, present: bool) -> None:
         """A client is connected; `present`: its session was there before."""
 
@@ -164,6 +167,9 @@ class NullJournal:
 
     def origin_added(self, key: bytes) -> None:
         """Drop that an incarnation of an origin is new."""
+
+    def members_changed(self, broker_ids: object) -> None:
+        """Drop which other brokers messages are kept for."""
 
     def session_connected(self, session: object, *, present: bool) -> None:
         """Drop that a client is connected."""

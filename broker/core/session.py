@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from broker.base import costs
 from broker.base.timers import Scheduler
@@ -38,6 +38,19 @@ if TYPE_CHECKING:
     from broker.wire import Will
 
 NEVER: Final = float("inf")
+
+MAX_ABSORBED: Final = 16
+"""older sessions of a client that are remembered as merged into its newest one: as many as brokers
+that a client meets in one outage."""
+
+
+class Absorbed(NamedTuple):
+    """An older session that was merged into one. `holder`: id of its broker, which may not know it
+    yet; `stamp`: of its newest connection; `by`: that of the session that it was merged into."""
+
+    holder: bytes
+    stamp: int
+    by: int
 
 
 class Subscription:
@@ -228,6 +241,12 @@ class SessionRecorder(Protocol):
     def record_delivered(self) -> None:
         """More is known of what the session has had at other brokers (`delivered_ranges`)."""
 
+    def record_absorbed(self) -> None:
+        """An older session was merged into it."""
+
+    def record_owed(self) -> None:
+        """The session alone is owed other messages than before (`delivered_ranges`)."""
+
     def queued(self, outgoing: Outgoing, source: Connection | None) -> None:
         """A message is the last one of the queue. `source`: its publisher, which hears of it once
         that is durable."""
@@ -335,6 +354,7 @@ class Session:
     list while there is one."""
 
     __slots__ = (
+        "absorbed",
         "account",
         "aliases",
         "checked",
@@ -391,6 +411,7 @@ class Session:
         self.version = 4
         # When its newest connection began (see `takeover`); 0: it is on its way here.
         self.stamp = 0
+        self.absorbed: tuple[Absorbed, ...] = ()  # older sessions that were merged into it
         self.created = 0  # when the session began,
         # and the last Clean Start of its client, as far as known: what is older is not part of it
         self.floor = 0
@@ -684,6 +705,13 @@ class Session:
                 )
                 self.miss(message, False, b"")
                 position += size
+
+    def absorb(self, *absorbed: Absorbed) -> None:
+        """Note older sessions that are merged into this one: not a second time, if their brokers
+        or this one are killed before they are forgotten. The last MAX_ABSORBED are remembered."""
+        self.absorbed = (*self.absorbed, *absorbed)[-MAX_ABSORBED:]
+        if self.recorder is not None:
+            self.recorder.record_absorbed()
 
     def put_by(self, outgoing: Outgoing, source: Connection | None, *, tell: bool) -> None:
         """Keep a message (`outgoing`) until the client comes. `source`: as of `deliver`. `tell`:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from broker.core.connection import Connection
     from broker.core.effect_answers import EffectAnswers
     from broker.core.local_broker import LocalBroker
+    from broker.core.ports import Journal
 
 EVERYTHING = b"#"
 
@@ -174,12 +175,14 @@ class AbsentMembers:
         "_directory",
         "_forwarder",
         "_gap_recovery",
+        "_journal",
         "_limits",
         "_log",
         "_membership",
         "_node",
         "_origins",
         "absent",
+        "expected",
         "tail",
     )
 
@@ -189,15 +192,23 @@ class AbsentMembers:
         self._limits = node.limits
         self._cluster = cluster
         self.absent: dict[bytes, AbsentMember] = {}
+        self.expected: dict[bytes, None] = {}
+        """Other brokers that this one has met and not given up: those of them that cannot be
+        reached after a restart are absent."""
         self._acks = cluster.acks
         self._clock = cluster.clock
         self._directory = cluster.directory
         self._forwarder = cluster.forwarder
         self._gap_recovery = cluster.gap_recovery
+        self._journal: Journal = node.journal
         self._log = cluster.replay_log
         self._membership = cluster.membership
         self._origins = cluster.origins
         self.tail = LogTail(node, self._clock, self._lost, self.away)
+
+    def attach_journal(self, journal: Journal) -> None:
+        """Record in `journal` which other brokers are expected, from now on."""
+        self._journal = journal
 
     def take_answers(self, answers: EffectAnswers) -> None:
         """Take the answers of the driver that reads and writes the tail."""
@@ -221,6 +232,17 @@ class AbsentMembers:
         for key in self.tail.origins():
             if split_key(key)[0] == node.config.id:
                 self._origins.remember(key, self.tail.last(key), node.now)
+
+    def expect(self, broker_ids: Iterable[bytes], since: float) -> None:
+        """Restore the brokers that an earlier incarnation of this one knew. Those that were
+        reachable `since` (s), when it ended, are absent until they are back. What they wanted is
+        not known any more, so everything is kept for them."""
+        for broker_id in broker_ids:
+            self.expected[broker_id] = None
+            if broker_id not in self.absent and len(self.absent) < self._limits.absent_brokers:
+                self.absent[broker_id] = AbsentMember((EVERYTHING,), 0, since, self._limits)
+                self._watch()
+        self.tail.changed()
 
     def away(self) -> Iterable[Away]:
         """Yield the brokers that are away, for the next start."""
@@ -288,6 +310,13 @@ class AbsentMembers:
     def route_changed(self, event: RouteChanged) -> None:
         """Note that a broker is back: it is about to ask for what it lacks."""
         broker_id, via = event.broker_id, event.via
+        if (
+            via is not None
+            and broker_id not in self.expected
+            and len(self.expected) < self._limits.absent_brokers
+        ):
+            self.expected[broker_id] = None
+            self._journal.members_changed(self.expected)
         absent = self.absent.get(broker_id)
         if absent is not None and via is not None and absent.back is None:
             absent.back = absent.asked_at = self._node.now
@@ -435,6 +464,8 @@ class AbsentMembers:
                     self._end(broker_id, absent, "was away for")
             elif now > absent.since + self._limits.absent_time:
                 self._end(broker_id, absent, "has been away for")
+                if self.expected.pop(broker_id, self) is None:
+                    self._journal.members_changed(self.expected)
         if self.tail.usable:
             self.tail.flush()
 

@@ -15,6 +15,7 @@ from broker.persistence.session_recorder import SessionRecorder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from broker.base.sequence_set import Ranges
     from broker.cluster.sessions.delivered_ranges import DeliveredRanges
     from broker.core.connection import Connection
     from broker.core.session import Session
@@ -148,6 +149,17 @@ class DurableSessions:
     def delivered_elsewhere(self, session: Session) -> Vector:
         """Return which messages a session has had at other brokers."""
         return vector_of(self._delivered_ranges.elsewhere(session))
+
+    def owed(self, session: Session) -> dict[bytes, Ranges]:
+        """Return which messages a session alone is owed."""
+        return self._delivered_ranges.owed(session)
+
+    def record_owed(self, key: bytes) -> None:
+        """Record what sessions alone are still owed of an origin, ahead of what is recorded of all
+        sessions."""
+        for session in self._delivered_ranges.owed_of(key):
+            if (recorder := session.recorder) is not None:
+                recorder.record_owed()
 
     def note_start(self, start: SubscriptionStart, number: int) -> None:
         """Note where the subscriptions of session `number` begin, for `start_changed`."""

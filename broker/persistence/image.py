@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from broker.base.broker_id import ID_BYTES
 from broker.persistence.leg_base_record import (
     DOUBTED,
     ENDED,
@@ -32,13 +33,18 @@ from broker.persistence.records import (
     SessionRecord,
     StartTimeRecord,
     SubscribedRecord,
+    decode_absorbed,
     decode_dequeued,
     decode_number,
+    decode_owed,
     decode_sent_run,
     decode_snapshot_end,
+    encode_absorbed,
     encode_acknowledged,
     encode_delivered,
     encode_incoming,
+    encode_members,
+    encode_owed,
     encode_retained,
     encode_seen,
     encode_shared,
@@ -60,11 +66,13 @@ class RecordedSession:
     """A session as the records describe it."""
 
     __slots__ = (
+        "absorbed",
         "delivered",
         "head",
         "incoming",
         "inflight",
         "last",
+        "owed",
         "queue",
         "start_time",
         "start_vector",
@@ -79,6 +87,8 @@ class RecordedSession:
         self.start_time: StartTimeRecord | None = None
         # The same, of what it has had at other brokers.
         self.delivered = b""
+        # Bodies of OWED and ABSORBED, without its number.
+        self.owed = self.absorbed = b""
         self.queue: deque[Waiting] = deque()
         # None: PUBREC has come.
         self.inflight: dict[int, Waiting | None] = {}
@@ -98,6 +108,7 @@ class Image:
         "alive",
         "leg_bases",
         "logged",
+        "members",
         "messages",
         "numbers",
         "older_logged",
@@ -119,6 +130,8 @@ class Image:
         self.logged: list[LoggedRecord] = []
         # Id and boot number of an origin -> its part of an encoded vector.
         self.seen: dict[bytes, bytes] = {}
+        # Ids of the other brokers that messages are kept for; None: no other broker was ever met.
+        self.members: list[bytes] | None = None
         # Bodies of records.
         self.shared: list[bytes] = []
         # Number of these in segments older than the present one.
@@ -161,6 +174,9 @@ class Image:
             Kind.DELIVERED: self._delivered,
             Kind.PUBLISHED: self._published,
             Kind.LEG_BASE: self._leg_base,
+            Kind.MEMBERS: self._members,
+            Kind.OWED: self._owed,
+            Kind.ABSORBED: self._absorbed,
         }
 
     def begin(self, *, full_snapshot: bool = False) -> None:
@@ -236,6 +252,10 @@ class Image:
                 yield recorded.start_time.encode()
             if recorded.delivered:
                 yield encode_delivered(number, recorded.delivered)
+            if recorded.owed:
+                yield encode_owed(number, decode_owed(recorded.owed))
+            if recorded.absorbed:
+                yield encode_absorbed(number, decode_absorbed(recorded.absorbed))
             if recorded.incoming:
                 yield encode_incoming(
                     number, b"".join(PACKET_IDS[packet_id] for packet_id in recorded.incoming)
@@ -260,6 +280,8 @@ class Image:
                 yield LegBaseRecord(flags, base.mapping, name, piece).encode()
         for record in self.logged:
             yield record.encode()
+        if self.members is not None:
+            yield encode_members(self.members)
         yield from map(encode_shared, self.shared)
         yield encode_seen(b"".join(self.seen.values()))
 
@@ -334,6 +356,16 @@ class Image:
         number, vector = decode_number(body)
         if (recorded := self.sessions.get(number)) is not None:
             recorded.delivered = vector
+
+    def _owed(self, body: bytes) -> None:
+        number, owed = decode_number(body)
+        if (recorded := self.sessions.get(number)) is not None:
+            recorded.owed = owed
+
+    def _absorbed(self, body: bytes) -> None:
+        number, absorbed = decode_number(body)
+        if (recorded := self.sessions.get(number)) is not None:
+            recorded.absorbed = absorbed
 
     def _queued(self, body: bytes) -> None:
         session, _, number, qos, retain, ids, shared = OutgoingRecord.decode(body)
@@ -414,6 +446,9 @@ class Image:
             if self._recorded:
                 self._recorded[Kind.SEEN].add(origin)
             at = end
+
+    def _members(self, body: bytes) -> None:
+        self.members = [body[at : at + ID_BYTES] for at in range(0, len(body), ID_BYTES)]
 
     def _snapshot_end(self, body: bytes) -> None:
         """Drop all that is not in this segment: the snapshot in it replaces older segments, which

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import Ranges
+from broker.base.sequence_set import Ranges, subtract
 from broker.cluster.link.codec import origin_key, split_key
 from broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
 from broker.cluster.sessions.message_vectors import offered
@@ -23,7 +23,12 @@ from broker.persistence.durable_sessions import DurableSessions
 from broker.persistence.image import ENTRIES, Image
 from broker.persistence.leg_base_record import CLEARED, DOUBTED, ENDED, LegBaseRecord, pieces
 from broker.persistence.message_records import MessageRecords
-from broker.persistence.records import LoggedRecord, RetainedRecord, encode_seen
+from broker.persistence.records import (
+    LoggedRecord,
+    RetainedRecord,
+    encode_members,
+    encode_seen,
+)
 from broker.persistence.recovery import Recovery
 from broker.persistence.write_ahead_log import WriteAheadLog
 from broker.wire.publish_header import QOS_2
@@ -72,6 +77,7 @@ class Journal:
         self.node = node
         self._cluster = cluster
         self._absent_members = absent_members
+        self._delivered_ranges = cluster.delivered_ranges
         self._log = cluster.replay_log
         self._origins = cluster.origins
         self.frames = WriteAheadLog(
@@ -82,7 +88,7 @@ class Journal:
             settle=absent_members.settle,
         )
         self.messages = MessageRecords(node, self.frames)
-        self.sessions = DurableSessions(node, self.frames, self.messages, cluster.delivered_ranges)
+        self.sessions = DurableSessions(node, self.frames, self.messages, self._delivered_ranges)
         # Origins of which messages came since the last frame, and whether one of them is new.
         self._seen: dict[bytes, None] = {}
         self._met = False
@@ -187,15 +193,9 @@ class Journal:
                 self._leg_base_now(base, keys)
         if self._seen and (self._met or frames.due):
             self._met = False
-            vector = self._origins.vector
-            seen = offered(
-                {
-                    key: vector[key]
-                    for key in self._seen
-                    if key in vector and key != self._origins.key
-                }
-            )
-            frames.record(encode_seen(encode_vector(seen | self._since())))
+            for key in self._seen:
+                self.sessions.record_owed(key)
+            self._record_seen(self._seen)
             self._seen.clear()
         frames.seal()
 
@@ -248,8 +248,6 @@ class Journal:
         self.sessions.make_durable(session)
 
     def _becomes_durable(self) -> None:
-        if not self.sessions.recorders:
-            self._origins.since = self.node.config.boot
         # Messages without a durable subscriber have passed this broker as well.
         self._seen.update(dict.fromkeys(self._origins.vector))
 
@@ -375,16 +373,29 @@ class Journal:
         return LoggedRecord(*head, max(0, at), entry.kept()).encode()
 
     def origin_seen(self, key: bytes) -> None:
-        """Note that a message of another broker has come: after a restart, durable sessions miss
-        the messages behind it. `key`: of its origin."""
-        if self.sessions.recorders:
-            self._seen[key] = None
+        """Note that a message of another broker has come: after a restart, the messages behind it
+        are missing. `key`: of its origin."""
+        self._seen[key] = None
 
     def origin_added(self, key: bytes) -> None:
         """Note that an origin is known from now on. `key`: the origin's."""
-        if self.sessions.recorders:
-            self._seen[key] = None
-            self._met = True
+        self._seen[key] = None
+        self._met = True
+
+    def members_changed(self, broker_ids: Iterable[bytes]) -> None:
+        """Record the other brokers that messages are kept for, all of them."""
+        self.frames.record(encode_members(broker_ids))
+
+    def _record_seen(self, keys: Iterable[bytes]) -> None:
+        """Record which messages of these origins have been offered to the sessions here. What
+        single sessions are owed counts as offered: their own records have it."""
+        vector, own = self._origins.vector, self._origins.key
+        seen = offered({key: vector[key] for key in keys if key in vector and key != own})
+        alone = self._delivered_ranges.alone
+        for key, window in seen.items():
+            if window.gaps and (owed := alone(key)):
+                window.gaps = subtract(window.gaps, owed)
+        self.frames.record(encode_seen(encode_vector(seen | self._since())))
 
     def _since(self) -> Vector:
         """Return the incarnation of this broker since which its sessions miss messages of other
@@ -447,11 +458,9 @@ class Journal:
             if record:
                 self.frames.record(record)
             yield 1
-        origins = self._origins
-        seen = offered(
-            {key: window for key, window in origins.vector.items() if key != origins.key}
-        )
-        self.frames.record(encode_seen(encode_vector(seen | self._since())))
+        self._record_seen(self._origins.vector)
+        if cluster.expects_others:
+            self.members_changed(self._absent_members.expected)
         for number, entry in enumerate(chain.from_iterable(self._log.pieces())):
             if entry.qos and split_key(entry.key)[0] == self.node.config.id:
                 self.frames.record(self._encoded(entry))

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import BinaryIO, Final, NamedTuple
 from zlib import crc32
+
+from broker.base.sequence_set import Ranges, decode_pairs, encode_pairs
+from broker.core.session import Absorbed
 
 VERSION = 6
 """1: sessions without their listeners. 2: without their owners and ages. 3: no batches among the
@@ -30,6 +33,7 @@ MAGIC = b"mqttree journal\n"
 
 _HEADER = struct.Struct(">16sH8sQ")
 HEADER_SIZE = _HEADER.size + 4
+_ABSORBED = struct.Struct(">QQ")
 _FRAME = struct.Struct(">IIQ")
 FRAME_SIZE = _FRAME.size
 _RECORD = struct.Struct(">BI")
@@ -93,6 +97,15 @@ class Kind(IntEnum):
     that have them in flight (`published_record`)."""
     LEG_BASE = 22
     """What a leg and its foreign broker had last of some retained topics (`leg_base_record`)."""
+    OWED = 24
+    """Which messages a session alone is owed: all others here have had them (`delivered_ranges`).
+    SEEN says of them that they have been here."""
+    ABSORBED = 25
+    """Which older sessions at other brokers have been merged into a session, though their brokers
+    may not know yet."""
+    MEMBERS = 23
+    """All other brokers that this one keeps messages for, reachable or not. Its presence says that
+    this broker has met another one."""
 
 
 MESSAGE_KIND: Final = int(Kind.MESSAGE)
@@ -117,6 +130,9 @@ START_TIME_KIND: Final = int(Kind.START_TIME)
 DELIVERED_KIND: Final = int(Kind.DELIVERED)
 PUBLISHED_KIND: Final = int(Kind.PUBLISHED)
 LEG_BASE_KIND: Final = int(Kind.LEG_BASE)
+MEMBERS_KIND: Final = int(Kind.MEMBERS)
+OWED_KIND: Final = int(Kind.OWED)
+ABSORBED_KIND: Final = int(Kind.ABSORBED)
 """The same as numbers: to write a member of an enumeration takes longer."""
 
 BULK = frozenset((Kind.MESSAGE, Kind.RUN, Kind.RETAINED, Kind.LOGGED))
@@ -682,6 +698,12 @@ def encode_seen(vector: bytes) -> bytes:
     return _RECORD.pack(SEEN_KIND, len(vector)) + vector
 
 
+def encode_members(broker_ids: Iterable[bytes]) -> bytes:
+    """Return MEMBERS as bytes."""
+    body = b"".join(broker_ids)
+    return _RECORD.pack(MEMBERS_KIND, len(body)) + body
+
+
 def encode_shared(body: bytes) -> bytes:
     """Return SHARED as bytes; `shared_records` encodes its body."""
     return _RECORD.pack(SHARED_KIND, len(body)) + body
@@ -695,6 +717,41 @@ def encode_start_vector(session: int, vector: bytes) -> bytes:
 def encode_delivered(session: int, vector: bytes) -> bytes:
     """Return DELIVERED of a session. `vector`: as `codec` encodes it."""
     return _RECORD.pack(DELIVERED_KIND, 4 + len(vector)) + _NUMBER.pack(session) + vector
+
+
+def encode_owed(session: int, owed: Mapping[bytes, Ranges]) -> bytes:
+    """Return OWED of a session. `owed`: numbers by origin."""
+    body = b"".join(
+        key + len(ranges).to_bytes(2, "big") + encode_pairs(ranges) for key, ranges in owed.items()
+    )
+    return _RECORD.pack(OWED_KIND, 4 + len(body)) + _NUMBER.pack(session) + body
+
+
+def decode_owed(body: bytes) -> dict[bytes, Ranges]:
+    """Return the numbers, by origin, of the body of OWED behind the session's number. Raises
+    MalformedPacket."""
+    owed: dict[bytes, Ranges] = {}
+    at = 0
+    while at < len(body):
+        end = at + 18 + 12 * int.from_bytes(body[at + 16 : at + 18], "big")
+        owed[body[at : at + 16]] = decode_pairs(body[at + 18 : end], "record of owed messages")
+        at = end
+    return owed
+
+
+def encode_absorbed(session: int, absorbed: Iterable[Absorbed]) -> bytes:
+    """Return ABSORBED of a session."""
+    body = b"".join(holder + _ABSORBED.pack(stamp, by) for holder, stamp, by in absorbed)
+    return _RECORD.pack(ABSORBED_KIND, 4 + len(body)) + _NUMBER.pack(session) + body
+
+
+def decode_absorbed(body: bytes) -> tuple[Absorbed, ...]:
+    """Return the sessions in the body of ABSORBED behind the session's number. Raises
+    struct.error."""
+    return tuple(
+        Absorbed(body[at : at + 8], *_ABSORBED.unpack_from(body, at + 8))
+        for at in range(0, len(body), 8 + _ABSORBED.size)
+    )
 
 
 class StartTimeRecord(NamedTuple):

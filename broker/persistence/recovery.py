@@ -3,10 +3,12 @@ docs/decisions/0021). Pure."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
+from itertools import chain
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import subtract
+from broker.base.sequence_set import Ranges, merge, subtract
 from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.replay_log import LogEntry, restored_batch
 from broker.cluster.link.codec import read_link_packets, split_key
@@ -34,6 +36,8 @@ from broker.persistence.records import (
     NAMED,
     LoggedRecord,
     RetainedRecord,
+    decode_absorbed,
+    decode_owed,
 )
 from broker.persistence.will_record import decode_will
 from broker.wire.errors import WireError
@@ -75,6 +79,8 @@ class Recovery:
         self.died = min(self.wall, image.alive + int(node.limits.journal_beat * 1000))
         """when the broker did at the latest (ms): connections that it had ended then"""
         self.made: dict[int, Message] = {}
+        # Origin -> what sessions alone are owed.
+        self.owed: dict[bytes, dict[Session, Ranges]] = {}
 
     def run(self) -> list[tuple[int, Session]]:
         """Restore everything; returns the sessions with their numbers. Wills and ends of sessions
@@ -88,6 +94,10 @@ class Recovery:
             if session is not None:
                 found.append((number, session))
         self.made.clear()
+        if self.image.members is not None:
+            self.cluster.expect_others()
+            down = max(0, self.wall - self.image.alive) / 1000
+            self.absent_members.expect(self.image.members, self.now - down)
         self._log()
         self._see()
         self.image.skipped += shared_records.restore(
@@ -153,11 +163,8 @@ class Recovery:
         return LogEntry(key, sequence, data, message, at)
 
     def _see(self) -> None:
-        """Restore which messages of other brokers have come, if there is a session that misses
-        messages published meanwhile."""
+        """Restore which messages of other brokers have come: what is behind them is missing."""
         node, origins = self.node, self.cluster.origins
-        if not node.sessions:
-            return
         try:
             seen = decode_vector(b"".join(self.image.seen.values()), self.now)
         except WireError:
@@ -169,7 +176,8 @@ class Recovery:
                 origins.since = min(origins.since, boot)
             elif key not in origins.vector:
                 window = LocalWindow(known.top, known.heard, node.counters, node.limits.max_gaps)
-                window.gaps = known.gaps
+                owed = self.owed.get(key, {})
+                window.gaps = merge([*known.gaps, *chain.from_iterable(owed.values())])
                 origins.vector[key] = window
                 if self.gap_recovery.active:
                     self.gap_recovery.met(key, window)
@@ -179,6 +187,8 @@ class Recovery:
                 # ask elsewhere.
                 if window.top:
                     window.history = subtract([(1, window.top)], window.gaps)
+                for session, ranges in owed.items():
+                    self.delivered_ranges.owe(session, key, ranges)
 
     def _expires(self, at: int) -> float | None:
         return None if not at else self.now + (at - self.wall) / 1000
@@ -270,6 +280,8 @@ class Recovery:
             state.created, state.floor = head.ages[0] or head.stamp, head.ages[1]
             state.before = decode_vector(recorded.start_vector, self.now)
             delivered = decode_vector(recorded.delivered, self.now)
+            owed = decode_owed(recorded.owed)
+            state.absorbed = decode_absorbed(recorded.absorbed)
             if (
                 recorded.start_time is not None
                 and abs(recorded.start_time.offset - (self.wall / 1000 - self.now)) < SAME_CLOCK
@@ -288,7 +300,7 @@ class Recovery:
                     s.identifier,
                 )
                 state.subscriptions.append(subscription)
-        except (WireError, UnicodeDecodeError, IndexError):
+        except (WireError, UnicodeDecodeError, IndexError, struct.error):
             self.image.skipped += 1
             return None
         state.items = list(self._items(recorded, shared))
@@ -306,6 +318,8 @@ class Recovery:
         session.clean = head.flags & CLEAN != 0
         restore(state, session, node.dispatcher, self.cluster.subscription_starts)
         self.delivered_ranges.add(session, ranges_of(delivered))
+        for key, ranges in owed.items():
+            self.owed.setdefault(key, {})[session] = ranges
         session.stamp = head.stamp
         session.will = will
         session.will_memory = will_memory(will)

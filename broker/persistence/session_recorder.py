@@ -24,10 +24,12 @@ from broker.persistence.records import (
     SessionRecord,
     StartTimeRecord,
     SubscribedRecord,
+    encode_absorbed,
     encode_acknowledged,
     encode_delivered,
     encode_dequeued,
     encode_incoming,
+    encode_owed,
     encode_sent_run,
     encode_start_vector,
     encode_unsubscribed,
@@ -36,6 +38,7 @@ from broker.persistence.will_record import encode_will
 from broker.wire.publish_header import PACKET_IDS, PUBREC, PUBREC_HEAD, PUBREL
 
 if TYPE_CHECKING:
+    from broker.base.sequence_set import Ranges
     from broker.core.connection import Connection
     from broker.core.message import Message
     from broker.core.publish_run import PublishRun
@@ -63,6 +66,9 @@ class RecordedSessions(Protocol):
     def delivered_elsewhere(self, session: Session) -> Vector:
         """Return which messages a session has had at other brokers."""
 
+    def owed(self, session: Session) -> dict[bytes, Ranges]:
+        """Return which messages a session alone is owed."""
+
     def note_start(self, start: SubscriptionStart, number: int) -> None:
         """Note that the subscriptions of session `number` begin at `start`."""
 
@@ -74,14 +80,16 @@ class SessionRecorder:
     number is in the journal.
     """
 
-    __slots__ = ("_frames", "_frozen", "_group", "disconnected_at", "number", "session")
+    __slots__ = ("_frames", "_frozen", "_group", "_owes", "disconnected_at", "number", "session")
 
     def __init__(self, group: RecordedSessions, session: Session, number: int) -> None:
         """`group`: the recorders of all durable sessions. `session`: the one that is recorded.
         `number`: its number in the records."""
         self._group = group
         self._frames = group.frames
-        self._frozen: Vector | None = None  # what it had at other brokers when it was frozen
+        # What it had at other brokers, and was owed alone, when it was frozen.
+        self._frozen: tuple[Vector, dict[bytes, Ranges]] | None = None
+        self._owes = False  # OWED says that it is owed something
         self.session = session
         self.number = number
         self.disconnected_at = 0
@@ -91,7 +99,7 @@ class SessionRecorder:
     def freeze(self) -> None:
         """Go on with a copy of the session as it is, for snapshots: it is about to end."""
         session = self.session
-        self._frozen = self._group.delivered_elsewhere(session)
+        self._frozen = self._elsewhere()
         self.session = copy = Session(session.node, session.client_id)
         copy.version, copy.clean, copy.expiry = session.version, session.clean, session.expiry
         copy.stamp, copy.created, copy.floor = session.stamp, session.created, session.floor
@@ -100,7 +108,7 @@ class SessionRecorder:
             session.owner,
             session.listener,
         )
-        copy.will = session.will
+        copy.absorbed, copy.will = session.absorbed, session.will
         copy.subscriptions.update(session.subscriptions)
         copy.incoming.update(session.incoming)
         copy.inflight.update(session.inflight)
@@ -140,6 +148,9 @@ class SessionRecorder:
             self._subscription(subscription)
         self.record_starts()
         self.record_delivered()
+        self.record_owed()
+        if session.absorbed:
+            self.record_absorbed()
         if session.incoming:
             packet_ids = b"".join(PACKET_IDS[p] for p in session.incoming)
             frames.record(encode_incoming(number, packet_ids))
@@ -193,11 +204,25 @@ class SessionRecorder:
 
     def record_delivered(self) -> None:
         """Record what the session has had at other brokers, if it has been at any."""
-        delivered = self._frozen
-        if delivered is None:
-            delivered = self._group.delivered_elsewhere(self.session)
+        delivered, _ = self._elsewhere()
         if delivered:
             self._frames.record(encode_delivered(self.number, encode_vector(delivered)))
+
+    def record_absorbed(self) -> None:
+        """Record which older sessions at other brokers have been merged into this one."""
+        self._frames.record(encode_absorbed(self.number, self.session.absorbed))
+
+    def record_owed(self) -> None:
+        """Record what the session alone is owed, if it is owed anything, or was."""
+        _, owed = self._elsewhere()
+        if owed or self._owes:
+            self._owes = bool(owed)
+            self._frames.record(encode_owed(self.number, owed))
+
+    def _elsewhere(self) -> tuple[Vector, dict[bytes, Ranges]]:
+        """Return what the session has had at other brokers, and what it alone is owed."""
+        group, session = self._group, self.session
+        return self._frozen or (group.delivered_elsewhere(session), group.owed(session))
 
     # ---------------------------------------------------------------- messages
 

@@ -3,7 +3,8 @@
 (schedule.py), the others put brokers under load (strains.py). `--kind legs` are federations with
 legs to foreign brokers (legs.py), of which some are rings and chains, and some have two gateways of
 one name (leg_rings.py); `--kind srt` and `--kind ort` are federations that route as in the papers
-(srt.py, ort.py).
+(srt.py, ort.py); `--kind outages` are long outages with restarts, and kills while sessions move
+(outages.py).
 
 A seed is the same run every time, on every machine and with a compiled core: the digest that is
 printed last, of all that was said and sent in all runs, is the same. Strings are hashed alike in
@@ -23,6 +24,7 @@ from multiprocessing import get_context
 
 from tests.sim.leg_rings import run_any
 from tests.sim.ort import run_ort
+from tests.sim.outages import run_outage
 from tests.sim.schedule import Result, run_seed
 from tests.sim.srt import run_srt
 from tests.sim.strains import run_strain
@@ -39,6 +41,8 @@ def play(seed: int, kind: str = "", brokers: int | None = None, verbose: int = 0
         return run_srt(seed, brokers, verbose)
     if kind == "ort":
         return run_ort(seed, brokers, verbose)
+    if kind == "outages":
+        return run_outage(seed, verbose)
     strained = kind == "strained" or (
         not kind and brokers is None and random.Random(f"{seed} kind").random() < STRAINED
     )
@@ -93,7 +97,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--brokers", type=int, default=None)
     parser.add_argument(
         "--kind",
-        choices=("", "plain", "strained", "legs", "srt", "ort"),
+        choices=("", "plain", "strained", "legs", "srt", "ort", "outages"),
         default="",
         help="of all seeds, not the one that each draws",
     )

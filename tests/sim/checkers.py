@@ -115,8 +115,6 @@ class Meetings:
     def __init__(self, world: World) -> None:
         self.world = world
         self.met: dict[frozenset[Life], float] = {}
-        self._heard: dict[tuple[Life, Life], float] = {}
-        self._kept: dict[Life, Life] = {}  # life -> the one since which its broker has known others
         self._together: set[frozenset[Life]] = set()
         self._runs: dict[frozenset[Life], list[list[float]]] = defaultdict(list)
         world.after(LOOK, self._look)
@@ -129,8 +127,6 @@ class Meetings:
                 pair = frozenset((world.who(a.life), world.who(b.life)))
                 together.add(pair)
                 self.met.setdefault(pair, world.now)
-                self._heard.setdefault((world.who(a.life), self._knows(b)), world.now)
-                self._heard.setdefault((world.who(b.life), self._knows(a)), world.now)
                 if pair not in self._together:
                     self._runs[pair].append([world.now, world.now])
                 self._runs[pair][-1][1] = world.now
@@ -161,18 +157,6 @@ class Meetings:
         """When these two were first in one tree (s), None for never."""
         a, b = self.world.who(a), self.world.who(b)
         return 0.0 if a == b else self.met.get(frozenset((a, b)))
-
-    def _knows(self, host: Host) -> Life:
-        """Return the life since which a broker has known others: without sessions it does not
-        remember them (README)."""
-        return self._kept.setdefault(host.life, (host.index, host.running.cluster.origins.since))
-
-    def heard(self, origin: Life, holder: Life) -> float | None:
-        """When an origin was first in one tree (s) with the broker of a session that began in a
-        life of it, None for never."""
-        if self.world.who(origin) == self.world.who(holder):
-            return 0.0
-        return self._heard.get((self.world.who(origin), self._kept.get(holder, holder)))
 
     def first(self, a: int, b: int) -> float:
         """When two brokers were first in one tree, in whatever lives (s); infinity for never."""
@@ -487,7 +471,7 @@ class Messages:
         """When an origin met the broker where a session began (s), infinity for never."""
         begun = client.begun[session]
         life = max((up, life) for life, _, up, _ in client.visits.values() if up <= begun)[1]
-        at = self.meetings.heard(origin, life)
+        at = self.meetings.since(origin, life)
         return inf if at is None else at
 
     def _unwanted(self, client: SimClient) -> None:
@@ -557,7 +541,7 @@ class Messages:
         knew that broker."""
         found = []
         for interest in due:
-            met = [self.meetings.heard(origin, life) for life in (interest.life, *client.holders)]
+            met = [self.meetings.since(origin, life) for life in (interest.life, *client.holders)]
             known = [since for since in met if since is not None]
             if len(known) == len(met):
                 found.append((interest, max(interest.since, *known)))
@@ -591,7 +575,7 @@ class Messages:
             if not due or mine or min(sent.qos, max(i.qos for i in due)) != 1:
                 continue
             met = [
-                self.meetings.heard(sent.life, life)
+                self.meetings.since(sent.life, life)
                 for life in {*client.places, *(i.life for i in due)}
             ]
             if all(since is not None and since < sent.at for since in met):

@@ -194,12 +194,12 @@ def test_messages_are_found_in_batches_as_one_by_one(
         assert [one for one in told(found) if one[0] == key] == [
             one for one in expected if one[0] == key
         ]
-    own = [one for one in expected if one[0] == KEYS[0]]
-    assert told(mixed.own(KEYS[0], some, horizon, Looked())) == own
+    own = told(plain.those({KEYS[0]: some}, 0.0))
+    assert told(mixed.own(KEYS[0], some, Looked())) == own
     assert told(parts_of(mixed.latest(), KEYS[0], some)) == told(
         parts_of(mixed.those({KEYS[0]: [(1, LAST)]}, 0.0)[::-1], KEYS[0], some)
     )
-    assert mixed.first_of(KEYS[0], horizon) == plain.first_of(KEYS[0], horizon)
+    assert mixed.first_of(KEYS[0]) == plain.first_of(KEYS[0])
     times = [100.0, 101.0, 101.5, 105.0, 1000.0]
     top = max([one[1] for one in told(plain.latest())], default=0)
     assert (

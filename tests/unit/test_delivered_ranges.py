@@ -67,7 +67,8 @@ class Place:
         sharing: Any = SimpleNamespace(
             received=lambda message, choice, source, *, ordinary: self.shared.append(ordinary)
         )
-        origins: Any = SimpleNamespace(highest={})
+        self.window = SimpleNamespace(feed=None, outstanding=[(1, 70)])
+        origins: Any = SimpleNamespace(highest={}, vector={KEY: self.window})
         old: Any = SimpleNamespace(behind=lambda: self.behind)
         self.repeats = DeliveredRanges(self.node, origins, sharing, old)
 
@@ -84,11 +85,11 @@ def members(some: Ranges) -> set[int]:
 
 
 @given(ranges, ranges)
-def test_messages_fetched_for_one_session_go_to_no_other(lacked: Ranges, had: Ranges) -> None:
+def test_messages_owed_to_one_session_go_to_no_other(lacked: Ranges, had: Ranges) -> None:
     """All others count as having had it."""
     came, here = Session(), Session()
     place = Place(came, here)
-    place.repeats.fetch(came, KEY, lacked)  # type: ignore[arg-type]
+    place.repeats.owe(came, KEY, lacked)  # type: ignore[arg-type]
     place.repeats.add(came, {KEY: had})  # type: ignore[arg-type]
     for number in range(1, 70):
         place.repeats.deliver(KEY, number, message(number), None, None)
@@ -98,9 +99,12 @@ def test_messages_fetched_for_one_session_go_to_no_other(lacked: Ranges, had: Ra
     assert {int(payload) for session, payload in place.got if session is came} == set(
         range(1, 70)
     ) - members(had)
-    for _, call in place.later:
-        call(200.0)
-    assert not place.repeats._fetched
+    place.repeats.forget_paid()
+    assert place.repeats.owed(came) == {KEY: lacked}  # type: ignore[arg-type]
+    place.window.outstanding = []
+    assert not place.repeats.owed(came)  # type: ignore[arg-type]
+    place.repeats.forget_paid()
+    assert not place.repeats.owed_of(KEY)
 
 
 def test_messages_that_one_session_lacks_are_not_missing_to_others() -> None:
@@ -108,8 +112,8 @@ def test_messages_that_one_session_lacks_are_not_missing_to_others() -> None:
     would get it twice. A second one that lacks it, too, gets it as well."""
     one, two, other = Session(), Session(), Session()
     place = Place(one, two, other)
-    place.repeats.fetch(one, KEY, [(3, 5)])  # type: ignore[arg-type]
-    place.repeats.fetch(two, KEY, [(5, 6)])  # type: ignore[arg-type]
+    place.repeats.owe(one, KEY, [(3, 5)])  # type: ignore[arg-type]
+    place.repeats.owe(two, KEY, [(5, 6)])  # type: ignore[arg-type]
     assert place.repeats.alone(KEY) == [(3, 6)]
     assert [place.repeats.of(session) for session in (one, two, other)] == [  # type: ignore[arg-type]
         {KEY: [(6, 6)]},
@@ -191,5 +195,4 @@ def test_ranges_are_forgotten_with_the_log_and_bounded() -> None:
     place.behind = False
     for at, call in place.later:
         call(at)
-    assert not place.repeats.highest
     assert not place.repeats.sessions(KEY, 5)

@@ -288,7 +288,7 @@ def test_messages_that_all_are_about_to_get_are_not_for_one_session_alone() -> N
     asking, alone = Asking(), []
     feed = asking.feed
     asking.delivered_ranges.alone = lambda key: merge(alone)
-    asking.delivered_ranges.fetch = lambda session, key, ranges: alone.extend(ranges)
+    asking.delivered_ranges.owe = lambda session, key, ranges: alone.extend(ranges)
     feed.done, feed.settled = 500, 610
     for number in range(501, 601):
         asking.gap_recovery.release.put_by(

@@ -474,11 +474,11 @@ def test_our_own_messages_are_found_from_the_oldest_on(
         kept._entries.popleft()
     numbers = merge([(low, low + more) for low, more in asked])
     expected = kept.those({KEYS[0]: numbers}, 0.0)
-    found = list(kept.own(KEYS[0], numbers, 0.0, Looked()))
+    found = list(kept.own(KEYS[0], numbers, Looked()))
     assert [(e.sequence, e.count, e.data(0.0)) for e in found] == [
         (e.sequence, e.count, e.data(0.0)) for e in expected
     ]
-    first = kept.first_of(KEYS[0], 0.0)
+    first = kept.first_of(KEYS[0])
     here = [
         n
         for e in kept.latest()
@@ -486,5 +486,3 @@ def test_our_own_messages_are_found_from_the_oldest_on(
         for n in range(e.sequence, e.sequence + e.count)
     ]
     assert first == min(here, default=NEVER)
-    assert list(kept.own(KEYS[0], numbers, 11.0, Looked())) == []
-    assert kept.first_of(KEYS[0], 11.0) == NEVER

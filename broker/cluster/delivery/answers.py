@@ -162,7 +162,7 @@ class Answers:
         times = [at + origins.uncounted(asked.key) for at in asked.times]
         numbers, looked = numbers_at(log.latest(), asked.key, times, top, past)
         in_log = Looked()
-        gone, found = self._logged(asked, in_log, now)
+        gone, found = self._logged(asked, in_log)
         parts: list[bytes] = []
         size, compared, more = 0, 0, False
         wants = self._wants(asked, now, named_too=log.chosen > log.begin or bool(log.pinned))
@@ -179,19 +179,19 @@ class Answers:
         self._budget.left -= (looked + max(in_log.entries, compared)) / 2000
         self._send(asked, numbers, parts, top, now, more=more, gone=gone)
 
-    def _logged(self, asked: Asked, looked: Looked, now: float) -> tuple[int, Iterable[LogEntry]]:
+    def _logged(self, asked: Asked, looked: Looked) -> tuple[int, Iterable[LogEntry]]:
         """Return the number up to which the messages have left the log, and the entries that are
         there. Of this incarnation no more of the log is walked through than one answer takes: a
         broker that lacks all of it asks a hundred times."""
         log = self._log
-        horizon = now - self._node.limits.log_age
         if not asked.lacks:
             return 0, ()
         if asked.key == self._origins.key and not log.pinned:
-            first = min(log.first_of(asked.key, horizon), LAST)
+            first = min(log.first_of(asked.key), LAST)
             left = intersect(asked.lacks, [(1, first - 1)]) if first > 1 else []
-            return left[-1][1] if left else 0, log.own(asked.key, asked.lacks, horizon, looked)
-        found = log.those({asked.key: asked.lacks}, horizon, looked)
+            return left[-1][1] if left else 0, log.own(asked.key, asked.lacks, looked)
+        # However old: what has not left the log is in no tail.
+        found = log.those({asked.key: asked.lacks}, float("-inf"), looked)
         left = subtract(
             asked.lacks,
             merge([(entry.sequence, entry.sequence + entry.count - 1) for entry in found]),

@@ -100,12 +100,11 @@ class DeliveredElsewhere(Protocol):
         that have not had it. `choice`: which members of shared subscriptions get it, if any;
         `source`: as of `Dispatcher.publish`."""
 
-    def fetch(self, session: Session, key: bytes, ranges: Ranges) -> None:
-        """Note that the origin `key` is asked for the numbers `ranges`, which `session` alone
-        lacks."""
+    def owe(self, session: Session, key: bytes, ranges: Ranges) -> None:
+        """Note that `session` alone lacks the numbers `ranges` of the origin `key`."""
 
     def alone(self, key: bytes) -> Ranges:
-        """Return the numbers for which an origin is asked because single sessions lack them."""
+        """Return the numbers that single sessions are owed, and no other local session."""
 
 
 class RetainedMessages(Protocol):

@@ -502,26 +502,15 @@ class ReplayLog:
         """Each entry, the newest first. No change while iterating."""
         return reversed(self._entries)
 
-    def _since(self, horizon: float) -> Iterator[LogEntry]:
-        """The entries that came after a time (s). No change while iterating."""
-        begin = 0
-        if self._entries and horizon > self._entries[0].at:
-            begin = bisect_left(self._entries, horizon, key=attrgetter("at"))
-        return islice(self._entries, begin, None)
+    def first_of(self, key: bytes) -> int:
+        """Return the number of the oldest message of an origin; NEVER: there is none."""
+        return next((entry.sequence for entry in self._entries if entry.key == key), NEVER)
 
-    def first_of(self, key: bytes, horizon: float) -> int:
-        """Return the number of the oldest message of an origin that came after `horizon` (s);
-        NEVER: there is none."""
-        return next((entry.sequence for entry in self._since(horizon) if entry.key == key), NEVER)
-
-    def own(
-        self, key: bytes, numbers: Ranges, horizon: float, looked: Looked
-    ) -> Iterator[LogEntry]:
+    def own(self, key: bytes, numbers: Ranges, looked: Looked) -> Iterator[LogEntry]:
         """Those `numbers` of the origin `key` that were logged as they were numbered (of this
-        broker), as far as they came after `horizon` (s), the oldest first. Looks no further than it
-        is asked to; the entries that it went through are added to `looked`. No change while
-        iterating."""
-        entries = self._since(horizon)
+        broker), the oldest first. Looks no further than it is asked to; the entries that it went
+        through are added to `looked`. No change while iterating."""
+        entries = iter(self._entries)
         low, at = numbers[0][0], 0
         while piece := list(islice(entries, self._limits.log_piece)):
             looked.entries += len(piece)

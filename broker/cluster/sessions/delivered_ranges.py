@@ -4,6 +4,12 @@
 With routing by interest, messages may arrive here later than at the broker from which a session
 came. A message that the session had there is then delivered to the other local sessions only.
 Sequence numbers, by origin, say which messages these are.
+
+The other way round, a session may be owed messages that all other local sessions have had: those
+that were published before its broker got it, and that no local subscriber wanted then. Their origin
+is asked for them, and while it is away the debt waits, also through restarts of this broker. A
+number is owed for as long as the feed of its origin lacks it (`OrderedFeed.outstanding`): so what
+has been delivered, or is nowhere, is no debt any more, without a note.
 """
 
 from __future__ import annotations
@@ -11,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import Ranges, merge, roughly, subtract
+from broker.base.sequence_set import Ranges, intersect, merge, roughly, subtract
 from broker.cluster.delivery.subscription_start import starts_of
 from broker.cluster.link.version_vector import OriginWindow, Vector
 from broker.core.route import NOTHING_BEYOND, Delivery, Route
@@ -32,10 +38,11 @@ class DeliveredRanges:
 
     __slots__ = (
         "_counters",
-        "_fetched",
         "_limits",
         "_node",
         "_old",
+        "_origins",
+        "_owed",
         "_retained",
         "_sessions",
         "_sharing",
@@ -57,8 +64,10 @@ class DeliveredRanges:
         self._limits = node.limits
         self._sharing = sharing
         self._old = old
+        self._origins = origins
         self._sessions: dict[bytes, dict[Session, Ranges]] = {}
-        self._fetched: dict[bytes, dict[Session, Ranges]] = {}
+        # The same of what sessions alone are owed, or were.
+        self._owed: dict[bytes, dict[Session, Ranges]] = {}
         # Origin -> the highest number that any session has had.
         self.highest = origins.highest
 
@@ -79,25 +88,57 @@ class DeliveredRanges:
                 self._node.now + self._limits.log_age, lambda now: self._forget(session, had)
             )
 
-    def fetch(self, session: Session, key: bytes, ranges: Ranges) -> None:
-        """Note that the origin `key` is asked for the numbers `ranges` because `session` alone
-        lacks them: all other local sessions count as having had them."""
-        sessions = self._fetched.setdefault(key, {})
-        sessions[session] = merge([*sessions.get(session, ()), *ranges])
+    def owe(self, session: Session, key: bytes, ranges: Ranges) -> None:
+        """Note that `session` alone lacks the numbers `ranges` of the origin `key`: all other local
+        sessions have had them, whether they wanted them or not. Of too many sessions, further ones
+        go without."""
+        owed = self._owed.setdefault(key, {})
+        if len(owed) >= self._limits.max_repeats and session not in owed:
+            self._forget_paid(key)
+            if len(owed) >= self._limits.max_repeats:
+                self._counters.session_takeovers_uncertain += 1
+                return
+        owed[session] = merge([*owed.get(session, ()), *ranges])
+        self._owed[key] = owed
         self.highest[key] = max(self.highest.get(key, 0), ranges[-1][1])
-        self._node.schedule(
-            self._node.now + self._limits.log_age, lambda now: self._got(session, key)
-        )
+        if (recorder := session.recorder) is not None:
+            recorder.record_owed()
 
     def alone(self, key: bytes) -> Ranges:
-        """Return the numbers for which an origin is asked because single sessions lack them."""
-        return merge([pair for ranges in self._fetched.get(key, {}).values() for pair in ranges])
+        """Return the numbers that single sessions are owed, and no other local session."""
+        return merge([pair for ranges in self._owed.get(key, {}).values() for pair in ranges])
 
-    def _got(self, session: Session, key: bytes) -> None:
-        sessions = self._fetched.get(key, {})
-        sessions.pop(session, None)
-        if not sessions:
-            self._fetched.pop(key, None)
+    def owed(self, session: Session) -> dict[bytes, Ranges]:
+        """Return the numbers that `session` alone is owed, by origin."""
+        return {
+            key: ranges
+            for key, owed in self._owed.items()
+            if session in owed and (ranges := intersect(owed[session], self._outstanding(key)))
+        }
+
+    def owed_of(self, key: bytes) -> dict[Session, Ranges]:
+        """Return the sessions that alone are owed messages of an origin, or were, and which."""
+        return self._owed.get(key, {})
+
+    def _outstanding(self, key: bytes) -> Ranges:
+        """Return the numbers that are missing here and are delivered whenever they come."""
+        window = self._origins.vector.get(key)
+        if window is None:
+            return []
+        return window.outstanding if window.feed is None else window.feed.outstanding
+
+    def forget_paid(self) -> None:
+        """Forget debts that are paid. To be called now and then."""
+        for key in list(self._owed):
+            self._forget_paid(key)
+
+    def _forget_paid(self, key: bytes) -> None:
+        outstanding, owed = self._outstanding(key), self._owed[key]
+        for session, ranges in list(owed.items()):
+            if not intersect(ranges, outstanding):
+                del owed[session]
+        if not owed:
+            del self._owed[key]
 
     def _forget(self, session: Session, had: Mapping[bytes, Ranges], until: float = 0.0) -> None:
         now = self._node.now
@@ -113,7 +154,6 @@ class DeliveredRanges:
             sessions.pop(session, None)
             if not sessions:
                 self._sessions.pop(key, None)
-                self.highest.pop(key, None)
 
     def sessions(self, key: bytes, sequence: int) -> set[Session]:
         """Return the sessions that have had a message."""
@@ -133,10 +173,10 @@ class DeliveredRanges:
         }
 
     def of(self, session: Session) -> dict[bytes, Ranges]:
-        """Return the numbers that a session has had at other brokers, and those that are fetched
-        here for other sessions only."""
+        """Return the numbers that a session has had at other brokers, and those that other sessions
+        alone are owed."""
         found = self.elsewhere(session)
-        for key, known in self._fetched.items():
+        for key, known in self._owed.items():
             if others := subtract(self.alone(key), known.get(session, [])):
                 found[key] = merge([*found.get(key, ()), *others])
         return found
@@ -194,7 +234,7 @@ class DeliveredRanges:
         had = self._sessions.get(key, {})
         alone = {
             session
-            for session, ranges in self._fetched.get(key, {}).items()
+            for session, ranges in self._owed.get(key, {}).items()
             if any(low <= sequence <= high for low, high in ranges)
         }
         few = []

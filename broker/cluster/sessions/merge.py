@@ -61,7 +61,7 @@ from broker.cluster.sessions.takeover_messages import (
     REQUEST,
     say,
 )
-from broker.core.session import Session
+from broker.core.session import Absorbed, Session
 from broker.core.session_owner import GONE, KEPT, Entry, digest
 from broker.wire.errors import WireError
 from broker.wire.strings import shorten
@@ -175,9 +175,11 @@ class SessionMerge:
             self._own,
         )
         if mine and older and (session.client_id, broker_id) not in self._merges:
-            self._add(
-                Merge(session.client_id, broker_id, session.stamp, State.WANTED, self._node.now)
-            )
+            # Merged already, before its broker, or this one, was killed.
+            merged = (a.by for a in session.absorbed if a[:2] == (broker_id, entry.stamp))
+            by = next(merged, None)
+            state, stamp = (State.WANTED, session.stamp) if by is None else (State.CLOSING, by)
+            self._add(Merge(session.client_id, broker_id, stamp, state, self._node.now))
 
     def look(self, session: Session) -> None:
         """Begin to merge the older sessions of a client, also those at brokers that are away or
@@ -410,6 +412,8 @@ class SessionMerge:
             self._step(merge, Input.CHANGED, now)
         else:
             if state.owner == session.owner:
+                stamp = posted_stamp(self._directory, merge.holder, client_id)
+                session.absorb(Absorbed(merge.holder, stamp, merge.stamp), *state.absorbed)
                 self._queues.absorb(session, state, now, merged)
             self._step(merge, Input.DECODED, now)
 

@@ -6,6 +6,8 @@
     vector: what the session was offered             vector: what was published before it subscribed
     flag 4: f64 when it began, by the clock of the broker that encodes it (s),
             u32 origins that may have published more before it began, 16 characters each
+    u8 older sessions that were merged into it: id of their broker, u64 stamp, u64 stamp of the
+       session that they were merged into, each
     numbers from logs: u32 origins, each 16 characters, u32 ranges, (u48 first, u48 last) each
     u32 QoS 2 identifiers received, u16 each
     u32 subscriptions: filter, u8 options, u32 identifier
@@ -36,6 +38,7 @@ from broker.core.dispatcher import Dispatcher
 from broker.core.message import Message, size_of
 from broker.core.session import (
     RELEASED,
+    Absorbed,
     Outgoing,
     Repeat,
     Session,
@@ -54,7 +57,7 @@ from routing.topic_filter import SHARE_PREFIX, split_shared, valid_topic_filter,
 if TYPE_CHECKING:
     from broker.cluster.delivery.subscription_start import SubscriptionStarts
 
-VERSION = 3
+VERSION = 4
 
 IN_FLIGHT, IS_RELEASED, WAITING, REPEATED, MISSED = range(5)
 """Places of a message: sent; sent, and PUBREC came; not sent; sent on an earlier connection; missed
@@ -81,6 +84,7 @@ EncodedSubscription = tuple[str, int, bool, bool, int]
 _HEAD = struct.Struct(">BBdHQQ")
 _ITEM = struct.Struct(">BHB")
 _OPTIONS = struct.Struct(">BI")
+_ABSORBED = struct.Struct(">8sQQ")
 _BEGAN = struct.Struct(">dI")
 _NOT_KEPT = frozenset(
     (Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL)
@@ -122,6 +126,8 @@ class SessionState:
     """When it began (s), by the clock of the broker that encodes it."""
     open: set[bytes] = field(default_factory=set)
     """Origins in `before` that may have published more before it subscribed."""
+    absorbed: tuple[Absorbed, ...] = ()
+    """Older sessions at other brokers that were merged into it."""
     given: dict[bytes, Ranges] = field(default_factory=dict)
     """Numbers that it got from logs and older sessions, if a broker with an older one may come
     back: see `merge`."""
@@ -159,6 +165,7 @@ def state_of(
         session.username, session.expiry, session.next_packet_id, seen, set(session.incoming)
     )
     state.owner, state.created, state.floor = session.owner, session.created, session.floor
+    state.absorbed = session.absorbed
     state.before = before(session)
     if (start := oldest(session)) is not None:
         state.began, state.open = start.began, start.open & start.tops.keys()
@@ -223,6 +230,8 @@ def encoding(
     parts += [_text(encode_vector(vector)) for vector in (state.seen, state.before)]
     if flags & 4:
         parts += [_BEGAN.pack(state.began, len(state.open)), *sorted(state.open)]
+    parts.append(len(state.absorbed).to_bytes(1, "big"))
+    parts += [_ABSORBED.pack(*absorbed) for absorbed in state.absorbed]
     parts.append(len(state.given).to_bytes(4, "big"))
     for key, ranges in state.given.items():
         ranges = ranges[-MAX_GIVEN:]
@@ -349,17 +358,7 @@ def decoding(data: bytes, now: float, limits: Limits) -> Generator[int, None, Se
             raise MalformedPacket(
                 "encoded session with an open origin that is not in the vector of its start"
             )
-    for _ in range(reader.number(4)):
-        key, ranges = reader.take(16), []
-        for _ in range(reader.number(4)):
-            ranges.append((reader.number(6), reader.number(6)))
-            if not 0 < ranges[-1][0] <= ranges[-1][1] or (
-                len(ranges) > 1 and ranges[-2][1] >= ranges[-1][0]
-            ):
-                raise MalformedPacket("encoded session with sequence numbers out of order")
-        if len(ranges) > MAX_GIVEN or len(state.given) >= MAX_ORIGINS:
-            raise MalformedPacket("encoded session with too many ranges of sequence numbers")
-        state.given[key] = ranges
+    _past(reader, state)
     state.incoming = {reader.number(2) for _ in range(reader.number(4))}
     filters = reader.number(4)
     if filters > limits.max_subscriptions:
@@ -385,6 +384,24 @@ def decoding(data: bytes, now: float, limits: Limits) -> Generator[int, None, Se
     if reader.at != len(data):
         raise MalformedPacket("encoded session with bytes behind its end")
     return state
+
+
+def _past(reader: _Reader, state: SessionState) -> None:
+    """Read which older sessions were merged into it, and what it got from those and from logs."""
+    state.absorbed = tuple(
+        Absorbed(*_ABSORBED.unpack(reader.take(_ABSORBED.size))) for _ in range(reader.number(1))
+    )
+    for _ in range(reader.number(4)):
+        key, ranges = reader.take(16), []
+        for _ in range(reader.number(4)):
+            ranges.append((reader.number(6), reader.number(6)))
+            if not 0 < ranges[-1][0] <= ranges[-1][1] or (
+                len(ranges) > 1 and ranges[-2][1] >= ranges[-1][0]
+            ):
+                raise MalformedPacket("encoded session with sequence numbers out of order")
+        if len(ranges) > MAX_GIVEN or len(state.given) >= MAX_ORIGINS:
+            raise MalformedPacket("encoded session with too many ranges of sequence numbers")
+        state.given[key] = ranges
 
 
 def _sound(topic_filter: str, levels: int) -> bool:
@@ -477,6 +494,7 @@ def restoring(
     put_at_once = limits.session_read
     session.username = state.username
     session.owner, session.created, session.floor = state.owner, state.created, state.floor
+    session.absorbed = state.absorbed
     session.expiry = state.expiry
     session.next_packet_id = state.next_packet_id
     session.incoming = set(state.incoming)
