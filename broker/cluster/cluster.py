@@ -310,6 +310,7 @@ class Cluster:
             above=self,
             report=self,
             alarm=self,
+            is_member=self.membership.is_member,
         )
         self.low_watermarks: LowWatermarks = LowWatermarks(self.origins, self.strategy)
 
@@ -377,6 +378,7 @@ class Cluster:
             leaving=self,
             alarm=self,
             reporting=self,
+            above=self,
         )
         self.assignments = self.sharing.assignments
         self.custody = self.sharing.custody

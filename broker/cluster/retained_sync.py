@@ -265,9 +265,9 @@ class RetainedSync:
             self._delivered_ranges.restored(key, sequence, message)
 
     def _oldest(self, now: float) -> float:
-        """Return the time (ms since the epoch) up to which messages are in no log any more,
-        whatever the clocks say."""
-        age = self._limits.log_age + self._limits.clock_ahead
+        """Return the time (ms since the epoch) up to which messages are in no log any more, and in
+        no tail of one, whatever the clocks say."""
+        age = self._limits.absent_time + self._limits.log_age + self._limits.clock_ahead
         return self.clock.physical(now) - age * 1000
 
     def tick(self, now: float) -> None:

@@ -16,17 +16,18 @@ lost may have left their origin's log by then: the broker that had them last kee
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.base import costs
 from broker.base.limits import Limits
 from broker.base.sequence_set import Ranges, intersect, merge
-from broker.cluster.delivery.ports import TailPiece
+from broker.cluster.delivery.ports import TailPiece, TakeEntries
 from broker.cluster.delivery.replay_log import NEVER
 from broker.cluster.events import LinkDown, MemberGone, RouteChanged
 from broker.cluster.link.codec import split_key
 from broker.cluster.link.version_vector import Vector
-from broker.cluster.strategy.directory import INTEREST
+from broker.cluster.strategy.directory import GROUP, INTEREST
 from broker.core.effects import TailRead, TailSync, TailWrite
 from broker.persistence.log_tail import LogTail, TailLoaded
 from broker.persistence.tail_segment import Away, Part
@@ -152,8 +153,14 @@ class AbsentMember:
 
 
 def filters_of(keys: Iterable[bytes]) -> tuple[bytes, ...]:
-    """Return the filters among what a broker has posted."""
-    return tuple(key[1:] for key in keys if key[:1] == INTEREST)
+    """Return the filters among what a broker has posted, those of its shared subscriptions,
+    too."""
+    found = (
+        key[1:] if key[:1] == INTEREST else key.partition(b"\0")[2]
+        for key in keys
+        if key[:1] in (INTEREST, GROUP)
+    )
+    return tuple(dict.fromkeys(found))
 
 
 def common(first: int, last: int, count: int, lacked: Ranges) -> int:
@@ -169,6 +176,7 @@ class AbsentMembers:
 
     __slots__ = (
         "_acks",
+        "_catchup",
         "_clock",
         "_cluster",
         "_counters",
@@ -196,6 +204,7 @@ class AbsentMembers:
         """Other brokers that this one has met and not given up: those of them that cannot be
         reached after a restart are absent."""
         self._acks = cluster.acks
+        self._catchup = cluster.catchup
         self._clock = cluster.clock
         self._directory = cluster.directory
         self._forwarder = cluster.forwarder
@@ -249,7 +258,9 @@ class AbsentMembers:
         wall = self._clock.physical(self._node.now)
         for broker_id, absent in self.absent.items():
             since = wall - round((self._node.now - absent.since) * 1000)
-            yield Away(broker_id, max(0, since), absent.filters)
+            # One that is back may have other subscriptions by the time that this one ends.
+            filters = absent.filters if absent.back is None else (EVERYTHING,)
+            yield Away(broker_id, max(0, since), filters)
 
     def link_down(self, event: LinkDown) -> None:
         """Handle the loss of a link: messages on their way over it, of whatever origin, may be in
@@ -320,6 +331,7 @@ class AbsentMembers:
         absent = self.absent.get(broker_id)
         if absent is not None and via is not None and absent.back is None:
             absent.back = absent.asked_at = self._node.now
+            self.tail.changed()
             # It is about to ask.
             if self._gap_recovery.active and not self.tail.usable:
                 self._acks.part(broker_id, self._log.begin)
@@ -376,10 +388,17 @@ class AbsentMembers:
     def holds(self, broker_id: bytes, key: bytes) -> bool:
         """Whether anything of an origin is kept, or has been lost, for a broker."""
         absent = self.absent.get(broker_id)
-        return absent is not None and (key in absent.dropped or key in self.tail.left(broker_id))
+        return absent is not None and (
+            key in self._forwarder.ours or key in absent.dropped or key in self.tail.left(broker_id)
+        )
 
     def __len__(self) -> int:
         return len(self.absent)
+
+    def patience(self, least: float) -> float:
+        """Return for how long (s) something is remembered for brokers that are away: `least` if
+        none is."""
+        return max(least, self._limits.absent_time) if self.absent else least
 
     def oldest_piece(self, broker_id: bytes, key: bytes, lacks: Ranges) -> TailPiece | None:
         """Return the oldest messages of an origin in the tail that a broker lacks.
@@ -391,6 +410,12 @@ class AbsentMembers:
             return None
         part = frame.parts[broker_id, key]
         return TailPiece(part.first, part.last, lambda take: self.tail.read(frame, take))
+
+    def pieces(self, broker_id: bytes) -> Iterator[Callable[[TakeEntries], None]]:
+        """Return for each part of what the tail has for a broker, the oldest first, what reads
+        it."""
+        for frame in self.tail.frames(broker_id):
+            yield partial(self.tail.read, frame)
 
     def tail_begins(self, broker_id: bytes, key: bytes) -> int:
         """Return the first number of an origin that the tail has for a broker."""
@@ -409,13 +434,23 @@ class AbsentMembers:
             if absent.back is None or now < absent.back + pause or now < absent.asked_at + pause:
                 continue
             left = self.tail.left(broker_id)
-            for key in dict.fromkeys([*left, *absent.dropped]):
-                if key in asked and key in absent.lacking:
+            logged = {} if self._gap_recovery.active else self._logged()
+            for key in dict.fromkeys([*left, *absent.dropped, *logged]):
+                if (key in asked and key in absent.lacking) or absent.lacking.get(key) == []:
                     continue
                 numbers = [(part.first, part.last) for part in left.get(key, ())]
+                numbers += logged.get(key, [])
                 numbers += [(first, last) for first, last, _ in absent.dropped.get(key, ())]
-                if numbers and absent.lacking.get(key) != []:
+                if numbers:
                     yield broker_id, key, merge(numbers)
+
+    def _logged(self) -> dict[bytes, Ranges]:
+        """Return which numbers of this broker's own origins the log has. Where messages are
+        flooded, nobody asks for them: neighbours have replayed their logs to a broker that is
+        back, which may be shorter."""
+        firsts = {key: self._log.first_of(key) for key in self._forwarder.ours}
+        vector = self._origins.vector
+        return {key: [(low, vector[key].top)] for key, low in firsts.items() if low < NEVER}
 
     def lacks(self, broker_id: bytes, key: bytes, lacked: Ranges) -> None:
         """Record which numbers of an origin a broker has said that it lacks. `broker_id`: the
@@ -455,8 +490,11 @@ class AbsentMembers:
     def tick(self, now: float) -> None:
         """Once a second: end the absence of brokers that are back and ask no more, or that have
         been away for too long. `now`: s."""
+        catchup = self._catchup
         for broker_id, absent in list(self.absent.items()):
-            if absent.back is not None:
+            if absent.back is not None and catchup.busy(broker_id):
+                absent.asked_at = now
+            elif absent.back is not None:
                 patience = (
                     self._limits.absent_back if self.served(broker_id) else self._limits.tail_back
                 )

@@ -182,7 +182,7 @@ class LogTail:
         known = {one.broker for one in away}
         for broker_id in dict.fromkeys([broker_id for broker_id, _ in self._index]):
             if broker_id not in known:
-                self.ended(broker_id)
+                self._forget_broker(broker_id)
         self._stale = bool(away) and self.usable
         if not self._stale:
             self._drop_all()
@@ -384,6 +384,17 @@ class LogTail:
                 return frame
         return None
 
+    def frames(self, broker_id: bytes) -> list[Frame]:
+        """Return all frames with messages for a broker, in the order in which they were written."""
+        if any(broker == broker_id for broker, _ in self._pending):
+            self.flush()
+        return [
+            frame
+            for segment in self._segments
+            for frame in segment.frames
+            if any(broker == broker_id for broker, _ in frame.parts)
+        ]
+
     def read(self, frame: Frame, then: Read) -> None:
         """Have the messages of a frame handed to `then`."""
         if frame.data is not None:
@@ -498,6 +509,11 @@ class LogTail:
     def ended(self, broker_id: bytes) -> None:
         """Keep nothing for a broker any more."""
         self.changed()
+        self._forget_broker(broker_id)
+        if not any(True for _ in self._away()):
+            self._drop_all()
+
+    def _forget_broker(self, broker_id: bytes) -> None:
         for where in [where for where in self._pending if where[0] == broker_id]:
             del self._pending[where]
         if not self._pending:
@@ -509,8 +525,6 @@ class LogTail:
             segment.frames = [frame for frame in segment.frames if frame.parts]
             if not segment.frames and segment is not self._current:
                 self._drop(segment)
-        if not any(True for _ in self._away()):
-            self._drop_all()
 
     def _drop(self, segment: Segment) -> None:
         self._segments.remove(segment)

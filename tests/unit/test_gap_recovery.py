@@ -222,6 +222,7 @@ class Asking:
             above=above,
             report=unused,
             alarm=alarm,
+            is_member=lambda broker_id: False,
         )
         self.gap_recovery.met(self.key, self.window)
         assert self.window.feed is not None

@@ -627,18 +627,18 @@ def test_messages_that_are_in_no_log_any_more(met: bool) -> None:
     client.subscribe("#", qos=1)
     key = origin_key(FAR, 2_000)
     if met:
-        neighbour.send(restored(b"a", b"1", -500_000, sequence=5, key=key, restored=False))
+        neighbour.send(restored(b"a", b"1", -5_000_000, sequence=5, key=key, restored=False))
         assert client.payloads() == [b"1"]
     kept = len(world.node.forwarder.log)
     neighbour.send(
-        restored(b"b", b"2", -500_000, sequence=4, key=key),
-        restored(b"c", b"3", -500_000, sequence=6, key=key),
+        restored(b"b", b"2", -5_000_000, sequence=4, key=key),
+        restored(b"c", b"3", -5_000_000, sequence=6, key=key),
     )
     assert client.payloads() == [b"2", b"3"]
     assert len(world.node.forwarder.log) == kept
     assert (key in world.node.forwarder.vector) is met
     world.node.retained.clear()
-    neighbour.send(restored(b"a", b"1", -500_000, sequence=5, key=key))
+    neighbour.send(restored(b"a", b"1", -5_000_000, sequence=5, key=key))
     assert client.payloads() == ([] if met else [b"1"])
 
 
@@ -750,7 +750,7 @@ def test_what_neighbours_have_not_acknowledged_is_not_pushed_out_of_the_log() ->
     assert len(store) == 0
     assert world.node.counters.retained_dropped == len(brought)
     # What is in no log is taken all the same.
-    one.send(restored(b"old", b"x", -3_600_000, sequence=1_000))
+    one.send(restored(b"old", b"x", -7_200_000, sequence=1_000))
     assert len(store) == 1
     one.answers = other.answers = True
     while client.conn.held:

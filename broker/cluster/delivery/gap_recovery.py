@@ -21,7 +21,7 @@ same path, or a BREAK precedes it.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from broker.base import costs
@@ -66,8 +66,8 @@ ASK_PAUSE = 0.005
 """s; path changes within this time have one cause, and lead to one question."""
 
 STRANGER = 1.0
-"""s; longest wait for an origin that the directory does not know: it learns of it soon, or
-never."""
+"""s; longest wait for an origin that neither the directory nor discovery knows: they learn of it
+soon, or never."""
 
 
 class GapRecovery:
@@ -91,8 +91,10 @@ class GapRecovery:
         above: Above,
         report: Reporting,
         alarm: Alarm,
+        is_member: Callable[[bytes], bool],
     ) -> None:
-        """`node`: this broker, as `config` describes it; `events`: dispatches that an origin is
+        """`node`: this broker, as `config` describes it; `is_member`: whether discovery knows a
+        broker; `events`: dispatches that an origin is
         lost; `flow_control`: holds publishers at origins; `above`: the floors above delivery;
         `report`: counts and logs; `alarm`: calls the cluster again; `origins`, `log`, `directory`,
         `strategy`, `starts`, `orphans`, `history`: the modules that it uses."""
@@ -106,6 +108,7 @@ class GapRecovery:
         self._events = events
         self._above = above
         self._link_timeout = config.link_timeout
+        self._is_member = is_member
         self._paths = TreePaths(directory)
         self.feeds = OriginFeeds(node, origins.vector, orphans)
         self.release = PacedRelease(node, origins, self.feeds, flow_control, self, above, report)
@@ -420,7 +423,12 @@ class GapRecovery:
             return HOLD if split else min(HOLD, quiet)
         # Directory entries take the tree only: on source-rooted trees messages of an origin can
         # arrive before its directory entry.
-        known = listing is not None or self._strategy.precedes_directory()
+        known = (
+            listing is not None
+            or self._strategy.precedes_directory()
+            # It was cut off before it could tell what it has posted.
+            or self._is_member(feed.broker_id)
+        )
         return HOLD if known else STRANGER
 
     def _set_free(self, feed: OrderedFeed, now: float) -> None:

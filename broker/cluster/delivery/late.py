@@ -42,7 +42,8 @@ from broker.base.sequence_set import (
 )
 from broker.cluster.delivery.answers import CHUNK, PART, parts_of
 from broker.cluster.delivery.paced_release import crowded
-from broker.cluster.delivery.replay_log import LogEntry
+from broker.cluster.delivery.ports import TailPiece
+from broker.cluster.delivery.replay_log import LogEntry, Looked
 from broker.cluster.delivery.subscription_start import encode_ages
 from broker.cluster.link.codec import encode_for_links, read_link_packets, split_key
 from broker.cluster.strategy.directory import BEHIND
@@ -147,13 +148,30 @@ class LateOffers:
         if not absent.holds(sender, key):
             return
         absent.lacks(sender, key, lacks)
-        piece = absent.oldest_piece(sender, key, lacks)
+        piece = absent.oldest_piece(sender, key, lacks) or self._logged(key, lacks)
         if piece is None:
             absent.sent(sender, key)
         elif (sender, key) not in self._reading:
             self._reading.add((sender, key))
             top = piece.last
             piece.read(lambda entries: self._send(sender, key, lacks, entries, top))
+
+    def _logged(self, key: bytes, lacks: Ranges) -> TailPiece | None:
+        """Return the oldest messages of an origin of this broker that are in the log and that
+        another one lacks; None: there are none."""
+        if key not in self._origins.ours or not lacks:
+            return None
+        found: list[LogEntry] = []
+        size = 0
+        for entry in self._forwarder.log.own(key, lacks, Looked()):
+            found.append(entry)
+            size += entry.size
+            if size > CHUNK:
+                break
+        if not found:
+            return None
+        last = found[-1].sequence + found[-1].count - 1
+        return TailPiece(found[0].sequence, last, lambda take: take(found))
 
     def _send(
         self, receiver: bytes, key: bytes, lacks: Ranges, entries: list[LogEntry] | None, top: int

@@ -6,7 +6,7 @@ delivery reaches them by way of the cluster at each call (`Above`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from broker.core.local_broker import LocalBroker
@@ -134,6 +134,12 @@ class Comparing(Protocol):
 class AbsentBrokers(Protocol):
     """Brokers that were away, and what the log's tail has for them."""
 
+    def __len__(self) -> int: ...
+
+    def patience(self, least: float) -> float:
+        """Return for how long (s) something is remembered for brokers that are away: `least` if
+        none is."""
+
     def lacks(self, broker_id: bytes, key: bytes, lacked: Ranges) -> None:
         """Note that the broker `broker_id` lacks the numbers `lacked` of the origin `key`, as it
         said."""
@@ -151,6 +157,10 @@ class AbsentBrokers(Protocol):
         """Return the oldest messages of the origin `key` in the tail that are kept for the broker
         `broker_id` and have numbers in `lacks`; None: there are none."""
 
+    def pieces(self, broker_id: bytes) -> Iterator[Callable[[TakeEntries], None]]:
+        """Return for each part of what is kept for a broker in the tail, the oldest first, what
+        reads it."""
+
     def tail_begins(self, broker_id: bytes, key: bytes) -> int:
         """Return the first number of an origin that the tail has for a broker."""
 
@@ -163,8 +173,6 @@ class AbsentBrokers(Protocol):
 
 class AbsentMembers(AbsentBrokers, Protocol):
     """Brokers that were away, as the cluster sees them: it reports events to them."""
-
-    def __len__(self) -> int: ...
 
     @property
     def memory(self) -> int:

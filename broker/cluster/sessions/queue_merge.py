@@ -20,6 +20,7 @@ from broker.base.sequence_set import merge as joined
 from broker.cluster.link.version_vector import Vector
 from broker.cluster.sessions.message_vectors import (
     lacking,
+    numbered,
     offered,
     only,
     ranges_of,
@@ -146,12 +147,20 @@ class QueueMerge:
                     or history.delivered_elsewhere(session, *known, topic)
                 )
                 mine = mine or (trimmed and was_delivered(session, seen, *known, topic))
+                # This broker may have been killed since it took the session.
+                mine = mine or (twin and session in self._delivered_ranges.sessions(*known))
                 if not mine and not history.delivered_to_merged(session, *known, topic):
                     history.offers(session, *known)
                     kept.appendleft(item)
             elif not twin and index not in left_out:
                 kept.appendleft(item)
-        self._delivered_ranges.add(session, only(old.seen, here))
+        if twin and any(known is None for _, known in waiting):
+            # Without their numbers it is not known which of them the taker lacks: it asks their
+            # origins, as it has not been offered these.
+            had = numbered(known for item, known in waiting if known is not None)
+        else:
+            had = only(old.seen, here)
+        self._delivered_ranges.add(session, had)
         self._delivered_ranges.add(session, lacking(old.given, here))
         self._history.inherit_given(session, old.given)
         self._history.merged(session, merged)

@@ -122,10 +122,9 @@ class Ledger:
         """Whether an assignment was given to another broker."""
         return ref in self._moved
 
-    def forget_old(self, now: float) -> None:
-        """Forget assignments that went to another broker so long ago that the first one cannot
+    def forget_old(self, horizon: float) -> None:
+        """Forget assignments that went to another broker before `horizon` (s): the first one cannot
         claim them any more."""
-        horizon = now - 2 * self._limits.log_age
         while self._moved and next(iter(self._moved.values())) < horizon:
             self._moved.popitem(last=False)
 

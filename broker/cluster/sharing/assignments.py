@@ -49,6 +49,7 @@ from broker.wire.errors import MalformedPacket
 if TYPE_CHECKING:
     from broker.base.timers import Timer
     from broker.cluster.delivery.forwarder import Forwarder
+    from broker.cluster.delivery.ports import Above
     from broker.cluster.ports import Alarm
     from broker.cluster.sharing.group_table import GroupTable
     from broker.cluster.sharing.ports import Giver
@@ -91,6 +92,7 @@ class Assignments:
     """The messages that were given to members at other brokers and are not acknowledged."""
 
     __slots__ = (
+        "_above",
         "_alarm",
         "_came",
         "_counters",
@@ -120,10 +122,11 @@ class Assignments:
         groups: GroupTable,
         giver: Giver,
         alarm: Alarm,
+        above: Above,
     ) -> None:
         """`node`: this broker; `groups`: which groups have members where; `giver`: gives messages
-        that come back to other members; `alarm`: calls the cluster again; `directory`, `forwarder`:
-        the modules below that it uses."""
+        that come back to other members; `alarm`: calls the cluster again; `above`: knows which
+        brokers are away; `directory`, `forwarder`: the modules below that it uses."""
         self._node = node
         self._journal: Journal = node.journal
         self._counters = node.counters
@@ -134,6 +137,7 @@ class Assignments:
         self._groups = groups
         self._giver = giver
         self._alarm = alarm
+        self._above = above
         self.ledger = Ledger(node.limits)
         self._gone: dict[bytes, float] = {}  # broker that cannot be reached -> since when (s)
         self._came: set[bytes] = set()  # ids of groups that have members again
@@ -314,7 +318,7 @@ class Assignments:
     def _sweep(self, now: float) -> None:
         """Check all brokers that have messages."""
         ledger = self.ledger
-        ledger.forget_old(now)
+        ledger.forget_old(now - self._above.absent_members.patience(2 * self._limits.log_age))
         room = STEP
         for who in list(ledger.by_who):
             incarnation = self._incarnation(who[:8])
@@ -342,6 +346,7 @@ class Assignments:
         """Give the messages of a broker that is gone, or back with another boot number
         (`incarnation`), to others. Returns the room that is left in this turn."""
         stuck: set[bytes] = set()  # ids of groups without any other member
+        longest = self._above.absent_members.patience(self._limits.share_waits)
         asked: list[Ref] = []
         for ref, assignment in list(self.ledger.by_who.get(who, {}).items()):
             if room <= 0:
@@ -350,7 +355,7 @@ class Assignments:
                 self.ledger.close(ref)
                 self._closed(ref)
                 self._counters.expired += 1
-            elif who == NO_MEMBER and assignment.at + self._limits.share_waits <= now:
+            elif who == NO_MEMBER and assignment.at + longest <= now:
                 self._give_up(assignment)
             elif who == NO_MEMBER and assignment.again_at > now and ref[2] not in self._came:
                 continue
@@ -358,10 +363,7 @@ class Assignments:
                 if incarnation and (who[:8] in self._heard or assignment.asked + ASK_AGAIN <= now):
                     assignment.asked = now
                     asked.append(ref)
-                elif (
-                    not incarnation
-                    and self._gone.get(who[:8], now) + self._limits.share_waits <= now
-                ):
+                elif not incarnation and self._gone.get(who[:8], now) + longest <= now:
                     # A client may have got it, so no other one may.
                     self.ledger.close(ref)
                     self._counters.shared_uncertain += 1

@@ -18,7 +18,7 @@ counts from its own question, even if another one was sent since, as members cam
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, takewhile
 from math import ceil
 from typing import TYPE_CHECKING
@@ -35,6 +35,7 @@ from routing.subscription_trie import SubscriptionTrie
 if TYPE_CHECKING:
     from broker.base.timers import Timer
     from broker.cluster.delivery.forwarder import Forwarder
+    from broker.cluster.delivery.ports import Above, TakeEntries
     from broker.cluster.ports import Alarm
     from broker.cluster.sharing.group_table import GroupTable
     from broker.cluster.sharing.ports import Giver
@@ -69,13 +70,27 @@ _ITEM = GROUP_ID_SIZE + 4
 class Job:
     """Groups of one broker that are being caught up."""
 
-    __slots__ = ("broker", "entries", "first", "group_ids", "last", "looked", "missed", "trie")
+    __slots__ = (
+        "broker",
+        "entries",
+        "first",
+        "group_ids",
+        "last",
+        "looked",
+        "missed",
+        "pieces",
+        "reading",
+        "trie",
+    )
 
     def __init__(self, broker: bytes, group_ids: dict[bytes, float]) -> None:
         """`group_ids`: with when (s) each group began."""
         self.broker = broker
         self.group_ids = group_ids
         self.trie: SubscriptionTrie[bytes] | None = None  # group ids by filter, once it has begun
+        # What reads the parts of the log's tail, which come before the log; None: all have come.
+        self.pieces: Iterator[Callable[[TakeEntries], None]] | None = None
+        self.reading = False  # the tail is being read
         self.entries: Iterator[LogEntry] = iter(())  # to look at
         self.last: LogEntry | None = None  # of these
         self.missed: deque[LogEntry] = deque()  # and what has left the log and comes before these
@@ -93,9 +108,18 @@ class Job:
                 return entry
         return None
 
+    def was_read(self, entries: list[LogEntry] | None) -> None:
+        """Take a part of the log's tail; None: it cannot be read."""
+        self.reading = False
+        self.missed.extend(entries or ())
+
     def drops(self, entry: LogEntry) -> None:
         """Note that an entry leaves the log."""
-        if self.trie is not None and entry.sequence > self.looked.get(entry.key, 0):
+        if (
+            self.trie is not None
+            and self.pieces is None
+            and entry.sequence > self.looked.get(entry.key, 0)
+        ):
             self.missed.append(entry)
 
 
@@ -153,6 +177,7 @@ class Catchup:
     others later."""
 
     __slots__ = (
+        "_above",
         "_alarm",
         "_asked",
         "_at",
@@ -182,10 +207,11 @@ class Catchup:
         groups: GroupTable,
         giver: Giver,
         alarm: Alarm,
+        above: Above,
     ) -> None:
         """`node`: this broker; `groups`: which groups have members where; `giver`: gives messages
-        to groups; `alarm`: calls the cluster again; `directory`, `forwarder`: the modules below
-        that it uses."""
+        to groups; `alarm`: calls the cluster again; `above`: has what was kept for brokers that
+        were away; `directory`, `forwarder`: the modules below that it uses."""
         self._node = node
         self._journal: Journal = node.journal
         self._counters = node.counters
@@ -196,6 +222,7 @@ class Catchup:
         self._groups = groups
         self._giver = giver
         self._alarm = alarm
+        self._above = above
         # Mark -> origin (an incarnation of this broker) -> numbers.
         self._covered: dict[bytes, dict[bytes, Ranges]] = {}
         self._since: dict[bytes, float] = {}  # id of a group that is known -> since when (s)
@@ -281,6 +308,9 @@ class Catchup:
     def forget_old(self) -> None:
         """Forget groups without members when no log has messages for them."""
         oldest: dict[bytes, int] = {}
+        # What the tail has for a broker that is away may be for a group that it has.
+        if len(self._above.absent_members):
+            return
         if all(group_id in self._since for group_id in self._covered):
             return
         forwarder = self._forwarder
@@ -329,7 +359,7 @@ class Catchup:
         for key in forwarder.ours:
             top = self._top(key)
             if top and subtract([(1, top)], covered.get(key, [])):
-                return len(forwarder.log) > 0
+                return len(forwarder.log) > 0 or len(self._above.absent_members) > 0
         return False
 
     def ask(self, broker_id: bytes, group_id: bytes) -> None:
@@ -377,6 +407,10 @@ class Catchup:
             self._forwarder.log.dropped.remove(self._dropped)
             self._kept.clear()
             self._size = 0
+
+    def busy(self, broker_id: bytes) -> bool:
+        """Whether groups of a broker are still to get old messages."""
+        return broker_id in self._asked or any(job.broker == broker_id for job in self._jobs)
 
     def back(self, broker_id: bytes) -> None:
         """Ask a broker again that can be reached again, as if it had not been asked before."""
@@ -464,12 +498,12 @@ class Catchup:
             for group_id in job.group_ids:
                 if (pool := self._groups.pool(group_id)) is not None:
                     job.trie.insert(pool.filter, pool.group, group_id)
-            self._gather(job, min(job.group_ids.values(), default=self._node.now))
+            job.pieces = self._above.absent_members.pieces(job.broker)
         given, looks = 0, LOOKS
-        while given < STEP and looks > 0:
+        while given < STEP and looks > 0 and not job.reading:
             entry = job.next()
-            if entry is None and self._gather(job, float("-inf")):
-                entry = job.next()
+            if entry is None and self._more(job):
+                continue
             if entry is None:
                 self._end(job)
                 return True
@@ -478,6 +512,20 @@ class Catchup:
                 for single in entry.singles():
                     given += self._give(job, single)
         return False
+
+    def _more(self, job: Job) -> bool:
+        """Find more entries to look at: in the tail, then in the log. Returns whether there may be
+        any."""
+        if job.pieces is None:
+            return self._gather(job, float("-inf"))
+        read = next(job.pieces, None)
+        if read is not None:
+            job.reading = True
+            read(job.was_read)
+        else:
+            job.pieces = None
+            self._gather(job, min(job.group_ids.values(), default=self._node.now))
+        return True
 
     def _gather(self, job: Job, since: float) -> bool:
         """Find the entries that were added to the log since `since` (s) and were not found before.

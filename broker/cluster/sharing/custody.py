@@ -11,7 +11,8 @@ the client has acknowledged it, or when it is in the session of a client that is
     held, claimed -(their giver cannot be reached)-> parked -(it is back)-> held
     claimed -(no answer for SILENT)-> parked, and claimed every second -(an answer)-> held
 
-Parked messages do not count against the room of members, and are dropped after `share_waits`.
+Parked messages do not count against the room of members, and are dropped after `share_waits`, or
+as long as a broker may be away.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from routing.link_state import MAX_BROKERS
 if TYPE_CHECKING:
     from broker.base.timers import Timer
     from broker.cluster.delivery.forwarder import Forwarder
+    from broker.cluster.delivery.ports import Above
     from broker.cluster.ports import LeavingSessions
     from broker.cluster.sharing.group_table import GroupTable
     from broker.cluster.sharing.ports import Giver
@@ -73,6 +75,7 @@ class Custody:
     """The messages for local members that are not acknowledged."""
 
     __slots__ = (
+        "_above",
         "_boot",
         "_checked",
         "_claimed",
@@ -112,10 +115,12 @@ class Custody:
         groups: GroupTable,
         giver: Giver,
         leaving: LeavingSessions,
+        above: Above,
     ) -> None:
         """`node`: this broker, with the boot number `boot`; `groups`: which groups have members
         where; `giver`: delivers to local members; `leaving`: knows which sessions go to other
-        brokers; `directory`, `forwarder`: the modules below that it uses."""
+        brokers; `above`: knows which brokers are away; `directory`, `forwarder`: the modules below
+        that it uses."""
         self._node = node
         self._journal: Journal = node.journal
         self._counters = node.counters
@@ -126,6 +131,7 @@ class Custody:
         self._groups = groups
         self._giver = giver
         self._leaving = leaving
+        self._above = above
         self._held: dict[bytes, OrderedDict[Ref, Message]] = {}  # by id: not claimed
         self.size = 0  # bytes of these, and of those that are
         self._count = 0
@@ -408,10 +414,12 @@ class Custody:
                 self._aside(ref, message, at)
             elif at + CHECK <= now:
                 self._say(CLAIM, ref)
+        absent = self._above.absent_members
+        longest = absent.patience(self._limits.share_waits)
         for broker_id, parked in list(self._parked.items()):
             for ref, (message, at) in list(parked.items()):
                 # Its giver is gone, and no other broker knows whether it gave it to another one.
-                if at + self._limits.share_waits <= now:
+                if at + longest <= now:
                     del parked[ref]
                     self._weigh(message, -1)
                     self._counters.shared_undelivered += 1
@@ -419,7 +427,7 @@ class Custody:
                     self._say(CLAIM, ref)
             if not parked:
                 del self._parked[broker_id]
-        horizon = now - 2 * self._limits.log_age
+        horizon = now - absent.patience(2 * self._limits.log_age)
         self.taken.forget_old(horizon)
         while self._declined and next(iter(self._declined.values()))[0] < horizon:
             self._declined.popitem(last=False)

@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     from broker.core.local_broker import LocalBroker
     from broker.core.session import Session, SharedGroup
 
+CUT = 5.0
+"""s without a path to a broker after which its groups count as unknown: its members get what is
+published meanwhile when it is back (`catchup`), from the log and its tail. Until then the broker is
+given messages, which wait for it in memory: a repair of the tree takes less."""
+
 NOTE_WORK = 3
 """steps of work for a shared filter of a session that connects or disconnects."""
 
@@ -241,7 +246,7 @@ class GroupTable:
 
     def _lost(self, announcer: Announcer | None) -> None:
         if announcer is not None:
-            announcer.lost(self._node.now + self._limits.log_age)
+            announcer.lost(self._node.now + CUT)
             self._perhaps_silent(announcer)
 
     def _note_update(self, announcer: Announcer, key: bytes, value: bytes | None) -> None:
@@ -382,8 +387,7 @@ class GroupTable:
             self._remove(announcer, announcer.stale.popitem()[0])
 
     def tick(self, now: float) -> None:
-        """Forget brokers that are cut off for longer than logs last: no log has messages for
-        them."""
+        """Forget the groups of brokers that have been cut off for long."""
         for announcer in list(self._announcers.values()):
             if announcer.cut and announcer.until <= now and announcer.group_ids:
                 announcer.forget()

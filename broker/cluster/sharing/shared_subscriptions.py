@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from broker.base.sequence_set import Ranges
     from broker.cluster.delivery.forwarder import Forwarder
     from broker.cluster.delivery.orphans import Orphans
+    from broker.cluster.delivery.ports import Above
     from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.link.link import Link
     from broker.cluster.ports import Alarm, LeavingSessions, Reporting
@@ -76,10 +77,12 @@ class SharedSubscriptions:
         leaving: LeavingSessions,
         alarm: Alarm,
         reporting: Reporting,
+        above: Above,
     ) -> None:
         """`node`: this broker, with the identity `own`; `leaving`: knows which sessions go to other
-        brokers; `alarm`: calls the cluster again; `reporting`: counts and logs; `directory`,
-        `strategy`, `orphans`, `forwarder`: the modules below that it uses."""
+        brokers; `alarm`: calls the cluster again; `reporting`: counts and logs; `above`: has
+        what was kept for brokers that were away; `directory`, `strategy`, `orphans`, `forwarder`:
+        the modules below that it uses."""
         self._node = node
         self._counters = node.counters
         self._dispatcher = node.dispatcher
@@ -91,9 +94,11 @@ class SharedSubscriptions:
         self._who = own.id + own.boot.to_bytes(4, "big")
         self.groups = GroupTable(node, directory, reporting)
         self._pools = self.groups.pools
-        self.assignments = Assignments(node, directory, forwarder, self.groups, self, alarm)
-        self.custody = Custody(node, own.boot, directory, forwarder, self.groups, self, leaving)
-        self.catchup = Catchup(node, directory, forwarder, self.groups, self, alarm)
+        self.assignments = Assignments(node, directory, forwarder, self.groups, self, alarm, above)
+        self.custody = Custody(
+            node, own.boot, directory, forwarder, self.groups, self, leaving, above
+        )
+        self.catchup = Catchup(node, directory, forwarder, self.groups, self, alarm, above)
         self.groups.connect(self.catchup, self.assignments.member_came)
 
     @property
