@@ -72,6 +72,7 @@ class DurableSessions:
         """
         recorder = self._adopt(session, number)
         recorder.disconnected_at = disconnected_at or died
+        recorder.owes = True
         if (start := oldest(session)) is not None and start.open:
             self._starts.setdefault(start, {})[number] = None
         if not disconnected_at:

@@ -80,7 +80,7 @@ class SessionRecorder:
     number is in the journal.
     """
 
-    __slots__ = ("_frames", "_frozen", "_group", "_owes", "disconnected_at", "number", "session")
+    __slots__ = ("_frames", "_frozen", "_group", "disconnected_at", "number", "owes", "session")
 
     def __init__(self, group: RecordedSessions, session: Session, number: int) -> None:
         """`group`: the recorders of all durable sessions. `session`: the one that is recorded.
@@ -89,7 +89,8 @@ class SessionRecorder:
         self._frames = group.frames
         # What it had at other brokers, and was owed alone, when it was frozen.
         self._frozen: tuple[Vector, dict[bytes, Ranges]] | None = None
-        self._owes = False  # OWED says that it is owed something
+        self.owes = False
+        """Whether its last OWED may say that it is owed something."""
         self.session = session
         self.number = number
         self.disconnected_at = 0
@@ -215,8 +216,8 @@ class SessionRecorder:
     def record_owed(self) -> None:
         """Record what the session alone is owed, if it is owed anything, or was."""
         _, owed = self._elsewhere()
-        if owed or self._owes:
-            self._owes = bool(owed)
+        if owed or self.owes:
+            self.owes = bool(owed)
             self._frames.record(encode_owed(self.number, owed))
 
     def _elsewhere(self) -> tuple[Vector, dict[bytes, Ranges]]:

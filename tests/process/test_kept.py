@@ -7,6 +7,7 @@ import random
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from bench.lab.ports import free_ports
 from broker.config.data_dir import DataDir
 from broker.persistence.records import encode_header
 from tests.kit.brokers import Broker, Cluster
-from tests.kit.clients import clients
+from tests.kit.clients import Client, clients
 from tests.kit.waiting import PATIENCE, until
 
 MODES = ["async", "sync"]
@@ -251,3 +252,77 @@ def test_a_session_gets_what_was_published_elsewhere_while_its_broker_was_down(
             *(b"%d" % n for n in range(30)),
             b"y",
         ]
+
+
+ALONE = 12.0
+"""s; longer than a broker that never met another one keeps messages for others (10 s)."""
+
+
+def alone(publisher: Client, seconds: float) -> list[bytes]:
+    """Publish for so long, to a broker whose neighbours are away; returns what was
+    acknowledged."""
+    sent: list[bytes] = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sent += [b"%d" % (len(sent) + n) for n in range(5)]
+        publisher.done(*(publisher.publish("f", payload, 2) for payload in sent[-5:]))
+        time.sleep(0.2)  # it is the rate at which this client publishes
+    return sent
+
+
+@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+def test_a_broker_that_starts_alone_keeps_messages_for_the_others(
+    tmp_path: Path, routing: str
+) -> None:
+    """Both brokers are killed; one is back, and the other one much later."""
+    with Cluster(tmp_path, "--routing", routing) as cluster, clients() as make:
+        here, there = cluster.add(), cluster.add()
+        cluster.agree()
+        offline(there, "away", "f")
+        here.kill()
+        there.kill()
+        here.start().up()
+        sent = alone(make(here.port), ALONE)
+        there.start().up()
+        subscriber = make(there.port, client_id="away", clean=False, expiry=3600)
+        assert subscriber.session_present
+        until(lambda: len(subscriber.messages) >= len(sent), "what was published meanwhile")
+        assert sorted(subscriber.payloads(), key=int) == sent
+        assert here.counter("replay_log_lost") == 0
+
+
+@pytest.mark.parametrize("routing", ["interest", "topic"])
+def test_what_a_merged_session_is_owed_survives_its_broker(tmp_path: Path, routing: str) -> None:
+    """It comes to that session, and a second time to no other one that has had it."""
+    names = ("moves", "beside")
+    with Cluster(tmp_path, "--routing", routing) as cluster, clients() as make:
+        origin, old, new = (cluster.add() for _ in range(3))
+        cluster.agree()
+        offline(old, "moves", "f")
+        beside = make(new.port, client_id="beside", clean=False, expiry=3600)
+        beside.subscribe("f", 2)
+        old.kill()
+        until(lambda: len(origin.view()["links"]) == 1, "the link to be given up")
+        publisher = make(origin.port)
+        sent = alone(publisher, 1.0)
+        assert beside.got(len(sent)) == sent
+        again(new)  # its log is empty then
+        until(lambda: len(new.view()["links"]) == 1, "the link to the origin")
+        moved, beside = (make(new.port, client_id=n, clean=False, expiry=3600) for n in names)
+        assert not moved.session_present
+        assert beside.session_present
+        moved.subscribe("f", 2)
+        origin.kill()
+        old.start().up()
+        until(lambda: new.counter("sessions_merged") == 1, "the older session to be merged")
+        again(new)
+        moved, beside = (make(new.port, client_id=n, clean=False, expiry=3600) for n in names)
+        assert moved.session_present
+        assert not moved.messages
+        origin.start().up()
+        assert moved.got(len(sent)) == sent
+        cluster.agree()
+        last = make(origin.port)
+        last.done(last.publish("f", b"last", 2))
+        assert beside.got(1) == [b"last"], "again"
+        assert moved.got(len(sent) + 1)[-1] == b"last"

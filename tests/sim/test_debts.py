@@ -19,7 +19,9 @@ class Owed:
     client (`beside`) has all along had everything at QoS 2. Then the publisher's broker is killed,
     and the second one is back."""
 
-    def __init__(self, routing: str, *, beside: bool) -> None:
+    def __init__(self, routing: str, *, beside: bool, emptied: bool = False) -> None:
+        """`emptied`: the older session has had nothing of the origin, and the third broker's log
+        is empty, as it is restarted once before that client comes; nothing is published then."""
         self.disks: dict[int, Disk] = {}
         self.row = row = kept_row(routing, self.disks)
         self.first = away(row)
@@ -27,10 +29,15 @@ class Owed:
         if beside:
             self.beside.append(row.connect(2, "beside"))
             self.beside[0].subscribe("a")
+        if emptied:
+            row.host(1).kill()
         self.feed = Feed(row, 0)
         row.run(0.5)
         row.host(1).kill()
         row.run(2.0)
+        if emptied:
+            self.feed.ended = True
+            self.restart(2, *["beside"] * beside)
         self.clients = [self.first, row.connect(2)]
         assert not self.clients[1].present
         self.clients[1].subscribe("a")
@@ -71,10 +78,13 @@ class Owed:
                 assert not lost, f"lost {len(lost)} of {len(self.feed.sent)}"
 
 
+@pytest.mark.parametrize("emptied", [False, True])
 @pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("routing", MODES)
-def test_what_a_merged_session_is_owed_survives_its_broker(routing: str, beside: bool) -> None:
-    story = Owed(routing, beside=beside)
+def test_what_a_merged_session_is_owed_survives_its_broker(
+    routing: str, beside: bool, emptied: bool
+) -> None:
+    story = Owed(routing, beside=beside, emptied=emptied)
     story.restart(2, "c", *["beside"] * beside)
     story.end()
 

@@ -188,7 +188,8 @@ class QueueMerge:
                 continue
             if known not in starts:
                 tops = dict(known.tops)
-                for key in [key for key in old.seen if key in tops]:
+                # An origin of which it had nothing yet is in `before` alone.
+                for key in [key for key in {**old.before, **old.seen} if key in tops]:
                     top, before = tops[key], old.before.get(key)
                     tops[key] = low = min(top, 0 if before is None else before.top)
                     has = [*seen.get(key, ()), *known.early.get(key, ())]
