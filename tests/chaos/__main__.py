@@ -4,13 +4,14 @@ N] [--rate N] [--draw] ...`.
 Brokers as processes on loopback, their links through a relay that can be cut and slow; publishers
 at QoS 1 and 2 and subscribers on all of them, all the time, 10 messages a second each or `--rate`
 in all. Brokers are killed (kill -9), drained and restarted, stopped and continued, join late, lose
-all their data; links are cut, stalled, half-open, reset, slow; the federation is split. After each
+all their data; links are cut, stalled, half-open, reset, slow; the federation is split, a broker
+is restarted inside a split, or cut off for a minute; faults overlap (`--overlap`). After each
 fault all must be one again, and everything that was acknowledged must be with everybody who stayed
 connected, with sessions that roam, and with one member of a group: at QoS 2 once, and in order.
 What is excused: order between two brokers that really were apart for five seconds and more; with
-`--wipe` what a broker alone had that was restarted without its data, and order between what it and
-its successor, another broker, published. All of it is counted. Exit code 1 when a promise was
-broken. How long local traffic of the others paused is measured and told.
+`--wipe` and `--diskless` what a broker alone had that was restarted without its data, and order
+between what it and its successor, another broker, published. All of it is counted. Exit code 1 when
+a promise was broken. How long local traffic of the others paused is measured and told.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from http.client import HTTPConnection
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +55,22 @@ KINDS = (
     "stop",
     "reset",
     "drain",
+    "restart",
+    "alone",
 )
-"""Drawn in turn, reshuffled each time; `kill` twice: it is what costs most."""
+"""Drawn in turn, reshuffled each time; `kill` twice: it is what costs most. `restart`: a broker is
+restarted inside a split; `alone`: one broker is cut off for a minute."""
 MORE = ("wipe", "slow", "join")
 """Drawn, too, where the run has them."""
+MINUTE = 60.0
+"""s for which `alone` lasts."""
+INSIDE = 15.0
+"""s for which `restart` lasts at least: a broker that never met another one keeps nothing for
+others after 10 s."""
 LONG = 5.0
 """s that two brokers have to be split before what was missing may come behind what is newer."""
 TWO = 0.25
-"""How often two come at once."""
+"""How often two come at once, where nothing else is said."""
 RATE = 10.0
 """messages a second of each publisher, where no rate is given."""
 PATIENCE = 90.0
@@ -68,6 +78,13 @@ PATIENCE = 90.0
 ALLOWED = 0.1
 """s that local traffic may pause (the figure is printed, it fails nothing: a shared machine pauses
 by itself)."""
+
+
+MOST = 4
+"""faults at once."""
+
+Steps = list[tuple[float, Callable[[], None]]]
+"""What is done, and at which part of a fault's time."""
 
 
 class Conductor:
@@ -101,7 +118,9 @@ class Conductor:
         self.wrongs: dict[Pair, list[str]] = {}  # what is done to each cable
         self.ports = {f"b{index}": port for index, port in enumerate(free_ports(like.brokers))}
         for port in self.ports.values():
-            self.cluster.add("--advertise", f"127.0.0.1:{port}", start=False)
+            data = not like.diskless
+            self.cluster.add("--advertise", f"127.0.0.1:{port}", start=False, data=data)
+        self.overlap: float = arguments.overlap
         rest = like.clients - 2 * like.brokers
         publishers = max(2, rest // 4)
         self.plan = plan(
@@ -190,11 +209,12 @@ class Conductor:
                 self.wrong(f"{broker.name} wrote a traceback")
 
     def disturb(self, number: int) -> None:
-        """One fault, or two at once, and the healing of it."""
+        """One fault, or several that overlap, and the healing of them."""
         plan: list[tuple[float, Callable[[], None]]] = []
         spared = list(self.there)
-        names = []
-        for _ in range(2 if self.rng.random() < TWO else 1):
+        names: list[str] = []
+        latest = 0.0
+        while not names or (len(names) < MOST and self.rng.random() < self.overlap):
             if not self.bag:
                 self.bag = self.rng.sample(self.kinds, len(self.kinds))
             kind = self.bag.pop()
@@ -202,12 +222,17 @@ class Conductor:
                 kind == "wipe" and not self.wipeable(spared)
             ):
                 kind = "kill"
+            if len(spared) < 2:
+                break  # one broker is left as it is
             duration = self.rng.uniform(0.5, max(1.0, 0.35 * self.slot))
-            what, start, end = self.fault(kind, spared)
+            duration = max(duration, {"restart": INSIDE, "alone": MINUTE}.get(kind, 0.0))
+            what, steps = self.fault(kind, spared)
             self.done[kind] += 1
             names.append(f"{what} for {duration:.1f} s")
-            late = self.rng.uniform(0, 1) if plan else 0.0
-            plan += [(late, start), (late + duration, end)]
+            # It begins before the one before has ended.
+            late = self.rng.uniform(0, latest)
+            latest = late + duration
+            plan += [(late + share * duration, step) for share, step in steps]
         self.say(f"fault {number + 1}: {', '.join(names)}")
         begin, busy = time.monotonic(), self.busy()
         for at, do in sorted(plan, key=lambda each: each[0]):
@@ -238,14 +263,12 @@ class Conductor:
         """Brokers that may lose their data."""
         return [index for index in spared if index not in self.plan.homes]
 
-    def fault(
-        self, kind: str, spared: list[int]
-    ) -> tuple[str, Callable[[], None], Callable[[], None]]:
-        """What it is called, and how it begins and ends; who suffers is no longer spared."""
+    def fault(self, kind: str, spared: list[int]) -> tuple[str, Steps]:
+        """What it is called, and what is done when; who suffers is no longer spared."""
         brokers = self.cluster.brokers
         if kind == "join":
             index = self.later.pop(0)
-            return f"b{index} joins", lambda: self.join(index), lambda: None
+            return f"b{index} joins", [(0.0, lambda: self.join(index))]
         if kind.startswith(("kill", "stop", "drain", "wipe")):
             index = self.rng.choice(self.wipeable(spared) if kind == "wipe" else spared)
             root = next(
@@ -255,34 +278,25 @@ class Conductor:
                 index = root
             spared.remove(index)
             if kind == "stop":
-                return f"b{index} stopped", lambda: self.stop(index), lambda: self.resume(index)
+                return f"b{index} stopped", [
+                    (0.0, lambda: self.stop(index)),
+                    (1.0, lambda: self.resume(index)),
+                ]
             if kind == "drain":
-                return f"b{index} drained", lambda: self.drain(index), lambda: self.drained(index)
-            if kind == "wipe":
-                return (
-                    f"b{index} killed, its data deleted",
-                    lambda: self.kill(index, wipe=True),
-                    lambda: self.restart(index),
-                )
-            what = f"b{index} killed{' (root)' * (index == root)}"
-            return what, lambda: self.kill(index), lambda: self.restart(index)
-        if kind == "split":
-            some = set(self.rng.sample(self.there, self.rng.randint(1, len(self.there) - 1)))
-            pairs = [pair for pair in self.world.shape if len(pair & some) == 1]
-            how = self.rng.choice(("cut", "stall"))
-            names = "+".join(f"b{index}" for index in sorted(some))
-            return (
-                f"{names} split off ({how})",
-                lambda: self.cable(pairs, how, 1),
-                lambda: self.cable(pairs, how, -1),
-            )
+                return f"b{index} drained", [
+                    (0.0, lambda: self.drain(index)),
+                    (1.0, lambda: self.drained(index)),
+                ]
+            wipe = kind == "wipe"
+            root_too = " (root)" * (index == root)
+            return f"b{index} killed{', its data deleted' if wipe else root_too}", [
+                (0.0, lambda: self.kill(index, wipe=wipe)),
+                (1.0, lambda: self.restart(index)),
+            ]
+        if kind in ("split", "restart", "alone"):
+            return self.split(kind, spared)
         if kind == "slow":
-            every = list(self.world.shape)
-            return (
-                "all links slow",
-                lambda: self.cable(every, kind, 1),
-                lambda: self.cable(every, kind, -1),
-            )
+            return "all links slow", self.cut(list(self.world.shape), kind)
         tree = [
             (self.names[v["id"]], self.names[v["parent"]])
             for v in self.views
@@ -290,12 +304,35 @@ class Conductor:
         ]
         one, other = (int(name[1:]) for name in self.rng.choice(tree))
         pair, deaf = frozenset((one, other)), self.rng.choice((one, other))
-        name = f"b{min(pair)}-b{max(pair)} {kind}"
-        return (
-            name,
-            lambda: self.cable([pair], kind, 1, deaf),
-            lambda: self.cable([pair], kind, -1, deaf),
-        )
+        return f"b{min(pair)}-b{max(pair)} {kind}", self.cut([pair], kind, deaf)
+
+    def cut(self, pairs: list[Pair], how: str, deaf: int = -1) -> Steps:
+        """Do something to cables, and end it."""
+        return [
+            (0.0, lambda: self.cable(pairs, how, 1, deaf)),
+            (1.0, lambda: self.cable(pairs, how, -1, deaf)),
+        ]
+
+    def split(self, kind: str, spared: list[int]) -> tuple[str, Steps]:
+        """Some brokers are cut off from the others; with `restart` one of them, or of the others,
+        is killed and started inside, and its clients come back to it there."""
+        count = 1 if kind == "alone" else self.rng.randint(1, len(self.there) - 1)
+        some = set(self.rng.sample(self.there, count))
+        pairs = [pair for pair in self.world.shape if len(pair & some) == 1]
+        how = self.rng.choice(("cut", "stall"))
+        what = f"{'+'.join(f'b{index}' for index in sorted(some))} split off ({how})"
+        steps = self.cut(pairs, how)
+        if kind == "restart":
+            index = self.rng.choice(spared)
+            spared.remove(index)
+            begin = self.rng.uniform(0.05, 0.3)
+            steps += [
+                (begin, lambda: self.kill(index)),
+                (begin + 0.1, lambda: self.restart(index)),
+                (begin + 0.1, self.return_clients),
+            ]
+            what += f", b{index} restarted inside,"
+        return what, steps
 
     def cable(self, pairs: Iterable[Pair], what: str, by: int, deaf: int = -1) -> None:
         """Do something to cables, or end it: what has begun last is done to each."""
@@ -327,8 +364,9 @@ class Conductor:
         broker = self.cluster.brokers[index]
         broker.kill()
         self.world.set(time.monotonic(), down=[index], by=1)
-        if wipe:
+        if wipe or self.like.diskless:
             self.crowds("wiped", index)
+        if wipe:
             shutil.rmtree(broker.data_dir)
 
     def drain(self, index: int) -> None:
@@ -346,6 +384,8 @@ class Conductor:
         if process.wait(ENDING):
             self.wrong(f"b{index} was drained and ended with exit code {process.returncode}")
         self.world.set(time.monotonic(), down=[index], by=1)
+        if self.like.diskless:
+            self.crowds("wiped", index)
         self.restart(index)
 
     def restart(self, index: int) -> None:
@@ -494,6 +534,12 @@ class Conductor:
                 broker.kill()
 
 
+def spin(orders: Connection) -> None:
+    """Use a processor until the other end closes."""
+    while not orders.poll():
+        sum(range(10_000))
+
+
 def spread(values: list[float]) -> str:
     """Median and most."""
     return f"{sorted(values)[len(values) // 2]:.1f}, {max(values):.1f}" if values else "-"
@@ -545,6 +591,7 @@ def options() -> argparse.ArgumentParser:
         "--large", action="store_true", help="now and then a message of up to 50 MB"
     )
     parser.add_argument("--roam", action="store_true", help="clients whose sessions roam")
+    parser.add_argument("--stay", action="store_true", help="clients whose sessions stay")
     parser.add_argument(
         "--shared", action="store_true", help="a shared subscription, with a quarter of the rate"
     )
@@ -559,6 +606,17 @@ def options() -> argparse.ArgumentParser:
         "--wipe", action="store_true", help="brokers that are restarted without their data"
     )
     parser.add_argument("--slow", action="store_true", help="links of 20 Mbit/s now and then")
+    parser.add_argument("--diskless", action="store_true", help="brokers without data directories")
+    parser.add_argument(
+        "--overlap",
+        type=float,
+        default=TWO,
+        metavar="P",
+        help="how often one more fault begins before the last one has ended (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--busy", type=int, default=0, metavar="N", help="so many busy loops beside it"
+    )
     parser.add_argument(
         "--draw", action="store_true", help="brokers, shape, routing and all of these from the seed"
     )
@@ -585,9 +643,13 @@ def main(argv: list[str] | None = None) -> int:
             "late",
             "wipe",
             "slow",
+            "diskless",
+            "stay",
         )
         like = Draw(**{name: getattr(arguments, name) for name in names})
     like.rate = like.rate or RATE * max(2, (like.clients - 2 * like.brokers) // 4)
+    if like.diskless and (like.large or like.roam or like.stay or like.shared or like.wipe):
+        parser.error("--diskless goes without --large, --roam, --stay, --shared and --wipe")
     if (
         like.brokers - like.late < 2
         or like.clients < 2 * like.brokers + 3
@@ -600,6 +662,7 @@ def main(argv: list[str] | None = None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="mqttree-chaos-"))
     print(f"seed {seed}: {like}; logs in {folder}", flush=True)
     conductor = Conductor(arguments, like, folder, seed)
+    conductor.helpers += [Helper(spin) for _ in range(arguments.busy)]
     try:
         conductor.start()
         try:

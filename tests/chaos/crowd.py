@@ -165,8 +165,8 @@ class Subscriber:
 
 
 class Member:
-    """A client with a session that goes on: of the group, whose ear all members share, or one that
-    roams."""
+    """A client with a session that goes on: of the group, whose ear all members share, one that
+    roams, or one that stays at its broker."""
 
     def __init__(self, crowd: Crowd, listener: Listener, ear: Ear) -> None:
         self.crowd = crowd
@@ -204,7 +204,7 @@ class Member:
 
     def lost(self) -> None:
         self.wire = None
-        if self.listener.kind == "member":
+        if self.listener.kind != "rover":
             self.crowd.lost(self.listener.name, self.broker)
 
     async def roam(self) -> None:
@@ -245,7 +245,10 @@ class Crowd:
         ]
         group = [each for each in plan.listeners if each.kind == "member" and index == 0]
         self.group = [self.heard(group[0])] if group else []
-        self.members = [Member(self, each, self.group[0]) for each in group]
+        self.stayers = [
+            Member(self, each, self.heard(each)) for each in mine if each.kind == "stayer"
+        ]
+        self.members = [Member(self, each, self.group[0]) for each in group] + self.stayers
         self.tasks: list[asyncio.Future[None]] = []
 
     @staticmethod
@@ -308,7 +311,7 @@ class Crowd:
     def ears(self) -> list[Ear]:
         """All that hear."""
         plain = [s.ear for s in self.subscribers if s.ear is not None]
-        return plain + [rover.ear for rover in self.rovers] + self.group
+        return plain + [one.ear for one in (*self.rovers, *self.stayers)] + self.group
 
     async def mark(self) -> dict[str, Any]:
         """Wait until all that was sent before this is acknowledged; the traffic goes on."""

@@ -39,8 +39,8 @@ class Speaker:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A subscriber; `kind`: plain (new with each connection), rover (its session roams), member (of
-    the group)."""
+    """A subscriber; `kind`: plain (new with each connection), rover (its session roams), stayer
+    (its session stays at its broker), member (of the group)."""
 
     number: int
     kind: str
@@ -84,10 +84,14 @@ class Draw:
     late: int
     wipe: bool
     slow: bool
+    diskless: bool = False
+    stay: bool = False
 
     def __str__(self) -> str:
         words = [
-            word for word in ("large", "roam", "shared", "wipe", "slow") if getattr(self, word)
+            word
+            for word in ("large", "roam", "shared", "stay", "wipe", "slow", "diskless")
+            if getattr(self, word)
         ]
         words += [f"{self.late} late"] if self.late else []
         return (
@@ -118,6 +122,8 @@ def plan(draw: Draw, ports: list[int], publishers: int, subscribers: int) -> Pla
     """Return who is where."""
     count = len(ports)
     homes = tuple(range(0, count - draw.late, 2 if draw.wipe else 1))
+    if draw.diskless:
+        homes = ()
     speakers: list[Speaker] = []
     share = SHARE if draw.shared else 0.0
     for p in range(publishers):
@@ -154,6 +160,13 @@ def plan(draw: Draw, ports: list[int], publishers: int, subscribers: int) -> Pla
         listeners += [
             Listener(n, "rover", homes[n % len(homes)], "rove/#", hears) for n in range(ROVERS)
         ]
+    if draw.stay:
+        hears = tuple(range(len(speakers), len(speakers) + len(homes)))
+        speakers += [
+            Speaker(number, home, 1 + number % 2, b"stay/%d" % number, SLOW / 2)
+            for number, home in zip(hears, homes, strict=True)
+        ]
+        listeners += [Listener(home, "stayer", home, "stay/#", hears) for home in homes]
     if draw.shared:
         hears = extra(b"work", share * draw.rate / 2)
         listeners += [

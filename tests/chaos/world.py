@@ -14,7 +14,7 @@ from typing import Any
 from bench.lab.agreement import agreed
 
 Pair = frozenset[int]
-SHAPES = ("mesh", "line", "ring")
+SHAPES = ("mesh", "line", "ring", "star")
 
 
 def cables(shape: str, count: int) -> set[Pair]:
@@ -22,6 +22,8 @@ def cables(shape: str, count: int) -> set[Pair]:
     names = range(count)
     if shape == "mesh":
         return {frozenset(pair) for pair in combinations(names, 2)}
+    if shape == "star":
+        return {frozenset((0, other)) for other in names if other}
     row = {frozenset(pair) for pair in pairwise(names)}
     return row | {frozenset((0, count - 1))} if shape == "ring" else row
 

@@ -31,14 +31,24 @@ class Broker(Program):
     """One broker: the same ports, folder and flags through all of its starts."""
 
     def __init__(
-        self, folder: Path, name: str, flags: list[str], *, cluster: str, listen: bool = True
+        self,
+        folder: Path,
+        name: str,
+        flags: list[str],
+        *,
+        cluster: str,
+        listen: bool = True,
+        data: bool = True,
     ) -> None:
+        """`data`: it has a data directory."""
         self.port, self.admin = free_ports(2)
         self.data_dir = folder / name
         said = ["--admin", f"127.0.0.1:{self.admin}", "--cluster", cluster, "--name", name]
         if listen:
             said += ["--listen", f"127.0.0.1:{self.port}"]
-        self.flags = [*said, "--data-dir", str(self.data_dir), "--log-level", "info", *flags]
+        if data:
+            said += ["--data-dir", str(self.data_dir)]
+        self.flags = [*said, "--log-level", "info", *flags]
         super().__init__(name, mqttree(*self.flags), folder / f"{name}.log")
 
     @property
@@ -149,12 +159,22 @@ class Cluster:
             self.show()
 
     def add(
-        self, *flags: str, cluster: str | None = None, listen: bool = True, start: bool = True
+        self,
+        *flags: str,
+        cluster: str | None = None,
+        listen: bool = True,
+        start: bool = True,
+        data: bool = True,
     ) -> Broker:
         """Make one more broker, and start it."""
         name = f"b{len(self.brokers)}"
         broker = Broker(
-            self.folder, name, [*self.flags, *flags], cluster=cluster or self.cluster, listen=listen
+            self.folder,
+            name,
+            [*self.flags, *flags],
+            cluster=cluster or self.cluster,
+            listen=listen,
+            data=data,
         )
         self.brokers.append(broker)
         return broker.start() if start else broker
