@@ -337,8 +337,8 @@ class AbsentMembers:
                 self._acks.part(broker_id, self._log.begin)
 
     def _dropped(self, entry: LogEntry, position: int, source: Connection | None) -> None:
-        """Take an entry that leaves the replay log. While a broker asks for messages, those that it
-        has not asked for yet go to the tail."""
+        """Take an entry that leaves the replay log. While a broker asks for messages, they go to
+        the tail as well."""
         if not entry.qos:
             return
         key = entry.key
@@ -347,8 +347,9 @@ class AbsentMembers:
         lacking = {
             broker_id: absent
             for broker_id, absent in self.absent.items()
-            # `lacking` has [] for an origin of which it has been sent everything.
-            if (absent.back is None or ((kept or not ours) and absent.lacking.get(key) != []))
+            # `lacking` has [] for an origin of which it has been sent everything. That may be in
+            # its memory only, and it may be killed.
+            if (absent.back is None or kept or (not ours and absent.lacking.get(key) != []))
             and (
                 position >= absent.position
                 if ours
@@ -394,6 +395,10 @@ class AbsentMembers:
 
     def __len__(self) -> int:
         return len(self.absent)
+
+    def expects(self, broker_id: bytes, *, newest: bool) -> bool:
+        """Whether a broker is away and may be back, or (`newest`: in this incarnation) is there."""
+        return broker_id in self.absent or (newest and broker_id in self.expected)
 
     def patience(self, least: float) -> float:
         """Return for how long (s) something is remembered for brokers that are away: `least` if

@@ -50,6 +50,7 @@ class Away(Scene):
         self.disks: dict[int, Disk] = {}
         self.chain = False
         self.kept = False  # whether the readers' sessions are
+        self.pauses: dict[int, float] = {}  # number -> when (s) it is published, if not in turn
         self.readers: list[SimClient] = []
         self.writers: list[SimClient] = []
         world.on_start.append(lambda host: self.disks[host.index].started())
@@ -90,7 +91,7 @@ class Away(Scene):
         for qos, client in enumerate(self.writers, 1):
             for number in range(self.each):
                 self.world.after(
-                    self.begin + number * self.pause,
+                    self.begin + self.pauses.get(number, number * self.pause),
                     client.publish,
                     f"large/{qos}",
                     qos,

@@ -6,10 +6,14 @@ With SEEDS set all of it in all routing modes, without in one of them where it t
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from tests.sim.outages import run_outage
 from tests.sim.test_federation import Event, kill, part, start
 from tests.sim.test_log_tail import ROUTINGS, Away, played
+from tests.unit.journal_harness import Files
 
 EVENTS: dict[str, tuple[int, float, list[Event]]] = {
     "both are killed, and the publisher's is started first": (
@@ -48,3 +52,62 @@ def test_a_broker_that_is_alone_keeps_what_the_others_lack(name: str, routing: s
     scene.kept = True
     played(scene, length + 8.0).check(order=False)
     assert scene.counted("replay_log_lost") == 0
+
+
+class Later(Away):
+    """The broker of the reader starts some seconds after that of the publisher: what that one
+    published before they met is not for it."""
+
+    def build(self) -> None:
+        super().build()
+        self.hosts[1].kill()
+        self.disks[1].files = Files()
+        self.disks[1].files.lazy = True
+        self.world.after(3.0, self.hosts[1].start)
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_an_origin_that_was_quiet_before_an_outage_loses_nothing(routing: str) -> None:
+    """It published something, and nothing for 55 minutes; then it is away for ten. That is longer
+    than an origin is remembered which publishes nothing."""
+    events: list[Event] = [(3302.0, part((0,), (1,))), (3902.0, part())]
+    scene = Later(2, 20, 100, 0.0, events, routing=routing)
+    scene.kept, scene.begin = True, 8.0
+    scene.pauses = {number: 3300.0 + 30.0 * number for number in range(1, 20)}
+    played(scene, 3910.0).check(order=False)
+    assert scene.counted("replay_log_lost") == 0
+
+
+ONCE_BAD = {
+    92: "members of a shared subscription were away for six minutes",
+    172: "the same, and the publishers' brokers had been restarted meanwhile",
+    256: "a message left the log for its age after it was taken for gone",
+    1069: "a broker that had taken a session was killed, and took the holder's copy for another",
+    1085: "a taker forgot what it had claimed after 120 s, and said that it had come",
+    1087: "a broker was away once more after it was back, and its filters of before counted",
+    1109: "an origin was waited for one second as a broker joined: order",
+    1226: "the same as 1087",
+    1267: "a start deleted the tail, as one of several brokers was not away any more",
+    1382: "the same as 1109",
+    1548: "with flooding, the origin's log had what its neighbours' logs had no longer",
+    2161: "the same as 1069: what had come to the holder since was taken for the copy's",
+    10018: "a debt that was paid at once after a restart stayed in the journal",
+    10205: "the same",
+}
+
+
+@pytest.mark.parametrize("seed", ONCE_BAD)
+def test_outages_that_once_broke_a_promise_keep_it(seed: int) -> None:
+    result = run_outage(seed)
+    assert not result.violations, result.violations[:5]
+
+
+def test_drawn_outages_keep_all_promises() -> None:
+    """SEEDS=n plays n of them, from FIRST=k on."""
+    seeds = int(os.environ.get("SEEDS", "12"))
+    first = int(os.environ.get("FIRST", "0"))
+    bad = {}
+    for seed in range(first, first + seeds):
+        if violations := run_outage(seed).violations:
+            bad[seed] = violations[:3]
+    assert not bad

@@ -53,7 +53,9 @@ if TYPE_CHECKING:
     from broker.core.route import Route
 
 FORGET_ORIGIN: Final = 3600.0
-"""s; an origin that published nothing for so long is forgotten: no log has its messages."""
+"""s; an origin that published nothing for so long is forgotten: no log has its messages. The last
+incarnation of a broker that is expected to be there, or back, is not: otherwise all that it
+publishes later would count as published before it was met."""
 
 QUIET: Final = FORGET_ORIGIN / 2
 """s; an origin that published nothing for so long counts as quiet. So does an origin that only a
@@ -569,8 +571,13 @@ class Forwarder(Sender):
         self._limit_ranges()
         for link in self._links_by_id.values():
             link.replayed = max(0, link.replayed - self._limits.log_bytes)
-        for key in [
-            k for k, w in self.vector.items() if w.heard + FORGET_ORIGIN < now and k != self.key
-        ]:
+        old = [k for k, w in self.vector.items() if w.heard + FORGET_ORIGIN < now]
+        for key in [k for k in old if k != self.key and not self._expected(k)]:
             if self._origins.forget(key):
                 self._gap_recovery.tell_earlier()
+
+    def _expected(self, key: bytes) -> bool:
+        """Whether an origin may publish again, or have published what is not known here yet."""
+        broker_id, boot = split_key(key)
+        newest = max(split_key(k)[1] for k in self.vector if split_key(k)[0] == broker_id)
+        return self._above.absent_members.expects(broker_id, newest=boot == newest)

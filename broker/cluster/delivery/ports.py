@@ -136,6 +136,9 @@ class AbsentBrokers(Protocol):
 
     def __len__(self) -> int: ...
 
+    def expects(self, broker_id: bytes, *, newest: bool) -> bool:
+        """Whether a broker is away and may be back, or (`newest`: in this incarnation) is there."""
+
     def patience(self, least: float) -> float:
         """Return for how long (s) something is remembered for brokers that are away: `least` if
         none is."""
