@@ -295,7 +295,9 @@ class AbsentMembers:
         filters = filters_of(keys)
         acks = self._acks
         if known is not None:
-            known.back = None
+            if known.back is not None:
+                # It was back for a moment: its hour begins now.
+                known.back, known.since = None, self._node.now
             known.lacking.clear()
             known.wish(tuple(dict.fromkeys((*known.filters, *filters))))
         elif len(self.absent) < self._limits.absent_brokers:

@@ -10,9 +10,10 @@ import os
 
 import pytest
 
+from broker.base.limits import Limits
 from tests.sim.outages import run_outage
 from tests.sim.test_federation import Event, kill, part, start
-from tests.sim.test_log_tail import ROUTINGS, Away, played
+from tests.sim.test_log_tail import ROUTINGS, Away, lonely, played
 from tests.unit.journal_harness import Files
 
 EVENTS: dict[str, tuple[int, float, list[Event]]] = {
@@ -51,6 +52,17 @@ def test_a_broker_that_is_alone_keeps_what_the_others_lack(name: str, routing: s
     scene = Away(brokers, round(length / pause), 100, pause, events, routing=routing)
     scene.kept = True
     played(scene, length + 8.0).check(order=False)
+    assert scene.counted("replay_log_lost") == 0
+
+
+def test_an_hour_counts_from_when_a_broker_was_there_last() -> None:
+    """It is away, back for a second, and away again: with less time each, as what it lacks is
+    kept for a minute here, and the log has five seconds."""
+    events: list[Event] = [*lonely(40.0, 1, brokers=2), (43.0, part((0,), (1,))), (90.0, part())]
+    scene = Away(2, 80, 100, 1.0, events, routing="topic")
+    scene.world.limits = Limits(absent_time=60.0, log_age=5.0)
+    scene.kept = True
+    played(scene, 94.0).check()
     assert scene.counted("replay_log_lost") == 0
 
 
@@ -93,6 +105,8 @@ ONCE_BAD = {
     2161: "the same as 1069: what had come to the holder since was taken for the copy's",
     10018: "a debt that was paid at once after a restart stayed in the journal",
     10205: "the same",
+    40228: "a broker had been sent messages, and was killed before it recorded them",
+    40726: "the same",
 }
 
 
