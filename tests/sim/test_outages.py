@@ -14,6 +14,7 @@ from broker.base.limits import Limits
 from tests.sim.outages import run_outage
 from tests.sim.test_federation import Event, kill, part, start
 from tests.sim.test_log_tail import ROUTINGS, Away, lonely, played
+from tests.sim.test_merge import kept_row
 from tests.unit.journal_harness import Files
 
 EVENTS: dict[str, tuple[int, float, list[Event]]] = {
@@ -64,6 +65,30 @@ def test_an_hour_counts_from_when_a_broker_was_there_last() -> None:
     scene.kept = True
     played(scene, 94.0).check()
     assert scene.counted("replay_log_lost") == 0
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_a_broker_without_sessions_knows_the_others(routing: str) -> None:
+    """It is started again while it is cut off. A client that subscribes there gets what is
+    published elsewhere from then on, when they meet; nothing of before."""
+    row = kept_row(routing)
+    publisher = row.connect(0, "p")
+    publisher.publish("a", b"before")
+    row.run()
+    row.world.partition([[1]])
+    row.host(1).kill()
+    row.run()
+    publisher.publish("a", b"meanwhile")
+    row.host(1).start()
+    row.run(2.0)
+    client = row.connect(1, expiry=0)
+    client.subscribe("a")
+    publisher.publish("a", b"1", b"2")
+    row.run(6.0)
+    row.world.heal()
+    row.join()
+    row.run(3.0)
+    assert client.payloads == [b"1", b"2"]
 
 
 class Later(Away):
