@@ -25,7 +25,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from http.client import HTTPConnection
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ import psutil
 from bench.lab.agreement import carrying
 from bench.lab.ports import free_ports
 from tests.chaos import crowd, pulse
-from tests.chaos.crowds import Crowds, Helper
+from tests.chaos.crowds import Crowds, Helper, spin
 from tests.chaos.judge import ANOTHER
 from tests.chaos.plan import ROUTINGS, Draw, draw, plan
 from tests.chaos.pulse import Pause
@@ -532,12 +531,6 @@ class Conductor:
         for broker in self.cluster.brokers:
             if broker.running:
                 broker.kill()
-
-
-def spin(orders: Connection) -> None:
-    """Use a processor until the other end closes."""
-    while not orders.poll():
-        sum(range(10_000))
 
 
 def spread(values: list[float]) -> str:

@@ -127,3 +127,9 @@ class Crowds:
         """Leave nothing behind."""
         for helper in self.helpers:
             helper.end()
+
+
+def spin(orders: Connection) -> None:
+    """Use a processor until the other end closes."""
+    while not orders.poll():
+        sum(range(10_000))

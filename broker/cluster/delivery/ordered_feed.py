@@ -11,6 +11,7 @@ from broker.base.sequence_set import (
     MAX_SKIPS,
     Ranges,
     discard,
+    find,
     intersect,
     merge,
     roughly,
@@ -249,11 +250,7 @@ class OrderedFeed:
         be in `outstanding`, as waiting messages are delivered in steps and missing ones come
         meanwhile: from now on they are not, or they would be delivered twice."""
         self.done = last
-        if (
-            self.outstanding
-            and self.outstanding[-1][1] >= first
-            and not discard(self.outstanding, first, last)
-        ):
+        if find(self.outstanding, first, last) >= 0 and not discard(self.outstanding, first, last):
             self.outstanding = subtract(self.outstanding, [(first, last)])
 
     def outdate(self) -> None:
