@@ -9,6 +9,7 @@ import pytest
 
 from broker.base.sequence_set import Ranges
 from broker.cluster.cluster import Cluster
+from broker.cluster.delivery.answers import Answers
 from broker.cluster.delivery.forwarder import Forwarder
 from broker.cluster.delivery.gap_recovery import GapRecovery
 from broker.cluster.delivery.late import LateOffers
@@ -158,6 +159,10 @@ def counts_from_the_first_absence(patch: Mutant) -> None:
     patch.setattr(AbsentMembers, "member_gone", wrong)
 
 
+def takes_what_is_before_a_piece_for_old(patch: Mutant) -> None:
+    patch.setattr(Answers, "_past", lambda self, key: None)
+
+
 def seeds(*numbers: int, story: str = "") -> Callable[[], bool]:
     return lambda: any(run_outage(seed, story=story).violations for seed in numbers)
 
@@ -218,6 +223,10 @@ MUTANTS: dict[str, tuple[Plant, Callable[[], bool]]] = {
     "counts an hour from the first absence": (
         counts_from_the_first_absence,
         raises(test_outages.test_an_hour_counts_from_when_a_broker_was_there_last),
+    ),
+    "takes what is before a piece for old": (
+        takes_what_is_before_a_piece_for_old,
+        seeds(100252),
     ),
     "restores nothing without a session": (
         sees_nothing_at_a_start,

@@ -132,6 +132,7 @@ ONCE_BAD = {
     10205: "the same",
     40228: "a broker had been sent messages, and was killed before it recorded them",
     40726: "the same",
+    100252: "an answer from the tail took what was published before it for published too early",
 }
 
 

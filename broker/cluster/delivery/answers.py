@@ -24,7 +24,7 @@ from broker.base.sequence_set import (
 )
 from broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE, AnswerPart
 from broker.cluster.delivery.replay_log import LogEntry, Looked
-from broker.cluster.delivery.subscription_start import answer_of, numbers_at, times_of
+from broker.cluster.delivery.subscription_start import PastNumbers, answer_of, numbers_at, times_of
 from broker.cluster.link.codec import origin_key
 from broker.core.receiver_assignment import ID
 from broker.wire.errors import MalformedPacket
@@ -155,10 +155,16 @@ class Answers:
             self._budget.left -= READ_COST
             piece.read(lambda entries: self._from_tail(asked, entries, piece))
 
+    def _past(self, key: bytes) -> PastNumbers:
+        """Return what is known of the numbers before the oldest entry that is looked at: of earlier
+        incarnations nothing, so all of them may be for a subscription that is older."""
+        return self._starts.past if key == self._origins.key else PastNumbers()
+
     def _from_log(self, asked: Asked, now: float) -> None:
         origins, log = self._origins, self._log
         top = origins.vector[asked.key].top
-        past = self._starts.past if asked.key == origins.key and log.begin else None
+        whole = asked.key == origins.key and not log.begin
+        past = None if whole else self._past(asked.key)
         times = [at + origins.uncounted(asked.key) for at in asked.times]
         numbers, looked = numbers_at(log.latest(), asked.key, times, top, past)
         in_log = Looked()
@@ -207,7 +213,8 @@ class Answers:
             return
         ours = [entry for entry in entries if entry.key == asked.key]
         # Subscriptions that were made behind this piece are answered with a later one.
-        numbers, _ = numbers_at(reversed(ours), asked.key, asked.times, piece.last + 1)
+        past = self._past(asked.key)
+        numbers, _ = numbers_at(reversed(ours), asked.key, asked.times, piece.last + 1, past)
         parts = parts_of(ours, asked.key, asked.lacks)
         data = []
         for entry in filter(self._wants(asked, now, named_too=True), parts):
