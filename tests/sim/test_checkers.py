@@ -12,6 +12,7 @@ from broker.base.limits import Limits
 from broker.base.sequence_set import MAX_GAPS
 from broker.cluster.cluster import Cluster
 from broker.cluster.delivery.forwarder import Forwarder
+from broker.cluster.delivery.late import LateOffers
 from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
 from broker.cluster.delivery.resync import Resync
@@ -96,7 +97,9 @@ def test_sound_brokers_cause_no_violations(events: list[Event]) -> None:
 
 
 def replays_nothing(patch: Mutant) -> None:
+    """Neither a neighbour, nor the origin for a broker that was away."""
     patch.setattr(Resync, "_replay", lambda *_: None)
+    patch.setattr(LateOffers, "_logged", lambda self, key, lacks: None)
 
 
 def replays_backwards(patch: Mutant) -> None:

@@ -281,7 +281,7 @@ def test_messages_of_a_giver_that_is_gone_delay_no_others(seed: int, pause: bool
         world.run(30.0)
         assert scene.got() == dict.fromkeys([*first, *second], 1)
     else:
-        world.run(130.0)
+        world.run(DEFAULTS.absent_time + 10.0)
         assert world.hosts[2].running.counters.shared_undelivered == len(first) + len(second) - len(
             member.got
         )
