@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from itertools import count
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from broker.base import costs
@@ -51,6 +52,10 @@ class Absorbed(NamedTuple):
     holder: bytes
     stamp: int
     by: int
+
+
+ABSORBED: Final = Struct(">8sQQ")
+"""An `Absorbed` as bytes, in the journal and between brokers."""
 
 
 class Subscription:

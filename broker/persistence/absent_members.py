@@ -437,11 +437,13 @@ class AbsentMembers:
 
         `now`: s.
         """
+        logged: dict[bytes, Ranges] | None = {} if self._gap_recovery.active else None
         for broker_id, absent in self.absent.items():
             if absent.back is None or now < absent.back + pause or now < absent.asked_at + pause:
                 continue
             left = self.tail.left(broker_id)
-            logged = {} if self._gap_recovery.active else self._logged()
+            if logged is None:
+                logged = self._logged()  # it walks through the log, once for all brokers
             for key in dict.fromkeys([*left, *absent.dropped, *logged]):
                 if (key in asked and key in absent.lacking) or absent.lacking.get(key) == []:
                     continue
@@ -453,7 +455,7 @@ class AbsentMembers:
 
     def _logged(self) -> dict[bytes, Ranges]:
         """Return which numbers of this broker's own origins the log has. Where messages are
-        flooded, nobody asks for them: neighbours have replayed their logs to a broker that is
+        flooded, no broker asks for them: neighbours have replayed their logs to a broker that is
         back, which may be shorter."""
         firsts = {key: self._log.first_of(key) for key in self._forwarder.ours}
         vector = self._origins.vector
@@ -509,7 +511,8 @@ class AbsentMembers:
                     self._end(broker_id, absent, "was away for")
             elif now > absent.since + self._limits.absent_time:
                 self._end(broker_id, absent, "has been away for")
-                if self.expected.pop(broker_id, self) is None:
+                if broker_id in self.expected:
+                    del self.expected[broker_id]
                     self._journal.members_changed(self.expected)
         if self.tail.usable:
             self.tail.flush()

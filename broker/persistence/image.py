@@ -33,10 +33,8 @@ from broker.persistence.records import (
     SessionRecord,
     StartTimeRecord,
     SubscribedRecord,
-    decode_absorbed,
     decode_dequeued,
     decode_number,
-    decode_owed,
     decode_sent_run,
     decode_snapshot_end,
     encode_absorbed,
@@ -253,9 +251,9 @@ class Image:
             if recorded.delivered:
                 yield encode_delivered(number, recorded.delivered)
             if recorded.owed:
-                yield encode_owed(number, decode_owed(recorded.owed))
+                yield encode_owed(number, recorded.owed)
             if recorded.absorbed:
-                yield encode_absorbed(number, decode_absorbed(recorded.absorbed))
+                yield encode_absorbed(number, recorded.absorbed)
             if recorded.incoming:
                 yield encode_incoming(
                     number, b"".join(PACKET_IDS[packet_id] for packet_id in recorded.incoming)

@@ -20,7 +20,7 @@ from typing import BinaryIO, Final, NamedTuple
 from zlib import crc32
 
 from broker.base.sequence_set import Ranges, decode_pairs, encode_pairs
-from broker.core.session import Absorbed
+from broker.core.session import ABSORBED, Absorbed
 
 VERSION = 6
 """1: sessions without their listeners. 2: without their owners and ages. 3: no batches among the
@@ -33,7 +33,6 @@ MAGIC = b"mqttree journal\n"
 
 _HEADER = struct.Struct(">16sH8sQ")
 HEADER_SIZE = _HEADER.size + 4
-_ABSORBED = struct.Struct(">QQ")
 _FRAME = struct.Struct(">IIQ")
 FRAME_SIZE = _FRAME.size
 _RECORD = struct.Struct(">BI")
@@ -97,15 +96,15 @@ class Kind(IntEnum):
     that have them in flight (`published_record`)."""
     LEG_BASE = 22
     """What a leg and its foreign broker had last of some retained topics (`leg_base_record`)."""
+    MEMBERS = 23
+    """All other brokers that this one keeps messages for, reachable or not. Its presence says that
+    this broker has met another one."""
     OWED = 24
     """Which messages a session alone is owed: all others here have had them (`delivered_ranges`).
     SEEN says of them that they have been here."""
     ABSORBED = 25
     """Which older sessions at other brokers have been merged into a session, though their brokers
     may not know yet."""
-    MEMBERS = 23
-    """All other brokers that this one keeps messages for, reachable or not. Its presence says that
-    this broker has met another one."""
 
 
 MESSAGE_KIND: Final = int(Kind.MESSAGE)
@@ -719,11 +718,15 @@ def encode_delivered(session: int, vector: bytes) -> bytes:
     return _RECORD.pack(DELIVERED_KIND, 4 + len(vector)) + _NUMBER.pack(session) + vector
 
 
-def encode_owed(session: int, owed: Mapping[bytes, Ranges]) -> bytes:
-    """Return OWED of a session. `owed`: numbers by origin."""
-    body = b"".join(
+def owed_body(owed: Mapping[bytes, Ranges]) -> bytes:
+    """Return numbers, by origin, as in OWED."""
+    return b"".join(
         key + len(ranges).to_bytes(2, "big") + encode_pairs(ranges) for key, ranges in owed.items()
     )
+
+
+def encode_owed(session: int, body: bytes) -> bytes:
+    """Return OWED of a session. `body`: of `owed_body`."""
     return _RECORD.pack(OWED_KIND, 4 + len(body)) + _NUMBER.pack(session) + body
 
 
@@ -739,19 +742,15 @@ def decode_owed(body: bytes) -> dict[bytes, Ranges]:
     return owed
 
 
-def encode_absorbed(session: int, absorbed: Iterable[Absorbed]) -> bytes:
-    """Return ABSORBED of a session."""
-    body = b"".join(holder + _ABSORBED.pack(stamp, by) for holder, stamp, by in absorbed)
+def encode_absorbed(session: int, body: bytes) -> bytes:
+    """Return ABSORBED of a session. `body`: its older sessions, each as `ABSORBED` packs it."""
     return _RECORD.pack(ABSORBED_KIND, 4 + len(body)) + _NUMBER.pack(session) + body
 
 
 def decode_absorbed(body: bytes) -> tuple[Absorbed, ...]:
     """Return the sessions in the body of ABSORBED behind the session's number. Raises
     struct.error."""
-    return tuple(
-        Absorbed(body[at : at + 8], *_ABSORBED.unpack_from(body, at + 8))
-        for at in range(0, len(body), 8 + _ABSORBED.size)
-    )
+    return tuple(Absorbed(*fields) for fields in ABSORBED.iter_unpack(body))
 
 
 class StartTimeRecord(NamedTuple):

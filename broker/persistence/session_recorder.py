@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from broker.cluster.delivery.subscription_start import oldest
 from broker.cluster.link.version_vector import Vector, encode_vector
 from broker.cluster.sessions.session_codec import before
-from broker.core.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing
+from broker.core.session import ABSORBED, RELEASED, Outgoing, Repeat, Session, SharedOutgoing
 from broker.core.start_point import UNKNOWN
 from broker.persistence.records import (
     CLEAN,
@@ -33,6 +33,7 @@ from broker.persistence.records import (
     encode_sent_run,
     encode_start_vector,
     encode_unsubscribed,
+    owed_body,
 )
 from broker.persistence.will_record import encode_will
 from broker.wire.publish_header import PACKET_IDS, PUBREC, PUBREC_HEAD, PUBREL
@@ -100,7 +101,7 @@ class SessionRecorder:
     def freeze(self) -> None:
         """Go on with a copy of the session as it is, for snapshots: it is about to end."""
         session = self.session
-        self._frozen = self._elsewhere()
+        self._frozen = (self._group.delivered_elsewhere(session), self._group.owed(session))
         self.session = copy = Session(session.node, session.client_id)
         copy.version, copy.clean, copy.expiry = session.version, session.clean, session.expiry
         copy.stamp, copy.created, copy.floor = session.stamp, session.created, session.floor
@@ -205,25 +206,22 @@ class SessionRecorder:
 
     def record_delivered(self) -> None:
         """Record what the session has had at other brokers, if it has been at any."""
-        delivered, _ = self._elsewhere()
+        frozen = self._frozen
+        delivered = frozen[0] if frozen else self._group.delivered_elsewhere(self.session)
         if delivered:
             self._frames.record(encode_delivered(self.number, encode_vector(delivered)))
 
     def record_absorbed(self) -> None:
         """Record which older sessions at other brokers have been merged into this one."""
-        self._frames.record(encode_absorbed(self.number, self.session.absorbed))
+        body = b"".join(ABSORBED.pack(*absorbed) for absorbed in self.session.absorbed)
+        self._frames.record(encode_absorbed(self.number, body))
 
     def record_owed(self) -> None:
         """Record what the session alone is owed, if it is owed anything, or was."""
-        _, owed = self._elsewhere()
+        owed = self._frozen[1] if self._frozen else self._group.owed(self.session)
         if owed or self.owes:
             self.owes = bool(owed)
-            self._frames.record(encode_owed(self.number, owed))
-
-    def _elsewhere(self) -> tuple[Vector, dict[bytes, Ranges]]:
-        """Return what the session has had at other brokers, and what it alone is owed."""
-        group, session = self._group, self.session
-        return self._frozen or (group.delivered_elsewhere(session), group.owed(session))
+            self._frames.record(encode_owed(self.number, owed_body(owed)))
 
     # ---------------------------------------------------------------- messages
 

@@ -132,7 +132,7 @@ def knows_no_member(patch: Mutant) -> None:
 
 
 def forgets_quiet_origins(patch: Mutant) -> None:
-    patch.setattr(Forwarder, "_expected", lambda self, key: False)
+    patch.setattr(Forwarder, "_expected", lambda self, keys: set())
 
 
 def brings_old_retained_messages(patch: Mutant) -> None:

@@ -571,13 +571,21 @@ class Forwarder(Sender):
         self._limit_ranges()
         for link in self._links_by_id.values():
             link.replayed = max(0, link.replayed - self._limits.log_bytes)
-        old = [k for k, w in self.vector.items() if w.heard + FORGET_ORIGIN < now]
-        for key in [k for k in old if k != self.key and not self._expected(k)]:
-            if self._origins.forget(key):
+        old = [k for k, w in self.vector.items() if w.heard + FORGET_ORIGIN < now and k != self.key]
+        expected = self._expected(old) if old else ()
+        for key in old:
+            if key not in expected and self._origins.forget(key):
                 self._gap_recovery.tell_earlier()
 
-    def _expected(self, key: bytes) -> bool:
-        """Whether an origin may publish again, or have published what is not known here yet."""
-        broker_id, boot = split_key(key)
-        newest = max(split_key(k)[1] for k in self.vector if split_key(k)[0] == broker_id)
-        return self._above.absent_members.expects(broker_id, newest=boot == newest)
+    def _expected(self, keys: list[bytes]) -> set[bytes]:
+        """Return which of these origins may publish again, or have published what is not known here
+        yet."""
+        newest: dict[bytes, int] = {}
+        for broker_id, boot in map(split_key, self.vector):
+            newest[broker_id] = max(newest.get(broker_id, 0), boot)
+        expects = self._above.absent_members.expects
+        return {
+            key
+            for key, (broker_id, boot) in zip(keys, map(split_key, keys), strict=True)
+            if expects(broker_id, newest=boot == newest[broker_id])
+        }

@@ -37,6 +37,7 @@ from broker.cluster.link.version_vector import OriginWindow, Vector, decode_vect
 from broker.core.dispatcher import Dispatcher
 from broker.core.message import Message, size_of
 from broker.core.session import (
+    ABSORBED,
     RELEASED,
     Absorbed,
     Outgoing,
@@ -84,7 +85,6 @@ EncodedSubscription = tuple[str, int, bool, bool, int]
 _HEAD = struct.Struct(">BBdHQQ")
 _ITEM = struct.Struct(">BHB")
 _OPTIONS = struct.Struct(">BI")
-_ABSORBED = struct.Struct(">8sQQ")
 _BEGAN = struct.Struct(">dI")
 _NOT_KEPT = frozenset(
     (Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL)
@@ -231,7 +231,7 @@ def encoding(
     if flags & 4:
         parts += [_BEGAN.pack(state.began, len(state.open)), *sorted(state.open)]
     parts.append(len(state.absorbed).to_bytes(1, "big"))
-    parts += [_ABSORBED.pack(*absorbed) for absorbed in state.absorbed]
+    parts += [ABSORBED.pack(*absorbed) for absorbed in state.absorbed]
     parts.append(len(state.given).to_bytes(4, "big"))
     for key, ranges in state.given.items():
         ranges = ranges[-MAX_GIVEN:]
@@ -389,7 +389,7 @@ def decoding(data: bytes, now: float, limits: Limits) -> Generator[int, None, Se
 def _past(reader: _Reader, state: SessionState) -> None:
     """Read which older sessions were merged into it, and what it got from those and from logs."""
     state.absorbed = tuple(
-        Absorbed(*_ABSORBED.unpack(reader.take(_ABSORBED.size))) for _ in range(reader.number(1))
+        Absorbed(*ABSORBED.unpack(reader.take(ABSORBED.size))) for _ in range(reader.number(1))
     )
     for _ in range(reader.number(4)):
         key, ranges = reader.take(16), []

@@ -307,10 +307,10 @@ class Catchup:
 
     def forget_old(self) -> None:
         """Forget groups without members when no log has messages for them."""
-        oldest: dict[bytes, int] = {}
         # What the tail has for a broker that is away may be for a group that it has.
         if len(self._above.absent_members):
             return
+        oldest: dict[bytes, int] = {}
         if all(group_id in self._since for group_id in self._covered):
             return
         forwarder = self._forwarder

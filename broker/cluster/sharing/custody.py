@@ -11,8 +11,8 @@ the client has acknowledged it, or when it is in the session of a client that is
     held, claimed -(their giver cannot be reached)-> parked -(it is back)-> held
     claimed -(no answer for SILENT)-> parked, and claimed every second -(an answer)-> held
 
-Parked messages do not count against the room of members, and are dropped after `share_waits`, or
-as long as a broker may be away.
+Parked messages do not count against the room of members, and are dropped after `share_waits`;
+while a broker is away, after as long as it may be.
 """
 
 from __future__ import annotations
