@@ -40,6 +40,9 @@ LENGTHS = (9.0, 11.0, 30.0, 60.0, 150.0, 360.0)
 LONGEST = 3000.0
 SELDOM = 0.03
 """Part of the outages that take as long as that."""
+AWAY = 3400.0
+"""s in which all outages of a schedule end: two in a row can keep a broker away for both, and what is
+kept for it, is kept for an hour."""
 LOGGED = 100.0
 """s for which a broker without a data directory keeps what others lack, at least."""
 SETTLED = 120.0
@@ -161,7 +164,7 @@ class Outage:
         begin = 3.0
         for _ in range(1 if without is not None else rng.choice((1, 1, 2))):
             lasts = LONGEST if rng.random() < SELDOM else rng.choice(LENGTHS)
-            lasts *= rng.uniform(0.95, 1.1)
+            lasts = min(lasts * rng.uniform(0.95, 1.1), AWAY - begin)
             self._away(begin, lasts, without)
             begin += lasts + rng.choice((0.5, 2.0, 8.0))
         self.length = begin + 2.0
