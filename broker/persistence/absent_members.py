@@ -60,19 +60,27 @@ class AbsentMember:
         "dropped",
         "filters",
         "lacking",
+        "lacks_since",
         "position",
         "since",
     )
 
     def __init__(
-        self, filters: tuple[bytes, ...], position: int, now: float, limits: Limits
+        self,
+        filters: tuple[bytes, ...],
+        position: int,
+        now: float,
+        limits: Limits,
+        lacks_since: float | None = None,
     ) -> None:
         """`filters`: those that it had posted. `position`: of the replay log, from which on it may
-        lack messages. `now`: when it went away (s). `limits`: of what is noted."""
+        lack messages. `now`: when it went away (s). `limits`: of what is noted. `lacks_since`: when
+        it went away first and has not been sent everything since (s); None: `now`."""
         self._limits = limits
         self.wish(filters)
         self.position = position
         self.since = now
+        self.lacks_since = now if lacks_since is None else lacks_since
         # When it was seen again, and when it last said what it lacks (s).
         self.back: float | None = None
         self.asked_at = now
@@ -235,8 +243,12 @@ class AbsentMembers:
         node = self._node
         wall = self._clock.physical(node.now)
         for away in self.tail.begin(loaded)[: self._limits.absent_brokers]:
-            since = node.now - max(0, wall - away.since) / 1000
-            self.absent[away.broker] = AbsentMember(away.filters, 0, since, self._limits)
+            since, lacks_since = (
+                node.now - max(0, wall - at) / 1000 for at in (away.since, away.lacks_since)
+            )
+            self.absent[away.broker] = AbsentMember(
+                away.filters, 0, since, self._limits, lacks_since
+            )
             self._watch()
         for key in self.tail.origins():
             if split_key(key)[0] == node.config.id:
@@ -257,10 +269,13 @@ class AbsentMembers:
         """Yield the brokers that are away, for the next start."""
         wall = self._clock.physical(self._node.now)
         for broker_id, absent in self.absent.items():
-            since = wall - round((self._node.now - absent.since) * 1000)
+            since, lacks_since = (
+                max(0, wall - round((self._node.now - at) * 1000))
+                for at in (absent.since, absent.lacks_since)
+            )
             # One that is back may have other subscriptions by the time that this one ends.
             filters = absent.filters if absent.back is None else (EVERYTHING,)
-            yield Away(broker_id, max(0, since), filters)
+            yield Away(broker_id, since, lacks_since, filters)
 
     def link_down(self, event: LinkDown) -> None:
         """Handle the loss of a link: messages on their way over it, of whatever origin, may be in
@@ -378,8 +393,8 @@ class AbsentMembers:
             absent.drop(part.key, part.first, part.last, part.messages)
 
     def earliest(self) -> float | None:
-        """Return since when (s) a broker has been away, None if none is."""
-        return min((absent.since for absent in self.absent.values()), default=None)
+        """Return since when (s) a broker may lack messages, None if none is away."""
+        return min((absent.lacks_since for absent in self.absent.values()), default=None)
 
     @property
     def memory(self) -> int:

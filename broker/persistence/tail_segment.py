@@ -7,8 +7,8 @@ them is away (docs/decisions/0031). Pure.
              CRC-32 of these and the index, index, body
     ENTRIES  index: for each broker and origin u64 id, 16 characters, u48 first, u48 last number,
              u32 count; body: LOGGED records
-    AWAY     index: for each broker that is away: id, u64 since when (ms), u16 count of filters,
-             each with its u16 size; no body
+    AWAY     index: for each broker that is away: id, u64 since when (ms), u64 since when it lacks
+             messages (ms), u16 count of filters, each with its u16 size; no body
 
 When a file is read at the start, bodies are skipped: their checksums are compared when a broker
 asks for them. A file is valid up to the first frame that is cut off or damaged. All numbers are
@@ -24,8 +24,7 @@ from zlib import crc32
 
 from broker.persistence.records import Cut, JournalError, Kind, LoggedRecord, read_records
 
-VERSION = 2
-"""1: no batches."""
+VERSION = 3
 MAGIC = b"mqttree log tail"
 ENTRIES, AWAY = 1, 2
 """Kinds of frames."""
@@ -35,7 +34,7 @@ HEADER_SIZE = _HEADER.size + 4
 _FRAME = struct.Struct(">BIIII")
 FRAME_SIZE = _FRAME.size
 _PART = struct.Struct(">8s16s6s6sI")
-_BROKER = struct.Struct(">8sQH")
+_BROKER = struct.Struct(">8sQQH")
 
 MAX_INDEX = 1 << 28
 """bytes; a frame that says that its index is larger is damaged."""
@@ -53,11 +52,12 @@ class Part(NamedTuple):
 
 
 class Away(NamedTuple):
-    """A broker that is away: since when (ms since the epoch), and the filters that it had
-    posted."""
+    """A broker that is away: since when, and since when it may lack messages (both ms since the
+    epoch), and the filters that it had posted."""
 
     broker: bytes
     since: int
+    lacks_since: int
     filters: tuple[bytes, ...]
 
 
@@ -101,7 +101,7 @@ def encode_entries(parts: Iterable[Part], records: list[bytes]) -> bytes:
 def encode_away(brokers: Iterable[Away]) -> bytes:
     """Return a frame that names the brokers that are away."""
     index = b"".join(
-        _BROKER.pack(away.broker, away.since, len(away.filters))
+        _BROKER.pack(away.broker, away.since, away.lacks_since, len(away.filters))
         + b"".join(
             len(topic_filter).to_bytes(2, "big") + topic_filter for topic_filter in away.filters
         )
@@ -135,7 +135,7 @@ def read_frames(
     `stream`: stands at the beginning. `broker_id`, `number`: what the header must contain.
     """
     head = stream.read(HEADER_SIZE)
-    if head not in {encode_header(broker_id, number, version) for version in (1, VERSION)}:
+    if head != encode_header(broker_id, number):
         yield Cut(0, "is no beginning of a segment of this broker's")
         return
     at = HEADER_SIZE
@@ -179,7 +179,7 @@ def _decode_away(index: bytes) -> tuple[Away, ...]:
     found = []
     at = 0
     while at < len(index):
-        broker, since, count = _BROKER.unpack_from(index, at)
+        broker, since, lacks_since, count = _BROKER.unpack_from(index, at)
         at += _BROKER.size
         filters = []
         for _ in range(count):
@@ -188,5 +188,5 @@ def _decode_away(index: bytes) -> tuple[Away, ...]:
                 raise struct.error
             filters.append(index[at + 2 : end])
             at = end
-        found.append(Away(broker, since, tuple(filters)))
+        found.append(Away(broker, since, lacks_since, tuple(filters)))
     return tuple(found)

@@ -41,8 +41,8 @@ LONGEST = 3000.0
 SELDOM = 0.03
 """Part of the outages that take as long as that."""
 AWAY = 3400.0
-"""s in which all outages of a schedule end: two in a row can keep a broker away for both, and what is
-kept for it, is kept for an hour."""
+"""s in which all outages of a schedule end: a broker may be away in two in a row, and what it lacks
+is kept for an hour."""
 LOGGED = 100.0
 """s for which a broker without a data directory keeps what others lack, at least."""
 SETTLED = 120.0
@@ -161,7 +161,9 @@ class Outage:
                             f"member{host.index}", host, f"$share/{GROUP[0]}/{GROUP[1]}"
                         )
                     )
-        begin = 3.0
+        # SUBACK waits for brokers that are found and not reached. Subscriptions of a broker that is
+        # cut off get what the memory has, and no more (docs/promises.md).
+        begin = 6.0 if world.blocked else 3.0
         for _ in range(1 if without is not None else rng.choice((1, 1, 2))):
             lasts = LONGEST if rng.random() < SELDOM else rng.choice(LENGTHS)
             lasts = min(lasts * rng.uniform(0.95, 1.1), AWAY - begin)

@@ -163,6 +163,15 @@ def takes_what_is_before_a_piece_for_old(patch: Mutant) -> None:
     patch.setattr(Answers, "_past", lambda self, key: None)
 
 
+def lacks_since_the_last_absence(patch: Mutant) -> None:
+    """What is put back into the log at a start counts from when a broker was there last."""
+    patch.setattr(
+        AbsentMembers,
+        "earliest",
+        lambda self: min((absent.since for absent in self.absent.values()), default=None),
+    )
+
+
 def seeds(*numbers: int, story: str = "") -> Callable[[], bool]:
     return lambda: any(run_outage(seed, story=story).violations for seed in numbers)
 
@@ -213,7 +222,7 @@ MUTANTS: dict[str, tuple[Plant, Callable[[], bool]]] = {
     "leaves a paid debt in the journal": (leaves_debts_in_the_journal, seeds(10018, 10205)),
     "merges a session twice": (merges_again, seeds(1058, story="merge")),
     "deletes the tail at a start": (deletes_the_tail, seeds(1267)),
-    "offers only what the tail has": (offers_the_tail_alone, seeds(1548)),
+    "offers only what the tail has": (offers_the_tail_alone, seeds(2571)),
     "gives groups nothing of the tail": (keeps_nothing_for_groups, seeds(92, 172)),
     "forgets claims after 120 s": (forgets_claims, seeds(1085)),
     "waits for a known origin for one second": (knows_no_member, seeds(1106, story="join")),
@@ -224,6 +233,7 @@ MUTANTS: dict[str, tuple[Plant, Callable[[], bool]]] = {
         counts_from_the_first_absence,
         raises(test_outages.test_an_hour_counts_from_when_a_broker_was_there_last),
     ),
+    "puts back what the last absence lacks": (lacks_since_the_last_absence, seeds(131001)),
     "takes what is before a piece for old": (
         takes_what_is_before_a_piece_for_old,
         seeds(100252),

@@ -126,13 +126,14 @@ ONCE_BAD = {
     1226: "the same as 1087",
     1267: "a start deleted the tail, as one of several brokers was not away any more",
     1382: "the same as 1109",
-    1548: "with flooding, the origin's log had what its neighbours' logs had no longer",
     2161: "the same as 1069: what had come to the holder since was taken for the copy's",
+    2571: "with flooding, the origin's log had what its neighbours' logs had no longer",
     10018: "a debt that was paid at once after a restart stayed in the journal",
     10205: "the same",
     40228: "a broker had been sent messages, and was killed before it recorded them",
     40726: "the same",
     100252: "an answer from the tail took what was published before it for published too early",
+    131001: "a broker was back for half a second, and its absence counted from then at a start",
 }
 
 

@@ -38,7 +38,7 @@ class Writer:
 def test_pieces_that_were_written_are_read(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     head = encode_header(ID, 1)
-    away = encode_away([Away(b"broker-b", 5, (b"#",))])
+    away = encode_away([Away(b"broker-b", 5, 4, (b"#",))])
     assert writer.do(TailWrite(1, 0, head, 1)) is None
     assert writer.do(TailWrite(1, len(head), away, 2)) is None
     assert writer.do(TailSync(3)) is None
@@ -52,12 +52,12 @@ def test_pieces_that_were_written_are_read(tmp_path: Path) -> None:
     assert not loaded.cuts
     [(number, size, [found])] = loaded.segments
     assert (number, size) == (1, len(head) + len(away))
-    assert found.away == (Away(b"broker-b", 5, (b"#",)),)
+    assert found.away == (Away(b"broker-b", 5, 4, (b"#",)),)
 
 
 def test_each_unreadable_file_is_reported_in_one_line(tmp_path: Path) -> None:
     files = TailWriter(tmp_path, ID)
-    away = encode_away([Away(b"broker-b", 5, ())])
+    away = encode_away([Away(b"broker-b", 5, 4, ())])
     (tmp_path / "tail" / "00000001").write_bytes(encode_header(ID, 1) + away + away[:-1])
     (tmp_path / "tail" / "00000002").write_bytes(b"something else")
     (tmp_path / "tail" / "00000003").write_bytes(encode_header(b"another1", 3) + away)
