@@ -9,8 +9,9 @@ is restarted inside a split, or cut off for a minute; faults overlap (`--overlap
 fault all must be one again, and everything that was acknowledged must be with everybody who stayed
 connected, with sessions that roam, and with one member of a group: at QoS 2 once, and in order.
 What is excused: order between two brokers that really were apart for five seconds and more; with
-`--wipe` and `--diskless` what a broker alone had that was restarted without its data, and order
-between what it and its successor, another broker, published. All of it is counted. Exit code 1 when
+`--wipe` and `--diskless` what a broker alone had that was restarted without its data, order between
+what it and its successor, another broker, published, and, if that one was started inside a split,
+what others published before it met them. All of it is counted. Exit code 1 when
 a promise was broken. How long local traffic of the others paused is measured and told.
 """
 
@@ -107,6 +108,8 @@ class Conductor:
         self.names: dict[str, str] = {}
         self.bag: list[str] = []
         self.back: list[int] = []
+        # Without data, and started inside a split.
+        self.strangers: list[int] = []
         self.load = 0.0
         self.broken: list[str] = []
         self.done: Counter[str] = Counter()
@@ -240,6 +243,9 @@ class Conductor:
         healed = time.monotonic()
         self.return_clients()
         self.agree()
+        for index in self.strangers:
+            self.crowds("met", index)
+        self.strangers.clear()
         self.healing.append(time.monotonic() - healed)
         used = sum(seconds - busy.get(pid, 0.0) for pid, seconds in self.busy().items())
         self.load = used / (time.monotonic() - begin)
@@ -330,6 +336,8 @@ class Conductor:
                 (begin + 0.1, lambda: self.restart(index)),
                 (begin + 0.1, self.return_clients),
             ]
+            if self.like.diskless:
+                self.strangers.append(index)
             what += f", b{index} restarted inside,"
         return what, steps
 

@@ -388,6 +388,8 @@ class Crowd:
                 self.wiped.add(arguments[0])
             case "up":
                 await self.up(arguments[0])
+            case "met":
+                self.met(arguments[0])
             case "mark":
                 return await self.mark()
             case "lacks":
@@ -397,6 +399,16 @@ class Crowd:
             case "tell":
                 return self.tell(*arguments)
         return None
+
+    def met(self, broker: int) -> None:
+        """A broker without data has met the others: what these published before is not owed to its
+        clients, which have subscribed while it was alone (docs/promises.md)."""
+        for subscriber in self.subscribers:
+            if subscriber.listener.broker != broker or subscriber.ear is None:
+                continue
+            for number, receipt in subscriber.ear.receipts.items():
+                if self.judge.publishers[number][0] != broker:
+                    receipt.since = receipt.settled = self.sent[number]
 
     async def up(self, broker: int) -> None:
         """A broker is back: its clients are, too."""
