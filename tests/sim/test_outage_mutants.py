@@ -15,6 +15,8 @@ from broker.cluster.delivery.gap_recovery import GapRecovery
 from broker.cluster.delivery.late import LateOffers
 from broker.cluster.retained_sync import RetainedSync
 from broker.cluster.sessions.delivered_ranges import DeliveredRanges
+from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
+from broker.core.message import Message
 from broker.core.session import Absorbed, Session
 from broker.persistence.absent_members import AbsentMembers
 from broker.persistence.durable_sessions import DurableSessions
@@ -172,6 +174,17 @@ def lacks_since_the_last_absence(patch: Mutant) -> None:
     )
 
 
+def gives_to_nobody(patch: Mutant) -> None:
+    """An old message for a group whose members went counts as given."""
+    give_late = SharedSubscriptions.give_late
+
+    def wrong(self: SharedSubscriptions, group_id: bytes, message: Message) -> bool:
+        give_late(self, group_id, message)
+        return True
+
+    patch.setattr(SharedSubscriptions, "give_late", wrong)
+
+
 def seeds(*numbers: int, story: str = "") -> Callable[[], bool]:
     return lambda: any(run_outage(seed, story=story).violations for seed in numbers)
 
@@ -234,6 +247,7 @@ MUTANTS: dict[str, tuple[Plant, Callable[[], bool]]] = {
         raises(test_outages.test_an_hour_counts_from_when_a_broker_was_there_last),
     ),
     "puts back what the last absence lacks": (lacks_since_the_last_absence, seeds(131001)),
+    "gives old messages to members that went": (gives_to_nobody, seeds(406490)),
     "takes what is before a piece for old": (
         takes_what_is_before_a_piece_for_old,
         seeds(100252),

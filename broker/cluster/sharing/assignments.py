@@ -185,16 +185,6 @@ class Assignments:
                 self._full, self._progress = True, node.now
             node.hold(source, self)
 
-    def waiting(
-        self, ref: Ref, message: Message, visited: tuple[bytes, ...], *, retain: bool
-    ) -> None:
-        """Keep a `message` that was published here, for a group that has no member now that can be
-        reached. `ref`: names the assignment; `visited`: brokers that had no member for it;
-        `retain`: whether it was retained where it was published."""
-        assignment = Assignment(ref, NO_MEMBER, message, self._node.now, visited, retain)
-        if not self._keep(assignment):
-            self._give_up(assignment)
-
     def busy(self, broker_id: bytes) -> bool:
         """Whether a broker has so many messages that others are chosen first."""
         return (

@@ -18,12 +18,12 @@ counts from its own question, even if another one was sent since, as members cam
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, takewhile
 from math import ceil
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import LAST, MAX_GAPS, Ranges, intersect, merge, subtract
+from broker.base.sequence_set import LAST, MAX_GAPS, Ranges, find, intersect, merge, subtract
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import read_link_packets
 from broker.cluster.sharing.assignment_ledger import Ref
@@ -94,7 +94,7 @@ class Job:
         self.entries: Iterator[LogEntry] = iter(())  # to look at
         self.last: LogEntry | None = None  # of these
         self.missed: deque[LogEntry] = deque()  # and what has left the log and comes before these
-        # Origin -> the number up to which all has been looked at.
+        # Origin -> the last number that has been looked at.
         self.looked: dict[bytes, int] = {}
         # Mark, origin -> the lowest number that the group is owed.
         self.first: dict[tuple[bytes, bytes], int] = {}
@@ -104,7 +104,7 @@ class Job:
         origin come in order."""
         while entry := self.missed.popleft() if self.missed else next(self.entries, None):
             if entry.sequence > self.looked.get(entry.key, 0):
-                self.looked[entry.key] = entry.sequence
+                self.looked[entry.key] = entry.sequence + entry.count - 1
                 return entry
         return None
 
@@ -263,10 +263,10 @@ class Catchup:
                     ranges.append((low, top))
                 self._record(group_id, key)
 
-    def _cover(self, group_id: bytes, key: bytes, first: int) -> None:
-        """Note that a group gets all messages of an origin from this number on."""
+    def _cover(self, group_id: bytes, key: bytes, first: int, last: int = LAST) -> None:
+        """Note that a group gets, or has got, the messages of an origin with these numbers."""
         covered = self._covered.setdefault(group_id, {})
-        covered[key] = merge([*covered.get(key, ()), (first, LAST)])[-MAX_GAPS:]
+        covered[key] = merge([*covered.get(key, ()), (first, last)])[-MAX_GAPS:]
         self._record(group_id, key)
 
     def _record(self, group_id: bytes, key: bytes) -> None:
@@ -424,7 +424,15 @@ class Catchup:
             asking.group_ids.pop(group_id, None)
         for job in self._jobs:
             if job.broker == broker_id:
-                job.group_ids.pop(group_id, None)
+                self._leave(job, group_id, job.looked)
+
+    def _leave(self, job: Job, group_id: bytes, looked: Mapping[bytes, int]) -> None:
+        """Give a group no more old messages: the rest of them when its members are back. `looked`:
+        the last number of each origin that it has got, if it is owed that."""
+        if job.group_ids.pop(group_id, None) is not None:
+            for (which, key), first in job.first.items():
+                if which == group_id and first <= looked[key]:
+                    self._cover(group_id, key, first, looked[key])
 
     def _soon(self, when: float) -> None:
         if self._timer is not None:
@@ -562,11 +570,15 @@ class Catchup:
             if alone or message.expired(now):
                 continue
             for group_id, lacks in lacking.items():
-                if any(low <= sequence <= high for low, high in lacks):
-                    ref: Ref = (key, sequence, group_id)
+                if group_id not in job.group_ids or find(lacks, sequence, sequence) < 0:
+                    continue
+                if self._giver.give_late(group_id, message):
                     given += 1
-                    self._giver.give_late(ref, message)
-                    self._journal.shared_closed([ref])
+                    self._journal.shared_closed([(key, sequence, group_id)])
+                else:
+                    # They went meanwhile, and are asked once more when they are back.
+                    self._leave(job, group_id, {**job.looked, key: sequence - 1})
+                    self.ask(job.broker, group_id)
         return given
 
     def _end(self, job: Job) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from broker.cluster.sharing.assignment_ledger import Ref
     from broker.core.message import Message
     from broker.core.receiver_assignment import Tries
 
@@ -40,8 +39,9 @@ class Giver(Protocol):
             `tries`: brokers that gave it back.
         """
 
-    def give_late(self, ref: Ref, message: Message) -> None:
-        """Give a message that was published here to a group that was not known then."""
+    def give_late(self, group_id: bytes, message: Message) -> bool:
+        """Give a message that was published here to a group that was not known then. Returns
+        whether it has a member that can be reached."""
 
     def deliver_here(self, group_id: bytes, message: Message) -> None:
         """Give a message to a local member of a group."""

@@ -363,14 +363,15 @@ class SharedSubscriptions:
         forwarder.forward(copy, source, choice)
         self.assignments.given(forwarder.key, forwarder.own.top, choice, copy, source)
 
-    def give_late(self, ref: Ref, message: Message) -> None:
-        """Give a message that was published here to a group that was not known then."""
-        target = self.target(ref[2], message, ())
+    def give_late(self, group_id: bytes, message: Message) -> bool:
+        """Give a message that was published here to a group that was not known then. Returns
+        whether it has a member that can be reached."""
+        target = self.target(group_id, message, ())
         if target is None:
-            self.assignments.waiting(ref, message, (), retain=message.retain)
-        else:
-            self._counters.shared_late += 1
-            self.give(target, ref[2], message, (), retain=message.retain)
+            return False
+        self._counters.shared_late += 1
+        self.give(target, group_id, message, (), retain=message.retain)
+        return True
 
     def deliver_here(self, group_id: bytes, message: Message) -> None:
         """Give a message to a local member."""
