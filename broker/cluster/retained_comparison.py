@@ -159,11 +159,21 @@ class RetainedComparison:
                 or link.conn.paused
                 or (known is not None and known.brings + MISSED > now)
             ):
-                comparison = self._comparison(link, now)
-                comparison.again = True
-                self._arm(comparison, now + MISSED)
+                self._compare_later(link, now)
             else:
                 self._send(link, data)
+
+    def kept(self, now: float) -> None:
+        """Compare with all neighbours soon: a message has come to this broker alone, and they may
+        lack it, too. `now`: s."""
+        self.taken(now)
+        for link in self._forwarder.live_links:
+            self._compare_later(link, now)
+
+    def _compare_later(self, link: Link, now: float) -> None:
+        comparison = self._comparison(link, now)
+        comparison.again = True
+        self._arm(comparison, now + MISSED)
 
     def _send(self, link: Link, data: bytes) -> None:
         link.conn.send(data)

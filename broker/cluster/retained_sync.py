@@ -143,9 +143,12 @@ class RetainedSync:
         new to local subscribers.
 
         `key`, `sequence`: its origin and its number there; `now`: s; `source`: the link that it
-        came on.
+        came on, None: an answer brought it, to this broker alone.
         """
-        return self._take(message, key, sequence, now, source) is Change.NEW
+        change = self._take(message, key, sequence, now, source)
+        if source is None and change >= Change.DROPPED:
+            self._comparison.kept(now)
+        return change is Change.NEW
 
     def _take(
         self,

@@ -13,6 +13,7 @@ from broker.cluster.delivery.answers import Answers
 from broker.cluster.delivery.forwarder import Forwarder
 from broker.cluster.delivery.gap_recovery import GapRecovery
 from broker.cluster.delivery.late import LateOffers
+from broker.cluster.retained_comparison import RetainedComparison
 from broker.cluster.retained_sync import RetainedSync
 from broker.cluster.sessions.delivered_ranges import DeliveredRanges
 from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
@@ -185,6 +186,11 @@ def gives_to_nobody(patch: Mutant) -> None:
     patch.setattr(SharedSubscriptions, "give_late", wrong)
 
 
+def keeps_answers_to_itself(patch: Mutant) -> None:
+    """Neighbours are not compared with after an answer brought a retained message."""
+    patch.setattr(RetainedComparison, "kept", lambda self, now: None)
+
+
 def seeds(*numbers: int, story: str = "") -> Callable[[], bool]:
     return lambda: any(run_outage(seed, story=story).violations for seed in numbers)
 
@@ -248,6 +254,7 @@ MUTANTS: dict[str, tuple[Plant, Callable[[], bool]]] = {
     ),
     "puts back what the last absence lacks": (lacks_since_the_last_absence, seeds(131001)),
     "gives old messages to members that went": (gives_to_nobody, seeds(406490)),
+    "keeps retained messages of answers to itself": (keeps_answers_to_itself, seeds(504674)),
     "takes what is before a piece for old": (
         takes_what_is_before_a_piece_for_old,
         seeds(100252),

@@ -133,6 +133,7 @@ ONCE_BAD = {
     40228: "a broker had been sent messages, and was killed before it recorded them",
     40726: "the same",
     100252: "an answer from the tail took what was published before it for published too early",
+    504674: "an answer brought a retained message to one broker, and its neighbours got it later",
     406490: "a group's members went while they were given old messages, which waited in memory",
     131001: "a broker was back for half a second, and its absence counted from then at a start",
 }

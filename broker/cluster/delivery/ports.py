@@ -117,8 +117,8 @@ class RetainedMessages(Protocol):
         self, message: Message, key: bytes, sequence: int, now: float, source: Connection | None
     ) -> bool:
         """Take a retained `message` with number `sequence` of the origin `key`, another broker;
-        `now`: s; `source`: the link that it came on. Returns whether it is newer than the one
-        here."""
+        `now`: s; `source`: the link that it came on, None: an answer brought it, to this broker
+        alone. Returns whether it is newer than the one here."""
 
 
 class Comparing(Protocol):
