@@ -46,7 +46,7 @@ help:
 
 run:
 	@scripts/setup venv clients
-	@exec $(PYTHON) -m broker.cli.live --brokers $(BROKERS) $(ARGS)
+	@exec $(PYTHON) -m mqttree.broker.cli.live --brokers $(BROKERS) $(ARGS)
 
 test:
 	@scripts/setup venv brokers mqttjs foreign chromium shells java

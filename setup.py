@@ -24,7 +24,7 @@ def extensions() -> list[Extension]:
 
     core: dict[str, Any] = runpy.run_path(str(ROOT / "broker" / "base" / "core_build.py"))
     paths = [str(path.relative_to(ROOT)) for _, path in core["sources"](ROOT)]
-    name = "broker." + core["library"](ROOT).removesuffix("__mypyc")
+    name = "mqttree.broker." + core["library"](ROOT).removesuffix("__mypyc")
     found: list[Extension] = mypycify(
         ["--config-file=pyproject.toml", *paths],
         group_name=name,
@@ -35,7 +35,7 @@ def extensions() -> list[Extension]:
     )
     for extension in found:
         # Headers of a group in a package are in the package's folder.
-        extension.include_dirs.append("build/mypyc/broker")
+        extension.include_dirs.append("build/mypyc/mqttree/broker")
         # Calls within the library, and those of Python's functions, go there directly.
         extension.extra_compile_args += ["-fvisibility=hidden", "-fno-plt"]
     return found

@@ -12,32 +12,44 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from bench import checked
-from bench.lab.owner import open_standard
-from bench.load import LoadError, LoadSpec, run_connections, run_latency, run_throughput
-from bench.studies import comparison, micro, targets
+from mqttree.bench import checked
+from mqttree.bench.lab.owner import open_standard
+from mqttree.bench.load import LoadError, LoadSpec, run_connections, run_latency, run_throughput
+from mqttree.bench.studies import comparison, micro, targets
 
 _WAYS = ("auto", "namespaces", "relays")
 
 TOOLS = {
-    "converge": ("bench.studies.converge", "how fast brokers agree on a tree and repair it"),
-    "paths": ("bench.studies.paths", "what a hop costs, how fast paths open and close"),
-    "overlays": ("bench.studies.overlays", "what kinds of trees are worth, computed"),
-    "placement": ("bench.placement.command", "where clients should connect, computed or measured"),
+    "converge": (
+        "mqttree.bench.studies.converge",
+        "how fast brokers agree on a tree and repair it",
+    ),
+    "paths": ("mqttree.bench.studies.paths", "what a hop costs, how fast paths open and close"),
+    "overlays": ("mqttree.bench.studies.overlays", "what kinds of trees are worth, computed"),
+    "placement": (
+        "mqttree.bench.placement.command",
+        "where clients should connect, computed or measured",
+    ),
     "restart": (
-        "bench.studies.restart",
+        "mqttree.bench.studies.restart",
         "how long a broker takes to be back, with how much memory",
     ),
-    "capacity": ("bench.studies.capacity", "what a test network can carry on this machine"),
-    "generate": ("bench.trace.generate", "a run with as many trace rows as wanted"),
-    "overhead": ("bench.trace.overhead", "what writing a trace costs"),
-    "clock": ("bench.trace.clock", "how far the clocks of two machines differ"),
-    "growth": ("bench.studies.growth", "what subscriptions cost, from a thousand to a million"),
-    "sketch": ("bench.studies.sketch", "the least that a broker in Python can do, as a broker"),
-    "live": ("bench.spark.__main__", "what a benchmark is doing right now"),
-    "tables": ("bench.report.tables_command", "tables from traces, by Spark or DuckDB"),
-    "spark": ("bench.spark.__main__", "tables from traces, by Spark"),
-    "spark-scale": ("bench.spark.scale", "what a row of a trace costs Spark and DuckDB"),
+    "capacity": ("mqttree.bench.studies.capacity", "what a test network can carry on this machine"),
+    "generate": ("mqttree.bench.trace.generate", "a run with as many trace rows as wanted"),
+    "overhead": ("mqttree.bench.trace.overhead", "what writing a trace costs"),
+    "clock": ("mqttree.bench.trace.clock", "how far the clocks of two machines differ"),
+    "growth": (
+        "mqttree.bench.studies.growth",
+        "what subscriptions cost, from a thousand to a million",
+    ),
+    "sketch": (
+        "mqttree.bench.studies.sketch",
+        "the least that a broker in Python can do, as a broker",
+    ),
+    "live": ("mqttree.bench.spark.__main__", "what a benchmark is doing right now"),
+    "tables": ("mqttree.bench.report.tables_command", "tables from traces, by Spark or DuckDB"),
+    "spark": ("mqttree.bench.spark.__main__", "tables from traces, by Spark"),
+    "spark-scale": ("mqttree.bench.spark.scale", "what a row of a trace costs Spark and DuckDB"),
 }
 """Commands with a parser of their own: name -> (module with `main(argv)`, what it is for)."""
 
@@ -139,10 +151,12 @@ def _parser(reporting: bool) -> argparse.ArgumentParser:
     small.set_defaults(handler=lambda arguments: micro.main(arguments.seconds))
 
     scenarios = commands.add_parser("list", help="the scenarios that there are")
-    scenarios.set_defaults(handler=lambda _: _with_extra("bench.runner.run").listing())
+    scenarios.set_defaults(handler=lambda _: _with_extra("mqttree.bench.runner.run").listing())
     one = commands.add_parser("run", help="run scenarios: test networks, loads, faults, traces")
     _run_arguments(one)
-    one.set_defaults(handler=lambda arguments: _with_extra("bench.runner.run").main(arguments))
+    one.set_defaults(
+        handler=lambda arguments: _with_extra("mqttree.bench.runner.run").main(arguments)
+    )
     lab = commands.add_parser(
         "lab", help="a test network to play with: type faults while your own clients run"
     )
@@ -205,7 +219,9 @@ def _lab_arguments(lab: argparse.ArgumentParser) -> None:
     )
     lab.add_argument("--seed", type=_count, default=1, metavar="N", help="of what is drawn (1)")
     _foreign_arguments(lab)
-    lab.set_defaults(handler=lambda arguments: _with_extra("bench.runner.shell").main(arguments))
+    lab.set_defaults(
+        handler=lambda arguments: _with_extra("mqttree.bench.runner.shell").main(arguments)
+    )
 
 
 def _foreign_arguments(parser: argparse.ArgumentParser) -> None:
@@ -232,7 +248,7 @@ def _with_extra(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] == "bench":
+        if error.name is None or error.name.split(".")[0] == "mqttree":
             raise
         raise ValueError(f"{error.name} is not installed: pip install 'mqttree[bench]'") from None
 
@@ -286,7 +302,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
 def _report_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the report are its own. Raises ValueError, in one line, without its
     libraries."""
-    report = _with_extra("bench.report")
+    report = _with_extra("mqttree.bench.report")
     report.add_arguments(parser)
     parser.set_defaults(handler=report.main)
 

@@ -1,4 +1,4 @@
-"""The broker: the pure `Node` (`broker.node`) and the drivers around it.
+"""The broker: the pure `Node` (`mqttree.broker.node`) and the drivers around it.
 
 The packages are floors; each may import from those below it only, and import-linter checks that
 (docs/decisions/0032-floors.md). From top to bottom:
@@ -12,13 +12,13 @@ The packages are floors; each may import from those below it only, and import-li
 * `auth` says who may do what, `config` reads options, `base` has limits, counters and time, `wire`
   turns MQTT packets into bytes and back.
 
-Three packages of the top level, below `config`, know nothing of a broker: `routing` (filters and
+Three packages beside this one, below `config`, know nothing of a broker: `routing` (filters and
 paths), `stp` (the spanning tree), `discovery` (finding brokers). Read `core` first, then `cluster`.
 """
 
 import os
 
-from broker.base.core_build import choose
+from mqttree.broker.base.core_build import choose
 
 CORE = choose(os.environ.get("MQTTREE_CORE"))
 """Which code runs: compiled, or the sources."""

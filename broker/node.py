@@ -12,48 +12,48 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from broker.auth.authorization import Access
-from broker.auth.enhanced_auth import Method
-from broker.base.counters import Counters
-from broker.base.limits import DEFAULTS, Limits
-from broker.base.log_limit import LogLimit
-from broker.base.rate_limit import RateLimit
-from broker.base.timers import NEVER, Deadline, Timer, Timers
-from broker.base.turns import Turns
-from broker.cluster.cluster import Cluster
-from broker.cluster.link.link import Link
-from broker.config.node_config import NodeConfig
-from broker.core.access_control import AccessControl
-from broker.core.bridge import Bridges
-from broker.core.client import Client
-from broker.core.client_registry import ClientRegistry
-from broker.core.connect import ConnectHandshake
-from broker.core.connection import Connection
-from broker.core.connection_registry import ConnectionRegistry
-from broker.core.dispatcher import Dispatcher
-from broker.core.effect_answers import EffectAnswers, take_questions
-from broker.core.effects import Dial, Effect, Event, Hooks
-from broker.core.flow_control import FlowControl
-from broker.core.memory_limit import MemoryLimit
-from broker.core.message import Message
-from broker.core.output import Output
-from broker.core.ports import NullJournal
-from broker.core.predecessor import Predecessors
-from broker.core.publisher import Publisher
-from broker.core.retained_feed import RetainedFeeds
-from broker.core.retained_store import RetainedStore
-from broker.core.session import Session
-from broker.core.session_registry import SessionRegistry
-from broker.core.shutdown import Shutdown
-from broker.core.traffic_meter import TrafficMeter
-from broker.core.wills import Wills
-from broker.leg.retained_base import RetainedBases
-from broker.persistence.absent_members import AbsentMembers
+from mqttree.broker.auth.authorization import Access
+from mqttree.broker.auth.enhanced_auth import Method
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.base.log_limit import LogLimit
+from mqttree.broker.base.rate_limit import RateLimit
+from mqttree.broker.base.timers import NEVER, Deadline, Timer, Timers
+from mqttree.broker.base.turns import Turns
+from mqttree.broker.cluster.cluster import Cluster
+from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.core.access_control import AccessControl
+from mqttree.broker.core.bridge import Bridges
+from mqttree.broker.core.client import Client
+from mqttree.broker.core.client_registry import ClientRegistry
+from mqttree.broker.core.connect import ConnectHandshake
+from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.connection_registry import ConnectionRegistry
+from mqttree.broker.core.dispatcher import Dispatcher
+from mqttree.broker.core.effect_answers import EffectAnswers, take_questions
+from mqttree.broker.core.effects import Dial, Effect, Event, Hooks
+from mqttree.broker.core.flow_control import FlowControl
+from mqttree.broker.core.memory_limit import MemoryLimit
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.output import Output
+from mqttree.broker.core.ports import NullJournal
+from mqttree.broker.core.predecessor import Predecessors
+from mqttree.broker.core.publisher import Publisher
+from mqttree.broker.core.retained_feed import RetainedFeeds
+from mqttree.broker.core.retained_store import RetainedStore
+from mqttree.broker.core.session import Session
+from mqttree.broker.core.session_registry import SessionRegistry
+from mqttree.broker.core.shutdown import Shutdown
+from mqttree.broker.core.traffic_meter import TrafficMeter
+from mqttree.broker.core.wills import Wills
+from mqttree.broker.leg.retained_base import RetainedBases
+from mqttree.broker.persistence.absent_members import AbsentMembers
 
 if TYPE_CHECKING:
-    from broker.cluster.drain import Drain
-    from broker.persistence.journal import Journal
-    from broker.persistence.log_tail import TailLoaded
+    from mqttree.broker.cluster.drain import Drain
+    from mqttree.broker.persistence.journal import Journal
+    from mqttree.broker.persistence.log_tail import TailLoaded
 
 
 Log = Callable[[str, str], None]

@@ -12,9 +12,9 @@ from __future__ import annotations
 import hmac
 import struct
 
-from broker.base.address import MAX_HOST, Address, is_wildcard, normal_host, packed
-from broker.base.broker_id import ID_BYTES
-from broker.base.record import Record
+from mqttree.broker.base.address import MAX_HOST, Address, is_wildcard, normal_host, packed
+from mqttree.broker.base.broker_id import ID_BYTES
+from mqttree.broker.base.record import Record
 
 MAGIC = b"MQTr"
 VERSION = 1

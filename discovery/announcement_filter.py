@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from discovery.announcement import Announcement, AnnouncementError, decode
+from mqttree.discovery.announcement import Announcement, AnnouncementError, decode
 
 MAX_SEEN = 2048
 """Brokers whose last announcement is remembered: twice the members, so that announcements of those

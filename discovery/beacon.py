@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections import deque
 
-from broker.base.address import Address, is_wildcard
-from broker.base.broker_id import Identity
-from discovery.announcement import Announcement, unsigned
-from discovery.dialler import NEVER
-from discovery.effects import MembershipConfig
+from mqttree.broker.base.address import Address, is_wildcard
+from mqttree.broker.base.broker_id import Identity
+from mqttree.discovery.announcement import Announcement, unsigned
+from mqttree.discovery.dialler import NEVER
+from mqttree.discovery.effects import MembershipConfig
 
 BURST = (0.05, 0.1, 0.2)
 """Seconds between the announcements of a start: a lost datagram costs little, and most of Td stays

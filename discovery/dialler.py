@@ -7,7 +7,7 @@ import heapq
 import random
 from dataclasses import dataclass
 
-from broker.base.address import Address
+from mqttree.broker.base.address import Address
 
 NEVER = float("inf")
 MAX_DIALS = 8

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from broker.base.address import Address
-from broker.base.broker_id import Identity
-from broker.base.record import Record
-from discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
-from discovery.seeds import MAX_SEEDS
-from discovery.states import State
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.broker_id import Identity
+from mqttree.broker.base.record import Record
+from mqttree.discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
+from mqttree.discovery.seeds import MAX_SEEDS
+from mqttree.discovery.states import State
 
 
 class Announce(Record):

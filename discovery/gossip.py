@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from broker.base.address import Address
+from mqttree.broker.base.address import Address
 
 MAX_ADDRESSES = 4
 """Addresses in the gossip about one member, as many as membership keeps."""

@@ -9,11 +9,11 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from broker.base.address import Address, is_loopback, is_wildcard, normal_host
-from broker.base.broker_id import Identity
-from discovery.dialler import NEVER, Dialler, Target
-from discovery.effects import MembershipConfig
-from discovery.seeds import MAX_SEEDS
+from mqttree.broker.base.address import Address, is_loopback, is_wildcard, normal_host
+from mqttree.broker.base.broker_id import Identity
+from mqttree.discovery.dialler import NEVER, Dialler, Target
+from mqttree.discovery.effects import MembershipConfig
+from mqttree.discovery.seeds import MAX_SEEDS
 
 MAX_MEMBERS = 1024
 """Ten times the largest federation that is tested; at some 500 bytes each, forged announcements

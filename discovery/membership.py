@@ -6,13 +6,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
-from broker.base.address import Address
-from broker.base.broker_id import ID_BYTES, Identity
-from discovery.announcement import Announcement
-from discovery.announcement_filter import AnnouncementFilter
-from discovery.beacon import Beacon
-from discovery.dialler import NEVER, Target
-from discovery.effects import (
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.broker_id import ID_BYTES, Identity
+from mqttree.discovery.announcement import Announcement
+from mqttree.discovery.announcement_filter import AnnouncementFilter
+from mqttree.discovery.beacon import Beacon
+from mqttree.discovery.dialler import NEVER, Target
+from mqttree.discovery.effects import (
     Announce,
     Dial,
     Effect,
@@ -25,9 +25,9 @@ from discovery.effects import (
     Surplus,
     check_identity,
 )
-from discovery.member_table import Member, MemberTable
-from discovery.neighbour_selection import NeighbourSelection
-from discovery.states import Action, Input, State, step
+from mqttree.discovery.member_table import Member, MemberTable
+from mqttree.discovery.neighbour_selection import NeighbourSelection
+from mqttree.discovery.states import Action, Input, State, step
 
 DISCOVERY_STRETCH = 5.0
 """The longest time by which newcomers can lengthen one DISCOVERY, in Td: a stream of them must not

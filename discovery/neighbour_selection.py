@@ -11,8 +11,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 
-from discovery.dialler import NEVER
-from discovery.member_table import MemberTable
+from mqttree.discovery.dialler import NEVER
+from mqttree.discovery.member_table import MemberTable
 
 SETTLE = 0.1
 """Seconds without a new member after which neighbours are chosen again: brokers that start together

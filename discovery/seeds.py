@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker.base.address import DEFAULT_PORT, Address, is_literal, is_wildcard, parse_address
+from mqttree.broker.base.address import (
+    DEFAULT_PORT,
+    Address,
+    is_literal,
+    is_wildcard,
+    parse_address,
+)
 
 MAX_SEEDS = 1024
 """As many as there can be members: more seeds than brokers are a mistake in a configuration."""

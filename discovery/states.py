@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from broker.base.state_table import ImpossibleInputError, Table, TableEnum
+from mqttree.broker.base.state_table import ImpossibleInputError, Table, TableEnum
 
 
 class State(StrEnum):

@@ -19,9 +19,9 @@ import json
 import struct
 from typing import Any
 
-from federator.messages import CoreAnnouncement, Data, Membership, Message, PublicationId
-from federator.settings import MAX_ID, Codec
-from federator.topics import MessageError
+from mqttree.federator.messages import CoreAnnouncement, Data, Membership, Message, PublicationId
+from mqttree.federator.settings import MAX_ID, Codec
+from mqttree.federator.topics import MessageError
 
 __all__ = ["MAX_DISTANCE", "decode_announcement", "decode_data", "decode_membership", "encode"]
 

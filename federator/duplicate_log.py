@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from federator.messages import PublicationId
+from mqttree.federator.messages import PublicationId
 
 
 class DuplicateLog:

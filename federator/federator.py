@@ -6,11 +6,11 @@ import heapq
 import math
 from typing import NamedTuple, TypeAlias
 
-from federator import codec
-from federator.mesh import Counts, Deliver, Mesh
-from federator.messages import CoreAnnouncement, Data, Membership, Message
-from federator.settings import MAX_LOG, Settings
-from federator.topics import Kind, MessageError, parse
+from mqttree.federator import codec
+from mqttree.federator.mesh import Counts, Deliver, Mesh
+from mqttree.federator.messages import CoreAnnouncement, Data, Membership, Message
+from mqttree.federator.settings import MAX_LOG, Settings
+from mqttree.federator.topics import Kind, MessageError, parse
 
 __all__ = ["MAX_TOPICS", "Effect", "Federator", "Log", "Publish"]
 

@@ -7,10 +7,10 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from federator.duplicate_log import DuplicateLog
-from federator.mesh_states import Action, Input, State, step
-from federator.messages import CoreAnnouncement, Data, Membership, Message, PublicationId
-from federator.settings import MAX_ID, NonMember, Settings
+from mqttree.federator.duplicate_log import DuplicateLog
+from mqttree.federator.mesh_states import Action, Input, State, step
+from mqttree.federator.messages import CoreAnnouncement, Data, Membership, Message, PublicationId
+from mqttree.federator.settings import MAX_ID, NonMember, Settings
 
 __all__ = ["LIFETIME", "Counts", "Deliver", "Mesh", "MeshEffect", "Send"]
 

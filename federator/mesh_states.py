@@ -3,7 +3,7 @@ there."""
 
 from __future__ import annotations
 
-from broker.base.state_table import Table, TableEnum, look_up
+from mqttree.broker.base.state_table import Table, TableEnum, look_up
 
 
 class State(TableEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from broker.base.record import Record
+from mqttree.broker.base.record import Record
 
 __all__ = ["MAX_ID", "Codec", "NonMember", "Settings"]
 

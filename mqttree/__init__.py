@@ -8,26 +8,56 @@
 `MultiClient` is a client of a federation, with a connection to each broker where its topics are. It
 needs `pip install 'mqttree[client]'`.
 
-This package is all that is public; other packages of the distribution change without notice.
-`python -m mqttree` is the command `mqttree`.
+The names in `__all__` are all that is public; the packages below this one change without notice:
+`broker`, with `routing`, `stp` (the spanning tree), `discovery`, `placement` and `federator` beside
+it, and `bench`, which measures. `python -m mqttree` is the command `mqttree`.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from broker.base.limits import Limits
-from broker.config.yaml_file import ConfigError
-from mqttree.embedded_broker import Broker
+# Says which core runs, before the first module that may be compiled is imported.
+from mqttree.broker import CORE as CORE
 
 if TYPE_CHECKING:
+    from mqttree.broker.base.limits import Limits
+    from mqttree.broker.config.yaml_file import ConfigError
+    from mqttree.client_connection import ConnectionLostError, Message, SubscriptionRefusedError
+    from mqttree.embedded_broker import Broker
     from mqttree.multi_client import MultiClient
 
-__all__ = ["Broker", "ConfigError", "Limits", "MultiClient"]
+_PUBLIC = {
+    "Broker": "mqttree.embedded_broker",
+    "ConfigError": "mqttree.broker.config.yaml_file",
+    "ConnectionLostError": "mqttree.client_connection",
+    "Limits": "mqttree.broker.base.limits",
+    "Message": "mqttree.client_connection",
+    "MultiClient": "mqttree.multi_client",
+    "SubscriptionRefusedError": "mqttree.client_connection",
+}
+"""Where each public name is. It is imported when it is asked for: a command needs few of them, and
+`MultiClient` a client library."""
+
+__all__ = [
+    "Broker",
+    "ConfigError",
+    "ConnectionLostError",
+    "Limits",
+    "Message",
+    "MultiClient",
+    "SubscriptionRefusedError",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs a client library when it is asked for."""
-    if name == "MultiClient":
-        from mqttree.multi_client import MultiClient
+    """Import a public name, which says from then on that it is one of this package."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_PUBLIC[name]), name)
+    found.__module__ = __name__
+    return found
 
-        return MultiClient
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return __all__

@@ -1,6 +1,6 @@
 """`python -m mqttree`: the same as `mqttree`."""
 
-from broker.cli.main import main
+from mqttree.broker.cli.main import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar
 
-from broker.base.address import Address
-from broker.base.limits import DEFAULTS, Limits
-from broker.base.version import VERSION
-from broker.config.options import read_keywords
-from broker.config.yaml_file import ConfigError, did_you_mean
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.base.version import VERSION
+from mqttree.broker.config.options import read_keywords
+from mqttree.broker.config.yaml_file import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from broker.compat.assembly import Assembly
-    from broker.io.admin_http import Admin
-    from broker.io.broker_service import BrokerService
+    from mqttree.broker.compat.assembly import Assembly
+    from mqttree.broker.io.admin_http import Admin
+    from mqttree.broker.io.broker_service import BrokerService
 
 READY_INTERVAL = 0.01
 """s between two checks whether a broker is ready."""
@@ -137,9 +137,9 @@ class Broker:
                 raise
 
     async def _start(self) -> None:
-        from broker.compat.assembly import Assembly, admin_access, open_admin
-        from broker.compat.start_report import StartReport
-        from broker.io.admin_http import Admin
+        from mqttree.broker.compat.assembly import Assembly, admin_access, open_admin
+        from mqttree.broker.compat.start_report import StartReport
+        from mqttree.broker.io.admin_http import Admin
 
         settings = read_keywords(self._keywords)
         self._assembly = assembly = Assembly(settings, self._limits)

@@ -17,6 +17,3 @@ what they are.
 
 Nothing here decides about delivery: a placement that is wrong costs traffic, not messages.
 """
-
-# Says whether the modules of this package run compiled, before the first is imported.
-import broker as broker

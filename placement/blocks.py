@@ -27,9 +27,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from placement.clients import GAMMA, SESSIONS, Clients, Rows
-from placement.greedy import greedy
-from placement.state import Placement, Topic
+from mqttree.placement.clients import GAMMA, SESSIONS, Clients, Rows
+from mqttree.placement.greedy import greedy
+from mqttree.placement.state import Placement, Topic
 
 FIRST: Final = 5_000
 """Clients that are placed one by one before there are blocks: their choices weigh most, as all that

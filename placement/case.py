@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-from placement.broker_table import BrokerLoad, BrokerTable, KnownTopic
-from placement.greedy import fair_slots, greedy_costs
-from placement.pending_load import Pending, PendingLoad
-from placement.question import Answer, PlacedSession, Question
+from mqttree.placement.broker_table import BrokerLoad, BrokerTable, KnownTopic
+from mqttree.placement.greedy import fair_slots, greedy_costs
+from mqttree.placement.pending_load import Pending, PendingLoad
+from mqttree.placement.question import Answer, PlacedSession, Question
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from operator import attrgetter
 
-from placement.greedy import Assignment, choose, greedy, greedy_items
-from placement.state import Placement, Topic
-from placement.strategies import Strategy, load
+from mqttree.placement.greedy import Assignment, choose, greedy, greedy_items
+from mqttree.placement.state import Placement, Topic
+from mqttree.placement.strategies import Strategy, load
 
 GAMMA = 1.1
 """How many times its due a broker may have of what goes out to subscribers."""

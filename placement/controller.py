@@ -18,11 +18,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from placement.broker_table import BrokerTable
-from placement.case import Case, Move, Plan, Unit, View
-from placement.clients import GAMMA
-from placement.pending_load import Pending, PendingLoad
-from placement.question import Answer, PlacedSession, Question, TooMuchError
+from mqttree.placement.broker_table import BrokerTable
+from mqttree.placement.case import Case, Move, Plan, Unit, View
+from mqttree.placement.clients import GAMMA
+from mqttree.placement.pending_load import Pending, PendingLoad
+from mqttree.placement.question import Answer, PlacedSession, Question, TooMuchError
 
 TTL: Final = 300.0
 """s for which an answer is valid."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from placement.state import NARROW_BITS, NARROW_SLOTS, NARROW_SUM, Placement, Topic
+from mqttree.placement.state import NARROW_BITS, NARROW_SLOTS, NARROW_SUM, Placement, Topic
 
 Item = tuple[Topic, ...]
 """Topics of a client that stay together on one broker."""

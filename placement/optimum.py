@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from placement.greedy import Assignment, Item, fair_slots, item_costs
-from placement.state import Placement, Topic
+from mqttree.placement.greedy import Assignment, Item, fair_slots, item_costs
+from mqttree.placement.state import Placement, Topic
 
 MOST_SETS = 200_000
 """More are not looked at."""

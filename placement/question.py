@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from placement.clients import SESSIONS
+from mqttree.placement.clients import SESSIONS
 
 MOST_FILTERS: Final = 1000
 """filters and topics of one question."""

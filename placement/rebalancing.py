@@ -13,8 +13,8 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from placement.clients import SESSIONS, Clients
-from placement.state import Placement, Topic, bits
+from mqttree.placement.clients import SESSIONS, Clients
+from mqttree.placement.state import Placement, Topic, bits
 
 LOOKED_AT = 8
 """Pairs of a topic and a broker that are looked at, for each move that may be made."""

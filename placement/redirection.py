@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from placement.broker_table import SPARE, BrokerLoad
-from placement.case import Case, Unit, View
-from placement.controller import WORTH_PART, WORTH_RATE, Controller
-from placement.greedy import fair_slots
-from placement.question import Question, TooMuchError
+from mqttree.placement.broker_table import SPARE, BrokerLoad
+from mqttree.placement.case import Case, Unit, View
+from mqttree.placement.controller import WORTH_PART, WORTH_RATE, Controller
+from mqttree.placement.greedy import fair_slots
+from mqttree.placement.question import Question, TooMuchError
 
 AGAIN: Final = 600.0
 """s for which a client that was sent away is not sent away again, by any broker."""

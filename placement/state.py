@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from struct import Struct
 from typing import Final
 
-from placement.figures import Figures
+from mqttree.placement.figures import Figures
 
 MOST_BROKERS: Final = 256
 """so that a slot is one byte."""

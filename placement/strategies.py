@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from placement.greedy import Assignment, greedy, open_slots
-from placement.optimum import optimum
-from placement.state import Placement, Topic
+from mqttree.placement.greedy import Assignment, greedy, open_slots
+from mqttree.placement.optimum import optimum
+from mqttree.placement.state import Placement, Topic
 
 Strategy = Callable[[Placement, Sequence[Topic], int, float, int], Assignment]
 """(what is there, the client's topics, connections at most, gamma, mask of slots that are not

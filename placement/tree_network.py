@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from placement.figures import Figures
-from placement.greedy import Assignment
-from placement.optimum import assign
-from placement.state import Placement, Topic, bits
-from placement.strategies import Strategy
+from mqttree.placement.figures import Figures
+from mqttree.placement.greedy import Assignment
+from mqttree.placement.optimum import assign
+from mqttree.placement.state import Placement, Topic, bits
+from mqttree.placement.strategies import Strategy
 
 
 class TreeNetwork:

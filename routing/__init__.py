@@ -16,6 +16,3 @@ A broker is reachable while its neighbours in the tree and it name each other in
 else its listing is kept for a while. Brokers ask neighbours for newer versions of listings, and get
 changes or, after a long absence, whole listings in parts.
 """
-
-# Says whether the modules of this package run compiled, before the first is imported.
-import broker as broker

@@ -31,8 +31,8 @@ from collections import OrderedDict
 from itertools import islice
 from typing import Final, NamedTuple
 
-from routing.subscription_trie import SubscriptionTrie
-from routing.topic_tree import TopicTree
+from mqttree.routing.subscription_trie import SubscriptionTrie
+from mqttree.routing.topic_tree import TopicTree
 
 ENTRY_MEMORY: Final = 500
 """bytes that a topic or a filter takes besides its text, about: levels, sets and dictionaries."""

@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from routing.subscription_trie import SubscriptionTrie
-from routing.topic_filter import covers, is_wildcard
+from mqttree.routing.subscription_trie import SubscriptionTrie
+from mqttree.routing.topic_filter import covers, is_wildcard
 
 INDEXED = 8
 """levels that index filters by their words; further levels are compared."""

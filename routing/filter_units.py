@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from routing.topic_filter import is_wildcard
+from mqttree.routing.topic_filter import is_wildcard
 
 MOST_LOOKS: Final = 50_000
 """levels of filters that are noted or looked at, about 20 ms; if there are more, all are one

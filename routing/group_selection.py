@@ -13,7 +13,7 @@ from enum import IntEnum
 from hashlib import blake2b
 from typing import Final
 
-from routing.topic_filter import is_wildcard, well_formed
+from mqttree.routing.topic_filter import is_wildcard, well_formed
 
 GROUP_ID_SIZE: Final = 6
 """bytes of the hash that names a group and its filter on links: few groups match one topic, so that

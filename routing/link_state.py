@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from broker.base.limits import Limits
-from broker.base.record import Record
-from routing.listing import (
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.record import Record
+from mqttree.routing.listing import (
     DOWN,
     MAX_ENTRY,
     NEIGHBOUR,

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
-from routing.sharded import ShardedDict
-from routing.topic_filter import is_wildcard, matches, well_formed
+from mqttree.routing.sharded import ShardedDict
+from mqttree.routing.topic_filter import is_wildcard, matches, well_formed
 
 V = TypeVar("V")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from routing.topic_filter import is_wildcard
+from mqttree.routing.topic_filter import is_wildcard
 
 
 class _Level:

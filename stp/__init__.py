@@ -19,6 +19,3 @@ messages (`ForwardingChanged`).
   is feasible (DSDV, Babel: RFC 8966, 3.5.1); an incarnation of a root that was outdated is not
   believed again.
 """
-
-# Says whether the modules of this package run compiled, before the first is imported.
-import broker as broker

@@ -22,9 +22,9 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
 
-from broker.base.address import Address
-from broker.base.broker_id import ID_BYTES
-from stp.priority_vector import MAX_COST_US, RootVector
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.broker_id import ID_BYTES
+from mqttree.stp.priority_vector import MAX_COST_US, RootVector
 
 __all__ = [
     "MAX_CHANGES",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from broker.base import machine
+from mqttree.broker.base import machine
 
 __all__ = ["Damped", "capability", "measure"]
 

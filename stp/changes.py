@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from broker.base.record import Record
-from stp.bpdu import ChangeNumber, Role
-from stp.priority_vector import RootVector
+from mqttree.broker.base.record import Record
+from mqttree.stp.bpdu import ChangeNumber, Role
+from mqttree.stp.priority_vector import RootVector
 
 __all__ = [
     "Change",

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import math
 
-from stp.bpdu import Bpdu, Role, SeqRequest
-from stp.config import TreeConfig
-from stp.ports import Port
-from stp.priority_vector import MAX_COST_US, FeasibilityTable, RootVector
+from mqttree.stp.bpdu import Bpdu, Role, SeqRequest
+from mqttree.stp.config import TreeConfig
+from mqttree.stp.ports import Port
+from mqttree.stp.priority_vector import MAX_COST_US, FeasibilityTable, RootVector
 
 __all__ = ["Claims"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.base.record import Record
+from mqttree.broker.base.record import Record
 
 __all__ = ["HELLO_S", "MAX_AGE_S", "TreeConfig"]
 

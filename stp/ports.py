@@ -6,10 +6,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from broker.base.address import SortKey, sort_key
-from broker.base.broker_id import Identity
-from stp.bpdu import MAX_CHANGES, Bpdu, ChangeNumber, Role, SeqRequest
-from stp.priority_vector import RootVector, same_root
+from mqttree.broker.base.address import SortKey, sort_key
+from mqttree.broker.base.broker_id import Identity
+from mqttree.stp.bpdu import MAX_CHANGES, Bpdu, ChangeNumber, Role, SeqRequest
+from mqttree.stp.priority_vector import RootVector, same_root
 
 __all__ = ["MIN_LINK_COST_US", "UNKNOWN_RTT_MS", "Port", "PortRank"]
 

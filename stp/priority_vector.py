@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from broker.base.address import Address, SortKey, sort_key
-from broker.base.broker_id import Identity
+from mqttree.broker.base.address import Address, SortKey, sort_key
+from mqttree.broker.base.broker_id import Identity
 
 __all__ = [
     "MAX_COST_US",

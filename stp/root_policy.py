@@ -15,10 +15,10 @@ import math
 from collections import deque
 from typing import Final
 
-from broker.base.broker_id import Identity
-from broker.base.record import Record
-from stp.config import HELLO_S
-from stp.priority_vector import RootVector, better_root, to_tenths
+from mqttree.broker.base.broker_id import Identity
+from mqttree.broker.base.record import Record
+from mqttree.stp.config import HELLO_S
+from mqttree.stp.priority_vector import RootVector, better_root, to_tenths
 
 __all__ = ["ANSWER_S", "BALANCE", "CAPABILITY", "DELTA", "GAMMA", "Candidacy", "OverlaySettings"]
 
@@ -27,7 +27,7 @@ BALANCE: Final = "balance"
 
 GAMMA, DELTA = 50.0, 2.0
 """Weights of the root balance. The paper leaves them open; these are those of the path policy
-`balance` (`broker.cluster.strategy.path_costs`)."""
+`balance` (`mqttree.broker.cluster.strategy.path_costs`)."""
 
 ANSWER_S = 0.2
 """s; Tt, for which the paper has no number: more than a round trip."""

@@ -23,7 +23,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from stp.priority_vector import (
+from mqttree.stp.priority_vector import (
     MAX_COST_US,
     FeasibilityTable,
     RootVector,
@@ -31,8 +31,8 @@ from stp.priority_vector import (
     same_root,
     seq_newer,
 )
-from stp.root_policy import CAPABILITY, Candidacy, OverlaySettings
-from stp.topic_ping import ASKS, FORMING, LEAVING, TopicPing
+from mqttree.stp.root_policy import CAPABILITY, Candidacy, OverlaySettings
+from mqttree.stp.topic_ping import ASKS, FORMING, LEAVING, TopicPing
 
 __all__ = ["NOTHING", "TO_ALL", "TO_MEMBERS", "Member", "TopicOverlay"]
 

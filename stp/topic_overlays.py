@@ -13,10 +13,10 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from broker.base.broker_id import Identity
-from stp.root_policy import Candidacy, OverlaySettings
-from stp.topic_overlay import NOTHING, TO_ALL, TopicOverlay
-from stp.topic_ping import FORMING, LEAVING, TopicPing, encode_ping, encode_topics
+from mqttree.broker.base.broker_id import Identity
+from mqttree.stp.root_policy import Candidacy, OverlaySettings
+from mqttree.stp.topic_overlay import NOTHING, TO_ALL, TopicOverlay
+from mqttree.stp.topic_ping import FORMING, LEAVING, TopicPing, encode_ping, encode_topics
 
 __all__ = ["Missed", "Outgoing", "TopicOverlays"]
 

@@ -21,9 +21,9 @@ import struct
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from broker.base.address import Address
-from broker.base.broker_id import ID_BYTES
-from stp.priority_vector import MAX_COST_US, RootVector
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.broker_id import ID_BYTES
+from mqttree.stp.priority_vector import MAX_COST_US, RootVector
 
 __all__ = [
     "ASKS",

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 
-from stp.config import TreeConfig
-from stp.ports import Port
+from mqttree.stp.config import TreeConfig
+from mqttree.stp.ports import Port
 
 __all__ = ["Transmission"]
 

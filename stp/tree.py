@@ -20,10 +20,10 @@ from __future__ import annotations
 import math
 import random
 
-from broker.base.address import sort_key
-from broker.base.broker_id import Identity
-from stp.bpdu import Bpdu, ChangeNumber, Role, SeqRequest
-from stp.changes import (
+from mqttree.broker.base.address import sort_key
+from mqttree.broker.base.broker_id import Identity
+from mqttree.stp.bpdu import Bpdu, ChangeNumber, Role, SeqRequest
+from mqttree.stp.changes import (
     Change,
     ChangeLog,
     ForwardingChanged,
@@ -31,10 +31,10 @@ from stp.changes import (
     RootChanged,
     TopologyChange,
 )
-from stp.claims import Claims
-from stp.config import TreeConfig
-from stp.ports import Port
-from stp.priority_vector import (
+from mqttree.stp.claims import Claims
+from mqttree.stp.config import TreeConfig
+from mqttree.stp.ports import Port
+from mqttree.stp.priority_vector import (
     MAX_COST_US,
     RootVector,
     better_root,
@@ -42,7 +42,7 @@ from stp.priority_vector import (
     seq_newer,
     to_tenths,
 )
-from stp.transmit import Transmission
+from mqttree.stp.transmit import Transmission
 
 __all__ = [
     "Change",

@@ -30,8 +30,8 @@ from urllib.request import urlopen
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
-from bench.lab import launcher
-from bench.lab.ports import free_ports
+from mqttree.bench.lab import launcher
+from mqttree.bench.lab.ports import free_ports
 from tests.chaos.crowds import Helper
 from tests.kit import relay
 from tests.kit.brokers import Broker, Cluster

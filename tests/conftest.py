@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from bench.lab.ports import free_ports as pick_ports
-from broker import CORE
+from mqttree.bench.lab.ports import free_ports as pick_ports
+from mqttree.broker import CORE
 from tests.kit.core import leave_out_tests_that_replace_code, left_out
 
 # A shared machine stalls at times, so neither an example nor its making has a deadline; the limit

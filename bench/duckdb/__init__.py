@@ -1,5 +1,5 @@
-"""The tables of `bench.spark` by DuckDB, in this process and without Java: for sets that one
-machine holds, whose tables Spark takes longer to plan than to compute (decision 61).
+"""The tables of `mqttree.bench.spark` by DuckDB, in this process and without Java: for sets that
+one machine holds, whose tables Spark takes longer to plan than to compute (decision 61).
 
 What it may know: what the modules of `spark` know that ask nothing of Spark: what lies below a
 folder, how times of several clocks are compared, and what tables are made of counts. Only the

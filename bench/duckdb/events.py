@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from bench.duckdb.files import Files
-from bench.duckdb.session import Database
-from bench.spark.clocks import MARKS, Placed, placed
-from bench.spark.counted import MESSAGES
-from bench.spark.source import Run
-from bench.spark.traffic import COUNTED
-from bench.trace.schema import KINDS
+from mqttree.bench.duckdb.files import Files
+from mqttree.bench.duckdb.session import Database
+from mqttree.bench.spark.clocks import MARKS, Placed, placed
+from mqttree.bench.spark.counted import MESSAGES
+from mqttree.bench.spark.source import Run
+from mqttree.bench.spark.traffic import COUNTED
+from mqttree.bench.trace.schema import KINDS
 
 TAPPED = ("forwarded", "control")
 """Single packets between brokers: of some runs there are more of them than messages."""

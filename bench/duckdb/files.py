@@ -9,8 +9,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.duckdb.session import Database
-from bench.trace.schema import SCHEMA
+from mqttree.bench.duckdb.session import Database
+from mqttree.bench.trace.schema import SCHEMA
 
 
 class Files:

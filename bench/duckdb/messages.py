@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bench.duckdb import subscriptions
-from bench.duckdb.events import Events
-from bench.duckdb.session import Database, Row
-from bench.spark.clocks import SECOND, Second
-from bench.spark.counted import (
+from mqttree.bench.duckdb import subscriptions
+from mqttree.bench.duckdb.events import Events
+from mqttree.bench.duckdb.session import Database, Row
+from mqttree.bench.spark.clocks import SECOND, Second
+from mqttree.bench.spark.counted import (
     DAY,
     Spans,
     every,
@@ -208,8 +208,8 @@ _MISSING = f"""
 
 
 def bucket(value: str) -> str:
-    """Return bench.load.histogram.bucket of a `value` (ns, not negative), in SQL: values are off by
-    less than 1/256 of themselves."""
+    """Return mqttree.bench.load.histogram.bucket of a `value` (ns, not negative), in SQL: values
+    are off by less than 1/256 of themselves."""
     # log2 of a double may be off by one beside a power of two
     near = f"cast(floor(log2(cast(greatest({value}, 1) as double))) as int)"
     length = (

@@ -3,9 +3,9 @@ few."""
 
 from __future__ import annotations
 
-from bench.duckdb.events import TAPPED, Events
-from bench.spark.clocks import SECOND
-from bench.spark.traffic import COUNTED, Network, network
+from mqttree.bench.duckdb.events import TAPPED, Events
+from mqttree.bench.spark.clocks import SECOND
+from mqttree.bench.spark.traffic import COUNTED, Network, network
 
 _WITHIN = "(t >= since and t < until)"
 _TAPS = """

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.duckdb import subscriptions
-from bench.duckdb.events import Events
-from bench.duckdb.session import Database
-from bench.spark.faults import SERVED, Fault, Repairs, repairs, serve
+from mqttree.bench.duckdb import subscriptions
+from mqttree.bench.duckdb.events import Events
+from mqttree.bench.duckdb.session import Database
+from mqttree.bench.spark.faults import SERVED, Fault, Repairs, repairs, serve
 
 _MARKS = """
     select no, t, kind, name, broker, peer from other

@@ -13,8 +13,8 @@ from typing import Any
 
 import duckdb
 
-from bench.runner.book import UNSURE_NS
-from bench.spark import store
+from mqttree.bench.runner.book import UNSURE_NS
+from mqttree.bench.spark import store
 
 MOST_THREADS = 4
 """A set of some million rows gives no more of them work."""

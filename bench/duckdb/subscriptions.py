@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bench.duckdb.session import Database
-from bench.spark.source import Run
-from bench.trace.repair import FOREVER
+from mqttree.bench.duckdb.session import Database
+from mqttree.bench.spark.source import Run
+from mqttree.bench.trace.repair import FOREVER
 
 SHARED = "$share/"
 _SHARE = r"^\$share/[^/]+/(.*)$"
@@ -109,8 +109,8 @@ def gaps(unsure: int) -> str:
     """Return a query for (no, receiver, topic, gaps): when what was published need not have come,
     as (lost, back), with `unsure` ns around.
 
-    As in bench.runner.book: of a shared subscription the interruptions of each of its members, and
-    one that does not end goes on.
+    As in mqttree.bench.runner.book: of a shared subscription the interruptions of each of its
+    members, and one that does not end goes on.
     """
     return f"""
         with mine as (

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import duckdb
 
-from bench.duckdb import messages, network, repairs
-from bench.duckdb.events import load
-from bench.duckdb.files import unreadable
-from bench.duckdb.session import Bounds, Database, database
-from bench.spark.counted import Counts, sampled
-from bench.spark.delays import histograms
-from bench.spark.source import Run
-from bench.spark.table_set import Tables, assemble, silent, without_damaged
+from mqttree.bench.duckdb import messages, network, repairs
+from mqttree.bench.duckdb.events import load
+from mqttree.bench.duckdb.files import unreadable
+from mqttree.bench.duckdb.session import Bounds, Database, database
+from mqttree.bench.spark.counted import Counts, sampled
+from mqttree.bench.spark.delays import histograms
+from mqttree.bench.spark.source import Run
+from mqttree.bench.spark.table_set import Tables, assemble, silent, without_damaged
 
 
 def compute(

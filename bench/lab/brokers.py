@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.lab.launcher import END_SECONDS, Program, mqttree, search_path
-from bench.lab.owner import MARK, owner, started
+from mqttree.bench.lab.launcher import END_SECONDS, Program, mqttree, search_path
+from mqttree.bench.lab.owner import MARK, owner, started
 
 PATIENCE = 30.0
 """s until brokers have one tree."""
@@ -27,7 +27,7 @@ class Kind:
     """A kind of broker under test. many: several of them act as one. routing: of mqttree.
     companion: what runs beside each broker, as a process of its own ("": nothing). options: of
     mqttree's configuration file, section `federation`. patience: s until it has one tree. command,
-    config: of one that is not ours, with placeholders (`bench.lab.foreign`)."""
+    config: of one that is not ours, with placeholders (`mqttree.bench.lab.foreign`)."""
 
     name: str
     program: str

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from bench.lab.owner import CGROUPS, MARK, PREFIX, delete_cgroup, owner
+from mqttree.bench.lab.owner import CGROUPS, MARK, PREFIX, delete_cgroup, owner
 
 PERIOD_US = 20_000
 """of the scheduler; short, so that a small share is no long pause."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.lab.tap import ANNOUNCED, ROUTED, Seen
+from mqttree.bench.lab.tap import ANNOUNCED, ROUTED, Seen
 
 COUNTED = frozenset((*ANNOUNCED.values(), ROUTED))
 """Kinds of packets that are counted here."""

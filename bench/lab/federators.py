@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.lab.brokers import HostProcess, Place
-from bench.lab.launcher import federate
+from mqttree.bench.lab.brokers import HostProcess, Place
+from mqttree.bench.lab.launcher import federate
 
 CONNECTED = re.compile(r"\bconnected to (broker \d+)")
 """What a federator logs for each broker that it has connected to, again when it was lost."""

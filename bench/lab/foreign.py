@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench import checked
-from bench.lab.brokers import KINDS, Kind
+from mqttree.bench import checked
+from mqttree.bench.lab.brokers import KINDS, Kind
 
 PLACEHOLDERS = ("address", "port", "name", "dir", "config")
 """What stands for what, in braces, in a command and in a template: the address and the port to

@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from bench.lab.brokers import HostProcess, Place
-from bench.lab.launcher import gateway as command
+from mqttree.bench.lab.brokers import HostProcess, Place
+from mqttree.bench.lab.launcher import gateway as command
 
 PORT = 1884
 """Where gateways listen for each other, on the hosts of their brokers."""

@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bench.lab import federators, gateways, network, relays
-from bench.lab.brokers import (
+from mqttree.bench.lab import federators, gateways, network, relays
+from mqttree.bench.lab.brokers import (
     BrokerProcess,
     HostProcess,
     Kind,
@@ -23,12 +23,12 @@ from bench.lab.brokers import (
     end_all,
     wait_listening,
 )
-from bench.lab.cpulimit import CpuLimit
-from bench.lab.namespaces import Namespace, unsupported
-from bench.lab.owner import PREFIX, Reaper, owner, remove
-from bench.lab.ports import free_ports
-from bench.lab.topology import Topology, Wire, wire_from
-from bench.lab.trace_process import TraceProcess
+from mqttree.bench.lab.cpulimit import CpuLimit
+from mqttree.bench.lab.namespaces import Namespace, unsupported
+from mqttree.bench.lab.owner import PREFIX, Reaper, owner, remove
+from mqttree.bench.lab.ports import free_ports
+from mqttree.bench.lab.topology import Topology, Wire, wire_from
+from mqttree.bench.lab.trace_process import TraceProcess
 
 READY_SECONDS = 30.0
 BESIDE_SECONDS = 90.0

@@ -20,17 +20,17 @@ LINE = 300
 
 def mqttree(*flags: str) -> list[str]:
     """The command of a mqttree broker with these flags."""
-    return [sys.executable, "-m", "broker.cli", "run", *flags]
+    return [sys.executable, "-m", "mqttree.broker.cli", "run", *flags]
 
 
 def federate(*flags: str) -> list[str]:
     """The command of a federator of Spohn's protocol with these flags."""
-    return [sys.executable, "-m", "broker.cli", "federate", "--protocol", "spohn", *flags]
+    return [sys.executable, "-m", "mqttree.broker.cli", "federate", "--protocol", "spohn", *flags]
 
 
 def gateway(*flags: str) -> list[str]:
     """The command of a gateway of a foreign broker with these flags."""
-    return [sys.executable, "-m", "broker.cli", "federate", *flags]
+    return [sys.executable, "-m", "mqttree.broker.cli", "federate", *flags]
 
 
 def search_path() -> str:

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.lab.owner import NETNS, PREFIX, owner
+from mqttree.bench.lab.owner import NETNS, PREFIX, owner
 
 DEVICE = "e0"
 MTU = 1500

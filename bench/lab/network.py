@@ -18,13 +18,13 @@ from typing import Any, Protocol
 
 import psutil
 
-from bench.lab.federator_traffic import COUNTED, FederatorTraffic
-from bench.lab.gateways import PORT as GATEWAY_PORT
-from bench.lab.pipe import Pipe
-from bench.lab.priority import be_woken_in_time
-from bench.lab.tap import DATA, Seen, Tap
-from bench.lab.topology import Topology
-from bench.load.histogram import Histogram
+from mqttree.bench.lab.federator_traffic import COUNTED, FederatorTraffic
+from mqttree.bench.lab.gateways import PORT as GATEWAY_PORT
+from mqttree.bench.lab.pipe import Pipe
+from mqttree.bench.lab.priority import be_woken_in_time
+from mqttree.bench.lab.tap import DATA, Seen, Tap
+from mqttree.bench.lab.topology import Topology
+from mqttree.bench.load.histogram import Histogram
 
 MQTT_PORT = 1883
 _READS = 32  # packets of one device before the next one has its turn
@@ -34,7 +34,7 @@ _PR_SET_TIMERSLACK = 29
 
 
 class Recorder(Protocol):
-    """What the network tells the keeper of the trace (`bench.trace.Writer`)."""
+    """What the network tells the keeper of the trace (`mqttree.bench.trace.Writer`)."""
 
     def forwarded(
         self, at: int, publisher: int, sequence: int, source: str, target: str, size: int

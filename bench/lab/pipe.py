@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from bench.lab.topology import Wire, wire_from
+from mqttree.bench.lab.topology import Wire, wire_from
 
 
 class Pipe:

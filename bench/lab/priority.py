@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from bench.lab.child import child
+from mqttree.bench.lab.child import child
 
 PRIORITY = -10
 """A nice value: some nine times the share of other work."""

@@ -26,12 +26,12 @@ from typing import Any
 
 import psutil
 
-from bench.lab.half import Half, dialler
-from bench.lab.network import Meter, Recorder, obey, settle, tell_use
-from bench.lab.pipe import Pipe
-from bench.lab.tap import Stream, Talk
-from bench.lab.topology import Topology
-from bench.load.histogram import Histogram
+from mqttree.bench.lab.half import Half, dialler
+from mqttree.bench.lab.network import Meter, Recorder, obey, settle, tell_use
+from mqttree.bench.lab.pipe import Pipe
+from mqttree.bench.lab.tap import Stream, Talk
+from mqttree.bench.lab.topology import Topology
+from mqttree.bench.load.histogram import Histogram
 
 SEGMENT = 1448
 """bytes; what the loss of one packet hits."""
@@ -298,8 +298,8 @@ class Relays:
 
     def order(self, order: dict[str, Any]) -> dict[str, Any]:
         """Carries out one order of the lab and returns the answer. "set", "fresh" and "totals" are
-        those of `bench.lab.network`; "reset" resets the connections between some pairs of hosts,
-        "refuse" also those that come later, until "accept"."""
+        those of `mqttree.bench.lab.network`; "reset" resets the connections between some pairs of
+        hosts, "refuse" also those that come later, until "accept"."""
         if order["do"] == "set":
             try:
                 obey(order, self.pipes)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from bench.load.packets import header
+from mqttree.bench.load.packets import header
 
 BATCH = b"$batch"
 """The topic of a batch."""
@@ -46,7 +46,7 @@ DATA = frozenset(("publish", ROUTED))
 """Kinds of packets that are data; all others are signalling."""
 _ROUTING_HEAD = 20
 """bytes before the payload in a routed publication: origin, number, sender, length of the payload
-(`federator.codec`)."""
+(`mqttree.federator.codec`)."""
 
 
 class Seen(NamedTuple):

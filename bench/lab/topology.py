@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from broker.config.yaml_file import ConfigError, ConfigFile, KeyPath
+from mqttree.broker.config.yaml_file import ConfigError, ConfigFile, KeyPath
 
 MAX_BROKERS = 50
 """More processes than that on one machine measure the machine only."""

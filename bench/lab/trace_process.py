@@ -11,7 +11,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from bench.lab.network import Recorder
+from mqttree.bench.lab.network import Recorder
 
 PACK = 128
 """Events that are passed on at once: a tenth of a ms for who tells them."""

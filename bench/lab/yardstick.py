@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from bench.lab.child import child
-from bench.lab.priority import have_a_larger_share
+from mqttree.bench.lab.child import child
+from mqttree.bench.lab.priority import have_a_larger_share
 
 PAUSE = 0.005
 """s between two times; each takes some .06 ms, so 1 % of a core."""

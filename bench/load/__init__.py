@@ -6,10 +6,17 @@ client that notes when single messages arrive, and `packets`, the codec of all t
 (independent of the broker's own; the clients of scenarios and of tests/chaos use it, too).
 """
 
-from bench.load.histogram import Histogram
-from bench.load.probe import Probe
-from bench.load.run import run_connections, run_latency, run_throughput
-from bench.load.spec import ConnectionsResult, LatencyResult, LoadError, LoadResult, LoadSpec, Tally
+from mqttree.bench.load.histogram import Histogram
+from mqttree.bench.load.probe import Probe
+from mqttree.bench.load.run import run_connections, run_latency, run_throughput
+from mqttree.bench.load.spec import (
+    ConnectionsResult,
+    LatencyResult,
+    LoadError,
+    LoadResult,
+    LoadSpec,
+    Tally,
+)
 
 __all__ = [
     "ConnectionsResult",

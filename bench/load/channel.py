@@ -7,9 +7,9 @@ import socket
 import ssl
 import struct
 
-from bench.load import packets
-from bench.load.mixture import MixSpec
-from bench.load.spec import LoadError
+from mqttree.bench.load import packets
+from mqttree.bench.load.mixture import MixSpec
+from mqttree.bench.load.spec import LoadError
 
 _READ_BYTES = 1 << 16
 _BINARY = 0x82

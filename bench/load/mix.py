@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from multiprocessing.sharedctypes import RawArray
 from typing import Any, cast
 
-from bench.load.cpu import CpuMeter, cores
-from bench.load.histogram import Histogram
-from bench.load.limit import limit_of_pace, limit_of_rate
-from bench.load.mix_worker import FIELDS, RECEIVED, MixReport, MixWorker
-from bench.load.mixture import MixSpec
-from bench.load.process import WorkerProcess
-from bench.load.spec import Outcome, Tally
+from mqttree.bench.load.cpu import CpuMeter, cores
+from mqttree.bench.load.histogram import Histogram
+from mqttree.bench.load.limit import limit_of_pace, limit_of_rate
+from mqttree.bench.load.mix_worker import FIELDS, RECEIVED, MixReport, MixWorker
+from mqttree.bench.load.mixture import MixSpec
+from mqttree.bench.load.process import WorkerProcess
+from mqttree.bench.load.spec import Outcome, Tally
 
 _SETUP_SECONDS = 120.0
 

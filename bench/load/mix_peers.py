@@ -5,11 +5,11 @@ from __future__ import annotations
 import select
 import time
 
-from bench.load import packets, scan
-from bench.load.channel import Channel
-from bench.load.histogram import Histogram
-from bench.load.mixture import MixSpec, Mixture, room
-from bench.load.sequence import Sequence
+from mqttree.bench.load import packets, scan
+from mqttree.bench.load.channel import Channel
+from mqttree.bench.load.histogram import Histogram
+from mqttree.bench.load.mixture import MixSpec, Mixture, room
+from mqttree.bench.load.sequence import Sequence
 
 _SAMPLED = 100
 """Messages of a chunk that are read one by one, if it is looked at,"""

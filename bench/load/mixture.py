@@ -17,8 +17,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.load import packets
-from bench.load.spec import LoadError
+from mqttree.bench.load import packets
+from mqttree.bench.load.spec import LoadError
 
 CYCLE = 1 << 17
 """Messages that are drawn: 93 % of 50,000 topics are among them."""

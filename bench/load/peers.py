@@ -15,9 +15,9 @@ import struct
 import time
 from collections.abc import MutableSequence
 
-from bench.load import packets
-from bench.load.histogram import Histogram
-from bench.load.spec import HEADER_BYTES, LoadError, LoadSpec, Tally
+from mqttree.bench.load import packets
+from mqttree.bench.load.histogram import Histogram
+from mqttree.bench.load.spec import HEADER_BYTES, LoadError, LoadSpec, Tally
 
 _CYCLE = 65_536  # the two low bytes of a sequence number
 _LOW = bytes(range(256)) * 512

@@ -7,8 +7,8 @@ import asyncio
 import time
 from typing import cast
 
-from bench.load.spec import LoadError
-from broker.wire import (
+from mqttree.bench.load.spec import LoadError
+from mqttree.broker.wire import (
     Connack,
     Connect,
     Decoder,

@@ -7,7 +7,7 @@ import multiprocessing.connection
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from bench.load.spec import LoadError
+from mqttree.bench.load.spec import LoadError
 
 
 class ClosedAtTheEnd(Protocol):

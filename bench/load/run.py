@@ -12,10 +12,16 @@ from typing import Any, cast
 
 import psutil
 
-from bench.load import packets, peers
-from bench.load.process import WorkerProcess
-from bench.load.spec import ConnectionsResult, LatencyResult, LoadError, LoadResult, LoadSpec
-from bench.load.worker import Final, Report, Worker
+from mqttree.bench.load import packets, peers
+from mqttree.bench.load.process import WorkerProcess
+from mqttree.bench.load.spec import (
+    ConnectionsResult,
+    LatencyResult,
+    LoadError,
+    LoadResult,
+    LoadSpec,
+)
+from mqttree.bench.load.worker import Final, Report, Worker
 
 _SETUP_SECONDS = 120.0
 

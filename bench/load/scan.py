@@ -1,5 +1,5 @@
 """Reading streams of MQTT packets in bulk: what is counted costs no Python bytecode for a single
-message. Pure; what these functions rely on is the layout of `bench.load.mixture`.
+message. Pure; what these functions rely on is the layout of `mqttree.bench.load.mixture`.
 """
 
 from __future__ import annotations
@@ -7,8 +7,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from bench.load import packets
-from bench.load.mixture import FILLER, LABEL_BYTES, MARK, MixSpec
+from mqttree.bench.load import packets
+from mqttree.bench.load.mixture import FILLER, LABEL_BYTES, MARK, MixSpec
 
 _END = FILLER * 4
 """Ends the part of a chunk that has whole heads only: nothing but filler has four of these."""

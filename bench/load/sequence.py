@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bench.load.mixture import CYCLE, Mixture
-from bench.load.scan import Message
-from bench.load.spec import Tally
+from mqttree.bench.load.mixture import CYCLE, Mixture
+from mqttree.bench.load.scan import Message
+from mqttree.bench.load.spec import Tally
 
 _MISSING_LIMIT = 100_000
 """Numbers remembered as missing, to tell late from repeated."""

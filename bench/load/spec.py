@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bench.load.histogram import Histogram
+from mqttree.bench.load.histogram import Histogram
 
 MESH_LIMIT = 256  # a mesh identifies its publishers by one payload byte
 HEADER_BYTES = 8  # publisher (2 bytes) and sequence number (6 bytes) at the start of every payload

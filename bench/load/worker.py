@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, MutableSequence
 from dataclasses import dataclass, field
 
-from bench.load import peers
-from bench.load.histogram import Histogram
-from bench.load.spec import LoadError, LoadSpec, Tally
+from mqttree.bench.load import peers
+from mqttree.bench.load.histogram import Histogram
+from mqttree.bench.load.spec import LoadError, LoadSpec, Tally
 
 # Seconds without any arrival after which what is outstanding no longer holds the window closed.
 _STALL = 1.0

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.placement.grid import MEASURES
-from bench.spark.means import Mean, mean
-from bench.spark.session import session
+from mqttree.bench.placement.grid import MEASURES
+from mqttree.bench.spark.means import Mean, mean
+from mqttree.bench.spark.session import session
 
 Point = tuple[str, str, float]
 """A figure, a curve of it, and where on the curve."""

@@ -6,11 +6,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from bench.workloads import simulator
-from bench.workloads.workload import Workload
-from placement.clients import Clients
-from placement.rebalancing import apply, plan
-from placement.strategies import STRATEGIES, publisher_slot
+from mqttree.bench.workloads import simulator
+from mqttree.bench.workloads.workload import Workload
+from mqttree.placement.clients import Clients
+from mqttree.placement.rebalancing import apply, plan
+from mqttree.placement.strategies import STRATEGIES, publisher_slot
 
 FAILED = "3"
 """The broker that fails."""

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from bench.placement.averages import Point
-from bench.placement.grid import Case, cases, model
-from bench.spark.means import Mean
+from mqttree.bench.placement.averages import Point
+from mqttree.bench.placement.grid import Case, cases, model
+from mqttree.bench.spark.means import Mean
 
 Means = Mapping[Point, Mapping[str, Mean]]
 

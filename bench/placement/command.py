@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench import checked
-from bench.placement import (
+from mqttree.bench import checked
+from mqttree.bench.placement import (
     averages,
     controller_speed,
     drift,
@@ -23,11 +23,11 @@ from bench.placement import (
     speed,
     takeover,
 )
-from bench.placement.grid import Case
-from bench.spark.session import SparkMissingError, java
-from bench.workloads import named, simulator, workload, workload_file
-from placement import traffic
-from placement.state import MOST_BROKERS
+from mqttree.bench.placement.grid import Case
+from mqttree.bench.spark.session import SparkMissingError, java
+from mqttree.bench.workloads import named, simulator, workload, workload_file
+from mqttree.placement import traffic
+from mqttree.placement.state import MOST_BROKERS
 
 MOST_BYTES = 1 << 30
 MOST_DRAWN = 1_000_000

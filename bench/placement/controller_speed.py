@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bench import checked
-from bench.lab.priority import woken_in_time
-from bench.load.cpu import cores, on_cores
-from bench.placement.loopback import Broker, LoopbackError, federation, root_of
-from bench.workloads.workload import popular_topics
-from broker.wire import encode_packet
-from broker.wire.packets import Connect, Publish
+from mqttree.bench import checked
+from mqttree.bench.lab.priority import woken_in_time
+from mqttree.bench.load.cpu import cores, on_cores
+from mqttree.bench.placement.loopback import Broker, LoopbackError, federation, root_of
+from mqttree.bench.workloads.workload import popular_topics
+from mqttree.broker.wire import encode_packet
+from mqttree.broker.wire.packets import Connect, Publish
 
 KNOWN_WAIT = 60.0
 """s until the rates of topics are known; brokers read them every ten seconds."""

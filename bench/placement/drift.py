@@ -17,14 +17,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench import checked
-from bench.workloads.workload import Workload, social
-from broker.core.topic_rates import HALF_LIFE
-from broker.core.traffic_meter import PERIOD
-from placement.broker_table import BrokerLoad
-from placement.case import Unit
-from placement.controller import TTL, Controller
-from placement.question import Answer, Question
+from mqttree.bench import checked
+from mqttree.bench.workloads.workload import Workload, social
+from mqttree.broker.core.topic_rates import HALF_LIFE
+from mqttree.broker.core.traffic_meter import PERIOD
+from mqttree.placement.broker_table import BrokerLoad
+from mqttree.placement.case import Unit
+from mqttree.placement.controller import TTL, Controller
+from mqttree.placement.question import Answer, Question
 
 AGAIN = TTL / 2
 """s after which a client asks again."""

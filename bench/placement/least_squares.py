@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.spark.means import student
+from mqttree.bench.spark.means import student
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.lab.agreement import View, agreed
-from bench.lab.launcher import Program, mqttree
-from bench.lab.ports import free_ports
-from bench.load.cpu import process_time
+from mqttree.bench.lab.agreement import View, agreed
+from mqttree.bench.lab.launcher import Program, mqttree
+from mqttree.bench.lab.ports import free_ports
+from mqttree.bench.load.cpu import process_time
 
 PATIENCE = 60.0
 """s until brokers are one federation."""

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from bench.placement.averages import Point
-from bench.placement.claims import CLAIMS
-from bench.placement.grid import Case, model
-from bench.spark.means import Mean
+from mqttree.bench.placement.averages import Point
+from mqttree.bench.placement.claims import CLAIMS
+from mqttree.bench.placement.grid import Case, model
+from mqttree.bench.spark.means import Mean
 
 Means = Mapping[Point, Mapping[str, Mean]]
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.placement.least_squares import Fit, dot, least_squares, line
+from mqttree.bench.placement.least_squares import Fit, dot, least_squares, line
 
 KINDS = ("aei", "aeo", "aii", "aio")
 COSTS = ("idle", "a link", "in", "out", "link in", "link out")
@@ -39,7 +39,7 @@ CORE = 1.0
 """The share at which a broker, which has one thread, is saturated; far beyond the runs."""
 
 YARDSTICK = "yardstick_us"
-"""The figure that says how fast the machine was (`bench.lab.yardstick`)."""
+"""The figure that says how fast the machine was (`mqttree.bench.lab.yardstick`)."""
 
 MOST_ERROR = 0.005
 """Part by which counted traffic between brokers may differ from the model's."""

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench import checked
-from bench.placement import averages, scaling, scaling_page
-from bench.runner import run, run_folder
-from bench.spark.session import SparkMissingError, java
+from mqttree.bench import checked
+from mqttree.bench.placement import averages, scaling, scaling_page
+from mqttree.bench.runner import run, run_folder
+from mqttree.bench.spark.session import SparkMissingError, java
 
 SCENARIOS = ("scaling-costs", "scaling-social", "scaling-pairs")
 MEASURES = (*scaling.MEASURES, *scaling.RESOURCES)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from bench.placement import scaling
-from bench.placement.averages import Point
-from bench.placement.least_squares import Fit
-from bench.placement.page import wrapped
-from bench.placement.scaling import MOST_ERROR, OF, YARDSTICK, Run
-from bench.spark.means import Mean
+from mqttree.bench.placement import scaling
+from mqttree.bench.placement.averages import Point
+from mqttree.bench.placement.least_squares import Fit
+from mqttree.bench.placement.page import wrapped
+from mqttree.bench.placement.scaling import MOST_ERROR, OF, YARDSTICK, Run
+from mqttree.bench.spark.means import Mean
 
 Means = Mapping[Point, Mapping[str, Mean]]
 

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from bench.workloads.workload import popular_topics
-from placement.clients import Clients
-from placement.state import Placement
+from mqttree.bench.workloads.workload import popular_topics
+from mqttree.placement.clients import Clients
+from mqttree.placement.state import Placement
 
 BLOCK = 10_000
 """clients that are drawn before they are placed."""
@@ -104,7 +104,7 @@ def _in_blocks(
     """Place clients at once; return the CPU time for it, that to look up their topics, and the last
     ones. Raises ValueError if there is no numpy."""
     try:
-        from placement import blocks
+        from mqttree.placement import blocks
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is not installed: pip install 'mqttree[bench]'") from None
     numbering = blocks.Numbering()

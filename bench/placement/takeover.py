@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bench import checked
-from bench.placement.loopback import Broker, LoopbackError, federation
+from mqttree.bench import checked
+from mqttree.bench.placement.loopback import Broker, LoopbackError, federation
 
 if TYPE_CHECKING:
     from mqttree.multi_client import MultiClient

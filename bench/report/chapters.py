@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from bench.report.data import Results, Row
-from bench.report.judge import (
+from mqttree.bench.report.data import Results, Row
+from mqttree.bench.report.judge import (
     ABSENT,
     FAILS,
     HOLDS,
@@ -19,8 +19,8 @@ from bench.report.judge import (
     Finding,
     Judgement,
 )
-from bench.report.plot import bounded
-from bench.report.shown import MODES, SHOWN, TERMS, filled
+from mqttree.bench.report.plot import bounded
+from mqttree.bench.report.shown import MODES, SHOWN, TERMS, filled
 
 _MARKS = {HOLDS: "met", FAILS: "no", UNSURE: "unsure", UNTESTED: "unsure", ABSENT: "unsure"}
 _MANY = {

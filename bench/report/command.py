@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from bench.report import data
-from bench.report.page import page
-from bench.report.repeated import pairs, summary
-from bench.report.tables_command import add_engine
+from mqttree.bench.report import data
+from mqttree.bench.report.page import page
+from mqttree.bench.report.repeated import pairs, summary
+from mqttree.bench.report.tables_command import add_engine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,6 +100,6 @@ def _tables(folders: Sequence[Path], engine: str | None, master: str | None) -> 
     it ends, and starting Spark takes longer than a small set of runs."""
     options = ["--engine", engine] if engine else []
     options += ["--master", master] if master else []
-    command = [sys.executable, "-m", "bench.cli", "tables", *options, "--each", "--"]
+    command = [sys.executable, "-m", "mqttree.bench.cli", "tables", *options, "--each", "--"]
     command += [str(folder) for folder in folders]
     return subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode

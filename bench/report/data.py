@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.load.limit import limit_of_capacity, limit_of_delay
-from bench.report.derived import DERIVED
-from bench.spark.means import mean
+from mqttree.bench.load.limit import limit_of_capacity, limit_of_delay
+from mqttree.bench.report.derived import DERIVED
+from mqttree.bench.spark.means import mean
 
 Row = dict[str, Any]
 Draw = tuple[int | None, int, int]

@@ -7,9 +7,9 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from bench.report.data import Case, Results
-from bench.report.figures import X_NAMES, Layout, layout, series_name
-from bench.report.plot import Plot, Point, Series, legend
+from mqttree.bench.report.data import Case, Results
+from mqttree.bench.report.figures import X_NAMES, Layout, layout, series_name
+from mqttree.bench.report.plot import Plot, Point, Series, legend
 
 SHARES = (*(number / 50 for number in range(1, 50)), 0.99, 0.995, 0.999, 1.0)
 """Of the deliveries, at which a curve has its points."""

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.report.data import Case, Results, Row
-from bench.report.derived import DERIVED
-from bench.report.papers import CLAIMS, fits
-from bench.report.plot import Mark, Plot, Point, Reference, Series, legend
-from bench.scenarios.measures import current_name
-from bench.spark.means import mean
+from mqttree.bench.report.data import Case, Results, Row
+from mqttree.bench.report.derived import DERIVED
+from mqttree.bench.report.papers import CLAIMS, fits
+from mqttree.bench.report.plot import Mark, Plot, Point, Reference, Series, legend
+from mqttree.bench.scenarios.measures import current_name
+from mqttree.bench.spark.means import mean
 
 NAMES = {
     "published_per_s": "published, messages/s",

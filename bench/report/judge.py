@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.report.data import Case
-from bench.report.papers import fits
-from bench.spark.means import mean
+from mqttree.bench.report.data import Case
+from mqttree.bench.report.papers import fits
+from mqttree.bench.spark.means import mean
 
 HOLDS = "holds"
 FAILS = "does not hold"
@@ -26,7 +26,7 @@ class Check:
     """What a statement says of a measure.
 
     scenarios: names.
-    measure: of a run (`bench.scenarios.measures`, `bench.report.derived`).
+    measure: of a run (`mqttree.bench.scenarios.measures`, `mqttree.bench.report.derived`).
     where: factors of the cells that are asked.
     against: factors of the cells that each is compared with, where they differ from it: their mean.
         Nothing: the measure itself counts.

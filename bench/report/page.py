@@ -9,15 +9,15 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from bench.report import chapters, distributions, figures, papers
-from bench.report import repeated as again
-from bench.report.data import Case, Results, Row
-from bench.report.derived import DERIVED
-from bench.report.judge import Judgement, judge
-from bench.report.plot import bounded, short
-from bench.report.shown import SHOWN
-from bench.report.statements import PAPERS, STATEMENTS
-from bench.scenarios import federator_tables
+from mqttree.bench.report import chapters, distributions, figures, papers
+from mqttree.bench.report import repeated as again
+from mqttree.bench.report.data import Case, Results, Row
+from mqttree.bench.report.derived import DERIVED
+from mqttree.bench.report.judge import Judgement, judge
+from mqttree.bench.report.plot import bounded, short
+from mqttree.bench.report.shown import SHOWN
+from mqttree.bench.report.statements import PAPERS, STATEMENTS
+from mqttree.bench.scenarios import federator_tables
 
 STYLE = """
 body{font:14px/1.45 system-ui,sans-serif;max-width:1320px;margin:1.5em auto;padding:0 1em;

@@ -1,5 +1,6 @@
 """What we want of our own routing, where a paper has a number for its own: our targets, and our
-figures beside them. What the papers state of theirs is in `bench.report.statements`. Pure."""
+figures beside them. What the papers state of theirs is in `mqttree.bench.report.statements`.
+Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.report.data import Case
-from bench.spark.means import mean
+from mqttree.bench.report.data import Case
+from mqttree.bench.spark.means import mean
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from bench.report import figures, papers
-from bench.report.data import Results
-from bench.report.papers import Claim, Comparison
-from bench.scenarios.measures import current_name
+from mqttree.bench.report import figures, papers
+from mqttree.bench.report.data import Results
+from mqttree.bench.report.papers import Claim, Comparison
+from mqttree.bench.scenarios.measures import current_name
 
 BASE = "mqttree-flood"
 

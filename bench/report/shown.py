@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bench.report.plot import short
+from mqttree.bench.report.plot import short
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bench.report.judge import Check, Statement
+from mqttree.bench.report.judge import Check, Statement
 
 MQTT_ST, OVERLAYS, HETERO = "MQTT-ST", "Overlays", "Hetero"
 PAPERS = {

@@ -9,9 +9,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from bench.spark import source, store
-from bench.spark.session import SparkMissingError, java, require
-from bench.spark.stages import Stages
+from mqttree.bench.spark import source, store
+from mqttree.bench.spark.session import SparkMissingError, java, require
+from mqttree.bench.spark.stages import Stages
 
 ENGINES = ("spark", "duckdb")
 
@@ -79,7 +79,7 @@ def _submitted() -> bool:
 
 
 def _spark(arguments: argparse.Namespace) -> int:
-    from bench.spark.__main__ import main as spark
+    from mqttree.bench.spark.__main__ import main as spark
 
     options = ["--memory", arguments.memory]
     options += ["--master", arguments.master] if arguments.master else []
@@ -110,10 +110,10 @@ def _duckdb(arguments: argparse.Namespace) -> int:
 
 
 def _by_duckdb(arguments: argparse.Namespace) -> int:
-    from bench.duckdb.session import Bounds
-    from bench.duckdb.tables import compute
-    from bench.spark.render import overview
-    from bench.spark.table_set import write
+    from mqttree.bench.duckdb.session import Bounds
+    from mqttree.bench.duckdb.tables import compute
+    from mqttree.bench.spark.render import overview
+    from mqttree.bench.spark.table_set import write
 
     require(None, arguments.memory)
     tell = Stages()

@@ -4,5 +4,5 @@ What it may know: `scenarios` and all below. `run` carries out cells one after t
 is one of them, in a process of its own: lab up, clients (`crowd`, `clients`), load, faults
 (`fault_injector`), lab down. `book` counts losses, duplicates and order while a run lasts,
 `observer` watches the brokers. All goes as a trace into the folder of the run (`run_folder`), from
-which `bench.spark` makes tables. `shell` is `mqttree bench lab`, a network to play with.
+which `mqttree.bench.spark` makes tables. `shell` is `mqttree bench lab`, a network to play with.
 """

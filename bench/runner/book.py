@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.load.histogram import Histogram
-from bench.scenarios.workload import ClientSpec, matches
+from mqttree.bench.load.histogram import Histogram
+from mqttree.bench.scenarios.workload import ClientSpec, matches
 
 UNSURE_NS = 1_000_000_000
 """ns around an interruption of a subscriber: what was published so shortly before or after it need

@@ -11,12 +11,12 @@ import socket
 import time
 from typing import Any, Protocol
 
-from bench.lab.lab import Lab
-from bench.load import packets
-from bench.runner.book import Book, Published, Receiver
-from bench.scenarios.scenario import Parameters
-from bench.scenarios.workload import ClientSpec
-from bench.trace import Writer
+from mqttree.bench.lab.lab import Lab
+from mqttree.bench.load import packets
+from mqttree.bench.runner.book import Book, Published, Receiver
+from mqttree.bench.scenarios.scenario import Parameters
+from mqttree.bench.scenarios.workload import ClientSpec
+from mqttree.bench.trace import Writer
 
 READ_BYTES = 1 << 18
 STALL = 1.0

@@ -19,14 +19,14 @@ from typing import Any
 
 import psutil
 
-from bench.lab.lab import Lab
-from bench.lab.priority import be_woken_in_time, have_a_larger_share
-from bench.load.cpu import cores
-from bench.runner.book import Book, Receiver
-from bench.runner.clients import Client, Publisher, Subscriber, Surroundings
-from bench.scenarios.scenario import Cell
-from bench.scenarios.workload import ClientSpec
-from bench.trace import TraceError, Writer
+from mqttree.bench.lab.lab import Lab
+from mqttree.bench.lab.priority import be_woken_in_time, have_a_larger_share
+from mqttree.bench.load.cpu import cores
+from mqttree.bench.runner.book import Book, Receiver
+from mqttree.bench.runner.clients import Client, Publisher, Subscriber, Surroundings
+from mqttree.bench.scenarios.scenario import Cell
+from mqttree.bench.scenarios.workload import ClientSpec
+from mqttree.bench.trace import TraceError, Writer
 
 CONNECT_PAUSE = 0.25
 """s between two attempts to connect."""

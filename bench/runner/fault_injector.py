@@ -10,11 +10,11 @@ import time
 from collections.abc import Collection
 from dataclasses import replace
 
-from bench.lab.brokers import HostProcess
-from bench.lab.lab import Lab, LabError
-from bench.runner.observer import Observer
-from bench.scenarios.scenario import ON_BROKERS, SELECTORS, Fault
-from bench.trace import Writer
+from mqttree.bench.lab.brokers import HostProcess
+from mqttree.bench.lab.lab import Lab, LabError
+from mqttree.bench.runner.observer import Observer
+from mqttree.bench.scenarios.scenario import ON_BROKERS, SELECTORS, Fault
+from mqttree.bench.trace import Writer
 
 UNDONE = {"kill": "restart", "pause": "resume"}
 POSSIBLE = {

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import psutil
 
-from bench.lab.agreement import View, one_tree
-from bench.lab.brokers import BrokerProcess, HostProcess
-from bench.lab.lab import Lab
-from bench.load.cpu import process_time
-from bench.trace import Writer
+from mqttree.bench.lab.agreement import View, one_tree
+from mqttree.bench.lab.brokers import BrokerProcess, HostProcess
+from mqttree.bench.lab.lab import Lab
+from mqttree.bench.load.cpu import process_time
+from mqttree.bench.trace import Writer
 
 FAST = 0.02
 """s between two looks at each broker while a tree is expected to form,"""

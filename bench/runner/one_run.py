@@ -17,22 +17,22 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from bench.lab.brokers import KINDS
-from bench.lab.federators import Plan, connections_lost
-from bench.lab.lab import Lab, LabError
-from bench.lab.network import lacking
-from bench.lab.priority import kept_awake, prefer
-from bench.lab.yardstick import Yardstick, yardstick
-from bench.load import LoadError, packets
-from bench.load.cpu import cores, on_cores
-from bench.runner import crowd, run_folder, traffic
-from bench.runner.book import Flow
-from bench.runner.fault_injector import FaultInjector
-from bench.runner.observer import Observer, mean_use
-from bench.scenarios.scenario import Cell
-from bench.scenarios.workload import ClientSpec, clients, placed, shares
-from bench.trace import TraceError, Writer
-from bench.trace.repair import repair, repairs
+from mqttree.bench.lab.brokers import KINDS
+from mqttree.bench.lab.federators import Plan, connections_lost
+from mqttree.bench.lab.lab import Lab, LabError
+from mqttree.bench.lab.network import lacking
+from mqttree.bench.lab.priority import kept_awake, prefer
+from mqttree.bench.lab.yardstick import Yardstick, yardstick
+from mqttree.bench.load import LoadError, packets
+from mqttree.bench.load.cpu import cores, on_cores
+from mqttree.bench.runner import crowd, run_folder, traffic
+from mqttree.bench.runner.book import Flow
+from mqttree.bench.runner.fault_injector import FaultInjector
+from mqttree.bench.runner.observer import Observer, mean_use
+from mqttree.bench.scenarios.scenario import Cell
+from mqttree.bench.scenarios.workload import ClientSpec, clients, placed, shares
+from mqttree.bench.trace import TraceError, Writer
+from mqttree.bench.trace.repair import repair, repairs
 
 BRIDGE_SECONDS = 30.0
 LEAD = 0.05

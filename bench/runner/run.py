@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from bench.lab import foreign
-from bench.lab.brokers import KINDS, PATIENCE
-from bench.lab.lab import resolved
-from bench.lab.namespaces import unsupported
-from bench.runner import one_run, run_folder
-from bench.scenarios import federator_tables, run_table, scenario
-from bench.scenarios.scenario import FORMS, PARAMETERS, Cell, Scenario
-from broker.config.yaml_file import ConfigError
+from mqttree.bench.lab import foreign
+from mqttree.bench.lab.brokers import KINDS, PATIENCE
+from mqttree.bench.lab.lab import resolved
+from mqttree.bench.lab.namespaces import unsupported
+from mqttree.bench.runner import one_run, run_folder
+from mqttree.bench.scenarios import federator_tables, run_table, scenario
+from mqttree.bench.scenarios.scenario import FORMS, PARAMETERS, Cell, Scenario
+from mqttree.broker.config.yaml_file import ConfigError
 
 OVERHEAD = 7.0
 """s that a run takes besides its load, until it is known better."""
@@ -105,7 +105,7 @@ def guess(cell: Cell) -> float:
 def asked(*names: str, **given: Any) -> argparse.Namespace:
     """Return the arguments of `run` for other commands.
 
-    `names`: scenarios; `given`: arguments, as `bench.cli` calls them; the others have their
+    `names`: scenarios; `given`: arguments, as `mqttree.bench.cli` calls them; the others have their
     defaults. Raises TypeError: there is no such argument.
     """
     arguments: dict[str, Any] = {

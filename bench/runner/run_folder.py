@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from bench.lab.launcher import search_path
+from mqttree.bench.lab.launcher import search_path
 
 SCHEMA = 3
 """of run.json; rises when a figure changes its meaning: older runs are repeated, not averaged with

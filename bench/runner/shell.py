@@ -15,15 +15,22 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from bench.lab import foreign
-from bench.lab import topology as topologies
-from bench.lab.agreement import View
-from bench.lab.brokers import KINDS
-from bench.lab.lab import Lab, LabError
-from bench.lab.topology import WIRE_FIELDS, Topology, Wire, wire_from
-from bench.runner.fault_injector import FaultInjector
-from bench.runner.observer import Observer
-from bench.scenarios.scenario import DEEDS, LONGEST, ON_BROKERS, SELECTORS, Fault, wrong_groups
+from mqttree.bench.lab import foreign
+from mqttree.bench.lab import topology as topologies
+from mqttree.bench.lab.agreement import View
+from mqttree.bench.lab.brokers import KINDS
+from mqttree.bench.lab.lab import Lab, LabError
+from mqttree.bench.lab.topology import WIRE_FIELDS, Topology, Wire, wire_from
+from mqttree.bench.runner.fault_injector import FaultInjector
+from mqttree.bench.runner.observer import Observer
+from mqttree.bench.scenarios.scenario import (
+    DEEDS,
+    LONGEST,
+    ON_BROKERS,
+    SELECTORS,
+    Fault,
+    wrong_groups,
+)
 
 HELP = f"""\
   kill|restart|pause|resume BROKER       BROKER: a name, {", ".join(SELECTORS)}

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.lab.agreement import View, agreed
-from bench.lab.yardstick import Yardstick
-from bench.load import LoadError
-from bench.load.cpu import CpuMeter
-from bench.runner.observer import Observer
-from bench.workloads import trees
-from bench.workloads.simulator import Placed
+from mqttree.bench.lab.agreement import View, agreed
+from mqttree.bench.lab.yardstick import Yardstick
+from mqttree.bench.load import LoadError
+from mqttree.bench.load.cpu import CpuMeter
+from mqttree.bench.runner.observer import Observer
+from mqttree.bench.workloads import trees
+from mqttree.bench.workloads.simulator import Placed
 
 KINDS = {
     "aei": "published",

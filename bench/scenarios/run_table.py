@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from bench.scenarios.measures import current_name
+from mqttree.bench.scenarios.measures import current_name
 
 Record = dict[str, Any]
 NOT_AVAILABLE = "not available"
-"""The status of a run whose program is not there (`bench.runner.run_folder`)."""
+"""The status of a run whose program is not there (`mqttree.bench.runner.run_folder`)."""
 _PHASE_KEYS = ("seconds", "control_bytes", "data_bytes", "bytes")
 
 

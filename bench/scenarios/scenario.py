@@ -14,16 +14,16 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from bench import checked
-from bench.lab import topology as topologies
-from bench.lab.brokers import KINDS
-from bench.lab.topology import WIRE_FIELDS, Topology, Wire, shown, wire_from
-from bench.scenarios import run_table
-from bench.scenarios.measures import MEASURES
-from bench.workloads import simulator
-from bench.workloads.named import named
-from bench.workloads.workload_file import WorkloadError
-from broker.config.yaml_file import ConfigError, ConfigFile, KeyPath, kind_of
+from mqttree.bench import checked
+from mqttree.bench.lab import topology as topologies
+from mqttree.bench.lab.brokers import KINDS
+from mqttree.bench.lab.topology import WIRE_FIELDS, Topology, Wire, shown, wire_from
+from mqttree.bench.scenarios import run_table
+from mqttree.bench.scenarios.measures import MEASURES
+from mqttree.bench.workloads import simulator
+from mqttree.bench.workloads.named import named
+from mqttree.bench.workloads.workload_file import WorkloadError
+from mqttree.broker.config.yaml_file import ConfigError, ConfigFile, KeyPath, kind_of
 
 FOLDER = Path(__file__).parent
 KEYS = (
@@ -84,7 +84,7 @@ MAX_RUNS = 5000
 class Parameters:
     """One load against one kind of broker; every one may be a factor.
 
-    broker: a kind (`bench.lab.brokers.KINDS`).
+    broker: a kind (`mqttree.bench.lab.brokers.KINDS`).
     brokers: how many (0: as in the topology).
     at: the host of the only broker ("": all; the first for kinds that know no others).
     publish_at, subscribe_at: hosts at which publishers and subscribers sit, in turn, joined by +;
@@ -95,9 +95,10 @@ class Parameters:
         sites, and half of the pairs of equal numbers at different ones).
     publishers, subscribers, topics: how many.
     choice: of topics - random, turn (by number), all (publishers in turn, subscribers everything).
-    workload: who wants which topics (`bench.workloads.named.NAMES`, or a file); a publisher each.
+    workload: who wants which topics (`mqttree.bench.workloads.named.NAMES`, or a file); a publisher
+    each.
         Publishers, subscribers, topics, choice and locality then say nothing.
-    strategy: where the clients of a workload connect (`bench.workloads.simulator.NAMES`).
+    strategy: where the clients of a workload connect (`mqttree.bench.workloads.simulator.NAMES`).
     payload: bytes.
     qos, version: of clients.
     spread: the time between two messages differs from 1/rate by such a share at most, uniformly.
@@ -119,7 +120,7 @@ class Parameters:
     drain: s without progress until what is missing is given up.
     every: one message in so many is traced.
     redundancy, nonmember, core_interval, beacon_interval: of federators
-        (`bench.lab.federators.Plan`).
+        (`mqttree.bench.lab.federators.Plan`).
     """
 
     broker: str = "mqttree-flood"

@@ -6,7 +6,7 @@ a folder, `described` reads what they say of themselves, `trace_files` reads row
 files, `pack` makes few large files of many small ones, `events` gives all rows one common time.
 From these come `messages`, `subscriptions`, `network` and `repairs`, whose counts `collected` gets;
 `tables` does all of that in turn.
-`bench.duckdb` asks the same by DuckDB. Both share what asks nothing of Spark: `source` and
+`mqttree.bench.duckdb` asks the same by DuckDB. Both share what asks nothing of Spark: `source` and
 `described`; `clocks` compares the times of several hosts, `counted` says what is counted, `traffic`
 and `faults` make of sums what they say of links and repairs, `delays` has the histograms; `lines`
 puts together what was counted, `summary` makes one line of each run and case, `table_set` all

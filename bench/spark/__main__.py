@@ -14,11 +14,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from bench import checked
-from bench.spark import source
-from bench.spark.class_archive import Archive, writing
-from bench.spark.session import SparkMissingError, cause, is_local, java, require, session
-from bench.spark.stages import Stages
+from mqttree.bench import checked
+from mqttree.bench.spark import source
+from mqttree.bench.spark.class_archive import Archive, writing
+from mqttree.bench.spark.session import SparkMissingError, cause, is_local, java, require, session
+from mqttree.bench.spark.stages import Stages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,16 +83,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _tables(arguments: argparse.Namespace) -> int:
-    from bench.spark.pack import packing
+    from mqttree.bench.spark.pack import packing
 
     tell = Stages()
     sets = source.sets(arguments.folders, arguments.out, each=arguments.each)
 
     def work(spark: SparkSession) -> None:
-        from bench.spark import store
-        from bench.spark.render import overview
-        from bench.spark.table_set import write
-        from bench.spark.tables import compute
+        from mqttree.bench.spark import store
+        from mqttree.bench.spark.render import overview
+        from mqttree.bench.spark.table_set import write
+        from mqttree.bench.spark.tables import compute
 
         tell("Spark is up")
         for each in sets:
@@ -119,7 +119,7 @@ def _live(arguments: argparse.Namespace) -> int:
         raise ValueError(f"{arguments.folder} is not a folder")
 
     def work(spark: SparkSession) -> None:
-        from bench.spark import live, live_screen
+        from mqttree.bench.spark import live, live_screen
 
         with contextlib.ExitStack() as stack:
             live.watch(

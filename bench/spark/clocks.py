@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from bench.spark.source import PLACE, Run
-from bench.trace.repair import FOREVER
-from bench.trace.schema import VERSION
+from mqttree.bench.spark.source import PLACE, Run
+from mqttree.bench.trace.repair import FOREVER
+from mqttree.bench.trace.schema import VERSION
 
 SECOND = 1_000_000_000
 Second = tuple[int, int, str, int]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 
-from bench.spark.counted import CAME, MISSING, SENT, Counts
-from bench.spark.delays import Histograms, histograms
-from bench.spark.faults import Repairs
-from bench.spark.messages import Messages
-from bench.spark.traffic import Network
+from mqttree.bench.spark.counted import CAME, MISSING, SENT, Counts
+from mqttree.bench.spark.delays import Histograms, histograms
+from mqttree.bench.spark.faults import Repairs
+from mqttree.bench.spark.messages import Messages
+from mqttree.bench.spark.traffic import Network
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.spark.clocks import Second
+from mqttree.bench.spark.clocks import Second
 
 if TYPE_CHECKING:
-    from bench.spark.delays import Histograms
-    from bench.spark.faults import Repairs
-    from bench.spark.source import Run
-    from bench.spark.traffic import Network
+    from mqttree.bench.spark.delays import Histograms
+    from mqttree.bench.spark.faults import Repairs
+    from mqttree.bench.spark.source import Run
+    from mqttree.bench.spark.traffic import Network
 
 MESSAGES = ("published", "accepted", "delivered")
 MOST_EVERY = 1_000_000

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bench.load.histogram import upper
+from mqttree.bench.load.histogram import upper
 
 PERCENTILES = {
     "delay_p50_ms": 0.5,
@@ -16,8 +16,8 @@ PERCENTILES = {
     "delay_p999_ms": 0.999,
 }
 Histograms = dict[tuple[int, str], dict[int, int]]
-"""(number of the run, flow) -> bucket (bench.load.histogram) -> deliveries, buckets in order; flow
-"" is the whole run."""
+"""(number of the run, flow) -> bucket (mqttree.bench.load.histogram) -> deliveries, buckets in
+order; flow "" is the whole run."""
 
 
 def histograms(counts: Iterable[tuple[int, str, int, int]]) -> Histograms:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.trace.repair import FOREVER, STRIKES, lasts, repaired
+from mqttree.bench.trace.repair import FOREVER, STRIKES, lasts, repaired
 
 SERVED = ("kill", "pause", "cut", "half-open")
 """Those after which all that are left can be reached again."""

@@ -6,16 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bench.lab.network import lacking as lacks
-from bench.load.histogram import upper
-from bench.spark.clocks import Placed
-from bench.spark.counted import CAME, MISSING, SENT, Counts
-from bench.spark.delays import PERCENTILES, percentiles
-from bench.spark.faults import SERVED, Repairs
-from bench.spark.means import jain, stretch
-from bench.spark.source import ROLES
-from bench.spark.summary import Line, brokers, physical
-from bench.spark.traffic import Link, Used
+from mqttree.bench.lab.network import lacking as lacks
+from mqttree.bench.load.histogram import upper
+from mqttree.bench.spark.clocks import Placed
+from mqttree.bench.spark.counted import CAME, MISSING, SENT, Counts
+from mqttree.bench.spark.delays import PERCENTILES, percentiles
+from mqttree.bench.spark.faults import SERVED, Repairs
+from mqttree.bench.spark.means import jain, stretch
+from mqttree.bench.spark.source import ROLES
+from mqttree.bench.spark.summary import Line, brokers, physical
+from mqttree.bench.spark.traffic import Link, Used
 
 GENERATOR, NETWORK, OBSERVER = ROLES
 _LOSSES = "losses are not known"

@@ -19,10 +19,10 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
-from bench.spark.live_view import Count, Key, LiveView
-from bench.spark.messages import bucket
-from bench.spark.source import FILES, store
-from bench.spark.trace_files import DDL, LENIENT, bare, literal, unreadable
+from mqttree.bench.spark.live_view import Count, Key, LiveView
+from mqttree.bench.spark.messages import bucket
+from mqttree.bench.spark.source import FILES, store
+from mqttree.bench.spark.trace_files import DDL, LENIENT, bare, literal, unreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, TextIO
 
-from bench.spark.live import Watch
-from bench.spark.live_view import HEAD
+from mqttree.bench.spark.live import Watch
+from mqttree.bench.spark.live_view import HEAD
 
 SHOWN = 20
 """Windows in the view of a terminal, the latest ones."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from bench.load.histogram import Histogram, upper
-from bench.spark.render import figure
+from mqttree.bench.load.histogram import Histogram, upper
+from mqttree.bench.spark.render import figure
 
 HEAD = (
     "run",
@@ -108,7 +108,7 @@ class LiveView:
 
     def delayed(self, rows: Iterable[tuple[str, str, int, int, int]], now: float = 0.0) -> None:
         """Take deliveries whose publication is known `now` (s), beside those that were said before:
-        run, host, window, bucket (bench.load.histogram), how many."""
+        run, host, window, bucket (mqttree.bench.load.histogram), how many."""
         for run, host, number, bucket, n in rows:
             delays = self._window(run, host, number, now).delays
             delays.counts[bucket] = delays.counts.get(bucket, 0) + n

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from bench.spark import subscriptions
-from bench.spark.clocks import SECOND, Second
-from bench.spark.counted import (
+from mqttree.bench.spark import subscriptions
+from mqttree.bench.spark.clocks import SECOND, Second
+from mqttree.bench.spark.counted import (
     DAY,
     MESSAGES,
     Spans,
@@ -21,9 +21,9 @@ from bench.spark.counted import (
     sampled,
     spans_and_seconds,
 )
-from bench.spark.events import CHUNK, Events, small
-from bench.spark.session import kept
-from bench.trace.repair import FOREVER
+from mqttree.bench.spark.events import CHUNK, Events, small
+from mqttree.bench.spark.session import kept
+from mqttree.bench.trace.repair import FOREVER
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -376,8 +376,8 @@ def _expected(
 
 
 def bucket(nanoseconds: Column) -> Column:
-    """Return bench.load.histogram.bucket of a column (ns): values are off by less than 1/256 of
-    themselves."""
+    """Return mqttree.bench.load.histogram.bucket of a column (ns): values are off by less than
+    1/256 of themselves."""
     value = sf.greatest(nanoseconds, sf.lit(0))
     # log2 of a double may be off by one beside a power of two
     near = sf.floor(sf.log2(sf.greatest(value, sf.lit(1)).cast("double"))).cast("int")

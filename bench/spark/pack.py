@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bench.spark.source import Run
-from bench.spark.traffic import COUNTED
-from bench.trace.schema import KINDS, SCHEMA
+from mqttree.bench.spark.source import Run
+from mqttree.bench.spark.traffic import COUNTED
+from mqttree.bench.trace.schema import KINDS, SCHEMA
 
 LEAST_FILES = 8
 """Files below which to open them costs nothing that matters."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pyspark.sql import functions as sf
 
-from bench.spark import subscriptions
-from bench.spark.events import Events, small
-from bench.spark.faults import SERVED, Fault, Repairs, repairs, serve
-from bench.spark.messages import _KEY, chunk
-from bench.spark.session import kept
+from mqttree.bench.spark import subscriptions
+from mqttree.bench.spark.events import Events, small
+from mqttree.bench.spark.faults import SERVED, Fault, Repairs, repairs, serve
+from mqttree.bench.spark.messages import _KEY, chunk
+from mqttree.bench.spark.session import kept
 
 
 def convergence_and_faults(events: Events) -> Repairs:

@@ -18,9 +18,9 @@ from typing import Any
 import duckdb
 import psutil
 
-from bench import checked
-from bench.spark.session import SparkMissingError, java, require
-from bench.trace.generate import LEAST_ROWS, Made, make
+from mqttree.bench import checked
+from mqttree.bench.spark.session import SparkMissingError, java, require
+from mqttree.bench.trace.generate import LEAST_ROWS, Made, make
 
 DUCK = """
 with p as (select publisher, sequence, min("at") as t, first(topic) as topic from '{files}'
@@ -115,9 +115,9 @@ def _run(what: str, program: list[str]) -> Cost:
 
 _SPARK = """
 import json, sys, time
-from bench.spark.session import session
-from bench.spark import tables
-from bench.spark.scale import FIGURES, spent
+from mqttree.bench.spark.session import session
+from mqttree.bench.spark import tables
+from mqttree.bench.spark.scale import FIGURES, spent
 spark = session(sys.argv[2], sys.argv[3], int(sys.argv[4]))
 before, began = spent(), time.monotonic()
 run = tables.compute(spark, [sys.argv[1]]).runs[0]
@@ -136,7 +136,7 @@ def ask_spark(folder: Path, rows: int, master: str, memory: str) -> Cost:
 
 _DUCK = """
 import json, sys, time, duckdb
-from bench.spark.scale import FIGURES, spent
+from mqttree.bench.spark.scale import FIGURES, spent
 connection = duckdb.connect()
 connection.execute(f"set memory_limit='{sys.argv[3]}'")
 connection.execute(f"set threads={sys.argv[4]}")

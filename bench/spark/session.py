@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bench.spark import class_archive
+from mqttree.bench.spark import class_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bench.spark import trace_files
-from bench.spark.described import checked
-from bench.spark.session import cause
-from bench.trace.schema import VERSION
+from mqttree.bench.spark import trace_files
+from mqttree.bench.spark.described import checked
+from mqttree.bench.spark.session import cause
+from mqttree.bench.trace.schema import VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.spark.session import cause
-from bench.spark.trace_files import url
+from mqttree.bench.spark.session import cause
+from mqttree.bench.spark.trace_files import url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

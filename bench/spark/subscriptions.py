@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from bench.runner.book import UNSURE_NS
-from bench.spark.events import Events, small
-from bench.trace.repair import FOREVER
+from mqttree.bench.runner.book import UNSURE_NS
+from mqttree.bench.spark.events import Events, small
+from mqttree.bench.trace.repair import FOREVER
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -20,7 +20,7 @@ _LITERAL = r"^((?:[^/+#]*/)*)"
 """The levels of a filter before its first wildcard, each with its slash."""
 SHARED = "$share/"
 UNSURE = UNSURE_NS
-"""ns; as bench.runner.book has it."""
+"""ns; as mqttree.bench.runner.book has it."""
 
 
 def pattern(filter: Column) -> Column:
@@ -145,8 +145,8 @@ def gaps(matched: DataFrame) -> DataFrame:
     """Return (no, receiver, topic, gaps): when what was published need not have come, as (lost,
     back) with UNSURE around.
 
-    As in bench.runner.book: of a shared subscription the interruptions of each of its members, and
-    one that does not end goes on.
+    As in mqttree.bench.runner.book: of a shared subscription the interruptions of each of its
+    members, and one that does not end goes on.
     """
     found = merged(matched, "client")
     back = sf.lead("since").over(

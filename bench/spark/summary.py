@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.load.limit import LATE
-from bench.scenarios.measures import MEASURES
-from bench.spark.means import mean
-from bench.spark.source import Run
+from mqttree.bench.load.limit import LATE
+from mqttree.bench.scenarios.measures import MEASURES
+from mqttree.bench.spark.means import mean
+from mqttree.bench.spark.source import Run
 
 COUNTS = (
     "published",
@@ -51,7 +51,7 @@ class Line:
 
     def without_late_delays(self) -> None:
         """Drop the delays of a run whose generator was late itself, with the reason: they say as
-        much about the generator as about the brokers (`bench.load.limit`)."""
+        much about the generator as about the brokers (`mqttree.bench.load.limit`)."""
         flows = (self.run.about.get("summary") or {}).get("flows") or {}
         mine = [flows[self.flow]] if self.flow in flows else list(flows.values())
         for flow in mine:

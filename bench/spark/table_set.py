@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.scenarios.measures import MEASURES
-from bench.spark import source, store
-from bench.spark.clocks import Placed
-from bench.spark.counted import Counts
-from bench.spark.delays import rows as histogram_rows
-from bench.spark.faults import Fault
-from bench.spark.lines import lines
-from bench.spark.summary import COUNTS, Line, cases, name_cases, row
-from bench.spark.traffic import timeline
+from mqttree.bench.scenarios.measures import MEASURES
+from mqttree.bench.spark import source, store
+from mqttree.bench.spark.clocks import Placed
+from mqttree.bench.spark.counted import Counts
+from mqttree.bench.spark.delays import rows as histogram_rows
+from mqttree.bench.spark.faults import Fault
+from mqttree.bench.spark.lines import lines
+from mqttree.bench.spark.summary import COUNTS, Line, cases, name_cases, row
+from mqttree.bench.spark.traffic import timeline
 
 if TYPE_CHECKING:
     import pyarrow as pa

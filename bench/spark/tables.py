@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from bench.spark import network, source
-from bench.spark.collected import counts
-from bench.spark.events import Events, load
-from bench.spark.messages import messages
-from bench.spark.pack import Packed, packing
-from bench.spark.repairs import convergence_and_faults
-from bench.spark.session import Beside, forget, local
-from bench.spark.table_set import Tables, assemble, silent, without_damaged
-from bench.spark.trace_files import unreadable
+from mqttree.bench.spark import network, source
+from mqttree.bench.spark.collected import counts
+from mqttree.bench.spark.events import Events, load
+from mqttree.bench.spark.messages import messages
+from mqttree.bench.spark.pack import Packed, packing
+from mqttree.bench.spark.repairs import convergence_and_faults
+from mqttree.bench.spark.session import Beside, forget, local
+from mqttree.bench.spark.table_set import Tables, assemble, silent, without_damaged
+from mqttree.bench.spark.trace_files import unreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,7 +18,7 @@ DDL = (
     "control_bytes long, data_bytes long, dropped long, cpu_s double, rss long, threads int, "
     "offset_ns long, error_ns long, late long"
 )
-"""bench.trace.schema.SCHEMA in Spark's words."""
+"""mqttree.bench.trace.schema.SCHEMA in Spark's words."""
 COLUMNS = tuple(word.split(" ", 1)[0] for word in DDL.split(", "))
 LENIENT = "ignoreCorruptFiles"
 """The option of Spark by which a read goes on without a file that it cannot read, or the rest of

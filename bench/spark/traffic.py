@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from bench.spark.clocks import SECOND, Placed, Second
-from bench.trace.repair import FOREVER
+from mqttree.bench.spark.clocks import SECOND, Placed, Second
+from mqttree.bench.trace.repair import FOREVER
 
 COUNTED = {"link_bytes_control": "control", "link_bytes_data": "data"}
 """Brokers' own counters that become tables: what they sent on all links -> class of bytes."""

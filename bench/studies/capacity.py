@@ -15,11 +15,11 @@ import sys
 import time
 from collections.abc import Sequence
 
-from bench import checked
-from bench.lab import topology as topologies
-from bench.lab.brokers import KINDS
-from bench.lab.lab import Lab, LabError
-from broker.config.yaml_file import ConfigError
+from mqttree.bench import checked
+from mqttree.bench.lab import topology as topologies
+from mqttree.bench.lab.brokers import KINDS
+from mqttree.bench.lab.lab import Lab, LabError
+from mqttree.broker.config.yaml_file import ConfigError
 
 PORT = 7000
 _CHUNK = bytes(65536)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from bench.load import (
+from mqttree.bench.load import (
     LatencyResult,
     LoadError,
     LoadResult,
@@ -23,7 +23,7 @@ from bench.load import (
     run_latency,
     run_throughput,
 )
-from bench.studies.targets import Running, Target, running
+from mqttree.bench.studies.targets import Running, Target, running
 
 _IDLE_CONNECTIONS = 1000
 

@@ -7,8 +7,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from bench import checked
-from bench.studies import compare, configurations, mixed, mixed_table, targets
+from mqttree.bench import checked
+from mqttree.bench.studies import compare, configurations, mixed, mixed_table, targets
 
 EQUAL = "equal"
 """The group of the loads whose publishers repeat one packet."""

@@ -28,10 +28,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench.lab.agreement import agreed
-from bench.lab.launcher import Program, mqttree
-from bench.lab.ports import free_ports
-from bench.load import LoadError, Probe
+from mqttree.bench.lab.agreement import agreed
+from mqttree.bench.lab.launcher import Program, mqttree
+from mqttree.bench.lab.ports import free_ports
+from mqttree.bench.load import LoadError, Probe
 
 PROBE = 0.005
 """s between two probes."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from bench import checked
+from mqttree.bench import checked
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 LEAST = 1_000
@@ -78,7 +78,7 @@ def table(sizes: Sequence[int] = SIZES) -> int:
     first: Growth | None = None
     for size in sizes:
         done = subprocess.run(
-            [sys.executable, "-m", "bench.studies.growth", "--json", str(size)],
+            [sys.executable, "-m", "mqttree.bench.studies.growth", "--json", str(size)],
             capture_output=True,
             text=True,
             check=False,
@@ -105,11 +105,11 @@ def measure(size: int) -> Growth:
 
     Raises RuntimeError: a match did not find these two.
     """
-    from broker.base.limits import DEFAULTS
-    from broker.config.node_config import NodeConfig
-    from broker.core.session import Session, Subscription
-    from broker.node import Node
-    from routing.topic_filter import split_shared
+    from mqttree.broker.base.limits import DEFAULTS
+    from mqttree.broker.config.node_config import NodeConfig
+    from mqttree.broker.core.session import Session, Subscription
+    from mqttree.broker.node import Node
+    from mqttree.routing.topic_filter import split_shared
 
     node = Node(NodeConfig(discovery="off"), 0.0, 0.0, random.Random(1))
     fanout = node.dispatcher

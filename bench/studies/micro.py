@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from bench.load import packets
-from bench.studies import growth
+from mqttree.bench.load import packets
+from mqttree.bench.studies import growth
 
 if TYPE_CHECKING:
-    from broker.core.connection import Connection
-    from broker.node import Node
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.node import Node
 
 _TURNS = 5
 _PAYLOAD = b"x" * 64
@@ -74,7 +74,7 @@ def _publish(
 
 def _wire() -> Iterator[Case]:
     """Decode a chunk of packets, encode one."""
-    from broker.wire import Decoder, Publish, encode_packet
+    from mqttree.broker.wire import Decoder, Publish, encode_packet
 
     for title, version, qos, properties in (
         ("PUBLISH QoS 0, 3.1.1", 4, 0, 0),
@@ -99,7 +99,7 @@ def _wire() -> Iterator[Case]:
 
 def _trie() -> Iterator[Case]:
     """Match, insert and remove among 100,000 subscriptions."""
-    from routing.subscription_trie import SubscriptionTrie, TopicTrie
+    from mqttree.routing.subscription_trie import SubscriptionTrie, TopicTrie
 
     rng = random.Random(1)
     subscriptions: SubscriptionTrie[int] = SubscriptionTrie()
@@ -182,8 +182,8 @@ def _fanout() -> Iterator[Case]:
 def _counted() -> Iterator[Case]:
     """Take chunks of 20 messages to topics drawn from 1,000 through a node that counts how often
     topics are published to, and through one that does not; ns per PUBLISH received."""
-    from broker.config.node_config import NodeConfig
-    from broker.node import Node
+    from mqttree.broker.config.node_config import NodeConfig
+    from mqttree.broker.node import Node
 
     names = [f"load/{number:05d}" for number in range(1000)]
     for counted in (False, True):
@@ -214,8 +214,8 @@ def _counted() -> Iterator[Case]:
 def _links() -> Iterator[Case]:
     """What a link between two brokers costs: its handshake at both ends together, until they have
     come up, and its records."""
-    from broker.base.limits import DEFAULTS
-    from broker.cluster.link.record_layer import Cipher
+    from mqttree.broker.base.limits import DEFAULTS
+    from mqttree.broker.cluster.link.record_layer import Cipher
 
     for title, proofs in (
         ("no key", (False, False)),
@@ -238,10 +238,10 @@ def _links() -> Iterator[Case]:
 
 
 def _handshake(keys: bool, secret: bool) -> Callable[[], None]:
-    from broker.base.broker_key import make_key
-    from broker.config.node_config import NodeConfig
-    from broker.core.effects import Dial
-    from broker.node import Node
+    from mqttree.broker.base.broker_key import make_key
+    from mqttree.broker.config.node_config import NodeConfig
+    from mqttree.broker.core.effects import Dial
+    from mqttree.broker.node import Node
 
     made = [make_key(bytes((number,)) * 32) for number in (1, 2)]
     nodes = [
@@ -367,10 +367,10 @@ def _node_call(
     `rules`: so many topic rules are in force; `wildcards`: so many wildcard filters of another
     client are in place.
     """
-    from broker.auth.acl_file import parse_rules
-    from broker.auth.authorization import Access
-    from broker.config.node_config import NodeConfig
-    from broker.node import Node
+    from mqttree.broker.auth.acl_file import parse_rules
+    from mqttree.broker.auth.authorization import Access
+    from mqttree.broker.config.node_config import NodeConfig
+    from mqttree.broker.node import Node
 
     node = Node(NodeConfig(discovery="off"), 0.0, 0.0, random.Random(1))
     if rules:

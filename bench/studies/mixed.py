@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from bench.load import LoadError
-from bench.load.cpu import cores, share_out
-from bench.load.mix import MixResult, run_mix
-from bench.load.mixture import MixSpec
-from bench.studies.targets import Running, Target, running, running_path
+from mqttree.bench.load import LoadError
+from mqttree.bench.load.cpu import cores, share_out
+from mqttree.bench.load.mix import MixResult, run_mix
+from mqttree.bench.load.mixture import MixSpec
+from mqttree.bench.studies.targets import Running, Target, running, running_path
 
 _SETTLE = 0.5
 """s for a hop to hear of the subscriptions."""

@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-from bench.load.cpu import cores
-from bench.studies.mixed import MixedTable, MixedWork, Run, Runs
-from bench.studies.targets import Target
+from mqttree.bench.load.cpu import cores
+from mqttree.bench.studies.mixed import MixedTable, MixedWork, Run, Runs
+from mqttree.bench.studies.targets import Target
 
 Figure = tuple[str, Callable[[Run], float], str]
 """What it is, where it is found in a run, and the format of its value."""

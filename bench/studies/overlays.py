@@ -19,8 +19,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from broker.cluster.strategy.path_costs import DELTA, GAMMA, THROUGH
-from routing.shortest_paths import Graph
+from mqttree.broker.cluster.strategy.path_costs import DELTA, GAMMA, THROUGH
+from mqttree.routing.shortest_paths import Graph
 
 Edge = tuple[int, int]
 

@@ -27,11 +27,11 @@ from typing import Any
 
 import uvloop
 
-from bench.lab.brokers import KINDS, ROUTINGS
-from bench.lab.lab import Lab, LabError
-from bench.lab.topology import Topology, Wire
-from bench.load import LoadError, LoadSpec, Probe, run_latency
-from bench.studies.converge import state_of
+from mqttree.bench.lab.brokers import KINDS, ROUTINGS
+from mqttree.bench.lab.lab import Lab, LabError
+from mqttree.bench.lab.topology import Topology, Wire
+from mqttree.bench.load import LoadError, LoadSpec, Probe, run_latency
+from mqttree.bench.studies.converge import state_of
 
 PATIENCE = 30.0
 """s; a phase that takes longer has failed, and is printed as such."""

@@ -16,15 +16,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from broker.config.node_config import NodeConfig
-from broker.core.connection import Nowhere
-from broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
-from broker.core.message import Message
-from broker.io.journal_writer import JournalWriter
-from broker.node import Node
-from broker.persistence.journal import Journal
-from broker.wire.encode import encode_packet
-from broker.wire.packets import Connect, Subscribe, SubscriptionRequest
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.core.connection import Nowhere
+from mqttree.broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
+from mqttree.broker.core.message import Message
+from mqttree.broker.io.journal_writer import JournalWriter
+from mqttree.broker.node import Node
+from mqttree.broker.persistence.journal import Journal
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Connect, Subscribe, SubscriptionRequest
 
 ID = b"restart!"
 MIB = 1024 * 1024

@@ -17,8 +17,8 @@ from typing import cast
 
 import uvloop
 
-from bench import checked
-from bench.load import packets
+from mqttree.bench import checked
+from mqttree.bench.load import packets
 
 _routes: dict[bytes, list[Sketch]] = {}
 _below: dict[bytes, list[Sketch]] = {}

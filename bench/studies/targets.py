@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.lab.launcher import Program, search_path
-from bench.lab.ports import free_ports
-from bench.load import LoadError, packets
-from bench.load.cpu import on_cores
-from bench.load.peers import dial, subscribe
-from bench.load.spec import LoadSpec
-from bench.studies import configurations
-from bench.studies.certificate import make_certificate
-from bench.studies.configurations import Launch
+from mqttree.bench.lab.launcher import Program, search_path
+from mqttree.bench.lab.ports import free_ports
+from mqttree.bench.load import LoadError, packets
+from mqttree.bench.load.cpu import on_cores
+from mqttree.bench.load.peers import dial, subscribe
+from mqttree.bench.load.spec import LoadSpec
+from mqttree.bench.studies import configurations
+from mqttree.bench.studies.certificate import make_certificate
+from mqttree.bench.studies.configurations import Launch
 
 _READY_SECONDS = 60.0
 _PORTS = ("port", "tls", "ws", "extra", "more")
@@ -110,7 +110,7 @@ def mqttree(name: str, program: str) -> Target:
         raise ValueError(f"target {name}: no program")
     if Path(words[-1]).name.startswith("python"):
         # Not the packages of the folder that we were started in.
-        words += ["-P", "-m", "broker.cli"]
+        words += ["-P", "-m", "mqttree.broker.cli"]
     return _made(name, configurations.mqttree(shlex.join(words)))
 
 
@@ -125,11 +125,11 @@ def other(name: str, path: str) -> Target:
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
-        _made("mqttree", configurations.mqttree("{python} -m broker.cli")),
+        _made("mqttree", configurations.mqttree("{python} -m mqttree.broker.cli")),
         _made("mosquitto", configurations.mosquitto("mosquitto", nodelay=False)),
         _made("mosquitto-nodelay", configurations.mosquitto("mosquitto")),
         Target("amqtt", "amqtt -c {config}", configurations.AMQTT),
-        Target("sketch", "{python} -m bench.studies.sketch {port}"),
+        Target("sketch", "{python} -m mqttree.bench.studies.sketch {port}"),
     )
 }
 

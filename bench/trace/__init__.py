@@ -1,6 +1,6 @@
 """Traces: what every process of a benchmark saw, as Parquet (docs/reference/traces.md)."""
 
-from bench.trace.schema import KINDS, SCHEMA, VERSION
-from bench.trace.writer import TraceError, Writer
+from mqttree.bench.trace.schema import KINDS, SCHEMA, VERSION
+from mqttree.bench.trace.writer import TraceError, Writer
 
 __all__ = ["KINDS", "SCHEMA", "VERSION", "TraceError", "Writer"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from bench.trace.schema import DICTIONARY_COLUMNS, KINDS, SCHEMA
+from mqttree.bench.trace.schema import DICTIONARY_COLUMNS, KINDS, SCHEMA
 
 COMMON = ("scenario", "run", "host", "process", "kind")
 _NUMBERS = ("at", "publisher", "sequence", "shape", "late")

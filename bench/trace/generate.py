@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.trace import Writer
+from mqttree.bench.trace import Writer
 
 BROKERS = ("b0", "b1", "b2", "b3", "b4")
 PUBLISHERS = 100

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from bench import checked
-from bench.trace.writer import Writer
+from mqttree.bench import checked
+from mqttree.bench.trace.writer import Writer
 
 _STEP = 0.002  # s between two bursts of the paced loop
 

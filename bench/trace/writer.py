@@ -15,9 +15,9 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.checked import NAME
-from bench.trace.batches import WIDTH, Batch, columns, complete, rows
-from bench.trace.schema import DICTIONARY_COLUMNS, SCHEMA, VERSION, metadata
+from mqttree.bench.checked import NAME
+from mqttree.bench.trace.batches import WIDTH, Batch, columns, complete, rows
+from mqttree.bench.trace.schema import DICTIONARY_COLUMNS, SCHEMA, VERSION, metadata
 
 BATCH = 4096
 """Events of one kind that are handed to the encoding thread, and made into columns by it, at a
@@ -242,7 +242,7 @@ class Writer:
 
     def clock(self, at: int, host: str, offset_ns: int, error_ns: int) -> None:
         """Note at `at` that `offset_ns` has to be added to the times of `host` for the common time,
-        give or take `error_ns` (see bench.trace.clock)."""
+        give or take `error_ns` (see mqttree.bench.trace.clock)."""
         self._event("clock", at, host=host, offset_ns=offset_ns, error_ns=error_ns)
 
     def subscribed(self, at: int, client: str, broker: str, filter: str, qos: int) -> None:

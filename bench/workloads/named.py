@@ -6,9 +6,9 @@ import random
 from functools import lru_cache
 from pathlib import Path
 
-from bench.workloads import workload, workload_file
-from bench.workloads.workload import Workload
-from bench.workloads.workload_file import WorkloadError
+from mqttree.bench.workloads import workload, workload_file
+from mqttree.bench.workloads.workload import Workload
+from mqttree.bench.workloads.workload_file import WorkloadError
 
 FOLDER = Path(__file__).parent
 NAMES = ("social", "social-100", "pairs", "islands", "fan-in", "fan-out", "across")

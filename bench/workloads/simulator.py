@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bench.workloads.workload import Workload
-from placement.clients import Clients, Session
-from placement.figures import Figures
-from placement.optimum import optimum
-from placement.state import Placement
-from placement.strategies import STRATEGIES, Strategy, publisher_slot, random_attach
-from placement.traffic import TREES, tree_parents
-from placement.tree_network import TreeNetwork, by_hops
+from mqttree.bench.workloads.workload import Workload
+from mqttree.placement.clients import Clients, Session
+from mqttree.placement.figures import Figures
+from mqttree.placement.optimum import optimum
+from mqttree.placement.state import Placement
+from mqttree.placement.strategies import STRATEGIES, Strategy, publisher_slot, random_attach
+from mqttree.placement.traffic import TREES, tree_parents
+from mqttree.placement.tree_network import TreeNetwork, by_hops
 
 NAMES = ("random", *STRATEGIES)
 

@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from placement.clients import GAMMA, SESSIONS
-from placement.traffic import popularity
+from mqttree.placement.clients import GAMMA, SESSIONS
+from mqttree.placement.traffic import popularity
 
 
 @dataclass

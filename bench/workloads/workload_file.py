@@ -9,9 +9,9 @@ import math
 import re
 from typing import Any
 
-from bench.workloads.workload import Workload
-from placement.clients import GAMMA, SESSIONS
-from placement.state import MOST_BROKERS
+from mqttree.bench.workloads.workload import Workload
+from mqttree.placement.clients import GAMMA, SESSIONS
+from mqttree.placement.state import MOST_BROKERS
 
 MOST_TOPICS = 10_000_000
 MOST_RATE = 1e15

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 
-from broker.auth.authorization import ACTIONS, Rule, Rules, Subject
-from broker.base.limits import Limits
-from broker.config.yaml_file import ConfigError, read_text
-from routing.topic_filter import valid_topic_filter
+from mqttree.broker.auth.authorization import ACTIONS, Rule, Rules, Subject
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.config.yaml_file import ConfigError, read_text
+from mqttree.routing.topic_filter import valid_topic_filter
 
 HEADS = ("listener", "user", "anonymous", "client", "everyone")
 

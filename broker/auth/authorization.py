@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Protocol, TypeVar
 
-from broker.base.limits import Limits
-from broker.base.record import Record
-from routing.subscription_trie import SubscriptionTrie
-from routing.topic_filter import covers, matches
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.record import Record
+from mqttree.routing.subscription_trie import SubscriptionTrie
+from mqttree.routing.topic_filter import covers, matches
 
 PUBLISH = 1
 SUBSCRIBE = 2

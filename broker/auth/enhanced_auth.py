@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from broker.wire.constants import ReasonCode
-from broker.wire.errors import ProtocolViolation
-from broker.wire.packets import Auth
-from broker.wire.properties import Properties, Property
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.errors import ProtocolViolation
+from mqttree.broker.wire.packets import Auth
+from mqttree.broker.wire.properties import Properties, Property
 
 
 class AuthenticationFailed(Exception):  # noqa: N818 - what happened, not a fault

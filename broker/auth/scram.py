@@ -10,8 +10,8 @@ import hmac
 import unicodedata
 from collections.abc import Callable
 
-from broker.auth.enhanced_auth import AuthenticationFailed
-from broker.base.record import Record
+from mqttree.broker.auth.enhanced_auth import AuthenticationFailed
+from mqttree.broker.base.record import Record
 
 NAME = "SCRAM-SHA-256"
 """Its name in Authentication Method (MQTT 5, 4.12)."""

@@ -17,8 +17,8 @@ from functools import cache
 
 import argon2
 
-from broker.auth.scram import ITERATIONS, NAME, SALT_SIZE, Verifier, prepare
-from broker.config.yaml_file import ConfigError, read_text
+from mqttree.broker.auth.scram import ITERATIONS, NAME, SALT_SIZE, Verifier, prepare
+from mqttree.broker.config.yaml_file import ConfigError, read_text
 
 MAX_ARGON2_MEMORY = 1024 * 1024
 """KiB; a stored hash that takes more to check would be a mistake, or the end of the broker."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.base.address import Address
-from broker.base.record import Record
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.record import Record
 
 ID_BYTES = 8
 """Length of a broker id in bytes."""

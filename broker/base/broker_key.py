@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import hashlib
 
-from broker.base.broker_id import ID_BYTES
-from broker.base.record import Record
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.base.broker_id import ID_BYTES
+from mqttree.broker.base.record import Record
+from mqttree.broker.wire.errors import MalformedPacket
 
 SEED_BYTES = 32
 PUBLIC_BYTES = 32

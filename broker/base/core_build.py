@@ -17,44 +17,44 @@ from pathlib import Path
 from types import ModuleType
 
 PACKAGES = (
-    "broker.wire",
-    "broker.base",
-    "routing",
-    "stp",
-    "placement",
-    "broker.leg",
-    "broker.core",
-    "broker.cluster",
-    "broker.persistence",
+    "mqttree.broker.wire",
+    "mqttree.broker.base",
+    "mqttree.routing",
+    "mqttree.stp",
+    "mqttree.placement",
+    "mqttree.broker.leg",
+    "mqttree.broker.core",
+    "mqttree.broker.cluster",
+    "mqttree.broker.persistence",
 )
 """What is compiled, with all packages below these."""
 MODULES = (
-    "broker.io.driver",
-    "broker.io.epoll_transport",
-    "broker.io.loop_turns",
+    "mqttree.broker.io.driver",
+    "mqttree.broker.io.epoll_transport",
+    "mqttree.broker.io.loop_turns",
 )
 """Modules of other packages that are compiled: what each turn of the event loop goes through."""
 INTERPRETED = (
-    "broker.base.core_build",
-    "broker.base.log_format",
-    "broker.base.machine",
-    "broker.base.record",
-    "broker.base.version",
-    "broker.cluster.events",
-    "broker.core.effects",
-    "broker.leg.effects",
-    "broker.leg.leg_settings",
-    "placement.blocks",
-    "placement.question",
+    "mqttree.broker.base.core_build",
+    "mqttree.broker.base.log_format",
+    "mqttree.broker.base.machine",
+    "mqttree.broker.base.record",
+    "mqttree.broker.base.version",
+    "mqttree.broker.cluster.events",
+    "mqttree.broker.core.effects",
+    "mqttree.broker.leg.effects",
+    "mqttree.broker.leg.leg_settings",
+    "mqttree.placement.blocks",
+    "mqttree.placement.question",
 )
 """Modules of these packages that are not compiled: what only drivers use, data classes that name
 types of modules above them, or are made of many options, code that mypyc cannot compile, what needs
-numpy (`placement.blocks`), and an exception (`placement.question.TooMuchError`) that callers catch
-beside a built-in one by the same name: compiled, each of that name would have to be the first
-one."""
+numpy (`mqttree.placement.blocks`), and an exception (`mqttree.placement.question.TooMuchError`)
+that callers catch beside a built-in one by the same name: compiled, each of that name would have to
+be the first one."""
 
-ROOT = Path(__file__).parents[2]
-"""The folder that has the packages."""
+ROOT = Path(__file__).parents[3]
+"""The folder that has the package `mqttree`."""
 
 
 class Core(enum.Enum):
@@ -74,7 +74,7 @@ class Core(enum.Enum):
 def sources(root: Path = ROOT) -> Iterator[tuple[str, Path]]:
     """Yield the name and the file of each module that is compiled, always in the same order.
 
-    `root`: the folder that has the packages.
+    `root`: the folder that has the package `mqttree`.
     """
     for package in PACKAGES:
         for path in sorted(root.joinpath(*package.split(".")).rglob("*.py")):
@@ -90,7 +90,7 @@ def sources(root: Path = ROOT) -> Iterator[tuple[str, Path]]:
 def library(root: Path = ROOT) -> str:
     """Return the name, without its suffix, of the library that the sources become as they are now.
 
-    `root`: the folder that has the packages.
+    `root`: the folder that has the package `mqttree`.
     """
     # Where nothing is compiled, nothing is hashed.
     import hashlib
@@ -122,12 +122,12 @@ def choose(wanted: str | None, root: Path = ROOT) -> Core:
     """Return which code runs. When compiled modules are there that must not run, imports find the
     sources from now on.
 
-    `wanted`: "python" to use no compiled core; `root`: the folder that has the packages.
+    `wanted`: "python" to use no compiled core; `root`: the folder that has the package `mqttree`.
     """
     suffix = EXTENSION_SUFFIXES[0]
     libraries = [
         name
-        for name in os.listdir(root / "broker")
+        for name in os.listdir(root / "mqttree" / "broker")
         if name.startswith("core_") and name.endswith(f"__mypyc{suffix}")
     ]
     if not libraries:

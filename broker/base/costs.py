@@ -1,7 +1,7 @@
 """What things cost: bytes of memory that objects take besides their text, and steps of work.
 
 They are measured, or known from how the objects are built; nothing is bounded by them. A step is
-about a microsecond (`broker.base.turns`).
+about a microsecond (`mqttree.broker.base.turns`).
 """
 
 from typing import Final

@@ -8,7 +8,7 @@ Pure: `now` (s) is monotonic, and passed in.
 
 from __future__ import annotations
 
-from broker.base.limits import Limits
+from mqttree.broker.base.limits import Limits
 
 LOGICAL = 16
 """bits below the ms."""

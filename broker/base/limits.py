@@ -1,16 +1,16 @@
 """Every limit of the broker, with its reason.
 
 What happens at each limit is said beside it and counted under the name given in brackets. A `Node`
-is handed its own (docs/decisions/0039); what is given at the start is in `broker.config`, what
-things cost in `broker.base.costs`, and what both ends of a protocol agree on is a constant of the
-module that speaks it.
+is handed its own (docs/decisions/0039); what is given at the start is in `mqttree.broker.config`,
+what things cost in `mqttree.broker.base.costs`, and what both ends of a protocol agree on is a
+constant of the module that speaks it.
 """
 
 from __future__ import annotations
 
-from broker.base.record import Record
-from broker.base.sequence_set import MAX_GAPS, MAX_ORIGINS
-from broker.wire.constants import MAX_PACKET_SIZE
+from mqttree.broker.base.record import Record
+from mqttree.broker.base.sequence_set import MAX_GAPS, MAX_ORIGINS
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE
 
 
 class Limits(Record, kw_only=True):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-from broker.wire.varint import encode_varint
+from mqttree.broker.wire.varint import encode_varint
 
 KEY_BYTES = 32
 NONCE_BYTES = 32

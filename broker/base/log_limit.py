@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from broker.base.counters import Counters
-from broker.base.limits import Limits
-from broker.base.timers import Scheduler
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.timers import Scheduler
 
 MANY = "several hosts"
 """Replaces hosts that are too many to be distinguished."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.errors import MalformedPacket
 
 LAST = (1 << 48) - 1
 """The highest sequence number in records. No message has it, so that a broker which has all

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from broker.base.counters import Counters
-from broker.base.limits import Limits
-from broker.base.timers import Scheduler
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.timers import Scheduler
 
 PAUSE = 0.0001
 """s until the next turn; sockets are read in between."""

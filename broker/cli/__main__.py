@@ -1,6 +1,6 @@
-"""`python -m broker.cli`: the same as `mqttree`."""
+"""`python -m mqttree.broker.cli`: the same as `mqttree`."""
 
-from broker.cli.main import main
+from mqttree.broker.cli.main import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from broker.base.address import Address
-from broker.cli.command_line import DEFAULT_ADMIN
-from broker.cli.status import NONE, Credentials, StatusError, ask
+from mqttree.broker.base.address import Address
+from mqttree.broker.cli.command_line import DEFAULT_ADMIN
+from mqttree.broker.cli.status import NONE, Credentials, StatusError, ask
 
 MAX_ANSWER = 64 * 1024 * 1024
 """bytes: a page of a thousand rows with the longest names fits."""
@@ -79,8 +79,8 @@ def admin_port(arguments: argparse.Namespace) -> AdminPort:
 def admin_address(arguments: argparse.Namespace) -> Address:
     """Return the admin address from the flag, the environment or the default. Raises
     ConfigError."""
-    from broker.config.options import OPTIONS
-    from broker.config.yaml_file import ConfigError
+    from mqttree.broker.config.options import OPTIONS
+    from mqttree.broker.config.yaml_file import ConfigError
 
     where, value = "", DEFAULT_ADMIN
     if arguments.admin is not None:
@@ -98,7 +98,7 @@ def credentials_of(arguments: argparse.Namespace) -> Credentials:
     """Return what opens the admin port, from flags and the environment. Raises ConfigError."""
     from pathlib import Path
 
-    from broker.config.yaml_file import ConfigError
+    from mqttree.broker.config.yaml_file import ConfigError
 
     where, file = "--admin-token-file", arguments.admin_token_file
     if file is None:
@@ -108,11 +108,11 @@ def credentials_of(arguments: argparse.Namespace) -> Credentials:
     token, context = "", None
     try:
         if file:
-            from broker.io.admin_access import read_token
+            from mqttree.broker.io.admin_access import read_token
 
             token = read_token(Path(file)).decode()
         if arguments.admin_cafile is not None:
-            from broker.io.tls import client_context
+            from mqttree.broker.io.tls import client_context
 
             where = "--admin-cafile, --admin-cert"
             context = client_context(Path(arguments.admin_cafile))

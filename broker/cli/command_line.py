@@ -40,7 +40,7 @@ def _columns() -> int:
 def complain(text: str, program: str = "mqttree") -> None:
     """Write one line to the standard error if that is open: `program`, then `text`, which may be
     what somebody else answered."""
-    from broker.base.log_format import printable
+    from mqttree.broker.base.log_format import printable
 
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"{program}: {printable(' '.join(text.split()))}\n")

@@ -16,24 +16,24 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.base.address import Address, is_literal, parse_address
-from broker.base.link_keys import cluster_key
-from broker.base.log_format import json_text, printable
-from broker.base.version import VERSION
-from broker.cli import doctor_checks as checks
-from broker.cli.admin_client import AdminPort, credentials_of
-from broker.cli.command_line import DEFAULT_ADMIN
-from broker.cli.doctor_checks import ERROR, NOTE, Finding, Heard
-from broker.cli.link_probe import PADDING, Answer, Prober, probe
-from broker.cli.status import StatusError, fetch
-from broker.config.options import RunSettings, read_settings, split_bind
-from broker.config.yaml_file import ConfigError
-from broker.io.tls import describe_error, dial_context
-from discovery.announcement import Announcement, AnnouncementError, decode
-from discovery.drivers.multicast import Multicast, interfaces_for
+from mqttree.broker.base.address import Address, is_literal, parse_address
+from mqttree.broker.base.link_keys import cluster_key
+from mqttree.broker.base.log_format import json_text, printable
+from mqttree.broker.base.version import VERSION
+from mqttree.broker.cli import doctor_checks as checks
+from mqttree.broker.cli.admin_client import AdminPort, credentials_of
+from mqttree.broker.cli.command_line import DEFAULT_ADMIN
+from mqttree.broker.cli.doctor_checks import ERROR, NOTE, Finding, Heard
+from mqttree.broker.cli.link_probe import PADDING, Answer, Prober, probe
+from mqttree.broker.cli.status import StatusError, fetch
+from mqttree.broker.config.options import RunSettings, read_settings, split_bind
+from mqttree.broker.config.yaml_file import ConfigError
+from mqttree.broker.io.tls import describe_error, dial_context
+from mqttree.discovery.announcement import Announcement, AnnouncementError, decode
+from mqttree.discovery.drivers.multicast import Multicast, interfaces_for
 
 if TYPE_CHECKING:
-    from broker.cli.status import Credentials
+    from mqttree.broker.cli.status import Credentials
 
 MOST_TARGETS: Final = 32
 """brokers that are asked; what is wrong with all is seen at some."""

@@ -9,10 +9,10 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from broker.base.address import Address, is_loopback, parse_address
-from broker.cli.link_probe import Answer
-from broker.wire.constants import ReasonCode
-from discovery.announcement import Announcement
+from mqttree.broker.base.address import Address, is_loopback, parse_address
+from mqttree.broker.cli.link_probe import Answer
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.discovery.announcement import Announcement
 
 OK, NOTE, WARNING, ERROR = "ok", "note", "warning", "error"
 

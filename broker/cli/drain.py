@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from broker.base.address import Address, parse_address
-from broker.base.log_format import printable
-from broker.cli.status import NONE, Credentials, StatusError, ask, fetch, waits_for
-from broker.cluster.drain import read_drain
+from mqttree.broker.base.address import Address, parse_address
+from mqttree.broker.base.log_format import printable
+from mqttree.broker.cli.status import NONE, Credentials, StatusError, ask, fetch, waits_for
+from mqttree.broker.cluster.drain import read_drain
 
 POLL_INTERVAL = 0.2
 """s between two looks at the broker."""

@@ -10,16 +10,16 @@ import ssl
 from collections.abc import Sequence
 from pathlib import Path
 
-from broker.base import log_format
-from broker.base.log_format import log_line
-from broker.cli.command_line import Parser, complain
-from broker.config.broker_url import BrokerUrl, read_url
-from broker.config.options import LEVELS
-from broker.config.secret_file import read_secret
-from broker.io.federator_driver import FederatorDriver
-from broker.io.tls import client_context, describe_error
-from federator.federator import Federator
-from federator.settings import Codec, NonMember, Settings
+from mqttree.broker.base import log_format
+from mqttree.broker.base.log_format import log_line
+from mqttree.broker.cli.command_line import Parser, complain
+from mqttree.broker.config.broker_url import BrokerUrl, read_url
+from mqttree.broker.config.options import LEVELS
+from mqttree.broker.config.secret_file import read_secret
+from mqttree.broker.io.federator_driver import FederatorDriver
+from mqttree.broker.io.tls import client_context, describe_error
+from mqttree.federator.federator import Federator
+from mqttree.federator.settings import Codec, NonMember, Settings
 
 
 def main(words: Sequence[str]) -> int:

@@ -6,10 +6,10 @@ import argparse
 import os
 from collections.abc import Mapping
 
-from broker.cli.command_line import complain
-from broker.config.leg_options import LEG_OPTIONS, LegModel, flag_error, read_leg
-from broker.config.mosquitto_bridges import read_bridges
-from broker.config.options import read_settings
+from mqttree.broker.cli.command_line import complain
+from mqttree.broker.config.leg_options import LEG_OPTIONS, LegModel, flag_error, read_leg
+from mqttree.broker.config.mosquitto_bridges import read_bridges
+from mqttree.broker.config.options import read_settings
 
 
 def federate(arguments: argparse.Namespace) -> int:
@@ -20,7 +20,7 @@ def federate(arguments: argparse.Namespace) -> int:
     first = next(iter(legs.values()))
     if settings.data_dir is None and not arguments.no_data_dir:
         arguments.data_dir = f"./mqttree-{settings.name or first.url.host}"
-    from broker.cli.run import run
+    from mqttree.broker.cli.run import run
 
     return run(arguments, legs)
 

@@ -17,20 +17,20 @@ import ssl
 import time
 from typing import NamedTuple
 
-from broker.base.address import Address
-from broker.base.broker_key import BrokerKey, make_key, signed
-from broker.base.link_keys import NONCE_BYTES, OFFER_BYTES, LinkKeys, Offer, transcript
-from broker.cluster.link.handshake import AUTHENTICATION, IDENTITY, LINK_PROTOCOL
-from broker.cluster.link.peer import Peer, peer_of
-from broker.io.tls import describe_error
-from broker.wire.constants import ReasonCode
-from broker.wire.decode import decode_packet
-from broker.wire.encode import encode_packet
-from broker.wire.errors import WireError
-from broker.wire.packets import Auth, Connack, Connect
-from broker.wire.properties import Properties, Property
-from broker.wire.reader import PacketReader
-from broker.wire.varint import read_length
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.broker_key import BrokerKey, make_key, signed
+from mqttree.broker.base.link_keys import NONCE_BYTES, OFFER_BYTES, LinkKeys, Offer, transcript
+from mqttree.broker.cluster.link.handshake import AUTHENTICATION, IDENTITY, LINK_PROTOCOL
+from mqttree.broker.cluster.link.peer import Peer, peer_of
+from mqttree.broker.io.tls import describe_error
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.errors import WireError
+from mqttree.broker.wire.packets import Auth, Connack, Connect
+from mqttree.broker.wire.properties import Properties, Property
+from mqttree.broker.wire.reader import PacketReader
+from mqttree.broker.wire.varint import read_length
 
 PADDING = 16_384
 """bytes: several packets of the largest size, also where that is 9,000."""

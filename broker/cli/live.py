@@ -21,11 +21,11 @@ from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any
 
-from broker.base.address import Address
-from broker.cli.command_line import Parser, complain
-from broker.cli.status import StatusError, fetch
-from broker.cli.table import cut
-from broker.cli.tree_view import Seen, draw
+from mqttree.broker.base.address import Address
+from mqttree.broker.cli.command_line import Parser, complain
+from mqttree.broker.cli.status import StatusError, fetch
+from mqttree.broker.cli.table import cut
+from mqttree.broker.cli.tree_view import Seen, draw
 
 HOST = "127.0.0.1"
 FIRST_ADMIN_PORT = 8883
@@ -54,7 +54,7 @@ class Child:
         command = [
             sys.executable,
             "-m",
-            "broker.cli",
+            "mqttree.broker.cli",
             "run",
             "--listen",
             f"{HOST}:{port}",

@@ -13,10 +13,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from broker import CORE
-from broker.base.version import VERSION
-from broker.cli.command_line import DEFAULT_ADMIN, Parser, complain
-from broker.config.routing_modes import ROUTINGS
+from mqttree.broker import CORE
+from mqttree.broker.base.version import VERSION
+from mqttree.broker.cli.command_line import DEFAULT_ADMIN, Parser, complain
+from mqttree.broker.config.routing_modes import ROUTINGS
 
 OWN = frozenset(
     (
@@ -70,11 +70,11 @@ def _open_streams() -> None:
 
 def _main(words: list[str]) -> int:
     if words and words[0] == "live":
-        from broker.cli import live
+        from mqttree.broker.cli import live
 
         return live.main(words[1:])
     if words and words[0] == "federate" and _asks_for_protocol(words):
-        from broker.cli import federate
+        from mqttree.broker.cli import federate
 
         return federate.main(words[1:])
     if words and words[0] not in OWN and not words[0].startswith("-"):
@@ -89,7 +89,7 @@ def _main(words: list[str]) -> int:
             parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     except SystemExit as leave:  # argparse has said why
         return leave.code if isinstance(leave.code, int) else 2
-    from broker.config.yaml_file import ConfigError
+    from mqttree.broker.config.yaml_file import ConfigError
 
     try:
         return _carry_out(arguments)
@@ -104,7 +104,7 @@ def _carry_out(arguments: argparse.Namespace) -> int:
         case "run" | "federate":
             return _run(arguments)
         case "passwd":
-            from broker.cli import passwd
+            from mqttree.broker.cli import passwd
 
             return passwd.run(arguments)
         case "drain":
@@ -130,10 +130,10 @@ def _run(arguments: argparse.Namespace) -> int:
     gc.disable()
     try:
         if arguments.command == "federate":
-            from broker.cli import gateway
+            from mqttree.broker.cli import gateway
 
             return gateway.federate(arguments)
-        from broker.cli.run import run
+        from mqttree.broker.cli.run import run
 
         return run(arguments)
     finally:
@@ -151,7 +151,9 @@ def _command(name: str) -> Callable[[list[str]], int | None] | None:
             return found
         # The sources are not installed.
         if name == "bench":
-            fallback: Callable[[list[str]], int | None] = importlib.import_module("bench.cli").main
+            fallback: Callable[[list[str]], int | None] = importlib.import_module(
+                "mqttree.bench.cli"
+            ).main
             return fallback
     except ImportError as error:
         missing = f" ({error.name} is missing)" if error.name else ""
@@ -161,9 +163,9 @@ def _command(name: str) -> Callable[[list[str]], int | None] | None:
 
 
 def _drain(arguments: argparse.Namespace) -> int:
-    from broker.cli.admin_client import admin_port
-    from broker.cli.drain import drain
-    from broker.cli.status import StatusError
+    from mqttree.broker.cli.admin_client import admin_port
+    from mqttree.broker.cli.drain import drain
+    from mqttree.broker.cli.status import StatusError
 
     admin, credentials = admin_port(arguments)
     values = {
@@ -182,8 +184,8 @@ def _drain(arguments: argparse.Namespace) -> int:
 
 
 def _operate(arguments: argparse.Namespace) -> int:
-    from broker.cli import operator_commands
-    from broker.cli.status import StatusError
+    from mqttree.broker.cli import operator_commands
+    from mqttree.broker.cli.status import StatusError
 
     try:
         return operator_commands.run(arguments)
@@ -193,8 +195,8 @@ def _operate(arguments: argparse.Namespace) -> int:
 
 
 def _complete(arguments: argparse.Namespace) -> int:
-    from broker.cli import live
-    from broker.cli.completion import PROGRAM, read, script
+    from mqttree.broker.cli import live
+    from mqttree.broker.cli.completion import PROGRAM, read, script
 
     own = {"live": live.make_parser()}
     command = _command("bench")
@@ -208,8 +210,8 @@ def _complete(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from broker.cli.admin_client import admin_port
-    from broker.cli.status import StatusError, fetch, render
+    from mqttree.broker.cli.admin_client import admin_port
+    from mqttree.broker.cli.status import StatusError, fetch, render
 
     admin, credentials = admin_port(arguments)
     try:
@@ -218,7 +220,7 @@ def _status(arguments: argparse.Namespace) -> int:
         complain(str(error))
         return 1
     if arguments.json:
-        from broker.base.log_format import json_text
+        from mqttree.broker.base.log_format import json_text
 
         text = json_text(state, 2) + "\n"
     else:
@@ -264,7 +266,7 @@ def make_parser(words: Sequence[str] = ()) -> Parser:
 
 
 def _add_others(commands: argparse._SubParsersAction[Parser]) -> None:
-    from broker.cli.operator_commands import add_commands
+    from mqttree.broker.cli.operator_commands import add_commands
 
     federate = commands.add_parser(
         "federate",
@@ -470,14 +472,14 @@ def _add_federate(federate: Parser) -> None:
 
 
 def _add_status(status: Parser) -> None:
-    from broker.cli.operator_commands import add_admin
+    from mqttree.broker.cli.operator_commands import add_admin
 
     add_admin(status)
     status.add_argument("--json", action="store_true", help="print /api/federation as JSON")
 
 
 def _add_drain(drain: Parser) -> None:
-    from broker.cli.operator_commands import add_admin
+    from mqttree.broker.cli.operator_commands import add_admin
 
     add_admin(drain)
     drain.add_argument(

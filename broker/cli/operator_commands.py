@@ -9,17 +9,17 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.cli.command_line import DEFAULT_ADMIN, Parser
+from mqttree.broker.cli.command_line import DEFAULT_ADMIN, Parser
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[Parser]
 
 COMMANDS: Final = {
-    "clients": ("broker.cli.views", "show clients and what waits for them"),
-    "topics": ("broker.cli.views", "show the busiest topics, or retained messages"),
-    "links": ("broker.cli.views", "show the links between brokers"),
-    "top": ("broker.cli.top", "show brokers, topics and alarms, again and again"),
-    "doctor": ("broker.cli.doctor", "find out why brokers do not see each other"),
+    "clients": ("mqttree.broker.cli.views", "show clients and what waits for them"),
+    "topics": ("mqttree.broker.cli.views", "show the busiest topics, or retained messages"),
+    "links": ("mqttree.broker.cli.views", "show the links between brokers"),
+    "top": ("mqttree.broker.cli.top", "show brokers, topics and alarms, again and again"),
+    "doctor": ("mqttree.broker.cli.doctor", "find out why brokers do not see each other"),
 }
 """Name of a command, which is that of its function, too -> the module, what it is for."""
 

@@ -11,9 +11,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from broker.auth.scram import ITERATIONS, MAX_ITERATIONS, MIN_ITERATIONS
-from broker.auth.users_file import Users, check_name, entries, replace_user
-from broker.config.yaml_file import ConfigError, read_text
+from mqttree.broker.auth.scram import ITERATIONS, MAX_ITERATIONS, MIN_ITERATIONS
+from mqttree.broker.auth.users_file import Users, check_name, entries, replace_user
+from mqttree.broker.config.yaml_file import ConfigError, read_text
 
 
 def run(arguments: argparse.Namespace) -> int:

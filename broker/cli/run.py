@@ -13,32 +13,32 @@ import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.base import log_format
-from broker.base.address import Address
-from broker.base.limits import DEFAULTS
-from broker.base.machine import raise_file_limit
-from broker.base.version import VERSION
-from broker.cli.command_line import DEFAULT_ADMIN
-from broker.cluster.drain import Drain, check_elsewhere, counted, read_drain
-from broker.config.options import (
+from mqttree.broker.base import log_format
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.base.machine import raise_file_limit
+from mqttree.broker.base.version import VERSION
+from mqttree.broker.cli.command_line import DEFAULT_ADMIN
+from mqttree.broker.cluster.drain import Drain, check_elsewhere, counted, read_drain
+from mqttree.broker.config.options import (
     RunSettings,
     read_access,
     read_legs,
     read_settings,
     split_bind,
 )
-from broker.config.yaml_file import ConfigError, ConfigFile
-from broker.core.session_owner import LEG_LISTENER
-from broker.io import admin_http as admin_server
-from broker.io.freed_memory import FreedMemory
+from mqttree.broker.config.yaml_file import ConfigError, ConfigFile
+from mqttree.broker.core.session_owner import LEG_LISTENER
+from mqttree.broker.io import admin_http as admin_server
+from mqttree.broker.io.freed_memory import FreedMemory
 
 if TYPE_CHECKING:
-    from broker.compat.assembly import Assembly
-    from broker.config.leg_options import LegModel
-    from broker.io.admin_access import AdminAccess
-    from broker.io.broker_service import BrokerService
-    from broker.io.legs import Legs
-    from broker.io.service_manager import ServiceManager
+    from mqttree.broker.compat.assembly import Assembly
+    from mqttree.broker.config.leg_options import LegModel
+    from mqttree.broker.io.admin_access import AdminAccess
+    from mqttree.broker.io.broker_service import BrokerService
+    from mqttree.broker.io.legs import Legs
+    from mqttree.broker.io.service_manager import ServiceManager
 
 SHUTDOWN_TIMEOUT = 10.0
 """s for a shutdown; docker stop and systemd kill after ten or more."""
@@ -52,12 +52,12 @@ def run(arguments: argparse.Namespace, legs: Mapping[str, LegModel] | None = Non
     used."""
     settings = read_settings(vars(arguments), os.environ)
     log_format.set_up(settings.log_level, settings.log_format)
-    from broker.compat.assembly import Assembly
+    from mqttree.broker.compat.assembly import Assembly
 
     raise_file_limit()
     assembly = Assembly(settings, DEFAULTS)
     try:
-        from broker.compat.assembly import admin_access
+        from mqttree.broker.compat.assembly import admin_access
 
         access = admin_access(settings)
         with _admin_socket(settings, access) as listener:
@@ -104,7 +104,7 @@ class _Run:
 
     async def main(self) -> int:
         """Start, wait for a signal, stop; return the exit code."""
-        from broker.compat.start_report import StartReport
+        from mqttree.broker.compat.start_report import StartReport
 
         self.stopping = asyncio.Event()
         self._watch(asyncio.get_running_loop())
@@ -163,7 +163,7 @@ class _Run:
         """Tell systemd that the broker serves, if it was started by it."""
         if "NOTIFY_SOCKET" not in os.environ:
             return None
-        from broker.io.service_manager import ServiceManager
+        from mqttree.broker.io.service_manager import ServiceManager
 
         manager = ServiceManager(os.environ, asyncio.get_running_loop())
         manager.ready("serves clients and other brokers")
@@ -171,7 +171,7 @@ class _Run:
 
     async def _forget(self) -> int:
         """End the sessions of all legs, there and here; return the exit code."""
-        from broker.io.legs import Legs
+        from mqttree.broker.io.legs import Legs
 
         assert self.broker is not None
         legs = Legs(self.broker.driver, federates=False)
@@ -190,7 +190,7 @@ class _Run:
             sessions = node.sessions
             if not wanted and not any(s.listener == LEG_LISTENER for s in sessions.values()):
                 return []
-            from broker.io.legs import Legs
+            from mqttree.broker.io.legs import Legs
 
             federation = self.assembly.federation
             federates = federation is not None and federation.federates
@@ -286,7 +286,7 @@ def _admin_socket(
 ) -> contextlib.AbstractContextManager[socket.socket | None]:
     """Open the admin port of `settings`; `access`: who may use it. If the default one belongs to
     another broker of this machine, there is none."""
-    from broker.compat.assembly import open_admin
+    from mqttree.broker.compat.assembly import open_admin
 
     try:
         return open_admin(settings.admin or split_bind(DEFAULT_ADMIN), access)

@@ -6,10 +6,10 @@ import http.client
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker.base.address import Address, is_wildcard
-from broker.base.log_format import printable
-from broker.cli.table import cut
-from broker.cluster.drain import counted
+from mqttree.broker.base.address import Address, is_wildcard
+from mqttree.broker.base.log_format import printable
+from mqttree.broker.cli.table import cut
+from mqttree.broker.cluster.drain import counted
 
 if TYPE_CHECKING:
     import ssl

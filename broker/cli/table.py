@@ -6,7 +6,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-from broker.base.log_format import printable
+from mqttree.broker.base.log_format import printable
 
 TWO_CELLS = frozenset("WF")
 """East Asian widths of characters that take two cells of a terminal (UAX 11)."""

@@ -19,10 +19,10 @@ import tty
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from broker.base.log_format import json_text, printable
-from broker.cli.admin_client import AdminPort, admin_port
-from broker.cli.status import StatusError
-from broker.cli.table import cut, duration, rate, size, table
+from mqttree.broker.base.log_format import json_text, printable
+from mqttree.broker.cli.admin_client import AdminPort, admin_port
+from mqttree.broker.cli.status import StatusError
+from mqttree.broker.cli.table import cut, duration, rate, size, table
 
 TOPICS = 20
 """topics that are asked for."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from broker.base.log_format import printable
+from mqttree.broker.base.log_format import printable
 
 
 @dataclass(slots=True)

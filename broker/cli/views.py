@@ -7,10 +7,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from broker.base.log_format import json_text
-from broker.cli.admin_client import AdminPort, admin_port
-from broker.cli.status import StatusError
-from broker.cli.table import table
+from mqttree.broker.base.log_format import json_text
+from mqttree.broker.cli.admin_client import AdminPort, admin_port
+from mqttree.broker.cli.status import StatusError
+from mqttree.broker.cli.table import table
 
 Answer = dict[str, Any]
 """What a request of `/api/v1` returned."""

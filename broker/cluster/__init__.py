@@ -16,6 +16,7 @@ socket.
   empties a broker that is about to stop, `state_view` is the cluster as JSON.
 * `ports` has the Protocols that several of these packages use.
 
-This package may use one broker (`broker.core`), the tree (`stp`), `discovery`, `routing` and what
-is below these. The journal and the log's tail on the disk are above it (`broker.persistence`).
+This package may use one broker (`mqttree.broker.core`), the tree (`stp`), `discovery`, `routing`
+and what is below these. The journal and the log's tail on the disk are above it
+(`mqttree.broker.persistence`).
 """

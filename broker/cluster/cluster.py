@@ -1,8 +1,9 @@
 """The part of a node that makes it a broker among others: it puts the modules of the cluster
 together, hands them events, and calls them when something is due.
 
-`Link` parses and encodes, `stp.tree.Tree` computes the tree, `discovery.membership.Membership`
-knows the members; what follows from what they say is decided in the packages below.
+`Link` parses and encodes, `mqttree.stp.tree.Tree` computes the tree,
+`mqttree.discovery.membership.Membership` knows the members; what follows from what they say is
+decided in the packages below.
 """
 
 from __future__ import annotations
@@ -11,34 +12,34 @@ import random
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base.address import Address
-from broker.base.broker_id import Identity
-from broker.base.hybrid_clock import HybridClock
-from broker.base.timers import Deadline
-from broker.cluster.delivery.answers import Answers
-from broker.cluster.delivery.forwarder import Forwarder
-from broker.cluster.delivery.gap_recovery import GapRecovery
-from broker.cluster.delivery.history import HistoryRequests
-from broker.cluster.delivery.incoming_batch import IncomingBatches
-from broker.cluster.delivery.late import LateOffers
-from broker.cluster.delivery.link_acks import LinkAcks
-from broker.cluster.delivery.low_watermarks import LowWatermarks
-from broker.cluster.delivery.origins import Origins
-from broker.cluster.delivery.orphans import Orphans
-from broker.cluster.delivery.pinned_entries import PinnedEntries
-from broker.cluster.delivery.ports import DeliveringBroker, LogJournal
-from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
-from broker.cluster.delivery.replay import LogWalks
-from broker.cluster.delivery.replay_log import ReplayLog
-from broker.cluster.delivery.resync import Resync
-from broker.cluster.delivery.subscription_start import (
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.broker_id import Identity
+from mqttree.broker.base.hybrid_clock import HybridClock
+from mqttree.broker.base.timers import Deadline
+from mqttree.broker.cluster.delivery.answers import Answers
+from mqttree.broker.cluster.delivery.forwarder import Forwarder
+from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
+from mqttree.broker.cluster.delivery.history import HistoryRequests
+from mqttree.broker.cluster.delivery.incoming_batch import IncomingBatches
+from mqttree.broker.cluster.delivery.late import LateOffers
+from mqttree.broker.cluster.delivery.link_acks import LinkAcks
+from mqttree.broker.cluster.delivery.low_watermarks import LowWatermarks
+from mqttree.broker.cluster.delivery.origins import Origins
+from mqttree.broker.cluster.delivery.orphans import Orphans
+from mqttree.broker.cluster.delivery.pinned_entries import PinnedEntries
+from mqttree.broker.cluster.delivery.ports import DeliveringBroker, LogJournal
+from mqttree.broker.cluster.delivery.remote_flow_control import RemoteFlowControl
+from mqttree.broker.cluster.delivery.replay import LogWalks
+from mqttree.broker.cluster.delivery.replay_log import ReplayLog
+from mqttree.broker.cluster.delivery.resync import Resync
+from mqttree.broker.cluster.delivery.subscription_start import (
     StartingBroker,
     StartsJournal,
     SubscriptionStarts,
 )
-from broker.cluster.delivery.trimmed_numbers import TrimmedNumbers
-from broker.cluster.delivery.unordered_forwarder import UnorderedForwarder
-from broker.cluster.events import (
+from mqttree.broker.cluster.delivery.trimmed_numbers import TrimmedNumbers
+from mqttree.broker.cluster.delivery.unordered_forwarder import UnorderedForwarder
+from mqttree.broker.cluster.events import (
     ClusterEvents,
     EntriesHandled,
     EntriesSent,
@@ -54,51 +55,51 @@ from broker.cluster.events import (
     RouteChanged,
     TopologyChanged,
 )
-from broker.cluster.id_conflict import IdConflict
-from broker.cluster.link.link import Handler, Link
-from broker.cluster.link_registry import LinkRegistry
-from broker.cluster.placement.placement_service import PlacementService
-from broker.cluster.placement.ports import PlacingBroker
-from broker.cluster.retained_comparison import RetainedComparison
-from broker.cluster.retained_sync import RetainedSync, RetainingBroker
-from broker.cluster.sessions.competing_sessions import CompetingSessions
-from broker.cluster.sessions.delivered_ranges import DeliveredRanges
-from broker.cluster.sessions.handover import Handover
-from broker.cluster.sessions.merge import SessionMerge
-from broker.cluster.sessions.messages_under_way import MessagesUnderWay
-from broker.cluster.sessions.pending_takeover import PendingTakeover
-from broker.cluster.sessions.ports import SessionBroker
-from broker.cluster.sessions.posted_sessions import PostedSessions
-from broker.cluster.sessions.queue_merge import QueueMerge
-from broker.cluster.sessions.session_contents import SessionContents
-from broker.cluster.sessions.session_history import SessionHistory
-from broker.cluster.sessions.session_replay import SessionReplay
-from broker.cluster.sessions.session_restoration import SessionRestoration
-from broker.cluster.sessions.takeover import Takeover
-from broker.cluster.sessions.tombstones import Tombstones
-from broker.cluster.sessions.whereabouts import Whereabouts
-from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
-from broker.cluster.strategy.directory import CLIENTS_AT, STATE, Directory
-from broker.cluster.strategy.routing_strategy import RoutingStrategy
-from broker.cluster.strategy.selection import strategy_for
-from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
-from broker.cluster.topology import AnnouncingBroker, Topology
-from broker.config.node_config import NodeConfig
-from broker.core.connection import Connection
-from broker.core.effects import Dial
-from broker.wire.packets import Connect
-from broker.wire.properties import Properties
-from discovery.membership import Membership
-from stp.tree import Tree
+from mqttree.broker.cluster.id_conflict import IdConflict
+from mqttree.broker.cluster.link.link import Handler, Link
+from mqttree.broker.cluster.link_registry import LinkRegistry
+from mqttree.broker.cluster.placement.placement_service import PlacementService
+from mqttree.broker.cluster.placement.ports import PlacingBroker
+from mqttree.broker.cluster.retained_comparison import RetainedComparison
+from mqttree.broker.cluster.retained_sync import RetainedSync, RetainingBroker
+from mqttree.broker.cluster.sessions.competing_sessions import CompetingSessions
+from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
+from mqttree.broker.cluster.sessions.handover import Handover
+from mqttree.broker.cluster.sessions.merge import SessionMerge
+from mqttree.broker.cluster.sessions.messages_under_way import MessagesUnderWay
+from mqttree.broker.cluster.sessions.pending_takeover import PendingTakeover
+from mqttree.broker.cluster.sessions.ports import SessionBroker
+from mqttree.broker.cluster.sessions.posted_sessions import PostedSessions
+from mqttree.broker.cluster.sessions.queue_merge import QueueMerge
+from mqttree.broker.cluster.sessions.session_contents import SessionContents
+from mqttree.broker.cluster.sessions.session_history import SessionHistory
+from mqttree.broker.cluster.sessions.session_replay import SessionReplay
+from mqttree.broker.cluster.sessions.session_restoration import SessionRestoration
+from mqttree.broker.cluster.sessions.takeover import Takeover
+from mqttree.broker.cluster.sessions.tombstones import Tombstones
+from mqttree.broker.cluster.sessions.whereabouts import Whereabouts
+from mqttree.broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
+from mqttree.broker.cluster.strategy.directory import CLIENTS_AT, STATE, Directory
+from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+from mqttree.broker.cluster.strategy.selection import strategy_for
+from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
+from mqttree.broker.cluster.topology import AnnouncingBroker, Topology
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.effects import Dial
+from mqttree.broker.wire.packets import Connect
+from mqttree.broker.wire.properties import Properties
+from mqttree.discovery.membership import Membership
+from mqttree.stp.tree import Tree
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.ports import AbsentMembers
-    from broker.core.message import Message
-    from broker.core.ports import Claimant, Draining, Journal, PacketForwarder
-    from broker.core.publish_run import PublishRun
-    from broker.core.route import Route
-    from broker.core.session import Session, SharedGroup, SharedOutgoing
-    from broker.core.start_point import SubscriptionStart
+    from mqttree.broker.cluster.delivery.ports import AbsentMembers
+    from mqttree.broker.core.message import Message
+    from mqttree.broker.core.ports import Claimant, Draining, Journal, PacketForwarder
+    from mqttree.broker.core.publish_run import PublishRun
+    from mqttree.broker.core.route import Route
+    from mqttree.broker.core.session import Session, SharedGroup, SharedOutgoing
+    from mqttree.broker.core.start_point import SubscriptionStart
 
 STOPPED = 1.0
 """s; a broker that did not run for so long was stopped itself: the silence of the others proves
@@ -221,7 +222,7 @@ class Cluster:
 
     def _bind_links(self) -> None:
         """Offer what links and other modules ask of the links of this broker
-        (`broker.cluster.link.ports.HandshakeHost`), bound once."""
+        (`mqttree.broker.cluster.link.ports.HandshakeHost`), bound once."""
         registry = self._registry
         self.links = registry.links
         self.handshakes = registry.handshakes
@@ -557,8 +558,8 @@ class Cluster:
         self._bind()
 
     def _bind(self) -> None:
-        """Offer the methods that core asks for (`broker.core.ports.Cluster`), bound once to the
-        modules that do the work."""
+        """Offer the methods that core asks for (`mqttree.broker.core.ports.Cluster`), bound once to
+        the modules that do the work."""
         self.forward: Callable[[Message, Connection | None], None] = self.forwarder.forward
         self.packet_forwarder: PacketForwarder = self.forwarder
         self.forward_batch: Callable[[PublishRun, Connection | None], None] = (

@@ -20,23 +20,23 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.base.address import is_loopback, is_wildcard, parse_address
-from broker.base.record import Record
-from broker.base.timers import Scheduler
-from broker.cluster.link.control_records import ASK_SEEN
-from broker.cluster.strategy.directory import CLIENTS_AT, DRAINING
-from broker.core.client import Client
-from broker.wire.constants import ReasonCode
+from mqttree.broker.base.address import is_loopback, is_wildcard, parse_address
+from mqttree.broker.base.record import Record
+from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.cluster.link.control_records import ASK_SEEN
+from mqttree.broker.cluster.strategy.directory import CLIENTS_AT, DRAINING
+from mqttree.broker.core.client import Client
+from mqttree.broker.wire.constants import ReasonCode
 
 if TYPE_CHECKING:
-    from broker.base.limits import Limits
-    from broker.cluster.cluster import Cluster
-    from broker.cluster.delivery.replay import LogWalk
-    from broker.cluster.link.link import Link
-    from broker.cluster.link.version_vector import Vector
-    from broker.config.node_config import NodeConfig
-    from broker.core.connection import Connection
-    from broker.core.session import Session
+    from mqttree.broker.base.limits import Limits
+    from mqttree.broker.cluster.cluster import Cluster
+    from mqttree.broker.cluster.delivery.replay import LogWalk
+    from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.cluster.link.version_vector import Vector
+    from mqttree.broker.config.node_config import NodeConfig
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.session import Session
 
 STEP = 0.05
 """s between two steps."""

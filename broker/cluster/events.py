@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.base.record import Record
+from mqttree.broker.base.record import Record
 
 if TYPE_CHECKING:
-    from broker.cluster.link.link import Link
-    from stp.tree import TopologyChange
+    from mqttree.broker.cluster.link.link import Link
+    from mqttree.stp.tree import TopologyChange
 
 
 class LinkUp(Record):

@@ -14,18 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from broker.base.address import Address
-from broker.core.client import disconnect
-from broker.core.effects import Dial
-from broker.wire.constants import ReasonCode
-from broker.wire.encode import encode_packet
-from broker.wire.packets import Disconnect
-from discovery.dialler import NEVER
+from mqttree.broker.base.address import Address
+from mqttree.broker.core.client import disconnect
+from mqttree.broker.core.effects import Dial
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Disconnect
+from mqttree.discovery.dialler import NEVER
 
 if TYPE_CHECKING:
-    from broker.cluster.link.link import Link
-    from broker.cluster.ports import Reporting
-    from broker.core.local_broker import LocalBroker
+    from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.cluster.ports import Reporting
+    from mqttree.broker.core.local_broker import LocalBroker
 
 CALL_PAUSE = 1.0
 """s between two dials to the address of the other one: false announcements cause no more dials."""

@@ -10,22 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.cluster.events import ClusterEvents, LinkDown, LinkUp
-from broker.cluster.link.admission import Admission, split_peer
-from broker.cluster.link.handshake import LinkHandshake
-from broker.cluster.link.link import Link
-from broker.cluster.link.link_states import Action, Input
-from broker.wire.constants import ReasonCode
-from broker.wire.encode import encode_packet
-from broker.wire.errors import WireError
-from broker.wire.packets import Connect, Disconnect
-from discovery.dialler import NEVER
-from discovery.membership import Membership
+from mqttree.broker.cluster.events import ClusterEvents, LinkDown, LinkUp
+from mqttree.broker.cluster.link.admission import Admission, split_peer
+from mqttree.broker.cluster.link.handshake import LinkHandshake
+from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.cluster.link.link_states import Action, Input
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.errors import WireError
+from mqttree.broker.wire.packets import Connect, Disconnect
+from mqttree.discovery.dialler import NEVER
+from mqttree.discovery.membership import Membership
 
 if TYPE_CHECKING:
-    from broker.cluster.link.ports import HandshakeHost
-    from broker.core.connection import Connection
-    from broker.core.effects import Dial
+    from mqttree.broker.cluster.link.ports import HandshakeHost
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.effects import Dial
 
 
 class LinkRegistry:

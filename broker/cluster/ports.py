@@ -15,7 +15,7 @@ class Reporting(Protocol):
     """Counts and logs what happens."""
 
     def count(self, counter: str) -> None:
-        """Count a rare event by the name of its counter (`broker.base.counters`)."""
+        """Count a rare event by the name of its counter (`mqttree.broker.base.counters`)."""
 
     def log(self, level: str, text: str, *, cause: str = "", peer: str = "", most: int = 1) -> None:
         """Log the line `text` at `level`. Of one `cause`, at most `most` lines a minute are logged

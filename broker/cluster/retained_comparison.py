@@ -13,17 +13,17 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from broker.base.hybrid_clock import END, HybridClock
-from broker.cluster.link.codec import encode_link_publish, remaining
-from broker.cluster.link.control_records import DIGEST, FETCH, LIST, PARTS
-from broker.core.message import Stamp
-from broker.core.retained_index import PLACE, RetainedVersion
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.base.hybrid_clock import END, HybridClock
+from mqttree.broker.cluster.link.codec import encode_link_publish, remaining
+from mqttree.broker.cluster.link.control_records import DIGEST, FETCH, LIST, PARTS
+from mqttree.broker.core.message import Stamp
+from mqttree.broker.core.retained_index import PLACE, RetainedVersion
+from mqttree.broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.forwarder import Forwarder
-    from broker.cluster.link.link import Handler, Link
-    from broker.core.local_broker import LocalBroker
+    from mqttree.broker.cluster.delivery.forwarder import Forwarder
+    from mqttree.broker.cluster.link.link import Handler, Link
+    from mqttree.broker.core.local_broker import LocalBroker
 
 ENTRY = PLACE + 31
 """bytes of a topic in a LIST: place, time, origin, expiry, whether it is a tombstone."""

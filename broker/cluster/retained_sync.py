@@ -11,28 +11,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base import costs
-from broker.base.hybrid_clock import LOGICAL, HybridClock
-from broker.cluster.delivery.replay_log import LogEntry
-from broker.cluster.link.codec import encode_for_links, split_key
-from broker.core.local_broker import LocalBroker
-from broker.core.message import Message, Stamp
-from broker.core.retained_index import RetainedVersion, place_of
-from broker.core.retained_store import Change
-from broker.core.session import Session
-from broker.wire.strings import shorten
+from mqttree.broker.base import costs
+from mqttree.broker.base.hybrid_clock import LOGICAL, HybridClock
+from mqttree.broker.cluster.delivery.replay_log import LogEntry
+from mqttree.broker.cluster.link.codec import encode_for_links, split_key
+from mqttree.broker.core.local_broker import LocalBroker
+from mqttree.broker.core.message import Message, Stamp
+from mqttree.broker.core.retained_index import RetainedVersion, place_of
+from mqttree.broker.core.retained_store import Change
+from mqttree.broker.core.session import Session
+from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.forwarder import Forwarder
-    from broker.cluster.delivery.gap_recovery import GapRecovery
-    from broker.cluster.delivery.link_acks import LinkAcks
-    from broker.cluster.link.link import Link
-    from broker.cluster.retained_comparison import RetainedComparison
-    from broker.cluster.sessions.delivered_ranges import DeliveredRanges
-    from broker.cluster.sessions.session_history import SessionHistory
-    from broker.cluster.strategy.routing_strategy import RoutingStrategy
-    from broker.core.connection import Connection
-    from broker.leg.retained_base import RetainedBases
+    from mqttree.broker.cluster.delivery.forwarder import Forwarder
+    from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
+    from mqttree.broker.cluster.delivery.link_acks import LinkAcks
+    from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.cluster.retained_comparison import RetainedComparison
+    from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
+    from mqttree.broker.cluster.sessions.session_history import SessionHistory
+    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.leg.retained_base import RetainedBases
 
 
 class RetainingBroker(LocalBroker, Protocol):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from broker.cluster.strategy.directory import DRAINING
+from mqttree.broker.cluster.strategy.directory import DRAINING
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
+    from mqttree.broker.cluster.cluster import Cluster
 
 
 def federation_state(cluster: Cluster) -> dict[str, Any]:

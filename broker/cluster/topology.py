@@ -1,8 +1,8 @@
 """Members and the tree: what discovery and the spanning tree decide is carried out here.
 
-`discovery.membership` knows the members, and `stp.tree` computes the tree; both are pure and return
-what is to be done. This module sends BPDUs and members to neighbours, asks the driver to dial,
-closes links that are one too many, and dispatches what the tree decides as events.
+`mqttree.discovery.membership` knows the members, and `mqttree.stp.tree` computes the tree; both are
+pure and return what is to be done. This module sends BPDUs and members to neighbours, asks the
+driver to dial, closes links that are one too many, and dispatches what the tree decides as events.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base.address import Address
-from broker.base.broker_id import Identity
-from broker.base.rate_limit import RateLimit
-from broker.cluster.events import LinkForwards, TopologyChanged
-from broker.cluster.link.control_records import BPDU, MEMBERS
-from broker.core.effects import Datagram, Dial
-from broker.core.local_broker import LocalBroker
-from broker.wire.constants import ReasonCode
-from broker.wire.encode import encode_packet
-from broker.wire.errors import MalformedPacket
-from broker.wire.packets import Disconnect
-from discovery import effects as discovery
-from discovery.gossip import decode_members, encode_members
-from discovery.member_table import MAX_MEMBERS
-from stp import bpdu as bpdus
-from stp.bpdu import Role
-from stp.tree import ForwardingChanged, RootChanged, TopologyChange
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.broker_id import Identity
+from mqttree.broker.base.rate_limit import RateLimit
+from mqttree.broker.cluster.events import LinkForwards, TopologyChanged
+from mqttree.broker.cluster.link.control_records import BPDU, MEMBERS
+from mqttree.broker.core.effects import Datagram, Dial
+from mqttree.broker.core.local_broker import LocalBroker
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.packets import Disconnect
+from mqttree.discovery import effects as discovery
+from mqttree.discovery.gossip import decode_members, encode_members
+from mqttree.discovery.member_table import MAX_MEMBERS
+from mqttree.stp import bpdu as bpdus
+from mqttree.stp.bpdu import Role
+from mqttree.stp.tree import ForwardingChanged, RootChanged, TopologyChange
 
 if TYPE_CHECKING:
-    from broker.cluster.events import ClusterEvents, LinkDown, LinkUp, RouteChanged
-    from broker.cluster.link.link import Handler, Link
-    from broker.cluster.ports import Reporting
-    from discovery.membership import Membership
-    from stp.tree import Tree
+    from mqttree.broker.cluster.events import ClusterEvents, LinkDown, LinkUp, RouteChanged
+    from mqttree.broker.cluster.link.link import Handler, Link
+    from mqttree.broker.cluster.ports import Reporting
+    from mqttree.discovery.membership import Membership
+    from mqttree.stp.tree import Tree
 
 
 class AnnouncingBroker(LocalBroker, Protocol):

@@ -1,10 +1,11 @@
 """All that knows amqtt: its Broker, plugins, views and configuration, answered by our node.
 
 What it may know: everything below it, and amqtt; no other package knows amqtt. `assembly` puts a
-running broker together: without a configuration file `broker.io.broker_service.BrokerService`, for
-which nothing of amqtt is loaded; with one `broker`, which extends that and amqtt's Broker. The rest
-is for the latter: it is shown to amqtt's plugins as theirs (`plugins`, `views`, `hooks`, `api`),
-has amqtt's listeners (`listener`) and amqtt's part of a configuration (`config`).
+running broker together: without a configuration file
+`mqttree.broker.io.broker_service.BrokerService`, for which nothing of amqtt is loaded; with one
+`broker`, which extends that and amqtt's Broker. The rest is for the latter: it is shown to amqtt's
+plugins as theirs (`plugins`, `views`, `hooks`, `api`), has amqtt's listeners (`listener`) and
+amqtt's part of a configuration (`config`).
 
 Private members of amqtt that are used, because there is no public one:
 

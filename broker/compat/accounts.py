@@ -1,17 +1,18 @@
 """amqtt's `Session` objects, one for each of our sessions that a plugin looks at.
 
-In this package an *account* is amqtt's `Session`; a session is ours (`broker.core.session`).
+In this package an *account* is amqtt's `Session`; a session is ours
+(`mqttree.broker.core.session`).
 """
 
 from __future__ import annotations
 
 from amqtt.session import Session as Account
 
-from broker.cluster.link.admission import split_peer
-from broker.core.client import Client
-from broker.core.connection import Connection
-from broker.core.session import Session
-from broker.wire.packets import Connect
+from mqttree.broker.cluster.link.admission import split_peer
+from mqttree.broker.core.client import Client
+from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.session import Session
+from mqttree.broker.wire.packets import Connect
 
 
 class Accounts:

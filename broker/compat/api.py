@@ -9,13 +9,13 @@ from amqtt.contexts import Action
 from amqtt.errors import BrokerError
 from amqtt.session import Session as Account
 
-from broker.compat.hooks import HookedNode
-from broker.compat.plugins import Handler
-from broker.core.message import Message
-from broker.core.session import Subscription
-from broker.io.driver import Driver
-from broker.io.websocket import AdapterTransport
-from routing.topic_filter import split_shared, valid_topic_filter
+from mqttree.broker.compat.hooks import HookedNode
+from mqttree.broker.compat.plugins import Handler
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.session import Subscription
+from mqttree.broker.io.driver import Driver
+from mqttree.broker.io.websocket import AdapterTransport
+from mqttree.routing.topic_filter import split_shared, valid_topic_filter
 
 REFUSED = 0x80
 """SUBACK's failure code (MQTT 3.1.1, 3.9.3)."""

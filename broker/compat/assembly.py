@@ -11,31 +11,31 @@ import time
 from pathlib import Path
 from typing import Any
 
-from broker.base.address import Address
-from broker.base.limits import Limits
-from broker.base.machine import default_memory_limit, files_for_clients
-from broker.config.data_dir import BrokerIdentity, DataDir, fresh_identity
-from broker.config.listener_model import (
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.machine import default_memory_limit, files_for_clients
+from mqttree.broker.config.data_dir import BrokerIdentity, DataDir, fresh_identity
+from mqttree.broker.config.listener_model import (
     ALL_INTERFACES,
     HasListeners,
     OneListener,
     TcpListener,
     link_bind,
 )
-from broker.config.options import (
+from mqttree.broker.config.options import (
     AccessSettings,
     FederationSettings,
     RunSettings,
     first_address,
     split_bind,
 )
-from broker.config.yaml_file import ConfigError, ConfigFile
-from broker.io import admin_http
-from broker.io.admin_access import AdminAccess
-from broker.io.auth_service import AuthService
-from broker.io.broker_service import BrokerService, start_error
-from broker.io.journal_writer import JournalWriter
-from stp import capability
+from mqttree.broker.config.yaml_file import ConfigError, ConfigFile
+from mqttree.broker.io import admin_http
+from mqttree.broker.io.admin_access import AdminAccess
+from mqttree.broker.io.auth_service import AuthService
+from mqttree.broker.io.broker_service import BrokerService, start_error
+from mqttree.broker.io.journal_writer import JournalWriter
+from mqttree.stp import capability
 
 log = logging.getLogger("mqttree")
 
@@ -55,7 +55,7 @@ class Assembly:
         if settings.file is None:
             self.config = OneListener(TcpListener(settings.listen or ALL_INTERFACES))
         else:
-            from broker.compat.config import read_config
+            from mqttree.broker.compat.config import read_config
 
             self.data, self.config = read_config(settings.file, settings.listen)
         self.check_listeners(settings.access, settings.file)
@@ -134,7 +134,7 @@ class Assembly:
                 disk=self.disk,
                 limits=self.limits,
             )
-        from broker.compat.broker import Broker
+        from mqttree.broker.compat.broker import Broker
 
         return Broker(
             self.data,
@@ -149,7 +149,7 @@ class Assembly:
         """Return one line for an exception at the start."""
         if self.settings.file is None:
             return start_error(error)
-        from broker.compat.config import explain
+        from mqttree.broker.compat.config import explain
 
         return explain(error, self.settings.file)
 

@@ -1,8 +1,8 @@
 """amqtt's `Broker` around our node: the same configuration, listeners, plugins, states and context.
 
-What any broker does is in `broker.io.broker_service`; this adds plugins, their questions and
-events, and amqtt's listeners. If no plugin asks for questions or events, nothing here is called for
-a message.
+What any broker does is in `mqttree.broker.io.broker_service`; this adds plugins, their questions
+and events, and amqtt's listeners. If no plugin asks for questions or events, nothing here is called
+for a message.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from amqtt.errors import BrokerError
 from amqtt.events import BrokerEvents
 from amqtt.session import Session as Account
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.base.log_format import log_line
-from broker.compat.accounts import Accounts
-from broker.compat.api import BrokerApi
-from broker.compat.hooks import HookedNode, ShowingNode, Sources, deliver_kept
-from broker.compat.listener import AmqttListener
-from broker.compat.plugins import Plugins
-from broker.compat.views import RetainedMessages, Sessions, Subscriptions
-from broker.config.listener_options import ListenerOptions, split_options, unix_path
-from broker.config.mqtt_options import read_options
-from broker.config.node_config import NodeConfig
-from broker.config.options import AccessSettings, FederationSettings
-from broker.core.client import Client
-from broker.core.effects import (
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.base.log_format import log_line
+from mqttree.broker.compat.accounts import Accounts
+from mqttree.broker.compat.api import BrokerApi
+from mqttree.broker.compat.hooks import HookedNode, ShowingNode, Sources, deliver_kept
+from mqttree.broker.compat.listener import AmqttListener
+from mqttree.broker.compat.plugins import Plugins
+from mqttree.broker.compat.views import RetainedMessages, Sessions, Subscriptions
+from mqttree.broker.config.listener_options import ListenerOptions, split_options, unix_path
+from mqttree.broker.config.mqtt_options import read_options
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.config.options import AccessSettings, FederationSettings
+from mqttree.broker.core.client import Client
+from mqttree.broker.core.effects import (
     Authenticate,
     AuthorizePublish,
     AuthorizeReceive,
@@ -49,12 +49,12 @@ from broker.core.effects import (
     Event,
     Hooks,
 )
-from broker.core.sys_topics import INTERVAL
-from broker.io.auth_service import AuthService
-from broker.io.broker_service import BrokerService, ListenerError
-from broker.io.journal_writer import JournalWriter
-from broker.io.listener import Listener
-from broker.io.tls import renew
+from mqttree.broker.core.sys_topics import INTERVAL
+from mqttree.broker.io.auth_service import AuthService
+from mqttree.broker.io.broker_service import BrokerService, ListenerError
+from mqttree.broker.io.journal_writer import JournalWriter
+from mqttree.broker.io.listener import Listener
+from mqttree.broker.io.tls import renew
 
 __all__ = ["Broker", "BrokerContext", "RetainedApplicationMessage", "Server"]
 """Names beside amqtt's Broker that can be imported from here, too."""

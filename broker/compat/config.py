@@ -13,7 +13,7 @@ from amqtt.errors import BrokerError, PluginError, PluginLoadError
 from dacite import DaciteError, WrongTypeError
 from dacite import from_dict as dataclass_from
 
-from broker.config.listener_model import (
+from mqttree.broker.config.listener_model import (
     EXTERNAL,
     PORTS,
     describe_listeners,
@@ -21,17 +21,17 @@ from broker.config.listener_model import (
     link_bind,
     link_listener,
 )
-from broker.config.listener_options import (
+from mqttree.broker.config.listener_options import (
     OPTIONS,
     OptionError,
     check_options,
     split_options,
     unix_path,
 )
-from broker.config.mqtt_options import read_section
-from broker.config.options import split_bind
-from broker.config.yaml_file import ConfigError, ConfigFile, KeyPath, kind_of
-from broker.io.broker_service import start_error
+from mqttree.broker.config.mqtt_options import read_section
+from mqttree.broker.config.options import split_bind
+from mqttree.broker.config.yaml_file import ConfigError, ConfigFile, KeyPath, kind_of
+from mqttree.broker.io.broker_service import start_error
 
 __all__ = [
     "BrokerConfig",

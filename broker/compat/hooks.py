@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterable, Iterator
 
 from amqtt.session import Session as Account
 
-from broker.compat.accounts import Accounts
-from broker.core.client import Client
-from broker.core.connection import Connection
-from broker.core.effects import Event
-from broker.core.message import Message
-from broker.core.retained_store import RetainedStore
-from broker.core.session import Outgoing, Session, Subscription
-from broker.io.broker_service import ServedNode
-from broker.wire.encode import encode_packet
-from broker.wire.strings import shorten
-from routing.sharded import ShardedDict
+from mqttree.broker.compat.accounts import Accounts
+from mqttree.broker.core.client import Client
+from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.effects import Event
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.retained_store import RetainedStore
+from mqttree.broker.core.session import Outgoing, Session, Subscription
+from mqttree.broker.io.broker_service import ServedNode
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.strings import shorten
+from mqttree.routing.sharded import ShardedDict
 
 log = logging.getLogger("amqtt.broker")
 

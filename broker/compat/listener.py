@@ -6,9 +6,9 @@ from typing import Any
 
 from amqtt.broker import Server
 
-from broker.base.limits import Limits
-from broker.config.listener_options import ListenerOptions
-from broker.io.listener import Listener
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.config.listener_options import ListenerOptions
+from mqttree.broker.io.listener import Listener
 
 
 class AmqttListener(Listener, Server):  # type: ignore[misc]

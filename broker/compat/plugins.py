@@ -21,9 +21,9 @@ from amqtt.plugins.manager import PluginManager
 from amqtt.plugins.sys import broker as sys_topics
 from amqtt.session import Session as Account
 
-from broker.compat.views import SysContext, incoming, kept_for, retained
-from broker.core.client import Client, disconnect
-from broker.core.effects import (
+from mqttree.broker.compat.views import SysContext, incoming, kept_for, retained
+from mqttree.broker.core.client import Client, disconnect
+from mqttree.broker.core.effects import (
     Authenticate,
     AuthorizePublish,
     AuthorizeReceive,
@@ -31,16 +31,16 @@ from broker.core.effects import (
     Event,
     Hooks,
 )
-from broker.core.message import Message
-from broker.core.session import Session
-from broker.core.subscribe import acceptable
-from broker.wire.constants import ReasonCode
-from broker.wire.varint import encode_varint, read_length
-from routing.topic_filter import split_shared
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.session import Session
+from mqttree.broker.core.subscribe import acceptable
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.varint import encode_varint, read_length
+from mqttree.routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
-    from broker.compat.ports import PluginBroker
-    from broker.node import Node
+    from mqttree.broker.compat.ports import PluginBroker
+    from mqttree.broker.node import Node
 
 log = logging.getLogger("mqttree")
 

@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from amqtt.contexts import Action, ListenerConfig
     from amqtt.session import Session as Account
 
-    from broker.base.limits import Limits
-    from broker.compat.accounts import Accounts
-    from broker.compat.hooks import HookedNode
-    from broker.io.driver import Driver
+    from mqttree.broker.base.limits import Limits
+    from mqttree.broker.compat.accounts import Accounts
+    from mqttree.broker.compat.hooks import HookedNode
+    from mqttree.broker.io.driver import Driver
 
 
 class PluginBroker(Protocol):

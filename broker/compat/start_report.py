@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import logging
 
-from broker import CORE
-from broker.base.core_build import Core
-from broker.cluster.link import peering
-from broker.compat.assembly import Assembly
-from broker.config.listener_model import describe_listeners, exposed
-from broker.io.broker_service import BrokerService
+from mqttree.broker import CORE
+from mqttree.broker.base.core_build import Core
+from mqttree.broker.cluster.link import peering
+from mqttree.broker.compat.assembly import Assembly
+from mqttree.broker.config.listener_model import describe_listeners, exposed
+from mqttree.broker.io.broker_service import BrokerService
 
 log = logging.getLogger("mqttree")
 

@@ -14,14 +14,14 @@ from amqtt.broker import BrokerContext, RetainedApplicationMessage
 from amqtt.session import IncomingApplicationMessage
 from amqtt.session import Session as Account
 
-from broker.core.client import disconnect
-from broker.core.message import Message
-from broker.core.session import NEVER, Session
-from broker.core.session_owner import owner_of
-from broker.wire.constants import ReasonCode
+from mqttree.broker.core.client import disconnect
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.session import NEVER, Session
+from mqttree.broker.core.session_owner import owner_of
+from mqttree.broker.wire.constants import ReasonCode
 
 if TYPE_CHECKING:
-    from broker.compat.ports import PluginBroker
+    from mqttree.broker.compat.ports import PluginBroker
 
 
 class Sessions(MutableMapping[str, tuple[Account, Any]]):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from broker.base.address import Address
+from mqttree.broker.base.address import Address
 
 __all__ = ["BrokerUrl", "HttpUrl", "read_http_url", "read_url"]
 

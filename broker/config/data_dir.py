@@ -9,9 +9,9 @@ import random
 import re
 from pathlib import Path
 
-from broker.base.broker_key import SEED_BYTES, BrokerKey, make_key
-from broker.base.record import Record
-from broker.config.yaml_file import ConfigError
+from mqttree.broker.base.broker_key import SEED_BYTES, BrokerKey, make_key
+from mqttree.broker.base.record import Record
+from mqttree.broker.config.yaml_file import ConfigError
 
 MAX_BOOT = (1 << 32) - 1
 """The highest boot number: it is sent as u32."""

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from broker.config.broker_url import BrokerUrl, HttpUrl, read_http_url, read_url
-from broker.config.secret_file import read_secret
-from broker.config.yaml_file import ConfigError, ConfigFile, kind_of
-from broker.leg.interest import Source
-from broker.leg.leg_settings import Start
-from broker.leg.retained_rules import Conflict, Retain
-from broker.leg.rules import RuleError, Rules, parse_rule
-from broker.wire.strings import shorten
-from routing.topic_filter import valid_topic_name
+from mqttree.broker.config.broker_url import BrokerUrl, HttpUrl, read_http_url, read_url
+from mqttree.broker.config.secret_file import read_secret
+from mqttree.broker.config.yaml_file import ConfigError, ConfigFile, kind_of
+from mqttree.broker.leg.interest import Source
+from mqttree.broker.leg.leg_settings import Start
+from mqttree.broker.leg.retained_rules import Conflict, Retain
+from mqttree.broker.leg.rules import RuleError, Rules, parse_rule
+from mqttree.broker.wire.strings import shorten
+from mqttree.routing.topic_filter import valid_topic_name
 
 __all__ = ["LEG_OPTIONS", "LegModel", "read_leg", "read_legs"]
 

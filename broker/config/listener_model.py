@@ -7,10 +7,10 @@ from collections.abc import Container, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from broker.base.address import DEFAULT_PORT, Address, is_loopback
-from broker.base.record import Record
-from broker.config.listener_options import ListenerOptions, split_options, unix_path
-from broker.config.options import TlsSettings, split_bind
+from mqttree.broker.base.address import DEFAULT_PORT, Address, is_loopback
+from mqttree.broker.base.record import Record
+from mqttree.broker.config.listener_options import ListenerOptions, split_options, unix_path
+from mqttree.broker.config.options import TlsSettings, split_bind
 
 TCP, WEBSOCKET, EXTERNAL = "tcp", "ws", "external"
 """Types of listeners; amqtt's are equal to these texts."""

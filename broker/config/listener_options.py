@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from broker.base.record import Record
+from mqttree.broker.base.record import Record
 
 UNIX = "unix:"
 """The beginning of the bind value of a Unix socket."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.base.address import DEFAULT_PORT
-from broker.base.broker_id import ID_BYTES
-from broker.base.broker_key import BrokerKey
-from broker.base.record import Settings
-from discovery.effects import DEFAULT_CLUSTER, DISCOVERY_TIME
-from stp.config import HELLO_S, MAX_AGE_S
-from stp.root_policy import ANSWER_S, CAPABILITY, DELTA, GAMMA
+from mqttree.broker.base.address import DEFAULT_PORT
+from mqttree.broker.base.broker_id import ID_BYTES
+from mqttree.broker.base.broker_key import BrokerKey
+from mqttree.broker.base.record import Settings
+from mqttree.discovery.effects import DEFAULT_CLUSTER, DISCOVERY_TIME
+from mqttree.stp.config import HELLO_S, MAX_AGE_S
+from mqttree.stp.root_policy import ANSWER_S, CAPABILITY, DELTA, GAMMA
 
 
 class ClusterModel(Settings):

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from broker.config.broker_url import BrokerUrl
-from broker.config.leg_options import LegModel, knows_psk
-from broker.config.yaml_file import ConfigError, read_text
-from broker.leg.leg_settings import Start
-from broker.leg.retained_rules import Retain
-from broker.leg.rules import RuleError, parse_rule
-from broker.wire.strings import shorten
+from mqttree.broker.config.broker_url import BrokerUrl
+from mqttree.broker.config.leg_options import LegModel, knows_psk
+from mqttree.broker.config.yaml_file import ConfigError, read_text
+from mqttree.broker.leg.leg_settings import Start
+from mqttree.broker.leg.retained_rules import Retain
+from mqttree.broker.leg.rules import RuleError, parse_rule
+from mqttree.broker.wire.strings import shorten
 
 __all__ = ["read_bridges"]
 

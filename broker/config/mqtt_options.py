@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from broker.config.node_config import MAX_INFLIGHT
-from broker.config.yaml_file import ConfigFile, kind_of
-from broker.wire.constants import MAX_PACKET_SIZE
+from mqttree.broker.config.node_config import MAX_INFLIGHT
+from mqttree.broker.config.yaml_file import ConfigFile, kind_of
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE
 
 Reader = Callable[[object], Any]
 

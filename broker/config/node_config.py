@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from broker.base.address import Address, is_wildcard
-from broker.base.broker_id import Identity
-from broker.base.limits import Limits
-from broker.config.model import BrokerModel
-from broker.wire.constants import MAX_PACKET_SIZE
-from discovery.effects import MembershipConfig
-from stp.tree import TreeConfig
+from mqttree.broker.base.address import Address, is_wildcard
+from mqttree.broker.base.broker_id import Identity
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.config.model import BrokerModel
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE
+from mqttree.discovery.effects import MembershipConfig
+from mqttree.stp.tree import TreeConfig
 
 MAX_INFLIGHT = 16_384
 """QoS 1 and 2 messages unacknowledged by an MQTT 5 client, whatever larger Receive Maximum it

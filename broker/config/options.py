@@ -11,21 +11,27 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker.base.address import DEFAULT_PORT, Address, is_loopback, is_wildcard, parse_address
-from broker.base.link_keys import cluster_key
-from broker.base.record import Record
-from broker.config.model import BrokerModel, ClusterModel, values
-from broker.config.node_config import NodeConfig
-from broker.config.routing_modes import ROUTINGS
-from broker.config.secret_file import read_secret
-from broker.config.yaml_file import ConfigError, ConfigFile, kind_of
-from discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
-from discovery.drivers.multicast import GROUP, PORT, interfaces_for
-from discovery.seeds import parse_seeds, split_seeds
-from stp.root_policy import BALANCE, CAPABILITY
+from mqttree.broker.base.address import (
+    DEFAULT_PORT,
+    Address,
+    is_loopback,
+    is_wildcard,
+    parse_address,
+)
+from mqttree.broker.base.link_keys import cluster_key
+from mqttree.broker.base.record import Record
+from mqttree.broker.config.model import BrokerModel, ClusterModel, values
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.config.routing_modes import ROUTINGS
+from mqttree.broker.config.secret_file import read_secret
+from mqttree.broker.config.yaml_file import ConfigError, ConfigFile, kind_of
+from mqttree.discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
+from mqttree.discovery.drivers.multicast import GROUP, PORT, interfaces_for
+from mqttree.discovery.seeds import parse_seeds, split_seeds
+from mqttree.stp.root_policy import BALANCE, CAPABILITY
 
 if TYPE_CHECKING:
-    from broker.config.leg_options import LegModel
+    from mqttree.broker.config.leg_options import LegModel
 
 MIN_SECRET = 16
 """bytes; an attacker who has recorded one handshake can guess a shorter cluster secret, however
@@ -311,7 +317,7 @@ def read_legs(file: ConfigFile | None) -> Mapping[str, LegModel]:
     """Return the legs of a file, by name. Raises ConfigError with one line."""
     if file is None or file.data.get("legs") is None:
         return {}
-    from broker.config import leg_options
+    from mqttree.broker.config import leg_options
 
     return leg_options.read_legs(file)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from broker.core.client import Client
-from broker.core.session_owner import LEG_LISTENER
+from mqttree.broker.core.client import Client
+from mqttree.broker.core.session_owner import LEG_LISTENER
 
 if TYPE_CHECKING:
-    from broker.auth.authorization import Access, Permissions
-    from broker.base.turns import Turns
-    from broker.config.node_config import NodeConfig
-    from broker.core.dispatcher import Dispatcher
-    from broker.core.effects import Hooks
-    from broker.core.session import Session
+    from mqttree.broker.auth.authorization import Access, Permissions
+    from mqttree.broker.base.turns import Turns
+    from mqttree.broker.config.node_config import NodeConfig
+    from mqttree.broker.core.dispatcher import Dispatcher
+    from mqttree.broker.core.effects import Hooks
+    from mqttree.broker.core.session import Session
 
 SESSIONS_AT_ONCE, SESSION_WORK = 100, 8
 """sessions that new rules are put in force for at a time, and steps of work for each."""

@@ -16,17 +16,17 @@ import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.core.client import ClientHost
-from broker.core.client_packets import ClientPackets
-from broker.core.message import Message
-from broker.wire.constants import ReasonCode
-from broker.wire.strings import shorten
-from routing.topic_filter import matches, split_shared
+from mqttree.broker.core.client import ClientHost
+from mqttree.broker.core.client_packets import ClientPackets
+from mqttree.broker.core.message import Message
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.strings import shorten
+from mqttree.routing.topic_filter import matches, split_shared
 
 if TYPE_CHECKING:
-    from broker.core.connection import Connection
-    from broker.core.session import Session
-    from broker.wire.packets import Connect
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.session import Session
+    from mqttree.broker.wire.packets import Connect
 
 TOPIC: Final = b"mqttree/probe/"
 """How the topics of probes begin; a number in hexadecimal follows."""

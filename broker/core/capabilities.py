@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.wire.constants import ReasonCode
-from broker.wire.errors import ProtocolViolation
-from broker.wire.packets import Publish, Subscribe
-from broker.wire.properties import Property
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.errors import ProtocolViolation
+from mqttree.broker.wire.packets import Publish, Subscribe
+from mqttree.broker.wire.properties import Property
 
 if TYPE_CHECKING:
-    from broker.config.node_config import NodeConfig
+    from mqttree.broker.config.node_config import NodeConfig
 
 UNLIMITED = 65_535
 """Receive Maximum that needs no counting: there are no more packet identifiers."""

@@ -5,41 +5,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from broker.auth.enhanced_auth import Authentication
-from broker.base.timers import Scheduler
-from broker.core.capabilities import UNLIMITED, ReceiveWindow
-from broker.core.connection import Connection, Owner
-from broker.core.effects import Event
-from broker.core.reason_string import explain
-from broker.core.session import Session
-from broker.wire.constants import ReasonCode
-from broker.wire.encode import encode_packet
-from broker.wire.errors import MalformedPacket, WireError
-from broker.wire.packets import (
+from mqttree.broker.auth.enhanced_auth import Authentication
+from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.core.capabilities import UNLIMITED, ReceiveWindow
+from mqttree.broker.core.connection import Connection, Owner
+from mqttree.broker.core.effects import Event
+from mqttree.broker.core.reason_string import explain
+from mqttree.broker.core.session import Session
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.errors import MalformedPacket, WireError
+from mqttree.broker.wire.packets import (
     Connect,
     Disconnect,
     Puback,
     Pubrec,
     Suback,
 )
-from broker.wire.properties import Properties, Property
-from broker.wire.strings import shorten
+from mqttree.broker.wire.properties import Properties, Property
+from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from broker.auth.authorization import Rule
-    from broker.base.counters import Counters
-    from broker.base.limits import Limits
-    from broker.base.log_limit import LogLimit
-    from broker.base.turns import Turns
-    from broker.config.node_config import NodeConfig
-    from broker.core.dispatcher import Dispatcher
-    from broker.core.effects import Effect, Hooks
-    from broker.core.message import Message
-    from broker.core.ports import Cluster, Journal
-    from broker.core.retained_feed import RetainedFeeds
-    from broker.core.route import Route
+    from mqttree.broker.auth.authorization import Rule
+    from mqttree.broker.base.counters import Counters
+    from mqttree.broker.base.limits import Limits
+    from mqttree.broker.base.log_limit import LogLimit
+    from mqttree.broker.base.turns import Turns
+    from mqttree.broker.config.node_config import NodeConfig
+    from mqttree.broker.core.dispatcher import Dispatcher
+    from mqttree.broker.core.effects import Effect, Hooks
+    from mqttree.broker.core.message import Message
+    from mqttree.broker.core.ports import Cluster, Journal
+    from mqttree.broker.core.retained_feed import RetainedFeeds
+    from mqttree.broker.core.route import Route
 
 CONNACK: Final = b"\x20"
 

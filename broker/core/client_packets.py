@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.base import costs
-from broker.core import unsent
-from broker.core.client import CONNACK, Client
-from broker.core.connection_states import State
-from broker.core.effects import Event
-from broker.core.message import Message
-from broker.core.output import deliver_run
-from broker.core.publish import first_route, publish
-from broker.core.qos_fast_path import ACKNOWLEDGED, acknowledgements, publish_run
-from broker.core.reauthentication import authenticate_again
-from broker.core.session import Session
-from broker.core.subscribe import receive_large, subscribe, unsubscribe
-from broker.core.topic_resolution import TAKEN, resolve
-from broker.wire.constants import PacketType, ReasonCode
-from broker.wire.decode import (
+from mqttree.broker.base import costs
+from mqttree.broker.core import unsent
+from mqttree.broker.core.client import CONNACK, Client
+from mqttree.broker.core.connection_states import State
+from mqttree.broker.core.effects import Event
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.output import deliver_run
+from mqttree.broker.core.publish import first_route, publish
+from mqttree.broker.core.qos_fast_path import ACKNOWLEDGED, acknowledgements, publish_run
+from mqttree.broker.core.reauthentication import authenticate_again
+from mqttree.broker.core.session import Session
+from mqttree.broker.core.subscribe import receive_large, subscribe, unsubscribe
+from mqttree.broker.core.topic_resolution import TAKEN, resolve
+from mqttree.broker.wire.constants import PacketType, ReasonCode
+from mqttree.broker.wire.decode import (
     decode_auth,
     decode_disconnect,
     decode_packet,
@@ -32,15 +32,15 @@ from broker.wire.decode import (
     decode_subscribe,
     decode_unsubscribe,
 )
-from broker.wire.encode import encode_packet
-from broker.wire.errors import ProtocolViolation, WireError
-from broker.wire.packets import (
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.errors import ProtocolViolation, WireError
+from mqttree.broker.wire.packets import (
     Puback,
     Pubcomp,
     Pubrec,
     Pubrel,
 )
-from broker.wire.properties import (
+from mqttree.broker.wire.properties import (
     EXPIRES,
     EXPIRY,
     NOT_AS_IS,
@@ -50,12 +50,12 @@ from broker.wire.properties import (
     inspect_cached,
     split_expiry,
 )
-from broker.wire.publish_header import PACKET_IDS, PUBLISH, PUBREL_HEAD, run_end, topic_of
-from broker.wire.varint import encode_varint, read_length
+from mqttree.broker.wire.publish_header import PACKET_IDS, PUBLISH, PUBREL_HEAD, run_end, topic_of
+from mqttree.broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
-    from broker.core.ports import OutgoingBatch
-    from broker.core.route import Route
+    from mqttree.broker.core.ports import OutgoingBatch
+    from mqttree.broker.core.route import Route
 
 READING: Final = State.READING
 ENDED: Final = State.ENDED

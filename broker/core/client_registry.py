@@ -6,23 +6,23 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.base import costs
-from broker.base.timer_wheel import GRAIN, TimerWheel
-from broker.base.timers import Scheduler
-from broker.core.client import Client
-from broker.wire.constants import ReasonCode
-from broker.wire.encode import encode_packet
-from broker.wire.packets import Disconnect
-from broker.wire.properties import Property
+from mqttree.broker.base import costs
+from mqttree.broker.base.timer_wheel import GRAIN, TimerWheel
+from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.core.client import Client
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Disconnect
+from mqttree.broker.wire.properties import Property
 
 if TYPE_CHECKING:
-    from broker.base.counters import Counters
-    from broker.base.turns import Turns
-    from broker.core.connection import Connection
-    from broker.core.dispatcher import Dispatcher
-    from broker.core.ports import Cluster
-    from broker.core.session import Session
-    from broker.core.wills import Wills
+    from mqttree.broker.base.counters import Counters
+    from mqttree.broker.base.turns import Turns
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.dispatcher import Dispatcher
+    from mqttree.broker.core.ports import Cluster
+    from mqttree.broker.core.session import Session
+    from mqttree.broker.core.wills import Wills
 
 CLOSED_WORK = 2 * costs.PACKET_WORK
 """steps for a client that gets DISCONNECT: its will is sent, its session may end."""

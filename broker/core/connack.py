@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.core.reason_string import explain
-from broker.wire.constants import MAX_PACKET_SIZE
-from broker.wire.encode import encode_packet
-from broker.wire.packets import Connack, Connect
-from broker.wire.properties import Properties, Property
+from mqttree.broker.core.reason_string import explain
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Connack, Connect
+from mqttree.broker.wire.properties import Properties, Property
 
 if TYPE_CHECKING:
-    from broker.config.node_config import NodeConfig
+    from mqttree.broker.config.node_config import NodeConfig
 
 
 def accepting(connect: Connect, present: bool, answer: Properties, config: NodeConfig) -> bytes:

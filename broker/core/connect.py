@@ -6,35 +6,35 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from broker.auth.certificate import common_name
-from broker.auth.enhanced_auth import Authentication, AuthenticationFailed
-from broker.core.bridge import BridgeHost, BridgePackets
-from broker.core.client import Client, MemoryRoom
-from broker.core.client_packets import ClientPackets
-from broker.core.connack import accepting, keep_alive, refusing
-from broker.core.connection import Connection, Owner
-from broker.core.effects import Authenticate
-from broker.core.reason_string import well_formed
-from broker.core.session import QueueMemory
-from broker.core.session_opening import OpeningHost, open_session
-from broker.core.session_owner import LEG_LISTENER, abandoned, belongs, owner_of
-from broker.core.session_owner import Host as Verifier
-from broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
-from broker.wire.decode import decode_connect, decode_packet
-from broker.wire.encode import encode_packet, return_code
-from broker.wire.errors import ProtocolViolation, UnsupportedVersion, WireError
-from broker.wire.packets import Auth, Connack, Connect, Disconnect, Will
-from broker.wire.properties import Properties, Property
-from broker.wire.strings import shorten
-from broker.wire.varint import read_length
+from mqttree.broker.auth.certificate import common_name
+from mqttree.broker.auth.enhanced_auth import Authentication, AuthenticationFailed
+from mqttree.broker.core.bridge import BridgeHost, BridgePackets
+from mqttree.broker.core.client import Client, MemoryRoom
+from mqttree.broker.core.client_packets import ClientPackets
+from mqttree.broker.core.connack import accepting, keep_alive, refusing
+from mqttree.broker.core.connection import Connection, Owner
+from mqttree.broker.core.effects import Authenticate
+from mqttree.broker.core.reason_string import well_formed
+from mqttree.broker.core.session import QueueMemory
+from mqttree.broker.core.session_opening import OpeningHost, open_session
+from mqttree.broker.core.session_owner import LEG_LISTENER, abandoned, belongs, owner_of
+from mqttree.broker.core.session_owner import Host as Verifier
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
+from mqttree.broker.wire.decode import decode_connect, decode_packet
+from mqttree.broker.wire.encode import encode_packet, return_code
+from mqttree.broker.wire.errors import ProtocolViolation, UnsupportedVersion, WireError
+from mqttree.broker.wire.packets import Auth, Connack, Connect, Disconnect, Will
+from mqttree.broker.wire.properties import Properties, Property
+from mqttree.broker.wire.strings import shorten
+from mqttree.broker.wire.varint import read_length
 
 if TYPE_CHECKING:
-    from broker.auth.authorization import Access
-    from broker.base.rate_limit import RateLimit
-    from broker.core.effects import Hooks
-    from broker.core.ports import Cluster, Draining
-    from broker.core.predecessor import Predecessors
-    from broker.core.session import Session
+    from mqttree.broker.auth.authorization import Access
+    from mqttree.broker.base.rate_limit import RateLimit
+    from mqttree.broker.core.effects import Hooks
+    from mqttree.broker.core.ports import Cluster, Draining
+    from mqttree.broker.core.predecessor import Predecessors
+    from mqttree.broker.core.session import Session
 
 
 MQTT_5 = (b"\x00\x04MQTT\x05", b"\x00\x04MQTT\x85")

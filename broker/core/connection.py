@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from broker.base.timers import Scheduler
-from broker.core.connection_states import Action, Input, State, transition
-from broker.wire.constants import PacketType
-from broker.wire.publish_header import PUBLISH, QOS_BITS, RETAIN, packet_size
+from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.core.connection_states import Action, Input, State, transition
+from mqttree.broker.wire.constants import PacketType
+from mqttree.broker.wire.publish_header import PUBLISH, QOS_BITS, RETAIN, packet_size
 
 if TYPE_CHECKING:
     from collections import deque
 
-    from broker.base.counters import Counters
-    from broker.base.limits import Limits
+    from mqttree.broker.base.counters import Counters
+    from mqttree.broker.base.limits import Limits
 
 
 READING: Final = State.READING

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base import costs
-from broker.base.timer_wheel import TimerWheel
-from broker.base.timers import Scheduler
-from broker.core import unsent
-from broker.core.client import Client
-from broker.core.connect import ConnectHandshake
-from broker.core.connection_states import State
+from mqttree.broker.base import costs
+from mqttree.broker.base.timer_wheel import TimerWheel
+from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.core import unsent
+from mqttree.broker.core.client import Client
+from mqttree.broker.core.connect import ConnectHandshake
+from mqttree.broker.core.connection_states import State
 
 if TYPE_CHECKING:
-    from broker.base.counters import Counters
-    from broker.base.limits import Limits
-    from broker.base.log_limit import LogLimit
-    from broker.base.turns import Turns
-    from broker.config.node_config import NodeConfig
-    from broker.core.connection import Connection, Transport
-    from broker.core.effects import Dial
-    from broker.core.flow_control import FlowControl
-    from broker.core.ports import Journal
+    from mqttree.broker.base.counters import Counters
+    from mqttree.broker.base.limits import Limits
+    from mqttree.broker.base.log_limit import LogLimit
+    from mqttree.broker.base.turns import Turns
+    from mqttree.broker.config.node_config import NodeConfig
+    from mqttree.broker.core.connection import Connection, Transport
+    from mqttree.broker.core.effects import Dial
+    from mqttree.broker.core.flow_control import FlowControl
+    from mqttree.broker.core.ports import Journal
 
 GONE_WORK = 5
 """steps for a connection that is gone."""

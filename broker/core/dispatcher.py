@@ -8,34 +8,34 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.auth.authorization import receivers
-from broker.base import costs
-from broker.base.timers import Scheduler
-from broker.core.effects import AuthorizeReceive
-from broker.core.message import Message
-from broker.core.output import deliver_run
-from broker.core.route import NOTHING_BEYOND, Beyond, Route, deliveries_of
-from broker.core.route_cache import RouteCache
-from broker.core.session import Session, SharedGroup, SharedOutgoing, Subscription
-from broker.core.topic_tally import TopicTally
-from broker.core.wildcard_forms import WildcardForms, filter_memory, form_of
-from broker.wire.constants import ReasonCode
-from broker.wire.errors import MalformedPacket, ProtocolViolation
-from broker.wire.publish_header import PACKET_IDS, PUBLISH, topic_of
-from broker.wire.varint import encode_varint
-from routing.subscription_trie import SubscriptionTrie
-from routing.topic_filter import split_shared
+from mqttree.broker.auth.authorization import receivers
+from mqttree.broker.base import costs
+from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.core.effects import AuthorizeReceive
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.output import deliver_run
+from mqttree.broker.core.route import NOTHING_BEYOND, Beyond, Route, deliveries_of
+from mqttree.broker.core.route_cache import RouteCache
+from mqttree.broker.core.session import Session, SharedGroup, SharedOutgoing, Subscription
+from mqttree.broker.core.topic_tally import TopicTally
+from mqttree.broker.core.wildcard_forms import WildcardForms, filter_memory, form_of
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.errors import MalformedPacket, ProtocolViolation
+from mqttree.broker.wire.publish_header import PACKET_IDS, PUBLISH, topic_of
+from mqttree.broker.wire.varint import encode_varint
+from mqttree.routing.subscription_trie import SubscriptionTrie
+from mqttree.routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
-    from broker.auth.authorization import Access
-    from broker.base.counters import Counters
-    from broker.base.limits import Limits
-    from broker.base.turns import Turns
-    from broker.core.connection import Connection
-    from broker.core.effects import Effect, Hooks
-    from broker.core.ports import Cluster, Journal
-    from broker.core.publish_run import PublishRun
-    from broker.core.route_cache import Viewer
+    from mqttree.broker.auth.authorization import Access
+    from mqttree.broker.base.counters import Counters
+    from mqttree.broker.base.limits import Limits
+    from mqttree.broker.base.turns import Turns
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.effects import Effect, Hooks
+    from mqttree.broker.core.ports import Cluster, Journal
+    from mqttree.broker.core.publish_run import PublishRun
+    from mqttree.broker.core.route_cache import Viewer
 
 NO_GROUPS: Final[list[SharedGroup]] = []
 NO_SESSIONS: Final[frozenset[Session]] = frozenset()

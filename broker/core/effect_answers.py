@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from broker.core.effects import (
+from mqttree.broker.core.effects import (
     Authenticate,
     AuthorizePublish,
     AuthorizeReceive,
@@ -14,9 +14,9 @@ from broker.core.effects import (
 )
 
 if TYPE_CHECKING:
-    from broker.base.counters import Counters
-    from broker.base.log_limit import LogLimit
-    from broker.core.dispatcher import Dispatcher
+    from mqttree.broker.base.counters import Counters
+    from mqttree.broker.base.log_limit import LogLimit
+    from mqttree.broker.core.dispatcher import Dispatcher
 
 
 class Question(Protocol):

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from broker.core.connection import Arrival, Connection
-    from broker.core.message import Message
-    from broker.core.session import Session, SharedGroup
-    from broker.wire import Connect, Subscribe
+    from mqttree.broker.core.connection import Arrival, Connection
+    from mqttree.broker.core.message import Message
+    from mqttree.broker.core.session import Session, SharedGroup
+    from mqttree.broker.wire import Connect, Subscribe
 
 
 class ConnectingClient(Protocol):
@@ -115,7 +115,7 @@ class Dial:
 @dataclass(slots=True, eq=False, repr=False)
 class Datagram:
     """Send an announcement to the discovery group, from each interface as
-    `discovery.announcement.bind` makes it. No answer."""
+    `mqttree.discovery.announcement.bind` makes it. No answer."""
 
     data: bytes
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base.timers import Scheduler
-from broker.base.turns import Rest
-from broker.core.client import Client
+from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.base.turns import Rest
+from mqttree.broker.core.client import Client
 
 if TYPE_CHECKING:
-    from broker.base.limits import Limits
-    from broker.base.log_limit import LogLimit
-    from broker.base.timers import Timer
-    from broker.core.connection import Arrival, Connection
-    from broker.core.session import Session
+    from mqttree.broker.base.limits import Limits
+    from mqttree.broker.base.log_limit import LogLimit
+    from mqttree.broker.base.timers import Timer
+    from mqttree.broker.core.connection import Arrival, Connection
+    from mqttree.broker.core.session import Session
 
 
 LOOKS = 5

@@ -6,21 +6,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base.timers import Scheduler
+from mqttree.broker.base.timers import Scheduler
 
 if TYPE_CHECKING:
-    from broker.auth.authorization import Permissions
-    from broker.base.counters import Counters
-    from broker.base.limits import Limits
-    from broker.base.log_limit import LogLimit
-    from broker.base.turns import Turns
-    from broker.config.node_config import NodeConfig
-    from broker.core.connection import Connection
-    from broker.core.dispatcher import Dispatcher
-    from broker.core.effects import Effect
-    from broker.core.ports import Journal
-    from broker.core.retained_store import RetainedStore
-    from broker.core.session import Session
+    from mqttree.broker.auth.authorization import Permissions
+    from mqttree.broker.base.counters import Counters
+    from mqttree.broker.base.limits import Limits
+    from mqttree.broker.base.log_limit import LogLimit
+    from mqttree.broker.base.turns import Turns
+    from mqttree.broker.config.node_config import NodeConfig
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.dispatcher import Dispatcher
+    from mqttree.broker.core.effects import Effect
+    from mqttree.broker.core.ports import Journal
+    from mqttree.broker.core.retained_store import RetainedStore
+    from mqttree.broker.core.session import Session
 
 
 class LocalBroker(Scheduler, Protocol):

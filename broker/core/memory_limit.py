@@ -29,26 +29,26 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base import costs
-from broker.base.timers import Scheduler
-from broker.core.client import Client
-from broker.core.message import size_of
-from broker.wire.properties import Property
-from broker.wire.strings import shorten
+from mqttree.broker.base import costs
+from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.core.client import Client
+from mqttree.broker.core.message import size_of
+from mqttree.broker.wire.properties import Property
+from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from broker.base.counters import Counters
-    from broker.base.limits import Limits
-    from broker.base.log_limit import LogLimit
-    from broker.config.node_config import NodeConfig
-    from broker.core.connection import Connection
-    from broker.core.dispatcher import Dispatcher
-    from broker.core.ports import Cluster
-    from broker.core.retained_store import RetainedStore
-    from broker.core.session import Session
-    from broker.wire.packets import Will
+    from mqttree.broker.base.counters import Counters
+    from mqttree.broker.base.limits import Limits
+    from mqttree.broker.base.log_limit import LogLimit
+    from mqttree.broker.config.node_config import NodeConfig
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.dispatcher import Dispatcher
+    from mqttree.broker.core.ports import Cluster
+    from mqttree.broker.core.retained_store import RetainedStore
+    from mqttree.broker.core.session import Session
+    from mqttree.broker.wire.packets import Will
 
 
 NEVER = 1 << 62

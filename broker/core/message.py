@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from broker.wire.packets import Will
-from broker.wire.properties import Property, encode_properties
-from broker.wire.publish_header import DUP, PACKET_IDS, PUBLISH
-from broker.wire.varint import encode_varint, read_length
+from mqttree.broker.wire.packets import Will
+from mqttree.broker.wire.properties import Property, encode_properties
+from mqttree.broker.wire.publish_header import DUP, PACKET_IDS, PUBLISH
+from mqttree.broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
-    from broker.core.receiver_assignment import ReceiverAssignment
+    from mqttree.broker.core.receiver_assignment import ReceiverAssignment
 
 ORIGIN: Final = b"\x26\x00\x01o"
 """What the properties of a PUBLISH on a link begin with: a User Property "o". A client's that begin

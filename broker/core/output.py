@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from broker.core.session import Session
+from mqttree.broker.core.session import Session
 
 if TYPE_CHECKING:
-    from broker.core.connection import Connection
-    from broker.core.ports import Journal
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.ports import Journal
 
 
 def deliver_run(

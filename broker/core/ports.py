@@ -2,7 +2,7 @@
 keeps its state (docs/decisions/0032-floors.md).
 
 Neither is needed by a lone broker that keeps nothing. `Scheduler` (whoever calls again later) is in
-`broker.base.timers`, as the lowest floor asks for it, too.
+`mqttree.broker.base.timers`, as the lowest floor asks for it, too.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from broker.base.sequence_set import Ranges
-    from broker.core.connection import Arrival, Connection
-    from broker.core.message import Message
-    from broker.core.publish_run import PublishRun
-    from broker.core.retained_index import RetainedVersion
-    from broker.core.route import Route
-    from broker.core.session import Session, SharedGroup, SharedOutgoing
-    from broker.core.start_point import SubscriptionStart
-    from broker.wire import Connect
-    from broker.wire.constants import ReasonCode
-    from broker.wire.properties import Properties
-    from routing.group_selection import Pool
+    from mqttree.broker.base.sequence_set import Ranges
+    from mqttree.broker.core.connection import Arrival, Connection
+    from mqttree.broker.core.message import Message
+    from mqttree.broker.core.publish_run import PublishRun
+    from mqttree.broker.core.retained_index import RetainedVersion
+    from mqttree.broker.core.route import Route
+    from mqttree.broker.core.session import Session, SharedGroup, SharedOutgoing
+    from mqttree.broker.core.start_point import SubscriptionStart
+    from mqttree.broker.wire import Connect
+    from mqttree.broker.wire.constants import ReasonCode
+    from mqttree.broker.wire.properties import Properties
+    from mqttree.routing.group_selection import Pool
 
 Then = Callable[[float], None]
 """Called with now (s)."""

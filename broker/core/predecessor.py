@@ -22,16 +22,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base.timers import Scheduler
-from broker.core.client import Client
-from broker.core.connection import Connection
-from broker.wire.constants import ReasonCode
-from broker.wire.strings import shorten
+from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.core.client import Client
+from mqttree.broker.core.connection import Connection
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
-    from broker.base.counters import Counters
-    from broker.base.limits import Limits
-    from broker.core.session import Session
+    from mqttree.broker.base.counters import Counters
+    from mqttree.broker.base.limits import Limits
+    from mqttree.broker.core.session import Session
 
 CHECK_DELAY = 0.001
 CHECK_INTERVAL = 0.005

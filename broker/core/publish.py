@@ -10,22 +10,22 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from broker.core.capabilities import check_publish
-from broker.core.effects import AuthorizePublish
-from broker.core.message import Message
-from broker.core.reason_string import well_formed
-from broker.wire.constants import ReasonCode
-from broker.wire.errors import ProtocolViolation, WireError
-from broker.wire.packets import Puback, Publish, Pubrec
-from broker.wire.properties import NOT_FORWARDED, Property, encode_properties
-from broker.wire.publish_header import PACKET_IDS, PUBACK_HEAD, PUBREC_HEAD
-from broker.wire.varint import read_length
+from mqttree.broker.core.capabilities import check_publish
+from mqttree.broker.core.effects import AuthorizePublish
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.reason_string import well_formed
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.errors import ProtocolViolation, WireError
+from mqttree.broker.wire.packets import Puback, Publish, Pubrec
+from mqttree.broker.wire.properties import NOT_FORWARDED, Property, encode_properties
+from mqttree.broker.wire.publish_header import PACKET_IDS, PUBACK_HEAD, PUBREC_HEAD
+from mqttree.broker.wire.varint import read_length
 
 if TYPE_CHECKING:
-    from broker.auth.authorization import Permissions
-    from broker.core.client import Client
-    from broker.core.route import Route
-    from broker.wire.properties import Properties
+    from mqttree.broker.auth.authorization import Permissions
+    from mqttree.broker.core.client import Client
+    from mqttree.broker.core.route import Route
+    from mqttree.broker.wire.properties import Properties
 
 PLACEMENT: Final = b"$mqttree/placement"
 """The topic of questions about where a client should connect."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.core.message import LINK_ID, Message
-from broker.wire.publish_header import HIGH, LOW, PACKET_IDS, PUBLISH
-from broker.wire.varint import encode_varint
+from mqttree.broker.core.message import LINK_ID, Message
+from mqttree.broker.wire.publish_header import HIGH, LOW, PACKET_IDS, PUBLISH
+from mqttree.broker.wire.varint import encode_varint
 
 MOST: Final = 1024
 """packets of one batch at most: flow control and replays must not overshoot by more."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from broker.core.message import Message
+from mqttree.broker.core.message import Message
 
 if TYPE_CHECKING:
-    from broker.base.counters import Counters
-    from broker.core.connection import Connection
-    from broker.core.dispatcher import Dispatcher
-    from broker.core.ports import Cluster
+    from mqttree.broker.base.counters import Counters
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.dispatcher import Dispatcher
+    from mqttree.broker.core.ports import Cluster
 
 
 class PublishingBroker(Protocol):

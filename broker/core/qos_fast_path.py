@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from broker.core.connection_states import State
-from broker.core.message import ORIGIN, Message
-from broker.core.publish import first_route
-from broker.core.publish_run import LARGEST, MOST, PublishRun
-from broker.core.recorded_stretch import RecordedStretch
-from broker.core.session import RELEASED, Outgoing, Session, SharedOutgoing
-from broker.wire.properties import (
+from mqttree.broker.core.connection_states import State
+from mqttree.broker.core.message import ORIGIN, Message
+from mqttree.broker.core.publish import first_route
+from mqttree.broker.core.publish_run import LARGEST, MOST, PublishRun
+from mqttree.broker.core.recorded_stretch import RecordedStretch
+from mqttree.broker.core.session import RELEASED, Outgoing, Session, SharedOutgoing
+from mqttree.broker.wire.properties import (
     EXPIRES,
     EXPIRY,
     NOT_AS_IS,
@@ -25,7 +25,7 @@ from broker.wire.properties import (
     inspect_cached,
     split_expiry,
 )
-from broker.wire.publish_header import (
+from mqttree.broker.wire.publish_header import (
     HIGH,
     LOW,
     PACKET_IDS,
@@ -43,13 +43,13 @@ from broker.wire.publish_header import (
     topic_end,
     topic_of,
 )
-from broker.wire.varint import read_length
+from mqttree.broker.wire.varint import read_length
 
 if TYPE_CHECKING:
-    from broker.core.client import Client
-    from broker.core.connection import Connection
-    from broker.core.ports import OutgoingBatch
-    from broker.core.route import Route
+    from mqttree.broker.core.client import Client
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.ports import OutgoingBatch
+    from mqttree.broker.core.route import Route
 
 ACKNOWLEDGED: Final = frozenset((PUBLISH | QOS_1, PUBLISH | QOS_2))
 """First bytes of the PUBLISH packets that `publish_run` takes: QoS 1 and 2, no RETAIN, no DUP."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.wire.encode import encode_packet
-from broker.wire.packets import Connack, Disconnect, Puback, Pubrec, Suback, Unsuback
-from broker.wire.properties import Properties, Property
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Connack, Disconnect, Puback, Pubrec, Suback, Unsuback
+from mqttree.broker.wire.properties import Properties, Property
 
 Explained = Connack | Disconnect | Puback | Pubrec | Suback | Unsuback
 

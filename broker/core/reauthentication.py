@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.auth.enhanced_auth import AuthenticationFailed
-from broker.wire.constants import ReasonCode
-from broker.wire.encode import encode_packet
-from broker.wire.errors import ProtocolViolation
-from broker.wire.packets import Auth
-from broker.wire.strings import shorten
+from mqttree.broker.auth.enhanced_auth import AuthenticationFailed
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.errors import ProtocolViolation
+from mqttree.broker.wire.packets import Auth
+from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
-    from broker.core.client import Client
+    from mqttree.broker.core.client import Client
 
 
 def authenticate_again(client: Client, packet: Auth, now: float) -> None:

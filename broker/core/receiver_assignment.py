@@ -19,8 +19,8 @@ from __future__ import annotations
 from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
 
-from broker.wire.errors import MalformedPacket
-from routing.group_selection import GROUP_ID_SIZE
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.routing.group_selection import GROUP_ID_SIZE
 
 CHOSEN = b"c"
 """First letter of what goes to ordinary subscriptions, too."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.core.client import Client
+    from mqttree.broker.core.client import Client
 
 
 class RecordedStretch:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker.core.message import Message
-from broker.wire.properties import Property, encode_properties
-from broker.wire.varint import read_length
+from mqttree.broker.core.message import Message
+from mqttree.broker.wire.properties import Property, encode_properties
+from mqttree.broker.wire.varint import read_length
 
 if TYPE_CHECKING:
-    from broker.core.session import Session
+    from mqttree.broker.core.session import Session
 
 
 class Response(NamedTuple):

@@ -12,15 +12,15 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base.timers import Scheduler
-from broker.core.message import Message
-from broker.core.session import Session, Subscription
-from routing.topic_filter import split_shared
+from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.session import Session, Subscription
+from mqttree.routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
-    from broker.base.limits import Limits
-    from broker.base.turns import Turns
-    from broker.core.retained_store import RetainedStore
+    from mqttree.broker.base.limits import Limits
+    from mqttree.broker.base.turns import Turns
+    from mqttree.broker.core.retained_store import RetainedStore
 
 BUSY = 0.02
 """s until a client that is behind is looked at again."""

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from enum import IntEnum
 from struct import Struct
 
-from broker.base.counters import Counters
-from broker.base.deadlines import Deadlines, Entry
-from broker.base.hybrid_clock import LOGICAL
-from broker.base.limits import Limits
-from broker.core.message import Message, size_of
-from broker.core.retained_index import RetainedIndex, RetainedVersion, place_of
-from routing.subscription_trie import TopicTrie
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.base.deadlines import Deadlines, Entry
+from mqttree.broker.base.hybrid_clock import LOGICAL
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.core.message import Message, size_of
+from mqttree.broker.core.retained_index import RetainedIndex, RetainedVersion, place_of
+from mqttree.routing.subscription_trie import TopicTrie
 
 
 class Change(IntEnum):

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from broker.core.session import Subscription
+from mqttree.broker.core.session import Subscription
 
 if TYPE_CHECKING:
-    from broker.core.session import Session, SharedGroup
-    from routing.group_selection import Pool
+    from mqttree.broker.core.session import Session, SharedGroup
+    from mqttree.routing.group_selection import Pool
 
 
 Interned = dict["tuple[Session, ...]", "tuple[Session, ...]"]

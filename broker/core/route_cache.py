@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.base import costs
-from broker.core.route import Beyond, Found, Interned, Route
-from routing.subscription_trie import SubscriptionTrie
-from routing.topic_filter import is_wildcard
+from mqttree.broker.base import costs
+from mqttree.broker.core.route import Beyond, Found, Interned, Route
+from mqttree.routing.subscription_trie import SubscriptionTrie
+from mqttree.routing.topic_filter import is_wildcard
 
 if TYPE_CHECKING:
-    from broker.base.limits import Limits
+    from mqttree.broker.base.limits import Limits
 
 EVICTED: Final = 64
 """routes that make room at a time: all of them at once would take long."""

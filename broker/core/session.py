@@ -8,13 +8,13 @@ from itertools import count
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from broker.base import costs
-from broker.base.timers import Scheduler
-from broker.core.message import Message, size_of
-from broker.core.wildcard_forms import WildcardForms
-from broker.wire.constants import MAX_PACKET_SIZE
-from broker.wire.properties import encode_identifier, split_expiry
-from broker.wire.publish_header import (
+from mqttree.broker.base import costs
+from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.core.message import Message, size_of
+from mqttree.broker.core.wildcard_forms import WildcardForms
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE
+from mqttree.broker.wire.properties import encode_identifier, split_expiry
+from mqttree.broker.wire.publish_header import (
     PACKET_IDS,
     PUBACK_HEAD,
     PUBCOMP_HEAD,
@@ -23,20 +23,20 @@ from broker.wire.publish_header import (
     packet_size,
     topic_end,
 )
-from broker.wire.varint import decode_varint, read_length
-from routing.group_selection import group_id_of, group_key
+from mqttree.broker.wire.varint import decode_varint, read_length
+from mqttree.routing.group_selection import group_id_of, group_key
 
 if TYPE_CHECKING:
-    from broker.auth.authorization import Access, Permissions
-    from broker.base.counters import Counters
-    from broker.base.limits import Limits
-    from broker.base.timers import Timer
-    from broker.config.node_config import NodeConfig
-    from broker.core.connection import Connection
-    from broker.core.publish_run import PublishRun
-    from broker.core.start_point import SubscriptionStart
-    from broker.core.topic_alias import TopicAliases
-    from broker.wire import Will
+    from mqttree.broker.auth.authorization import Access, Permissions
+    from mqttree.broker.base.counters import Counters
+    from mqttree.broker.base.limits import Limits
+    from mqttree.broker.base.timers import Timer
+    from mqttree.broker.config.node_config import NodeConfig
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.publish_run import PublishRun
+    from mqttree.broker.core.start_point import SubscriptionStart
+    from mqttree.broker.core.topic_alias import TopicAliases
+    from mqttree.broker.wire import Will
 
 NEVER: Final = float("inf")
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from broker.core.memory_limit import will_memory
-from broker.core.session import NEVER, OtherBrokers, Session, SessionHost
-from broker.core.topic_alias import TopicAliases
-from broker.wire.constants import MAX_PACKET_SIZE
-from broker.wire.properties import Properties, Property
+from mqttree.broker.core.memory_limit import will_memory
+from mqttree.broker.core.session import NEVER, OtherBrokers, Session, SessionHost
+from mqttree.broker.core.topic_alias import TopicAliases
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE
+from mqttree.broker.wire.properties import Properties, Property
 
 if TYPE_CHECKING:
-    from broker.auth.authorization import Permissions
-    from broker.core.connection import Connection
-    from broker.core.dispatcher import Dispatcher
-    from broker.wire.packets import Connect
+    from mqttree.broker.auth.authorization import Permissions
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.dispatcher import Dispatcher
+    from mqttree.broker.wire.packets import Connect
 
 
 class SessionsElsewhere(OtherBrokers, Protocol):

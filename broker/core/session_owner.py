@@ -13,11 +13,11 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from broker.auth.authorization import Access
-    from broker.auth.enhanced_auth import Method
-    from broker.config.node_config import NodeConfig
-    from broker.core.effects import Hooks
-    from broker.core.session import Session
+    from mqttree.broker.auth.authorization import Access
+    from mqttree.broker.auth.enhanced_auth import Method
+    from mqttree.broker.config.node_config import NodeConfig
+    from mqttree.broker.core.effects import Hooks
+    from mqttree.broker.core.session import Session
 
 KEPT, RESUMED, GONE = 1, 2, 4
 """Flags of an entry: the session outlives its connection; it goes on with an older one; it has

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base import costs
-from broker.base.timers import Scheduler
-from broker.core.session import NEVER
+from mqttree.broker.base import costs
+from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.core.session import NEVER
 
 if TYPE_CHECKING:
-    from broker.base.counters import Counters
-    from broker.base.turns import Turns
-    from broker.core.connection import Connection
-    from broker.core.dispatcher import Dispatcher
-    from broker.core.ports import Cluster, Journal
-    from broker.core.session import Session
-    from broker.core.wills import Wills
+    from mqttree.broker.base.counters import Counters
+    from mqttree.broker.base.turns import Turns
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.dispatcher import Dispatcher
+    from mqttree.broker.core.ports import Cluster, Journal
+    from mqttree.broker.core.session import Session
+    from mqttree.broker.core.wills import Wills
 
 
 class RegistryBroker(Scheduler, Protocol):

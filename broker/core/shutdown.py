@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from broker.core.client import disconnect
-from broker.core.client_registry import CLOSED_WORK
-from broker.wire.constants import ReasonCode
+from mqttree.broker.core.client import disconnect
+from mqttree.broker.core.client_registry import CLOSED_WORK
+from mqttree.broker.wire.constants import ReasonCode
 
 if TYPE_CHECKING:
-    from broker.base.turns import Turns
-    from broker.core.connection import Connection
-    from broker.core.session import Session
+    from mqttree.broker.base.turns import Turns
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.session import Session
 
 
 class Stopping(Protocol):

@@ -1,6 +1,6 @@
 """Where a subscription begins: what others published before they knew of it is not for it.
 
-`broker.cluster.delivery.subscription_start` makes these; core only keeps them.
+`mqttree.broker.cluster.delivery.subscription_start` makes these; core only keeps them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.base.sequence_set import Ranges
+    from mqttree.broker.base.sequence_set import Ranges
 
 ADOPTED = (-1, 0, 0)
 """State of a start that was made at another broker, or before this one was started."""

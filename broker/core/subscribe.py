@@ -7,24 +7,30 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.base import costs
-from broker.core.capabilities import check_identifier, unavailable
-from broker.core.effects import AuthorizeSubscribe
-from broker.core.session import Subscription
-from broker.core.session_owner import LEG_LISTENER
-from broker.core.wildcard_forms import filter_memory, form_of
-from broker.wire.constants import PacketType, ReasonCode
-from broker.wire.decode import FILTERS, reading_subscribe, reading_unsubscribe
-from broker.wire.encode import encode_packet
-from broker.wire.errors import ProtocolViolation, WireError
-from broker.wire.packets import Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe
-from broker.wire.properties import Property
-from broker.wire.steps import finish
-from broker.wire.strings import check_topic_filter
-from routing.topic_filter import SHARE_PREFIX, split_shared, valid_topic_filter
+from mqttree.broker.base import costs
+from mqttree.broker.core.capabilities import check_identifier, unavailable
+from mqttree.broker.core.effects import AuthorizeSubscribe
+from mqttree.broker.core.session import Subscription
+from mqttree.broker.core.session_owner import LEG_LISTENER
+from mqttree.broker.core.wildcard_forms import filter_memory, form_of
+from mqttree.broker.wire.constants import PacketType, ReasonCode
+from mqttree.broker.wire.decode import FILTERS, reading_subscribe, reading_unsubscribe
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.errors import ProtocolViolation, WireError
+from mqttree.broker.wire.packets import (
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Unsuback,
+    Unsubscribe,
+)
+from mqttree.broker.wire.properties import Property
+from mqttree.broker.wire.steps import finish
+from mqttree.broker.wire.strings import check_topic_filter
+from mqttree.routing.topic_filter import SHARE_PREFIX, split_shared, valid_topic_filter
 
 if TYPE_CHECKING:
-    from broker.core.client import Client
+    from mqttree.broker.core.client import Client
 
 PIECES = 5
 """thousands of filters of a packet that are decoded, or checked, as soon as it comes: the others in

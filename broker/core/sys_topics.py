@@ -13,16 +13,16 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base.timers import Scheduler
-from broker.core.message import Message
+from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.core.message import Message
 
 if TYPE_CHECKING:
-    from broker.base.counters import Counters
-    from broker.base.limits import Limits
-    from broker.config.node_config import NodeConfig
-    from broker.core.dispatcher import Dispatcher
-    from broker.core.retained_store import RetainedStore
-    from broker.core.session import Session
+    from mqttree.broker.base.counters import Counters
+    from mqttree.broker.base.limits import Limits
+    from mqttree.broker.config.node_config import NodeConfig
+    from mqttree.broker.core.dispatcher import Dispatcher
+    from mqttree.broker.core.retained_store import RetainedStore
+    from mqttree.broker.core.session import Session
 
 ROOT = "$SYS/broker/"
 

@@ -3,8 +3,8 @@ the number alone."""
 
 from __future__ import annotations
 
-from broker.wire.publish_header import PACKET_IDS, topic_end
-from broker.wire.varint import encode_varint, read_length
+from mqttree.broker.wire.publish_header import PACKET_IDS, topic_end
+from mqttree.broker.wire.varint import encode_varint, read_length
 
 MIN_TOPIC = 8
 """bytes; shorter topics are sent as they are: the alias takes three."""

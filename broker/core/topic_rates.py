@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from broker.core.topic_tally import WEIGHT
+from mqttree.broker.core.topic_tally import WEIGHT
 
 HALF_LIFE: Final = 60.0
 """s after which what was counted weighs half."""

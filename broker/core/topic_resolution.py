@@ -12,8 +12,8 @@ from bisect import bisect_left
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from broker.wire.properties import EXPIRY, UNSOUND, inspect_section, property_end
-from broker.wire.publish_header import (
+from mqttree.broker.wire.properties import EXPIRY, UNSOUND, inspect_section, property_end
+from mqttree.broker.wire.publish_header import (
     PACKET_IDS,
     PUBLISH,
     QOS_1,
@@ -22,10 +22,10 @@ from broker.wire.publish_header import (
     packet_size,
     topic_end,
 )
-from broker.wire.varint import encode_varint
+from mqttree.broker.wire.varint import encode_varint
 
 if TYPE_CHECKING:
-    from broker.core.client import Client
+    from mqttree.broker.core.client import Client
 
 TAKEN: Final = frozenset((PUBLISH, PUBLISH | QOS_1, PUBLISH | QOS_2))
 """First bytes of the packets that are taken: no RETAIN, no DUP."""

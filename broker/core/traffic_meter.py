@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from broker.base.timers import Scheduler
-from broker.core.topic_rates import TOP, Average, TopicRates
+from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.core.topic_rates import TOP, Average, TopicRates
 
 if TYPE_CHECKING:
-    from broker.base.counters import Counters
-    from broker.base.limits import Limits
-    from broker.base.turns import Turns
-    from broker.core.dispatcher import Dispatcher
+    from mqttree.broker.base.counters import Counters
+    from mqttree.broker.base.limits import Limits
+    from mqttree.broker.base.turns import Turns
+    from mqttree.broker.core.dispatcher import Dispatcher
 
 PERIOD: Final = 10.0
 """s between two readings."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from broker.wire.constants import PacketType
-from broker.wire.publish_header import DUP, QOS_BITS, packet_id_at, topic_end
-from broker.wire.varint import read_length
+from mqttree.broker.wire.constants import PacketType
+from mqttree.broker.wire.publish_header import DUP, QOS_BITS, packet_id_at, topic_end
+from mqttree.broker.wire.varint import read_length
 
 if TYPE_CHECKING:
-    from broker.core.client import Client
+    from mqttree.broker.core.client import Client
 
 
 def lost(client: Client) -> None:

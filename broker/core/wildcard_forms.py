@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from broker.base import costs
-from routing.topic_filter import SHARE_PREFIX, is_wildcard, split_shared
+from mqttree.broker.base import costs
+from mqttree.routing.topic_filter import SHARE_PREFIX, is_wildcard, split_shared
 
 
 def form_of(topic_filter: str) -> str | None:

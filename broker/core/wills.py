@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base.timers import Scheduler
-from broker.core.message import message_of
-from broker.wire.properties import Property
+from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.core.message import message_of
+from mqttree.broker.wire.properties import Property
 
 if TYPE_CHECKING:
-    from broker.base.counters import Counters
-    from broker.core.connection import Connection
-    from broker.core.message import Message
-    from broker.core.session import Session
+    from mqttree.broker.base.counters import Counters
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.message import Message
+    from mqttree.broker.core.session import Session
 
 
 class Publisher(Scheduler, Protocol):

@@ -14,9 +14,9 @@ import ssl
 from pathlib import Path
 from typing import Final
 
-from broker.base.address import is_loopback
-from broker.config.options import AdminTlsSettings
-from broker.config.secret_file import read_secret
+from mqttree.broker.base.address import is_loopback
+from mqttree.broker.config.options import AdminTlsSettings
+from mqttree.broker.config.secret_file import read_secret
 
 MIN_TOKEN: Final = 16
 """bytes of a token; whoever may ask a thousand times a second finds a short one."""

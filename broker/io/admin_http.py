@@ -1,6 +1,6 @@
 """The admin port, HTTP for operators and their programs: /healthz, /readyz, /metrics,
 /api/federation, /api/legs, /api/traffic, /api/placement, /api/drain, /api/reload, and /api/v1
-(`broker.io.api`).
+(`mqttree.broker.io.api`).
 
 A small server of its own: bodies for questions about placement alone, every size, time and number
 bounded (RFC 9112). Who may ask, `AdminAccess` decides; without a token, what changes something is
@@ -20,19 +20,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl, unquote
 
-from broker.base.address import is_loopback
-from broker.cluster.state_view import federation_state
-from broker.io import placement_http
-from broker.io.admin_access import AdminAccess
-from broker.io.http_request import HeadReader, HttpRequest, has_bare_line_feed
-from broker.io.placement_http import PlacementHttp
-from broker.io.prometheus import metrics
-from broker.io.readiness import Readiness
-from broker.wire.strings import shorten
+from mqttree.broker.base.address import is_loopback
+from mqttree.broker.cluster.state_view import federation_state
+from mqttree.broker.io import placement_http
+from mqttree.broker.io.admin_access import AdminAccess
+from mqttree.broker.io.http_request import HeadReader, HttpRequest, has_bare_line_feed
+from mqttree.broker.io.placement_http import PlacementHttp
+from mqttree.broker.io.prometheus import metrics
+from mqttree.broker.io.readiness import Readiness
+from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
-    from broker.io.api.service import Api
-    from broker.node import Node
+    from mqttree.broker.io.api.service import Api
+    from mqttree.broker.node import Node
 
 MAX_HEADER = 8 * 1024
 """bytes of one request; a browser's with all its cookies fits. More: 431."""
@@ -52,7 +52,7 @@ API_MODULES = (
     "clients",
     "topics",
 )
-"""Modules of `broker.io.api` that are imported one by one, before the rest."""
+"""Modules of `mqttree.broker.io.api` that are imported one by one, before the rest."""
 API_AFTER, API_PAUSE = 3.0, 0.05
 """s until they are imported, and between two of them: the history of a broker begins then, and its
 start is over."""
@@ -184,14 +184,14 @@ class Admin:
         if not names:
             _ = self.api
             return
-        importlib.import_module(f"broker.io.api.{names.pop(0)}")
+        importlib.import_module(f"mqttree.broker.io.api.{names.pop(0)}")
         self._loading = self.loop.call_later(API_PAUSE, self._load, names)
 
     @property
     def api(self) -> Api:
         """The interface `/api/v1`."""
         if self._api is None:
-            from broker.io.api.service import Api
+            from mqttree.broker.io.api.service import Api
 
             self._api = Api(
                 self.node,
@@ -500,7 +500,7 @@ class AdminProtocol(asyncio.Protocol):
 
     def _dashboard(self, request: HttpRequest) -> None:
         """Send a file of the dashboard, which needs no token."""
-        from broker.io import dashboard
+        from mqttree.broker.io import dashboard
 
         if request.path not in dashboard.FILES:
             self._send(404, "text/plain", "not found\n", not request.keep)
@@ -605,7 +605,7 @@ class AdminProtocol(asyncio.Protocol):
 
     def _read_events(self) -> None:
         """Send events from now on, and nothing else."""
-        from broker.io.api.routes import RequestError
+        from mqttree.broker.io.api.routes import RequestError
 
         try:
             first = self._admin.api.first_events()

@@ -10,14 +10,14 @@ from collections.abc import Container
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from broker.auth.acl_file import read_rules
-from broker.auth.authorization import Access
-from broker.auth.scram import NAME, Scram, Verifier, prepare
-from broker.base.limits import Limits
-from broker.config.options import AccessSettings
+from mqttree.broker.auth.acl_file import read_rules
+from mqttree.broker.auth.authorization import Access
+from mqttree.broker.auth.scram import NAME, Scram, Verifier, prepare
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.config.options import AccessSettings
 
 if TYPE_CHECKING:
-    from broker.auth.users_file import Users
+    from mqttree.broker.auth.users_file import Users
 
 WORKERS = 2
 """threads that check passwords. They release Python's lock while they hash, so that messages flow
@@ -118,6 +118,6 @@ class AuthService:
 def _read_users(path: str) -> Users:
     """Return the users of a file. Raises ConfigError."""
     # It loads argon2, which most brokers do not need.
-    from broker.auth.users_file import Users
+    from mqttree.broker.auth.users_file import Users
 
     return Users.read(path)

@@ -1,7 +1,7 @@
 """One broker in an event loop: the node, its driver, listeners, journal and discovery.
 
 The node decides. This module opens sockets, runs effects that take time, and hands their answers to
-the node. It knows no plugins: `broker.compat.broker` adds those, and amqtt.
+the node. It knows no plugins: `mqttree.broker.compat.broker` adds those, and amqtt.
 """
 
 from __future__ import annotations
@@ -17,19 +17,24 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from broker.auth.authorization import Access
-from broker.base.limits import Limits
-from broker.base.log_format import log_line
-from broker.base.machine import resident_memory
-from broker.base.version import VERSION
-from broker.cluster.link import peering
-from broker.config.listener_model import EXTERNAL, PORTS, TCP, WEBSOCKET, ListenerModel
-from broker.config.listener_options import ListenerOptions
-from broker.config.node_config import NodeConfig
-from broker.config.options import AccessSettings, FederationSettings, default_name, split_bind
-from broker.config.yaml_file import ConfigError
-from broker.core.connection import Connection
-from broker.core.effects import (
+from mqttree.broker.auth.authorization import Access
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.log_format import log_line
+from mqttree.broker.base.machine import resident_memory
+from mqttree.broker.base.version import VERSION
+from mqttree.broker.cluster.link import peering
+from mqttree.broker.config.listener_model import EXTERNAL, PORTS, TCP, WEBSOCKET, ListenerModel
+from mqttree.broker.config.listener_options import ListenerOptions
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.config.options import (
+    AccessSettings,
+    FederationSettings,
+    default_name,
+    split_bind,
+)
+from mqttree.broker.config.yaml_file import ConfigError
+from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.effects import (
     AppendFrame,
     Authenticate,
     AuthorizePublish,
@@ -46,21 +51,21 @@ from broker.core.effects import (
     TailSync,
     TailWrite,
 )
-from broker.core.sys_topics import INTERVAL, SysTopics
-from broker.io.auth_service import AuthService
-from broker.io.discovery_driver import DiscoveryDriver
-from broker.io.driver import Driver
-from broker.io.journal_writer import JournalWriter, Loaded
-from broker.io.listener import Listener, ListenerProtocol, listen_error
-from broker.io.listeners import Acceptor
-from broker.io.proxy_protocol import ProxyHeader
-from broker.io.stream_protocol import StreamProtocol
-from broker.io.tls import describe_error
-from broker.node import Node
-from broker.persistence.journal import Journal
+from mqttree.broker.core.sys_topics import INTERVAL, SysTopics
+from mqttree.broker.io.auth_service import AuthService
+from mqttree.broker.io.discovery_driver import DiscoveryDriver
+from mqttree.broker.io.driver import Driver
+from mqttree.broker.io.journal_writer import JournalWriter, Loaded
+from mqttree.broker.io.listener import Listener, ListenerProtocol, listen_error
+from mqttree.broker.io.listeners import Acceptor
+from mqttree.broker.io.proxy_protocol import ProxyHeader
+from mqttree.broker.io.stream_protocol import StreamProtocol
+from mqttree.broker.io.tls import describe_error
+from mqttree.broker.node import Node
+from mqttree.broker.persistence.journal import Journal
 
 if TYPE_CHECKING:
-    from broker.auth.users_file import Users
+    from mqttree.broker.auth.users_file import Users
 
 DRAIN_TIMEOUT = 1.0
 """s for the last bytes to go out at a shutdown."""
@@ -407,7 +412,7 @@ class BrokerService:
         name, opened, closed = server.listener_name, server.opened, server.closed
         if kind == WEBSOCKET:
             # Most brokers have no such listener, and need not load the library.
-            from broker.io.websocket import WebSocketProtocol
+            from mqttree.broker.io.websocket import WebSocketProtocol
 
             return lambda proxied: WebSocketProtocol(self.driver, name, server, proxied)
 

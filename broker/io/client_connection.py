@@ -8,10 +8,10 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
-from broker.base.log_format import log_line
-from broker.config.broker_url import BrokerUrl
-from broker.io.client_protocol import ClientError, ClientOptions, ClientProtocol, Received
-from broker.io.tls import describe_error
+from mqttree.broker.base.log_format import log_line
+from mqttree.broker.config.broker_url import BrokerUrl
+from mqttree.broker.io.client_protocol import ClientError, ClientOptions, ClientProtocol, Received
+from mqttree.broker.io.tls import describe_error
 
 __all__ = ["ClientConnection"]
 

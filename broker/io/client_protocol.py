@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from broker.base.record import Record
-from broker.wire import (
+from mqttree.broker.base.record import Record
+from mqttree.broker.wire import (
     V5,
     Connack,
     Connect,

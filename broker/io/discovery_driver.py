@@ -7,20 +7,20 @@ import asyncio
 import ssl
 import time
 
-from broker.base.address import Address
-from broker.base.log_format import log_line
-from broker.cluster.cluster import Cluster
-from broker.config.options import FederationSettings
-from broker.core.effects import Dial
-from broker.io.driver import Driver
-from broker.io.epoll_transport import AVAILABLE, EpollStream
-from broker.io.listeners import dial
-from broker.io.stream_protocol import StreamProtocol
-from broker.io.tls import describe_error, dial_context
-from discovery.announcement import bind
-from discovery.drivers.dns import Resolver
-from discovery.drivers.multicast import Multicast
-from stp.capability import Damped, measure
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.log_format import log_line
+from mqttree.broker.cluster.cluster import Cluster
+from mqttree.broker.config.options import FederationSettings
+from mqttree.broker.core.effects import Dial
+from mqttree.broker.io.driver import Driver
+from mqttree.broker.io.epoll_transport import AVAILABLE, EpollStream
+from mqttree.broker.io.listeners import dial
+from mqttree.broker.io.stream_protocol import StreamProtocol
+from mqttree.broker.io.tls import describe_error, dial_context
+from mqttree.discovery.announcement import bind
+from mqttree.discovery.drivers.dns import Resolver
+from mqttree.discovery.drivers.multicast import Multicast
+from mqttree.stp.capability import Damped, measure
 
 DIAL_TIMEOUT = 3.0
 """s; for a link's TCP connection to stand."""

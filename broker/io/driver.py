@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.io.epoll_transport import EpollTransport
-from broker.io.loop_turns import LoopTurns
+from mqttree.broker.io.epoll_transport import EpollTransport
+from mqttree.broker.io.loop_turns import LoopTurns
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from broker.node import Node
+    from mqttree.broker.node import Node
 
 
 class Driver(LoopTurns):

@@ -25,11 +25,11 @@ from collections.abc import Callable
 from os import readv, write
 from typing import TYPE_CHECKING, Final
 
-from broker.io.loop_turns import LoopTurns
+from mqttree.broker.io.loop_turns import LoopTurns
 
 if TYPE_CHECKING:
-    from broker.core.connection import Connection
-    from broker.core.effects import Dial
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.effects import Dial
 
 READ_SIZE = 256 * 1024
 """bytes read of one connection in one turn, while the others wait."""

@@ -8,12 +8,12 @@ import math
 import ssl
 from collections.abc import Mapping
 
-from broker.base.log_format import log_line
-from broker.config.broker_url import BrokerUrl
-from broker.io.client_connection import ClientConnection
-from broker.io.client_protocol import ClientOptions, Received
-from federator.federator import Federator, Log
-from federator.topics import FILTERS
+from mqttree.broker.base.log_format import log_line
+from mqttree.broker.config.broker_url import BrokerUrl
+from mqttree.broker.io.client_connection import ClientConnection
+from mqttree.broker.io.client_protocol import ClientOptions, Received
+from mqttree.federator.federator import Federator, Log
+from mqttree.federator.topics import FILTERS
 
 __all__ = ["FederatorDriver"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.base.machine import give_freed_memory_back, keep_freed_memory
+from mqttree.broker.base.machine import give_freed_memory_back, keep_freed_memory
 
 if TYPE_CHECKING:
     import asyncio

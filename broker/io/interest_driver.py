@@ -7,7 +7,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 
-from broker.io.subscription_reader import BOUNDS, ReadError, SubscriptionReader
+from mqttree.broker.io.subscription_reader import BOUNDS, ReadError, SubscriptionReader
 
 PATIENCE = BOUNDS.time + 10.0
 """s until a reading has failed, whatever its thread does: it may wait for a name to be resolved."""

@@ -30,12 +30,12 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import BinaryIO
 
-from broker.base.limits import Limits
-from broker.config.yaml_file import ConfigError
-from broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
-from broker.io.tail_writer import TailWriter
-from broker.persistence.image import Image
-from broker.persistence.records import (
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.config.yaml_file import ConfigError
+from mqttree.broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
+from mqttree.broker.io.tail_writer import TailWriter
+from mqttree.broker.persistence.image import Image
+from mqttree.broker.persistence.records import (
     HEADER_SIZE,
     Cut,
     JournalError,
@@ -47,7 +47,7 @@ from broker.persistence.records import (
     is_full_snapshot,
     read_frames,
 )
-from broker.persistence.write_ahead_log import MANY_SEGMENTS
+from mqttree.broker.persistence.write_ahead_log import MANY_SEGMENTS
 
 FLUSH = 1.0
 """s between two times that what was written is put on the disk, without `sync`."""

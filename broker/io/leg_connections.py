@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol, cast
 
-from broker.core.connection import Connection
-from broker.core.session_owner import LEG_LISTENER
-from broker.io.driver import Driver
-from broker.io.tls import describe_error
-from broker.leg.takeover_alarm import CLOSED
+from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.session_owner import LEG_LISTENER
+from mqttree.broker.io.driver import Driver
+from mqttree.broker.io.tls import describe_error
+from mqttree.broker.leg.takeover_alarm import CLOSED
 
 HIGH_WATER = 256 * 1024
 """bytes that may wait for the foreign broker before this one sends no more."""

@@ -10,20 +10,20 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker.base.log_format import log_line
-from broker.base.rate_limit import Budget
-from broker.config.leg_options import LegModel
-from broker.io.driver import Driver
-from broker.io.interest_driver import InterestDriver
-from broker.io.leg_connections import ForeignProtocol, HereTransport, SyncProtocol
-from broker.io.leg_report import leg_report
-from broker.io.leg_retained import RetainedHere
-from broker.io.leg_turns import LastActive
-from broker.io.leg_watch import LegWatch, own_broker
-from broker.io.subscription_reader import ReadError, SubscriptionReader
-from broker.io.tls import describe_error
-from broker.leg.backoff import OWN_PAUSE
-from broker.leg.effects import (
+from mqttree.broker.base.log_format import log_line
+from mqttree.broker.base.rate_limit import Budget
+from mqttree.broker.config.leg_options import LegModel
+from mqttree.broker.io.driver import Driver
+from mqttree.broker.io.interest_driver import InterestDriver
+from mqttree.broker.io.leg_connections import ForeignProtocol, HereTransport, SyncProtocol
+from mqttree.broker.io.leg_report import leg_report
+from mqttree.broker.io.leg_retained import RetainedHere
+from mqttree.broker.io.leg_turns import LastActive
+from mqttree.broker.io.leg_watch import LegWatch, own_broker
+from mqttree.broker.io.subscription_reader import ReadError, SubscriptionReader
+from mqttree.broker.io.tls import describe_error
+from mqttree.broker.leg.backoff import OWN_PAUSE
+from mqttree.broker.leg.effects import (
     AskInterest,
     Close,
     DialForeign,
@@ -35,17 +35,17 @@ from broker.leg.effects import (
     ToHere,
     TryHome,
 )
-from broker.leg.leg import PATIENCE, Leg
-from broker.leg.leg_settings import LegSettings
-from broker.leg.leg_states import CROSSES, State
-from broker.leg.marks import Federation
-from broker.leg.retained_base import RetainedBases
-from broker.leg.retained_exchange import ExchangeSettings, RetainedExchange
-from broker.leg.retained_rules import RetainedRules
-from broker.leg.session_pair import LocalSession
+from mqttree.broker.leg.leg import PATIENCE, Leg
+from mqttree.broker.leg.leg_settings import LegSettings
+from mqttree.broker.leg.leg_states import CROSSES, State
+from mqttree.broker.leg.marks import Federation
+from mqttree.broker.leg.retained_base import RetainedBases
+from mqttree.broker.leg.retained_exchange import ExchangeSettings, RetainedExchange
+from mqttree.broker.leg.retained_rules import RetainedRules
+from mqttree.broker.leg.session_pair import LocalSession
 
 if TYPE_CHECKING:
-    from broker.core.session import Session
+    from mqttree.broker.core.session import Session
 
 
 class LegDriver:

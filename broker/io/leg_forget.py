@@ -6,17 +6,17 @@ import asyncio
 import contextlib
 import ssl
 
-from broker.config.leg_options import LegModel
-from broker.io.tls import describe_error
-from broker.leg.connect import describe
-from broker.leg.leg import PATIENCE
-from broker.leg.leg_settings import LegSettings
-from broker.wire.constants import PacketType
-from broker.wire.decode import decode_packet
-from broker.wire.encode import encode_packet
-from broker.wire.errors import WireError
-from broker.wire.packets import Connack, Connect, Disconnect
-from broker.wire.varint import read_length
+from mqttree.broker.config.leg_options import LegModel
+from mqttree.broker.io.tls import describe_error
+from mqttree.broker.leg.connect import describe
+from mqttree.broker.leg.leg import PATIENCE
+from mqttree.broker.leg.leg_settings import LegSettings
+from mqttree.broker.wire.constants import PacketType
+from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.errors import WireError
+from mqttree.broker.wire.packets import Connack, Connect, Disconnect
+from mqttree.broker.wire.varint import read_length
 
 __all__ = ["forget"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from broker.leg.leg import Leg
+from mqttree.broker.leg.leg import Leg
 
 if TYPE_CHECKING:
-    from broker.core.session import Session
+    from mqttree.broker.core.session import Session
 
 __all__ = ["leg_report"]
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from broker.base.counters import Counters
-from broker.core.message import Message
-from broker.leg.retained_digest import read_section
-from broker.wire.packets import Publish
-from broker.wire.properties import NOT_FORWARDED, Property, encode_properties
-from broker.wire.varint import read_length
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.core.message import Message
+from mqttree.broker.leg.retained_digest import read_section
+from mqttree.broker.wire.packets import Publish
+from mqttree.broker.wire.properties import NOT_FORWARDED, Property, encode_properties
+from mqttree.broker.wire.varint import read_length
 
 if TYPE_CHECKING:
-    from broker.core.retained_store import RetainedStore
-    from broker.core.session import Session
-    from broker.node import Node
+    from mqttree.broker.core.retained_store import RetainedStore
+    from mqttree.broker.core.session import Session
+    from mqttree.broker.node import Node
 
 
 class RetainedHere:

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.cluster.strategy.directory import DRAINING, STATE
-from broker.leg.retained_base import ACTIVE, topic_of
-from routing.topic_filter import valid_topic_name
+from mqttree.broker.cluster.strategy.directory import DRAINING, STATE
+from mqttree.broker.leg.retained_base import ACTIVE, topic_of
+from mqttree.routing.topic_filter import valid_topic_name
 
 if TYPE_CHECKING:
-    from broker.core.retained_store import RetainedStore
-    from broker.node import Node
+    from mqttree.broker.core.retained_store import RetainedStore
+    from mqttree.broker.node import Node
 
 LEG = STATE + b"leg "
 """Ahead of the names of legs in the link-state database."""

@@ -7,13 +7,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from broker.base.address import Address
-from broker.base.log_format import log_line
-from broker.cluster.sessions.session_entries import posted_stamp
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.log_format import log_line
+from mqttree.broker.cluster.sessions.session_entries import posted_stamp
 
 if TYPE_CHECKING:
-    from broker.core.session import Session
-    from broker.node import Node
+    from mqttree.broker.core.session import Session
+    from mqttree.broker.node import Node
 
 DROPPED = {
     "refused_there": "the foreign broker refuses messages; they are dropped",

@@ -7,26 +7,26 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
-from broker.base.address import Address
-from broker.base.log_format import log_line
-from broker.config.leg_options import LegModel
-from broker.config.node_config import NodeConfig
-from broker.config.yaml_file import ConfigError
-from broker.core.session import Session
-from broker.core.session_owner import LEG_LISTENER
-from broker.io.driver import Driver
-from broker.io.leg_driver import LegDriver
-from broker.io.leg_forget import forget
-from broker.io.leg_turns import LegTurns
-from broker.io.subscription_reader import SubscriptionReader
-from broker.io.tls import client_context, describe_error
-from broker.leg.interest import Source
-from broker.leg.leg_settings import LegSettings
-from broker.leg.leg_states import State
-from broker.leg.retained_base import STATE, topic_of
-from broker.leg.session_pair import SESSION
-from broker.wire.constants import MAX_PACKET_SIZE
-from routing.topic_filter import valid_topic_name
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.log_format import log_line
+from mqttree.broker.config.leg_options import LegModel
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.config.yaml_file import ConfigError
+from mqttree.broker.core.session import Session
+from mqttree.broker.core.session_owner import LEG_LISTENER
+from mqttree.broker.io.driver import Driver
+from mqttree.broker.io.leg_driver import LegDriver
+from mqttree.broker.io.leg_forget import forget
+from mqttree.broker.io.leg_turns import LegTurns
+from mqttree.broker.io.subscription_reader import SubscriptionReader
+from mqttree.broker.io.tls import client_context, describe_error
+from mqttree.broker.leg.interest import Source
+from mqttree.broker.leg.leg_settings import LegSettings
+from mqttree.broker.leg.leg_states import State
+from mqttree.broker.leg.retained_base import STATE, topic_of
+from mqttree.broker.leg.session_pair import SESSION
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE
+from mqttree.routing.topic_filter import valid_topic_name
 
 __all__ = ["Legs"]
 

@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from broker.base.limits import Limits
-from broker.config.listener_options import ListenerOptions
-from broker.io.driver import Driver
-from broker.io.epoll_transport import AVAILABLE
-from broker.io.listeners import (
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.config.listener_options import ListenerOptions
+from mqttree.broker.io.driver import Driver
+from mqttree.broker.io.epoll_transport import AVAILABLE
+from mqttree.broker.io.listeners import (
     LoopServer,
     Places,
     ProxiedServer,
@@ -24,8 +24,8 @@ from broker.io.listeners import (
     bind_all,
     resolve,
 )
-from broker.io.proxy_protocol import ProxyHeader
-from broker.io.stream_protocol import StreamProtocol
+from mqttree.broker.io.proxy_protocol import ProxyHeader
+from mqttree.broker.io.stream_protocol import StreamProtocol
 
 BACKLOG = 4096
 """connections that the kernel completes before they are accepted; it caps this itself

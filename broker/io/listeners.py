@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.base.machine import files_for_clients
-from broker.io.epoll_transport import EpollStream
-from broker.io.proxy_protocol import ProxyError, ProxyHeader, parse, wanted
-from broker.io.stream_protocol import socket_name
+from mqttree.broker.base.machine import files_for_clients
+from mqttree.broker.io.epoll_transport import EpollStream
+from mqttree.broker.io.proxy_protocol import ProxyError, ProxyHeader, parse, wanted
+from mqttree.broker.io.stream_protocol import socket_name
 
 if TYPE_CHECKING:
-    from broker.io.driver import Driver
+    from mqttree.broker.io.driver import Driver
 
 ACCEPT_AT_ONCE = 100
 """connections accepted in one turn of the loop, so that open ones are read, too."""

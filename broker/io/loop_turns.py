@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.base.timers import NEVER, Deadline
-from broker.base.turns import Turns
+from mqttree.broker.base.timers import NEVER, Deadline
+from mqttree.broker.base.turns import Turns
 
 if TYPE_CHECKING:
-    from broker.base.counters import Counters
-    from broker.base.limits import Limits
-    from broker.core.connection import Connection
-    from broker.io.freed_memory import FreedMemory
-    from broker.node import Node
+    from mqttree.broker.base.counters import Counters
+    from mqttree.broker.base.limits import Limits
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.io.freed_memory import FreedMemory
+    from mqttree.broker.node import Node
 
 
 CHORES_PERIOD = 0.02

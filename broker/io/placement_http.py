@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote
 
-from broker.cluster.placement.placement_messages import FORGET, PLACE, PLAN, STATUS, TOLD
-from broker.core.topic_rates import TOP
-from broker.core.traffic_meter import PERIOD
+from mqttree.broker.cluster.placement.placement_messages import FORGET, PLACE, PLAN, STATUS, TOLD
+from mqttree.broker.core.topic_rates import TOP
+from mqttree.broker.core.traffic_meter import PERIOD
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from mqttree.broker.node import Node
 
 PLACEMENT: Final = "/api/placement"
 CLIENT: Final = PLACEMENT + "/"

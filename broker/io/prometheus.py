@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker import CORE
-from broker.io.metric_help import COUNTER_HELP, GAUGE_HELP, LEG_HELP, REASON_HELP
+from mqttree.broker import CORE
+from mqttree.broker.io.metric_help import COUNTER_HELP, GAUGE_HELP, LEG_HELP, REASON_HELP
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from mqttree.broker.node import Node
 
 _REFUSALS = {
     "malformed": "malformed",

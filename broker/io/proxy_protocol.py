@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
-from broker.base.record import Record
+from mqttree.broker.base.record import Record
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 """How version 2 begins."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
-    from broker.node import Node
+    from mqttree.broker.cluster.cluster import Cluster
+    from mqttree.broker.node import Node
 
 
 class Readiness:

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from broker.core.connection import Connection
-from broker.io.epoll_transport import HIGH_WATER, in_kernel, unacknowledged
-from broker.io.proxy_protocol import ProxiedCertificate, ProxyHeader
+from mqttree.broker.core.connection import Connection
+from mqttree.broker.io.epoll_transport import HIGH_WATER, in_kernel, unacknowledged
+from mqttree.broker.io.proxy_protocol import ProxiedCertificate, ProxyHeader
 
 if TYPE_CHECKING:
-    from broker.core.effects import Dial
-    from broker.io.driver import Driver
+    from mqttree.broker.core.effects import Dial
+    from mqttree.broker.io.driver import Driver
 
 
 class StreamProtocol(asyncio.Protocol):

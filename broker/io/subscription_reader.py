@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from broker.config.broker_url import HttpUrl
-from broker.io.tls import describe_error
-from broker.leg.foreign_filters import lets_out
-from broker.leg.interest import MAX_FILTERS, Source
-from broker.leg.rules import Rules
-from broker.wire.strings import shorten
+from mqttree.broker.config.broker_url import HttpUrl
+from mqttree.broker.io.tls import describe_error
+from mqttree.broker.leg.foreign_filters import lets_out
+from mqttree.broker.leg.interest import MAX_FILTERS, Source
+from mqttree.broker.leg.rules import Rules
+from mqttree.broker.wire.strings import shorten
 
 PAGE = 1000
 """Subscriptions of one page."""

@@ -16,11 +16,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from broker.config.yaml_file import ConfigError
-from broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
-from broker.persistence.log_tail import TailLoaded
-from broker.persistence.records import Cut
-from broker.persistence.tail_segment import read_frames
+from mqttree.broker.config.yaml_file import ConfigError
+from mqttree.broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
+from mqttree.broker.persistence.log_tail import TailLoaded
+from mqttree.broker.persistence.records import Cut
+from mqttree.broker.persistence.tail_segment import read_frames
 
 TailEffect = TailWrite | TailRead | TailSync | TailDrop
 """The effects about the tail."""

@@ -7,7 +7,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from broker.config.options import TlsSettings
+from mqttree.broker.config.options import TlsSettings
 
 
 def renew(context: ssl.SSLContext, listener: Any) -> None:

@@ -20,16 +20,16 @@ from websockets.protocol import CONNECTING, OPEN, Event
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from broker.io.driver import Driver
-from broker.io.epoll_transport import HIGH_WATER
-from broker.io.listeners import Places
-from broker.io.proxy_protocol import ProxyHeader
-from broker.io.stream_protocol import describe, kernel_holds
-from broker.io.websocket_frames import binary_head, find_frame, is_message, unmasked
-from broker.wire.constants import MAX_PACKET_SIZE
+from mqttree.broker.io.driver import Driver
+from mqttree.broker.io.epoll_transport import HIGH_WATER
+from mqttree.broker.io.listeners import Places
+from mqttree.broker.io.proxy_protocol import ProxyHeader
+from mqttree.broker.io.stream_protocol import describe, kernel_holds
+from mqttree.broker.io.websocket_frames import binary_head, find_frame, is_message, unmasked
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE
 
 if TYPE_CHECKING:
-    from broker.core.connection import Connection
+    from mqttree.broker.core.connection import Connection
 
 SUBPROTOCOLS = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]
 """MQTT-6.0.0-3; the second is what clients of MQTT 3.1 ask for."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker.leg.interest import MAX_FILTERS
-from broker.leg.rules import covering
-from federator.topics import Kind, MessageError, parse
+from mqttree.broker.leg.interest import MAX_FILTERS
+from mqttree.broker.leg.rules import covering
+from mqttree.federator.topics import Kind, MessageError, parse
 
 BEACONS = Kind.BEACON.topic("#")
 """The filter of beacons."""

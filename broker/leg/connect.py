@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from broker.leg.leg_settings import LegSettings
-from broker.leg.protocol_level import ProtocolLevel
-from broker.wire.constants import MAX_PACKET_SIZE, ReasonCode
-from broker.wire.encode import encode_packet
-from broker.wire.packets import Connect, Will
-from broker.wire.properties import Properties, Property
+from mqttree.broker.leg.leg_settings import LegSettings
+from mqttree.broker.leg.protocol_level import ProtocolLevel
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE, ReasonCode
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Connect, Will
+from mqttree.broker.wire.properties import Properties, Property
 
 UNSUPPORTED = (0x01, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
 """Codes of a CONNACK by which a broker refuses the version of MQTT."""

@@ -6,14 +6,14 @@ import math
 import random
 import re
 
-from broker.leg.beacons import Beacons, has_beacons
-from broker.leg.marks import Federation, Marks
-from broker.leg.packets import inwards, messages, outwards, without
-from broker.leg.retained_base import ACTIVE, stays
-from broker.leg.rings import EchoList, RingWatch
-from broker.leg.rules import Rules
-from broker.wire.encode import encode_packet
-from broker.wire.packets import Publish
+from mqttree.broker.leg.beacons import Beacons, has_beacons
+from mqttree.broker.leg.marks import Federation, Marks
+from mqttree.broker.leg.packets import inwards, messages, outwards, without
+from mqttree.broker.leg.retained_base import ACTIVE, stays
+from mqttree.broker.leg.rings import EchoList, RingWatch
+from mqttree.broker.leg.rules import Rules
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Publish
 
 PROBE = b"mqttree/probe/leg/"
 """Ahead of the topics of probes."""

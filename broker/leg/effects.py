@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from broker.wire.packets import Publish
+from mqttree.broker.wire.packets import Publish
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker.leg.rules import Rule, exchanged
-from routing.filter_aggregation import FilterAggregation
-from routing.topic_filter import SHARE_PREFIX, valid_topic_filter
+from mqttree.broker.leg.rules import Rule, exchanged
+from mqttree.routing.filter_aggregation import FilterAggregation
+from mqttree.routing.topic_filter import SHARE_PREFIX, valid_topic_filter
 
 SHARED = (SHARE_PREFIX, "$queue/", "$exclusive/")
 """How filters begin of which the part behind it is what the client wants: shared subscriptions, and

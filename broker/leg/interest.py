@@ -11,9 +11,9 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from enum import Enum
 
-from broker.leg.foreign_filters import WantedFilters, wanted_topics
-from broker.leg.interest_states import Action, Input, State, transition
-from broker.leg.rules import Rules
+from mqttree.broker.leg.foreign_filters import WantedFilters, wanted_topics
+from mqttree.broker.leg.interest_states import Action, Input, State, transition
+from mqttree.broker.leg.rules import Rules
 
 LINGER = 30.0
 """s for which a filter is subscribed to that no foreign client wants any more."""

@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.leg.addresses import Addresses
-from broker.leg.backoff import SHORTEST, TAKEN_OVER_PAUSE, Backoff
-from broker.leg.beacons import Beacons
-from broker.leg.connect import UNSUPPORTED, describe, foreign_connect, local_connect
-from broker.leg.effects import (
+from mqttree.broker.leg.addresses import Addresses
+from mqttree.broker.leg.backoff import SHORTEST, TAKEN_OVER_PAUSE, Backoff
+from mqttree.broker.leg.beacons import Beacons
+from mqttree.broker.leg.connect import UNSUPPORTED, describe, foreign_connect, local_connect
+from mqttree.broker.leg.effects import (
     AskInterest,
     Close,
     DialForeign,
@@ -24,27 +24,27 @@ from broker.leg.effects import (
     ToHere,
     TryHome,
 )
-from broker.leg.interest import Interest, Source
-from broker.leg.leg_settings import LegSettings, Start
-from broker.leg.leg_states import CROSSES, ENTERED, Action, Input, State, transition
-from broker.leg.marks import Federation
-from broker.leg.packets import CROSSING
-from broker.leg.protocol_level import ProtocolLevel
-from broker.leg.relay import Relay
-from broker.leg.retained_exchange import RetainedExchange
-from broker.leg.ring_alarm import RingAlarm
-from broker.leg.session_pair import LocalSession, SessionPair
-from broker.leg.subscriptions import CHANGE_ID, Subscriptions
-from broker.leg.takeover_alarm import TakeoverAlarm
-from broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
-from broker.wire.decode import decode_packet
-from broker.wire.encode import encode_packet
-from broker.wire.errors import WireError
-from broker.wire.packets import Connack, Disconnect, Pingreq, Publish, Suback
-from broker.wire.properties import Properties, Property
-from broker.wire.publish_header import PACKET_IDS, PUBREL_HEAD
-from broker.wire.strings import shorten
-from broker.wire.varint import read_length
+from mqttree.broker.leg.interest import Interest, Source
+from mqttree.broker.leg.leg_settings import LegSettings, Start
+from mqttree.broker.leg.leg_states import CROSSES, ENTERED, Action, Input, State, transition
+from mqttree.broker.leg.marks import Federation
+from mqttree.broker.leg.packets import CROSSING
+from mqttree.broker.leg.protocol_level import ProtocolLevel
+from mqttree.broker.leg.relay import Relay
+from mqttree.broker.leg.retained_exchange import RetainedExchange
+from mqttree.broker.leg.ring_alarm import RingAlarm
+from mqttree.broker.leg.session_pair import LocalSession, SessionPair
+from mqttree.broker.leg.subscriptions import CHANGE_ID, Subscriptions
+from mqttree.broker.leg.takeover_alarm import TakeoverAlarm
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
+from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.errors import WireError
+from mqttree.broker.wire.packets import Connack, Disconnect, Pingreq, Publish, Suback
+from mqttree.broker.wire.properties import Properties, Property
+from mqttree.broker.wire.publish_header import PACKET_IDS, PUBREL_HEAD
+from mqttree.broker.wire.strings import shorten
+from mqttree.broker.wire.varint import read_length
 
 PATIENCE = 10.0
 """s until a connection stands and both brokers have accepted."""

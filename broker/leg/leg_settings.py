@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from broker.leg.interest import Source
-from broker.leg.retained_rules import Conflict, Retain
-from broker.leg.rules import Rules
-from broker.leg.session_pair import SESSION
-from broker.wire.constants import MAX_PACKET_SIZE
+from mqttree.broker.leg.interest import Source
+from mqttree.broker.leg.retained_rules import Conflict, Retain
+from mqttree.broker.leg.rules import Rules
+from mqttree.broker.leg.session_pair import SESSION
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE
 
 
 class Start(Enum):

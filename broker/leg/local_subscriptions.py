@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from routing.topic_filter import covers
+from mqttree.routing.topic_filter import covers
 
 
 class LocalSubscriptions:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from broker.wire.publish_header import (
+from mqttree.broker.wire.publish_header import (
     DUP,
     PACKET_IDS,
     PUBACK,
@@ -33,7 +33,7 @@ from broker.wire.publish_header import (
     QOS_BITS,
     topic_end,
 )
-from broker.wire.varint import encode_varint, read_length
+from mqttree.broker.wire.varint import encode_varint, read_length
 
 ANY = 2
 """The highest QoS of all."""

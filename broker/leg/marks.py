@@ -24,15 +24,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from zlib import crc32
 
-from broker.leg.packets import DROPPED, under
-from broker.leg.rules import MAPPED
-from broker.wire.constants import PacketType
-from broker.wire.decode import decode_publish
-from broker.wire.encode import encode_publish
-from broker.wire.properties import Property
-from broker.wire.publish_header import QOS_BITS, RETAIN, topic_end
-from broker.wire.strings import encode_string
-from broker.wire.varint import encode_varint, read_length
+from mqttree.broker.leg.packets import DROPPED, under
+from mqttree.broker.leg.rules import MAPPED
+from mqttree.broker.wire.constants import PacketType
+from mqttree.broker.wire.decode import decode_publish
+from mqttree.broker.wire.encode import encode_publish
+from mqttree.broker.wire.properties import Property
+from mqttree.broker.wire.publish_header import QOS_BITS, RETAIN, topic_end
+from mqttree.broker.wire.strings import encode_string
+from mqttree.broker.wire.varint import encode_varint, read_length
 
 NAME = "mqttree"
 """Of the User Property."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from broker.leg.rules import Rules
-from broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
-from broker.wire.decode import decode_publish
-from broker.wire.encode import encode_publish
-from broker.wire.errors import ProtocolViolation
-from broker.wire.properties import Property
-from broker.wire.publish_header import PUBCOMP, QOS_BITS, RETAIN, topic_end
-from broker.wire.varint import encode_varint, read_length
+from mqttree.broker.leg.rules import Rules
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
+from mqttree.broker.wire.decode import decode_publish
+from mqttree.broker.wire.encode import encode_publish
+from mqttree.broker.wire.errors import ProtocolViolation
+from mqttree.broker.wire.properties import Property
+from mqttree.broker.wire.publish_header import PUBCOMP, QOS_BITS, RETAIN, topic_end
+from mqttree.broker.wire.varint import encode_varint, read_length
 
 CROSSING = range(3, 8)
 """Packet types that cross: PUBLISH and its acknowledgements."""

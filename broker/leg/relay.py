@@ -7,15 +7,15 @@ import random
 from collections.abc import Collection
 from typing import Any
 
-from broker.leg.beacons import Beacons
-from broker.leg.crossing import Crossing
-from broker.leg.leg_settings import LegSettings
-from broker.leg.lower_qos import ANY, LowerQos
-from broker.leg.marks import Federation
-from broker.leg.packets import PacketCutter, without_pubcomp
-from broker.leg.repeats import Repeats
-from broker.leg.retained_exchange import RetainedExchange
-from broker.leg.unmatched import Unmatched
+from mqttree.broker.leg.beacons import Beacons
+from mqttree.broker.leg.crossing import Crossing
+from mqttree.broker.leg.leg_settings import LegSettings
+from mqttree.broker.leg.lower_qos import ANY, LowerQos
+from mqttree.broker.leg.marks import Federation
+from mqttree.broker.leg.packets import PacketCutter, without_pubcomp
+from mqttree.broker.leg.repeats import Repeats
+from mqttree.broker.leg.retained_exchange import RetainedExchange
+from mqttree.broker.leg.unmatched import Unmatched
 
 
 class Relay:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 
-from broker.leg.packets import DROPPED
-from broker.wire.constants import PacketType
-from broker.wire.decode import decode_publish
-from broker.wire.encode import encode_packet
-from broker.wire.packets import Publish
-from broker.wire.properties import Property
-from broker.wire.publish_header import topic_end
-from broker.wire.varint import read_length
+from mqttree.broker.leg.packets import DROPPED
+from mqttree.broker.wire.constants import PacketType
+from mqttree.broker.wire.decode import decode_publish
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Publish
+from mqttree.broker.wire.properties import Property
+from mqttree.broker.wire.publish_header import topic_end
+from mqttree.broker.wire.varint import read_length
 
 MOST_BYTES = 1024 * 1024
 """bytes of packets that are kept: some thousand messages, more than may be under way. Those before

@@ -12,8 +12,8 @@ from enum import IntEnum
 from hashlib import blake2b
 from typing import Protocol
 
-from broker.leg.retained_digest import digest_of, key_of, read_section
-from broker.wire.errors import WireError
+from mqttree.broker.leg.retained_digest import digest_of, key_of, read_section
+from mqttree.broker.wire.errors import WireError
 
 
 class Standing(IntEnum):

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from broker.wire.constants import PacketType
-from broker.wire.properties import Properties, Property, decode_properties, encode_properties
-from broker.wire.varint import encode_varint
+from mqttree.broker.wire.constants import PacketType
+from mqttree.broker.wire.properties import (
+    Properties,
+    Property,
+    decode_properties,
+    encode_properties,
+)
+from mqttree.broker.wire.varint import encode_varint
 
 MARK = "mqttree"
 """The name of User Properties that are the legs' own."""

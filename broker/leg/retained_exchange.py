@@ -13,22 +13,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from broker.leg.crossing import Crossing
-from broker.leg.effects import LegEffect, Log, RetainHere, ToForeign
-from broker.leg.retained_base import RetainedBase, own
-from broker.leg.retained_digest import digest_of, key_of, read_section
-from broker.leg.retained_merge import Deed, LocalStore, MergeCounters, RetainedMerge
-from broker.leg.retained_packets import publishes, without_retain, without_stored
-from broker.leg.retained_rules import Conflict, Retain, RetainedRules
-from broker.leg.retained_watch import RetainedWatch
-from broker.leg.rules import Rules
-from broker.leg.sync_session import SyncSession
-from broker.leg.sync_states import SyncState
-from broker.wire.constants import MAX_PACKET_SIZE
-from broker.wire.encode import encode_packet
-from broker.wire.packets import Pingreq, Publish
-from broker.wire.properties import Property
-from broker.wire.strings import shorten
+from mqttree.broker.leg.crossing import Crossing
+from mqttree.broker.leg.effects import LegEffect, Log, RetainHere, ToForeign
+from mqttree.broker.leg.retained_base import RetainedBase, own
+from mqttree.broker.leg.retained_digest import digest_of, key_of, read_section
+from mqttree.broker.leg.retained_merge import Deed, LocalStore, MergeCounters, RetainedMerge
+from mqttree.broker.leg.retained_packets import publishes, without_retain, without_stored
+from mqttree.broker.leg.retained_rules import Conflict, Retain, RetainedRules
+from mqttree.broker.leg.retained_watch import RetainedWatch
+from mqttree.broker.leg.rules import Rules
+from mqttree.broker.leg.sync_session import SyncSession
+from mqttree.broker.leg.sync_states import SyncState
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Pingreq, Publish
+from mqttree.broker.wire.properties import Property
+from mqttree.broker.wire.strings import shorten
 
 PERIOD = 3600.0
 """s between two merges when nothing has happened, about."""

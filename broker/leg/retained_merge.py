@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
-from broker.base.state_table import TableEnum
-from broker.leg.retained_base import RetainedBase, Standing
-from broker.leg.retained_digest import digest_of, key_of, without_marks
-from broker.leg.retained_rules import Conflict, RetainedRules, Way
-from broker.leg.retained_watch import RetainedWatch
-from broker.leg.rules import Direction
-from broker.wire.packets import Publish
-from routing.topic_filter import matches
+from mqttree.broker.base.state_table import TableEnum
+from mqttree.broker.leg.retained_base import RetainedBase, Standing
+from mqttree.broker.leg.retained_digest import digest_of, key_of, without_marks
+from mqttree.broker.leg.retained_rules import Conflict, RetainedRules, Way
+from mqttree.broker.leg.retained_watch import RetainedWatch
+from mqttree.broker.leg.rules import Direction
+from mqttree.broker.wire.packets import Publish
+from mqttree.routing.topic_filter import matches
 
 STEPS_AT_ONCE = 200
 """Topics here that are looked through in one turn: each costs some 20 us."""

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from broker.leg.packets import DROPPED
-from broker.wire.publish_header import DUP, PUBLISH, QOS_BITS, RETAIN, packet_id_at, topic_end
-from broker.wire.varint import encode_varint, read_length
+from mqttree.broker.leg.packets import DROPPED
+from mqttree.broker.wire.publish_header import (
+    DUP,
+    PUBLISH,
+    QOS_BITS,
+    RETAIN,
+    packet_id_at,
+    topic_end,
+)
+from mqttree.broker.wire.varint import encode_varint, read_length
 
 _TYPE = 0xF0
 

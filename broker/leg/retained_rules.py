@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from broker.leg.retained_base import mapping_of, own
-from broker.leg.rules import Rules, covering
-from routing.topic_filter import valid_topic_name
+from mqttree.broker.leg.retained_base import mapping_of, own
+from mqttree.broker.leg.rules import Rules, covering
+from mqttree.routing.topic_filter import valid_topic_name
 
 
 class Retain(Enum):

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from broker.leg.retained_base import RetainedBase, Standing
-from broker.leg.retained_digest import key_of
-from broker.wire.constants import ReasonCode
-from broker.wire.publish_header import PUBACK, PUBCOMP, PUBREC
-from broker.wire.varint import read_length
+from mqttree.broker.leg.retained_base import RetainedBase, Standing
+from mqttree.broker.leg.retained_digest import key_of
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.publish_header import PUBACK, PUBCOMP, PUBREC
+from mqttree.broker.wire.varint import read_length
 
 ACKNOWLEDGING = (PUBACK, PUBREC, PUBCOMP)
 MOST = 100_000

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.leg.crossing import Crossing
-from broker.wire.strings import shorten
+from mqttree.broker.leg.crossing import Crossing
+from mqttree.broker.wire.strings import shorten
 
 
 class RingAlarm:

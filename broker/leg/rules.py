@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 
-from routing.topic_filter import (
+from mqttree.routing.topic_filter import (
     SHARE_PREFIX,
     covers,
     matches,

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from broker.leg.beacons import Beacons, listening
-from broker.leg.interest import Interest
-from broker.leg.leg_settings import LegSettings
-from broker.leg.local_subscriptions import LocalSubscriptions
-from broker.leg.session_pair import AT, NOTE, is_note
-from broker.wire.encode import encode_packet
-from broker.wire.packets import Suback, Subscribe, SubscriptionRequest, Unsubscribe
+from mqttree.broker.leg.beacons import Beacons, listening
+from mqttree.broker.leg.interest import Interest
+from mqttree.broker.leg.leg_settings import LegSettings
+from mqttree.broker.leg.local_subscriptions import LocalSubscriptions
+from mqttree.broker.leg.session_pair import AT, NOTE, is_note
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Suback, Subscribe, SubscriptionRequest, Unsubscribe
 
 SUBSCRIBE_ID, UNSUBSCRIBE_ID, CHANGE_ID = 0xFFFF, 0xFFFE, 0xFFFD
 """Packet identifiers: brokers count those of PUBLISH from 1 up. The last one is that of SUBSCRIBE

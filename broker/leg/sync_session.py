@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.leg.effects import Close, DialForeign, LegEffect, ToForeign
-from broker.leg.sync_states import SyncAction, SyncInput, SyncState, sync_transition
-from broker.wire.constants import MAX_PACKET_SIZE, PacketType
-from broker.wire.decode import decode_packet
-from broker.wire.encode import encode_packet
-from broker.wire.errors import WireError
-from broker.wire.packets import (
+from mqttree.broker.leg.effects import Close, DialForeign, LegEffect, ToForeign
+from mqttree.broker.leg.sync_states import SyncAction, SyncInput, SyncState, sync_transition
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE, PacketType
+from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.errors import WireError
+from mqttree.broker.wire.packets import (
     Connack,
     Connect,
     Disconnect,
@@ -26,8 +26,8 @@ from broker.wire.packets import (
     SubscriptionRequest,
     Unsubscribe,
 )
-from broker.wire.properties import Properties, Property
-from broker.wire.varint import read_length
+from mqttree.broker.wire.properties import Properties, Property
+from mqttree.broker.wire.varint import read_length
 
 QUIET = 2.0
 """s without a retained message behind PINGRESP after which all have come: some brokers send them

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from broker.leg.packets import messages_with_ids
-from broker.leg.rules import MAPPED, Rules
-from broker.wire.constants import ReasonCode
-from broker.wire.publish_header import PUBACK, PUBREC
-from broker.wire.varint import read_length
-from routing.topic_filter import matches
+from mqttree.broker.leg.packets import messages_with_ids
+from mqttree.broker.leg.rules import MAPPED, Rules
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.publish_header import PUBACK, PUBREC
+from mqttree.broker.wire.varint import read_length
+from mqttree.routing.topic_filter import matches
 
 ANSWERS = (PUBACK, PUBREC)
 ID_AND_CODE = 3

@@ -19,28 +19,28 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.base import costs
-from broker.base.limits import Limits
-from broker.base.sequence_set import Ranges, intersect, merge
-from broker.cluster.delivery.ports import TailPiece, TakeEntries
-from broker.cluster.delivery.replay_log import NEVER
-from broker.cluster.events import LinkDown, MemberGone, RouteChanged
-from broker.cluster.link.codec import split_key
-from broker.cluster.link.version_vector import Vector
-from broker.cluster.strategy.directory import GROUP, INTEREST
-from broker.core.effects import TailRead, TailSync, TailWrite
-from broker.persistence.log_tail import LogTail, TailLoaded
-from broker.persistence.tail_segment import Away, Part
-from routing.subscription_trie import SubscriptionTrie
-from routing.topic_filter import well_formed
+from mqttree.broker.base import costs
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.sequence_set import Ranges, intersect, merge
+from mqttree.broker.cluster.delivery.ports import TailPiece, TakeEntries
+from mqttree.broker.cluster.delivery.replay_log import NEVER
+from mqttree.broker.cluster.events import LinkDown, MemberGone, RouteChanged
+from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.cluster.link.version_vector import Vector
+from mqttree.broker.cluster.strategy.directory import GROUP, INTEREST
+from mqttree.broker.core.effects import TailRead, TailSync, TailWrite
+from mqttree.broker.persistence.log_tail import LogTail, TailLoaded
+from mqttree.broker.persistence.tail_segment import Away, Part
+from mqttree.routing.subscription_trie import SubscriptionTrie
+from mqttree.routing.topic_filter import well_formed
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
-    from broker.cluster.delivery.replay_log import LogEntry
-    from broker.core.connection import Connection
-    from broker.core.effect_answers import EffectAnswers
-    from broker.core.local_broker import LocalBroker
-    from broker.core.ports import Journal
+    from mqttree.broker.cluster.cluster import Cluster
+    from mqttree.broker.cluster.delivery.replay_log import LogEntry
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.effect_answers import EffectAnswers
+    from mqttree.broker.core.local_broker import LocalBroker
+    from mqttree.broker.core.ports import Journal
 
 EVERYTHING = b"#"
 

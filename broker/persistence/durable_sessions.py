@@ -5,24 +5,24 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from broker.cluster.delivery.subscription_start import oldest
-from broker.cluster.link.version_vector import Vector
-from broker.cluster.sessions.message_vectors import vector_of
-from broker.core.session import RELEASED
-from broker.persistence.records import encode_end
-from broker.persistence.session_recorder import SessionRecorder
+from mqttree.broker.cluster.delivery.subscription_start import oldest
+from mqttree.broker.cluster.link.version_vector import Vector
+from mqttree.broker.cluster.sessions.message_vectors import vector_of
+from mqttree.broker.core.session import RELEASED
+from mqttree.broker.persistence.records import encode_end
+from mqttree.broker.persistence.session_recorder import SessionRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from broker.base.sequence_set import Ranges
-    from broker.cluster.sessions.delivered_ranges import DeliveredRanges
-    from broker.core.connection import Connection
-    from broker.core.session import Session
-    from broker.core.start_point import SubscriptionStart
-    from broker.persistence.message_records import MessageRecords
-    from broker.persistence.ports import Host
-    from broker.persistence.write_ahead_log import WriteAheadLog
+    from mqttree.broker.base.sequence_set import Ranges
+    from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.session import Session
+    from mqttree.broker.core.start_point import SubscriptionStart
+    from mqttree.broker.persistence.message_records import MessageRecords
+    from mqttree.broker.persistence.ports import Host
+    from mqttree.broker.persistence.write_ahead_log import WriteAheadLog
 
 
 class DurableSessions:

@@ -12,16 +12,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from broker.base.broker_id import ID_BYTES
-from broker.persistence.leg_base_record import (
+from mqttree.broker.base.broker_id import ID_BYTES
+from mqttree.broker.persistence.leg_base_record import (
     DOUBTED,
     ENDED,
     LegBaseRecord,
     RecordedBase,
     pieces,
 )
-from broker.persistence.published_record import PublishedRecord, decode_published
-from broker.persistence.records import (
+from mqttree.broker.persistence.published_record import PublishedRecord, decode_published
+from mqttree.broker.persistence.records import (
     NEW,
     JournalError,
     Kind,
@@ -49,7 +49,7 @@ from broker.persistence.records import (
     encode_start_vector,
     read_records,
 )
-from broker.wire.publish_header import PACKET_IDS, PUBREC, PUBREC_HEAD, PUBREL, packet_id_at
+from mqttree.broker.wire.publish_header import PACKET_IDS, PUBREC, PUBREC_HEAD, PUBREL, packet_id_at
 
 Waiting = tuple[int, int, bool, bytes, bytes]
 """A message of a session: number, QoS, RETAIN, subscription identifiers, filter of its shared

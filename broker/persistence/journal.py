@@ -11,43 +11,49 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import Ranges, subtract
-from broker.cluster.link.codec import origin_key, split_key
-from broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
-from broker.cluster.sessions.message_vectors import offered
-from broker.core.client import Client
-from broker.core.connection import Connection
-from broker.core.effects import AppendFrame, BeginSegment
-from broker.persistence import shared_records
-from broker.persistence.durable_sessions import DurableSessions
-from broker.persistence.image import ENTRIES, Image
-from broker.persistence.leg_base_record import CLEARED, DOUBTED, ENDED, LegBaseRecord, pieces
-from broker.persistence.message_records import MessageRecords
-from broker.persistence.records import (
+from mqttree.broker.base.sequence_set import Ranges, subtract
+from mqttree.broker.cluster.link.codec import origin_key, split_key
+from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
+from mqttree.broker.cluster.sessions.message_vectors import offered
+from mqttree.broker.core.client import Client
+from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.effects import AppendFrame, BeginSegment
+from mqttree.broker.persistence import shared_records
+from mqttree.broker.persistence.durable_sessions import DurableSessions
+from mqttree.broker.persistence.image import ENTRIES, Image
+from mqttree.broker.persistence.leg_base_record import (
+    CLEARED,
+    DOUBTED,
+    ENDED,
+    LegBaseRecord,
+    pieces,
+)
+from mqttree.broker.persistence.message_records import MessageRecords
+from mqttree.broker.persistence.records import (
     LoggedRecord,
     RetainedRecord,
     encode_members,
     encode_seen,
 )
-from broker.persistence.recovery import Recovery
-from broker.persistence.write_ahead_log import WriteAheadLog
-from broker.wire.publish_header import QOS_2
+from mqttree.broker.persistence.recovery import Recovery
+from mqttree.broker.persistence.write_ahead_log import WriteAheadLog
+from mqttree.broker.wire.publish_header import QOS_2
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from broker.cluster.cluster import Cluster
-    from broker.cluster.delivery.replay_log import LogEntry
-    from broker.cluster.sharing.assignment_ledger import Ref
-    from broker.core.effect_answers import EffectAnswers
-    from broker.core.publish_run import PublishRun
-    from broker.core.retained_index import RetainedVersion
-    from broker.core.route import Route
-    from broker.core.session import Session
-    from broker.core.start_point import SubscriptionStart
-    from broker.leg.retained_base import RetainedBase
-    from broker.persistence.absent_members import AbsentMembers
-    from broker.persistence.ports import Host
+    from mqttree.broker.cluster.cluster import Cluster
+    from mqttree.broker.cluster.delivery.replay_log import LogEntry
+    from mqttree.broker.cluster.sharing.assignment_ledger import Ref
+    from mqttree.broker.core.effect_answers import EffectAnswers
+    from mqttree.broker.core.publish_run import PublishRun
+    from mqttree.broker.core.retained_index import RetainedVersion
+    from mqttree.broker.core.route import Route
+    from mqttree.broker.core.session import Session
+    from mqttree.broker.core.start_point import SubscriptionStart
+    from mqttree.broker.leg.retained_base import RetainedBase
+    from mqttree.broker.persistence.absent_members import AbsentMembers
+    from mqttree.broker.persistence.ports import Host
 
 CLOCK_STEP = 5.0
 """s by which the clock has to be set for a new snapshot; below that, sessions live so much longer
@@ -66,7 +72,7 @@ class Journal:
     """The journal of one broker."""
 
     recording = True
-    """As of the port (`broker.core.ports`)."""
+    """As of the port (`mqttree.broker.core.ports`)."""
 
     def __init__(
         self, node: Host, cluster: Cluster, absent_members: AbsentMembers, *, sync: bool

@@ -9,7 +9,7 @@ REBUILDING, REBUILD_ENDING -WRITE_FAILED-> FAILED
 
 from __future__ import annotations
 
-from broker.base.state_table import Table, TableEnum, look_up
+from mqttree.broker.base.state_table import Table, TableEnum, look_up
 
 
 class State(TableEnum):

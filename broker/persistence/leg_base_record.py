@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from broker.persistence.records import LEG_BASE_KIND
+from mqttree.broker.persistence.records import LEG_BASE_KIND
 
 _RECORD = struct.Struct(">BI")
 _HEAD = struct.Struct(">BQH")

@@ -22,13 +22,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import Ranges, intersect
-from broker.cluster.delivery.replay_log import LogEntry, restored_batch
-from broker.cluster.link.codec import expiry_of
-from broker.cluster.link.message_batch import is_batch
-from broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
-from broker.persistence.records import JournalError, LoggedRecord
-from broker.persistence.tail_segment import (
+from mqttree.broker.base.sequence_set import Ranges, intersect
+from mqttree.broker.cluster.delivery.replay_log import LogEntry, restored_batch
+from mqttree.broker.cluster.link.codec import expiry_of
+from mqttree.broker.cluster.link.message_batch import is_batch
+from mqttree.broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
+from mqttree.broker.persistence.records import JournalError, LoggedRecord
+from mqttree.broker.persistence.tail_segment import (
     Away,
     Found,
     Part,
@@ -37,12 +37,12 @@ from broker.persistence.tail_segment import (
     encode_entries,
     encode_header,
 )
-from broker.wire.errors import WireError
+from mqttree.broker.wire.errors import WireError
 
 if TYPE_CHECKING:
-    from broker.core.connection import Connection
-    from broker.core.local_broker import LocalBroker
-    from broker.persistence.ports import Clock
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.local_broker import LocalBroker
+    from mqttree.broker.persistence.ports import Clock
 
 RETRY = 1.0
 """s until a new segment is tried after a failure."""

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.persistence.published_record import encode_published
-from broker.persistence.records import RunRecord, encode_message
+from mqttree.broker.persistence.published_record import encode_published
+from mqttree.broker.persistence.records import RunRecord, encode_message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from broker.core.message import Message
-    from broker.core.publish_run import PublishRun
-    from broker.persistence.ports import Host
-    from broker.persistence.write_ahead_log import WriteAheadLog
+    from mqttree.broker.core.message import Message
+    from mqttree.broker.core.publish_run import PublishRun
+    from mqttree.broker.persistence.ports import Host
+    from mqttree.broker.persistence.write_ahead_log import WriteAheadLog
 
 
 class MessageRecords:

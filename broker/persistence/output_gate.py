@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from broker.base.limits import Limits
-from broker.core.connection import Connection
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.core.connection import Connection
 
 
 class OutputGate:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from broker.core.local_broker import LocalBroker
+from mqttree.broker.core.local_broker import LocalBroker
 
 if TYPE_CHECKING:
-    from broker.core.session import Session
-    from broker.leg.retained_base import RetainedBases
+    from mqttree.broker.core.session import Session
+    from mqttree.broker.leg.retained_base import RetainedBases
 
 
 class Host(LocalBroker, Protocol):

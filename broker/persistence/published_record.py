@@ -15,10 +15,10 @@ import struct
 from array import array
 from collections.abc import Sequence
 
-from broker.persistence.records import PUBLISHED_KIND, MessageRecord
-from broker.wire.errors import MalformedPacket
-from broker.wire.publish_header import PUBLISH, QOS_1, QOS_2, topic_end
-from broker.wire.varint import read_length
+from mqttree.broker.persistence.records import PUBLISHED_KIND, MessageRecord
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.publish_header import PUBLISH, QOS_1, QOS_2, topic_end
+from mqttree.broker.wire.varint import read_length
 
 _HEAD = struct.Struct(">QBHII")
 # With the record's head.

@@ -19,8 +19,8 @@ from enum import IntEnum
 from typing import BinaryIO, Final, NamedTuple
 from zlib import crc32
 
-from broker.base.sequence_set import Ranges, decode_pairs, encode_pairs
-from broker.core.session import ABSORBED, Absorbed
+from mqttree.broker.base.sequence_set import Ranges, decode_pairs, encode_pairs
+from mqttree.broker.core.session import ABSORBED, Absorbed
 
 VERSION = 6
 """1: sessions without their listeners. 2: without their owners and ages. 3: no batches among the

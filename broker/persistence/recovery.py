@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import Ranges, merge, subtract
-from broker.cluster.delivery.local_window import LocalWindow
-from broker.cluster.delivery.replay_log import LogEntry, restored_batch
-from broker.cluster.link.codec import read_link_packets, split_key
-from broker.cluster.link.message_batch import age_batch, is_batch
-from broker.cluster.link.version_vector import decode_vector
-from broker.cluster.sessions.message_vectors import ranges_of
-from broker.cluster.sessions.session_codec import (
+from mqttree.broker.base.sequence_set import Ranges, merge, subtract
+from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.replay_log import LogEntry, restored_batch
+from mqttree.broker.cluster.link.codec import read_link_packets, split_key
+from mqttree.broker.cluster.link.message_batch import age_batch, is_batch
+from mqttree.broker.cluster.link.version_vector import decode_vector
+from mqttree.broker.cluster.sessions.message_vectors import ranges_of
+from mqttree.broker.cluster.sessions.session_codec import (
     IN_FLIGHT,
     IS_RELEASED,
     WAITING,
@@ -23,14 +23,14 @@ from broker.cluster.sessions.session_codec import (
     SessionState,
     restore,
 )
-from broker.core.memory_limit import will_memory
-from broker.core.message import Message
-from broker.core.retained_index import RetainedVersion, place_of
-from broker.core.session import NEVER, RELEASED, Session
-from broker.persistence import shared_records
-from broker.persistence.image import Image, RecordedSession
-from broker.persistence.leg_base_record import DOUBTED
-from broker.persistence.records import (
+from mqttree.broker.core.memory_limit import will_memory
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.retained_index import RetainedVersion, place_of
+from mqttree.broker.core.session import NEVER, RELEASED, Session
+from mqttree.broker.persistence import shared_records
+from mqttree.broker.persistence.image import Image, RecordedSession
+from mqttree.broker.persistence.leg_base_record import DOUBTED
+from mqttree.broker.persistence.records import (
     CLEAN,
     HAS_WILL,
     NAMED,
@@ -39,14 +39,14 @@ from broker.persistence.records import (
     decode_absorbed,
     decode_owed,
 )
-from broker.persistence.will_record import decode_will
-from broker.wire.errors import WireError
-from broker.wire.properties import Property
+from mqttree.broker.persistence.will_record import decode_will
+from mqttree.broker.wire.errors import WireError
+from mqttree.broker.wire.properties import Property
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
-    from broker.persistence.absent_members import AbsentMembers
-    from broker.persistence.ports import Host
+    from mqttree.broker.cluster.cluster import Cluster
+    from mqttree.broker.persistence.absent_members import AbsentMembers
+    from mqttree.broker.persistence.ports import Host
 
 SAME_CLOCK = 5.0
 """s by which the offset between the time of day and the monotonic clock may differ from the

@@ -10,12 +10,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from broker.cluster.delivery.subscription_start import oldest
-from broker.cluster.link.version_vector import Vector, encode_vector
-from broker.cluster.sessions.session_codec import before
-from broker.core.session import ABSORBED, RELEASED, Outgoing, Repeat, Session, SharedOutgoing
-from broker.core.start_point import UNKNOWN
-from broker.persistence.records import (
+from mqttree.broker.cluster.delivery.subscription_start import oldest
+from mqttree.broker.cluster.link.version_vector import Vector, encode_vector
+from mqttree.broker.cluster.sessions.session_codec import before
+from mqttree.broker.core.session import (
+    ABSORBED,
+    RELEASED,
+    Outgoing,
+    Repeat,
+    Session,
+    SharedOutgoing,
+)
+from mqttree.broker.core.start_point import UNKNOWN
+from mqttree.broker.persistence.records import (
     CLEAN,
     HAS_WILL,
     NAMED,
@@ -35,18 +42,18 @@ from broker.persistence.records import (
     encode_unsubscribed,
     owed_body,
 )
-from broker.persistence.will_record import encode_will
-from broker.wire.publish_header import PACKET_IDS, PUBREC, PUBREC_HEAD, PUBREL
+from mqttree.broker.persistence.will_record import encode_will
+from mqttree.broker.wire.publish_header import PACKET_IDS, PUBREC, PUBREC_HEAD, PUBREL
 
 if TYPE_CHECKING:
-    from broker.base.sequence_set import Ranges
-    from broker.core.connection import Connection
-    from broker.core.message import Message
-    from broker.core.publish_run import PublishRun
-    from broker.core.session import Subscription
-    from broker.core.start_point import SubscriptionStart
-    from broker.persistence.message_records import MessageRecords
-    from broker.persistence.write_ahead_log import WriteAheadLog
+    from mqttree.broker.base.sequence_set import Ranges
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.message import Message
+    from mqttree.broker.core.publish_run import PublishRun
+    from mqttree.broker.core.session import Subscription
+    from mqttree.broker.core.start_point import SubscriptionStart
+    from mqttree.broker.persistence.message_records import MessageRecords
+    from mqttree.broker.persistence.write_ahead_log import WriteAheadLog
 
 
 class RecordedSessions(Protocol):
@@ -75,7 +82,8 @@ class RecordedSessions(Protocol):
 
 
 class SessionRecorder:
-    """Records one session (`broker.core.session.SessionRecorder` says when each method is called).
+    """Records one session (`mqttree.broker.core.session.SessionRecorder` says when each method is
+    called).
 
     Invariant: all records of a session have its `number`; nothing of an earlier session with that
     number is in the journal.

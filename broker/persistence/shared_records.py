@@ -16,16 +16,16 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import Ranges, encode_pairs
-from broker.cluster.sharing.assignment_ledger import Ref, decode_refs, encode_refs
-from broker.persistence.records import encode_shared
-from broker.wire.errors import MalformedPacket
-from routing.group_selection import GROUP_ID_SIZE
+from mqttree.broker.base.sequence_set import Ranges, encode_pairs
+from mqttree.broker.cluster.sharing.assignment_ledger import Ref, decode_refs, encode_refs
+from mqttree.broker.persistence.records import encode_shared
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.routing.group_selection import GROUP_ID_SIZE
 
 if TYPE_CHECKING:
-    from broker.base.hybrid_clock import HybridClock
-    from broker.cluster.delivery.forwarder import Forwarder
-    from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
+    from mqttree.broker.base.hybrid_clock import HybridClock
+    from mqttree.broker.cluster.delivery.forwarder import Forwarder
+    from mqttree.broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
 
 CLOSED, TAKEN, COVERED = 1, 2, 3
 

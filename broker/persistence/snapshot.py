@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from broker.base.limits import Limits
+from mqttree.broker.base.limits import Limits
 
 STEP_BYTES = 128 * 1024
 STEP_ITEMS = 400

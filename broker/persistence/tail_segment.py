@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 from zlib import crc32
 
-from broker.persistence.records import Cut, JournalError, Kind, LoggedRecord, read_records
+from mqttree.broker.persistence.records import Cut, JournalError, Kind, LoggedRecord, read_records
 
 VERSION = 3
 MAGIC = b"mqttree log tail"

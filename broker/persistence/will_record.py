@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.wire.constants import WILL
-from broker.wire.packets import Will
-from broker.wire.properties import decode_properties, encode_properties
+from mqttree.broker.wire.constants import WILL
+from mqttree.broker.wire.packets import Will
+from mqttree.broker.wire.properties import decode_properties, encode_properties
 
 
 def encode_will(will: Will | None) -> bytes:

@@ -20,14 +20,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from broker.core.client import CONNACK, Client
-from broker.core.connection import Connection
-from broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
-from broker.persistence.journal_states import HEALTHY, Action, Input, State, transition
-from broker.persistence.output_gate import OutputGate
-from broker.persistence.ports import Clock, Host
-from broker.persistence.records import encode_frame, encode_frames, encode_snapshot_end
-from broker.persistence.snapshot import Snapshot
+from mqttree.broker.core.client import CONNACK, Client
+from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
+from mqttree.broker.persistence.journal_states import HEALTHY, Action, Input, State, transition
+from mqttree.broker.persistence.output_gate import OutputGate
+from mqttree.broker.persistence.ports import Clock, Host
+from mqttree.broker.persistence.records import encode_frame, encode_frames, encode_snapshot_end
+from mqttree.broker.persistence.snapshot import Snapshot
 
 SNAPSHOT_FACTOR = 2.0
 """How many times the last snapshot's size a journal may have: each byte is written up to twice."""

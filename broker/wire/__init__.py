@@ -7,7 +7,7 @@ the Reason Code to answer.
 
 from __future__ import annotations
 
-from broker.wire.constants import (
+from mqttree.broker.wire.constants import (
     BRIDGE_BIT,
     MAX_PACKET_SIZE,
     MAX_REMAINING_LENGTH,
@@ -18,10 +18,15 @@ from broker.wire.constants import (
     PacketType,
     ReasonCode,
 )
-from broker.wire.decode import decode_connect, decode_packet, decode_publish
-from broker.wire.encode import encode_packet, encode_publish, publish_bytes, return_code
-from broker.wire.errors import MalformedPacket, ProtocolViolation, UnsupportedVersion, WireError
-from broker.wire.packets import (
+from mqttree.broker.wire.decode import decode_connect, decode_packet, decode_publish
+from mqttree.broker.wire.encode import encode_packet, encode_publish, publish_bytes, return_code
+from mqttree.broker.wire.errors import (
+    MalformedPacket,
+    ProtocolViolation,
+    UnsupportedVersion,
+    WireError,
+)
+from mqttree.broker.wire.packets import (
     Ack,
     Auth,
     Connack,
@@ -42,10 +47,15 @@ from broker.wire.packets import (
     Unsubscribe,
     Will,
 )
-from broker.wire.properties import Properties, Property, decode_properties, encode_properties
-from broker.wire.reader import Decoder, PacketReader
-from broker.wire.strings import check_topic_filter, check_topic_name
-from broker.wire.varint import decode_varint, encode_varint
+from mqttree.broker.wire.properties import (
+    Properties,
+    Property,
+    decode_properties,
+    encode_properties,
+)
+from mqttree.broker.wire.reader import Decoder, PacketReader
+from mqttree.broker.wire.strings import check_topic_filter, check_topic_name
+from mqttree.broker.wire.varint import decode_varint, encode_varint
 
 __all__ = [
     "BRIDGE_BIT",

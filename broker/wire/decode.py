@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Final, TypeAlias, TypeVar
 
-from broker.wire.constants import BRIDGE_BIT, V5, V31, V311, WILL, PacketType
-from broker.wire.errors import MalformedPacket, ProtocolViolation, UnsupportedVersion
-from broker.wire.packets import (
+from mqttree.broker.wire.constants import BRIDGE_BIT, V5, V31, V311, WILL, PacketType
+from mqttree.broker.wire.errors import MalformedPacket, ProtocolViolation, UnsupportedVersion
+from mqttree.broker.wire.packets import (
     Auth,
     Connack,
     Connect,
@@ -32,9 +32,15 @@ from broker.wire.packets import (
     Unsubscribe,
     Will,
 )
-from broker.wire.properties import Properties, Property, decode_properties
-from broker.wire.steps import finish
-from broker.wire.strings import SHARE_PREFIX, check_topic_name, read_binary, read_string, shorten
+from mqttree.broker.wire.properties import Properties, Property, decode_properties
+from mqttree.broker.wire.steps import finish
+from mqttree.broker.wire.strings import (
+    SHARE_PREFIX,
+    check_topic_name,
+    read_binary,
+    read_string,
+    shorten,
+)
 
 _A = TypeVar("_A", bound=Puback | Pubrec | Pubrel | Pubcomp)
 _Decoder: TypeAlias = Callable[[int, bytes, int], Packet]

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from broker.wire.constants import BRIDGE_BIT, V5, V31, ReasonCode
-from broker.wire.packets import (
+from mqttree.broker.wire.constants import BRIDGE_BIT, V5, V31, ReasonCode
+from mqttree.broker.wire.packets import (
     Ack,
     Auth,
     Connack,
@@ -31,8 +31,8 @@ from broker.wire.packets import (
     Unsuback,
     Unsubscribe,
 )
-from broker.wire.properties import Properties, encode_properties
-from broker.wire.publish_header import (
+from mqttree.broker.wire.properties import Properties, encode_properties
+from mqttree.broker.wire.publish_header import (
     DUP,
     PUBACK_HEAD,
     PUBCOMP_HEAD,
@@ -40,8 +40,8 @@ from broker.wire.publish_header import (
     PUBREC_HEAD,
     PUBREL_HEAD,
 )
-from broker.wire.strings import encode_binary, encode_string
-from broker.wire.varint import encode_varint
+from mqttree.broker.wire.strings import encode_binary, encode_string
+from mqttree.broker.wire.varint import encode_varint
 
 __all__ = ["encode_packet", "encode_publish", "encode_varint", "publish_bytes", "return_code"]
 

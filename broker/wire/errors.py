@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.wire.constants import ReasonCode
+from mqttree.broker.wire.constants import ReasonCode
 
 
 class WireError(Exception):

@@ -1,7 +1,7 @@
 """One plain class for each MQTT Control Packet, the same for every protocol version.
 
 ``properties`` is None when there are none (always so before MQTT 5), else a dict as
-``broker.wire.properties`` says. Whatever a version does not have keeps its default.
+``mqttree.broker.wire.properties`` says. Whatever a version does not have keeps its default.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
-from broker.wire.properties import Properties, Property
+from mqttree.broker.wire.properties import Properties, Property
 
 SECRET = frozenset({"password"})
 """Fields that are not printed."""

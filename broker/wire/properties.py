@@ -12,16 +12,16 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-from broker.wire.constants import WILL, PacketType, ReasonCode
-from broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
-from broker.wire.strings import (
+from mqttree.broker.wire.constants import WILL, PacketType, ReasonCode
+from mqttree.broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
+from mqttree.broker.wire.strings import (
     check_topic_name,
     encode_binary,
     encode_string,
     read_binary,
     read_string,
 )
-from broker.wire.varint import decode_varint, encode_varint
+from mqttree.broker.wire.varint import decode_varint, encode_varint
 
 Properties: TypeAlias = dict[int, Any]
 

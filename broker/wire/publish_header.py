@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from broker.wire.constants import PacketType
+from mqttree.broker.wire.constants import PacketType
 
 PUBLISH: Final = PacketType.PUBLISH << 4
 """First byte of a PUBLISH at QoS 0, without RETAIN."""

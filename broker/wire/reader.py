@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.wire.constants import MAX_PACKET_SIZE, V5, ReasonCode
-from broker.wire.decode import decode_packet
-from broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
-from broker.wire.packets import Connect, Packet
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE, V5, ReasonCode
+from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
+from mqttree.broker.wire.packets import Connect, Packet
 
 
 class PacketReader:

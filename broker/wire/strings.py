@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.wire.constants import ReasonCode
-from broker.wire.errors import MalformedPacket, ProtocolViolation
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.errors import MalformedPacket, ProtocolViolation
 
 SHARE_PREFIX: Final = "$share/"
 """How the Topic Filter of a Shared Subscription begins (MQTT-4.8.2-1)."""

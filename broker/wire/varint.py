@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.wire.constants import MAX_REMAINING_LENGTH
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.constants import MAX_REMAINING_LENGTH
+from mqttree.broker.wire.errors import MalformedPacket
 
 _ONE_BYTE: Final = tuple(bytes((n,)) for n in range(128))
 

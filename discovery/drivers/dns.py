@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 
-from broker.base.address import Address, sort_key
+from mqttree.broker.base.address import Address, sort_key
 
 INTERVAL = 30.0
 """Seconds between look-ups of a name that resolves: about the life of a record that a container

@@ -9,7 +9,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterable
 
-from broker.base.address import is_wildcard
+from mqttree.broker.base.address import is_wildcard
 
 GROUP = "239.255.77.71"
 """Administratively scoped, local (RFC 2365 6.1): never routed out of a site."""

@@ -31,8 +31,8 @@ from typing import Any
 
 import psutil
 
-from bench.lab.agreement import carrying
-from bench.lab.ports import free_ports
+from mqttree.bench.lab.agreement import carrying
+from mqttree.bench.lab.ports import free_ports
 from tests.chaos import crowd, pulse
 from tests.chaos.crowds import Crowds, Helper, spin
 from tests.chaos.judge import ANOTHER

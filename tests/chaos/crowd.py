@@ -18,7 +18,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from bench.load import packets
+from mqttree.bench.load import packets
 from tests.chaos.judge import Ear, Judge, Receipt, Sent
 from tests.chaos.mqtt import Wire, connect, message
 from tests.chaos.plan import SIZE, Listener, Plan, Speaker

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from bench.load import packets
+from mqttree.bench.load import packets
 
 
 def message(

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import combinations, pairwise
 from typing import Any
 
-from bench.lab.agreement import agreed
+from mqttree.bench.lab.agreement import agreed
 
 Pair = frozenset[int]
 SHAPES = ("mesh", "line", "ring", "star")

@@ -3,10 +3,10 @@ node that must understand everything that is passed on to it."""
 
 from __future__ import annotations
 
-from broker.base.address import Address
-from broker.base.limits import Limits
-from broker.cluster.link.codec import encode_stamp, origin_key
-from broker.cluster.link.control_records import (
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.cluster.link.codec import encode_stamp, origin_key
+from mqttree.broker.cluster.link.control_records import (
     ASK_SEEN,
     BPDU,
     DIGEST,
@@ -20,14 +20,14 @@ from broker.cluster.link.control_records import (
     SEEN,
     WANT,
 )
-from broker.cluster.link.link import Link
-from broker.core.message import Stamp
-from broker.wire import Connack, encode_packet
-from broker.wire.varint import encode_varint
-from discovery.gossip import encode_members
-from stp import bpdu as bpdus
-from stp.bpdu import Bpdu, ChangeNumber, Role, SeqRequest
-from stp.priority_vector import RootVector
+from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.core.message import Stamp
+from mqttree.broker.wire import Connack, encode_packet
+from mqttree.broker.wire.varint import encode_varint
+from mqttree.discovery.gossip import encode_members
+from mqttree.stp import bpdu as bpdus
+from mqttree.stp.bpdu import Bpdu, ChangeNumber, Role, SeqRequest
+from mqttree.stp.priority_vector import RootVector
 from tests.fuzz.tape import Tape, check
 from tests.unit.link_harness import bid
 from tests.unit.node_harness import World

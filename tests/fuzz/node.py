@@ -3,23 +3,23 @@ notice nothing."""
 
 from __future__ import annotations
 
-from broker.auth.acl_file import parse_rules
-from broker.auth.authorization import Access
-from broker.base.limits import Limits
-from broker.cluster.link.link import Link
-from broker.core.client import Client
-from broker.core.connection import Connection
-from broker.core.effects import (
+from mqttree.broker.auth.acl_file import parse_rules
+from mqttree.broker.auth.authorization import Access
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.core.client import Client
+from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.effects import (
     Authenticate,
     AuthorizePublish,
     AuthorizeReceive,
     AuthorizeSubscribe,
     Hooks,
 )
-from broker.core.message import size_of
-from broker.core.session import RELEASED, Session
-from broker.node import Node
-from broker.wire import (
+from mqttree.broker.core.message import size_of
+from mqttree.broker.core.session import RELEASED, Session
+from mqttree.broker.node import Node
+from mqttree.broker.wire import (
     Connect,
     Publish,
     Subscribe,
@@ -28,12 +28,12 @@ from broker.wire import (
     Will,
     encode_packet,
 )
-from broker.wire.constants import MAX_PACKET_SIZE
-from broker.wire.decode import decode_packet
-from broker.wire.packets import Auth, Connack, Disconnect, Packet
-from broker.wire.properties import Property
-from broker.wire.reader import PacketReader
-from routing.topic_filter import split_shared
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE
+from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.packets import Auth, Connack, Disconnect, Packet
+from mqttree.broker.wire.properties import Property
+from mqttree.broker.wire.reader import PacketReader
+from mqttree.routing.topic_filter import split_shared
 from tests.fuzz.tape import Tape, check
 from tests.unit.node_harness import FakeClient, World
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.base.address import Address
-from broker.io.proxy_protocol import SIGNATURE
-from broker.wire.encode import encode_packet
-from discovery.announcement import Announcement
+from mqttree.broker.base.address import Address
+from mqttree.broker.io.proxy_protocol import SIGNATURE
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.discovery.announcement import Announcement
 from tests.unit.test_link import bridge
 from tests.unit.wire_vectors import BAD, GOLDEN, LENIENT
 

@@ -11,23 +11,23 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from broker.base.counters import Counters
-from broker.base.limits import DEFAULTS
-from broker.cluster.link.record_layer import RECORD_BYTES, RecordLayer
-from broker.config.node_config import NodeConfig
-from broker.core.connection import Connection
-from broker.core.connection_states import State
-from broker.io import proxy_protocol
-from broker.io.admin_access import AdminAccess
-from broker.io.admin_http import _REASONS, AdminProtocol
-from broker.io.api.routes import RequestError
-from broker.io.http_request import parse_request
-from broker.node import Node
-from broker.wire import Connect, Decoder, Packet, WireError, encode_packet
-from broker.wire.publish_header import packet_size
-from broker.wire.reader import PacketReader
-from discovery import announcement
-from discovery.announcement import AnnouncementError
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.cluster.link.record_layer import RECORD_BYTES, RecordLayer
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.connection_states import State
+from mqttree.broker.io import proxy_protocol
+from mqttree.broker.io.admin_access import AdminAccess
+from mqttree.broker.io.admin_http import _REASONS, AdminProtocol
+from mqttree.broker.io.api.routes import RequestError
+from mqttree.broker.io.http_request import parse_request
+from mqttree.broker.node import Node
+from mqttree.broker.wire import Connect, Decoder, Packet, WireError, encode_packet
+from mqttree.broker.wire.publish_header import packet_size
+from mqttree.broker.wire.reader import PacketReader
+from mqttree.discovery import announcement
+from mqttree.discovery.announcement import AnnouncementError
 from tests.fuzz.link import link
 from tests.fuzz.node import node
 from tests.fuzz.tape import Tape, Target, check

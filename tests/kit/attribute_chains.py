@@ -1,5 +1,5 @@
 """Finds where a module follows an attribute of another package's object to a further object, and
-takes an attribute of that: `cluster.forwarder.log` outside `broker.cluster`.
+takes an attribute of that: `cluster.forwarder.log` outside `mqttree.broker.cluster`.
 
 Such a module knows how two objects of others are made inside. It should ask the first one, or be
 handed the second one when it is made. Data are there to be read, and do not count: dataclasses,
@@ -20,9 +20,9 @@ DATA = {"NamedTuple", "Enum", "IntEnum", "StrEnum", "IntFlag", "Flag", "TypedDic
 """A class with such a base is data."""
 
 DATA_METACLASSES = {"Slotted", "RecordType"}
-"""A class that is made by one of these is data (`broker.base.record`)."""
+"""A class that is made by one of these is data (`mqttree.broker.base.record`)."""
 
-DATA_MODULES = ("broker.wire.packets", "broker.base.counters")
+DATA_MODULES = ("mqttree.broker.wire.packets", "mqttree.broker.base.counters")
 """Classes of these modules are data."""
 
 WRAPPERS = {"Final", "ClassVar", "Annotated", "Awaitable", "Coroutine", "type", "Type"}

@@ -14,9 +14,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from bench.lab.agreement import agreed, carrying
-from bench.lab.launcher import Program, mqttree
-from bench.lab.ports import free_ports
+from mqttree.bench.lab.agreement import agreed, carrying
+from mqttree.bench.lab.launcher import Program, mqttree
+from mqttree.bench.lab.ports import free_ports
 from tests.kit.waiting import PATIENCE, until
 
 FORMING = 1.5

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker import CORE
+from mqttree.broker import CORE
 
 REASON = "needs the core's Python: "
 

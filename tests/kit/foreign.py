@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from bench.lab.launcher import Program, search_path
-from bench.lab.ports import free_ports
+from mqttree.bench.lab.launcher import Program, search_path
+from mqttree.bench.lab.ports import free_ports
 from tests.kit.waiting import until
 
 MOSQUITTO = shutil.which("mosquitto", path=search_path())

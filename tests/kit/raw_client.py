@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from broker.wire import (
+from mqttree.broker.wire import (
     Connack,
     Connect,
     Decoder,

@@ -10,8 +10,8 @@ from __future__ import annotations
 from multiprocessing.connection import Connection
 from typing import Any
 
-from bench.lab import relays
-from bench.lab.topology import Topology, Wire
+from mqttree.bench.lab import relays
+from mqttree.bench.lab.topology import Topology, Wire
 
 SLOW = {"rate_mbit": 20.0, "queue_kb": 1024}
 """A slow cable, each way; a quarter of the queue is what it takes at once."""

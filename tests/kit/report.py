@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.report import data
-from bench.report.data import Results
-from bench.scenarios import scenario
-from bench.scenarios.measures import MEASURES
-from bench.spark import summary
-from bench.spark.source import Run
+from mqttree.bench.report import data
+from mqttree.bench.report.data import Results
+from mqttree.bench.scenarios import scenario
+from mqttree.bench.scenarios.measures import MEASURES
+from mqttree.bench.spark import summary
+from mqttree.bench.spark.source import Run
 
 
 def made_up(form: str = "short", repetitions: int = 2) -> Results:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import TypeVar
 
-from broker.base.state_table import Table
+from mqttree.broker.base.state_table import Table
 
 StateT = TypeVar("StateT", bound=Enum)
 InputT = TypeVar("InputT", bound=Enum)

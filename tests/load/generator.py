@@ -21,7 +21,7 @@ class Load:
         command = [
             sys.executable,
             "-m",
-            "bench.cli",
+            "mqttree.bench.cli",
             "load",
             "--mode",
             "latency",

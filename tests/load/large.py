@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from contextlib import suppress
 
-from broker.wire import (
+from mqttree.broker.wire import (
     Connack,
     Connect,
     Decoder,
@@ -22,7 +22,7 @@ from broker.wire import (
     Subscribe,
     SubscriptionRequest,
 )
-from broker.wire import encode_packet as encode
+from mqttree.broker.wire import encode_packet as encode
 
 NUMBER = 8
 """Bytes of a payload that say its number; the rest is filling."""

@@ -11,7 +11,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from broker.wire import Connect, Property, Publish, Subscribe, SubscriptionRequest, encode_packet
+from mqttree.broker.wire import (
+    Connect,
+    Property,
+    Publish,
+    Subscribe,
+    SubscriptionRequest,
+    encode_packet,
+)
 from tests.kit.brokers import Broker
 from tests.kit.waiting import PATIENCE, until
 

@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from bench.placement import grid
+from mqttree.bench.placement import grid
 from tests.unit.test_bench_placement import SIMULATED, simulated_case
 
 SPEED = """
 import sys
-from bench.placement.speed import measure
+from mqttree.bench.placement.speed import measure
 found = measure(int(sys.argv[1]), 100_000, 8, 10, 1.13, 4, seed=1)
 print(found.seconds / found.clients, found.memory, found.jain, found.join_p99, found.leave_p99)
 """

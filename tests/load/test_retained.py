@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from broker.wire import Publish, Subscribe, SubscriptionRequest, encode_packet
+from mqttree.broker.wire import Publish, Subscribe, SubscriptionRequest, encode_packet
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.raw_client import RawClient
 from tests.kit.waiting import until

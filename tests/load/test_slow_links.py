@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from bench.lab.brokers import KINDS
-from bench.lab.lab import Lab, running
-from bench.lab.topology import Topology, Wire
+from mqttree.bench.lab.brokers import KINDS
+from mqttree.bench.lab.lab import Lab, running
+from mqttree.bench.lab.topology import Topology, Wire
 from tests.kit.waiting import until
 from tests.load.large import Address, Publisher, Subscriber
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.wire import Connect, Property, encode_packet
+from mqttree.broker.wire import Connect, Property, encode_packet
 from tests.kit.brokers import Cluster
 from tests.kit.clients import Client, clients, repeated
 from tests.kit.waiting import until

@@ -11,31 +11,38 @@ from typing import Any
 
 import pytest
 
-from broker.auth.acl_file import parse_rules
-from broker.auth.authorization import Access
-from broker.base.limits import DEFAULTS, Limits
-from broker.cluster.delivery.answer_part import ASK
-from broker.cluster.delivery.replay_log import LogEntry
-from broker.cluster.link.codec import encode_for_links, origin_key
-from broker.cluster.link.control_records import DIRECTORY, ROUTED, SEEN
-from broker.cluster.link.version_vector import OriginWindow, encode_vector
-from broker.cluster.sessions.pending_takeover import State
-from broker.cluster.sessions.session_codec import WAITING, Item, SessionState, encode_state
-from broker.cluster.sessions.session_parts import PART_SIZE, split
-from broker.cluster.sessions.takeover_messages import MERGE, PART, REQUEST, REST, TAKE, say
-from broker.cluster.sharing.assignment_ledger import encode_refs
-from broker.cluster.sharing.assignments import DECLINE, REPORT
-from broker.cluster.strategy.directory import CLIENT, GROUP, INTEREST
-from broker.core.message import Message
-from broker.core.session_owner import ANONYMOUS, KEPT, digest
-from broker.core.session_owner import Entry as Posted
-from broker.wire import Property, Publish, Subscribe, SubscriptionRequest, Will, encode_packet
-from broker.wire.properties import MAX_REPEATED
-from routing.group_selection import encode_standing, group_id_of, group_key
-from routing.link_state import ASK as ASK_LISTING
-from routing.link_state import LISTING
-from routing.listing import NEIGHBOUR, UP, encode_changes
-from stp.bpdu import Role
+from mqttree.broker.auth.acl_file import parse_rules
+from mqttree.broker.auth.authorization import Access
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.cluster.delivery.answer_part import ASK
+from mqttree.broker.cluster.delivery.replay_log import LogEntry
+from mqttree.broker.cluster.link.codec import encode_for_links, origin_key
+from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED, SEEN
+from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
+from mqttree.broker.cluster.sessions.pending_takeover import State
+from mqttree.broker.cluster.sessions.session_codec import WAITING, Item, SessionState, encode_state
+from mqttree.broker.cluster.sessions.session_parts import PART_SIZE, split
+from mqttree.broker.cluster.sessions.takeover_messages import MERGE, PART, REQUEST, REST, TAKE, say
+from mqttree.broker.cluster.sharing.assignment_ledger import encode_refs
+from mqttree.broker.cluster.sharing.assignments import DECLINE, REPORT
+from mqttree.broker.cluster.strategy.directory import CLIENT, GROUP, INTEREST
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, digest
+from mqttree.broker.core.session_owner import Entry as Posted
+from mqttree.broker.wire import (
+    Property,
+    Publish,
+    Subscribe,
+    SubscriptionRequest,
+    Will,
+    encode_packet,
+)
+from mqttree.broker.wire.properties import MAX_REPEATED
+from mqttree.routing.group_selection import encode_standing, group_id_of, group_key
+from mqttree.routing.link_state import ASK as ASK_LISTING
+from mqttree.routing.link_state import LISTING
+from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
+from mqttree.stp.bpdu import Role
 from tests.unit.link_harness import FAR, OWN, Neighbour, bid, lone, ping
 from tests.unit.node_harness import World, connect_packet
 from tests.unit.test_directory import known

@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from bench.lab.ports import free_ports
+from mqttree.bench.lab.ports import free_ports
 
 Tamper = Callable[[str, bytes], bytes]
 """Takes the direction (">" from who dialled) and what was read; returns what is sent on."""

@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.cli.status import render
-from broker.cluster.drain import Drain, DrainOptions
-from broker.config.node_config import NodeConfig
-from broker.core.ports import NullJournal
-from broker.io.admin_http import Admin, AdminProtocol, listen, same_machine
-from broker.io.http_request import parse_request
-from broker.io.readiness import Readiness
-from broker.node import Node
-from broker.persistence.journal import Journal
-from broker.persistence.journal_states import State
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.cli.status import render
+from mqttree.broker.cluster.drain import Drain, DrainOptions
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.core.ports import NullJournal
+from mqttree.broker.io.admin_http import Admin, AdminProtocol, listen, same_machine
+from mqttree.broker.io.http_request import parse_request
+from mqttree.broker.io.readiness import Readiness
+from mqttree.broker.node import Node
+from mqttree.broker.persistence.journal import Journal
+from mqttree.broker.persistence.journal_states import State
 from tests.kit.core import needs_python
 
 SHAPE = {

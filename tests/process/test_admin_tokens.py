@@ -12,13 +12,13 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from bench.lab.ports import free_ports
-from broker.base.address import Address
-from broker.config.node_config import NodeConfig
-from broker.config.options import AdminTlsSettings
-from broker.io.admin_access import AdminAccess
-from broker.io.admin_http import Admin, listen
-from broker.node import Node
+from mqttree.bench.lab.ports import free_ports
+from mqttree.broker.base.address import Address
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.config.options import AdminTlsSettings
+from mqttree.broker.io.admin_access import AdminAccess
+from mqttree.broker.io.admin_http import Admin, listen
+from mqttree.broker.node import Node
 from tests.kit.brokers import Broker
 from tests.kit.waiting import until
 from tests.process.certificates import Authority
@@ -160,7 +160,7 @@ async def test_only_a_certificate_of_the_authority_opens_a_port_with_mutual_tls(
 def refused(*words: str) -> tuple[int, str]:
     """The exit code and the standard error of a command."""
     done = subprocess.run(
-        [sys.executable, "-m", "broker.cli", *words],
+        [sys.executable, "-m", "mqttree.broker.cli", *words],
         capture_output=True,
         text=True,
         timeout=PATIENCE,

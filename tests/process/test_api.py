@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import pytest
 
-from broker.base.limits import DEFAULTS
+from mqttree.broker.base.limits import DEFAULTS
 from tests.kit.api import Events, ask, check, get
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client

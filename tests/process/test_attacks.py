@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.cluster.link.codec import origin_key
-from discovery.drivers.multicast import GROUP, PORT
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.discovery.drivers.multicast import GROUP, PORT
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client, clients
 from tests.kit.waiting import until

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from bench.lab.ports import free_ports
-from broker.base.address import Address
-from broker.base.broker_key import make_key
-from broker.base.limits import DEFAULTS
-from broker.base.link_keys import NONCE_BYTES, transcript
-from broker.base.sequence_set import LAST
-from broker.cluster.link.control_records import (
+from mqttree.bench.lab.ports import free_ports
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.broker_key import make_key
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.base.link_keys import NONCE_BYTES, transcript
+from mqttree.broker.base.sequence_set import LAST
+from mqttree.broker.cluster.link.control_records import (
     ASK_SEEN,
     BPDU,
     MEMBERS,
@@ -32,12 +32,12 @@ from broker.cluster.link.control_records import (
     WANT,
     encode_record,
 )
-from broker.cluster.link.handshake import IDENTITY, LINK_PROTOCOL
-from broker.wire import Auth, Connack, Connect, Disconnect, Publish, encode_packet
-from broker.wire.properties import Property
-from broker.wire.reader import PacketReader
-from broker.wire.varint import encode_varint, read_length
-from discovery.announcement import MAGIC, Announcement
+from mqttree.broker.cluster.link.handshake import IDENTITY, LINK_PROTOCOL
+from mqttree.broker.wire import Auth, Connack, Connect, Disconnect, Publish, encode_packet
+from mqttree.broker.wire.properties import Property
+from mqttree.broker.wire.reader import PacketReader
+from mqttree.broker.wire.varint import encode_varint, read_length
+from mqttree.discovery.announcement import MAGIC, Announcement
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client, clients
 from tests.kit.raw_client import RawClient
@@ -423,7 +423,7 @@ def test_a_broker_whose_port_is_in_use_ends_with_one_line(
             [
                 sys.executable,
                 "-m",
-                "broker.cli",
+                "mqttree.broker.cli",
                 "run",
                 "--listen",
                 listen,

@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="traces need pyarrow (the extra bench)")
 
-from bench import cli
-from bench.lab.launcher import search_path
+from mqttree.bench import cli
+from mqttree.bench.lab.launcher import search_path
 
 MOSQUITTO = shutil.which("mosquitto", path=search_path())
 SCENARIO = """

@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="traces need pyarrow (the extra bench)")
 
-from bench import cli
-from bench.lab.launcher import search_path
-from bench.lab.namespaces import unsupported
+from mqttree.bench import cli
+from mqttree.bench.lab.launcher import search_path
+from mqttree.bench.lab.namespaces import unsupported
 
 pytestmark = pytest.mark.skipif(
     shutil.which("mosquitto", path=search_path()) is None, reason="mosquitto is not installed"

@@ -14,7 +14,7 @@ WORKS = ("mix1-tls", "mix1-ws", "mix1-journal", "hop-mix2", "paced0-1k")
 def test_every_kind_of_mixed_load_is_measured(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     words = ["compare", "--rounds", "1", "--seconds", "0.2", "--against", "", "--json", str(out)]
-    command = [sys.executable, "-m", "bench.cli", *words, "--work", *WORKS]
+    command = [sys.executable, "-m", "mqttree.bench.cli", *words, "--work", *WORKS]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "| one hop, mix QoS 2, window 10 | messages/s |" in done.stdout

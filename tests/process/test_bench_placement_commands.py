@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bench.placement.command import main
+from mqttree.bench.placement.command import main
 
 
 @pytest.mark.parametrize("at", ["root", "other"])

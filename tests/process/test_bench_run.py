@@ -20,11 +20,11 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="traces need pyarrow (the extra bench)")
 
-from bench import cli
-from bench.lab import owner
-from bench.runner import one_run, run_folder
-from bench.scenarios import scenario
-from broker.config.yaml_file import ConfigFile
+from mqttree.bench import cli
+from mqttree.bench.lab import owner
+from mqttree.bench.runner import one_run, run_folder
+from mqttree.bench.scenarios import scenario
+from mqttree.broker.config.yaml_file import ConfigFile
 
 PATIENCE = 90.0
 SCENARIO = """
@@ -36,7 +36,7 @@ factors: {broker: [mqttree-flood]}
 
 
 def bench(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bench.cli", *words]
+    command = [sys.executable, "-m", "mqttree.bench.cli", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
@@ -114,7 +114,7 @@ def test_a_run_that_fails_is_reported_and_leaves_no_process(tmp_path: Path, what
     file, out = tmp_path / "tiny.yaml", tmp_path / "out"
     file.write_text(SCENARIO.replace("SECONDS", "60"))
     with subprocess.Popen(
-        [sys.executable, "-m", "bench.cli", "run", str(file), "--out", str(out)],
+        [sys.executable, "-m", "mqttree.bench.cli", "run", str(file), "--out", str(out)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -177,7 +177,7 @@ def test_a_run_that_cannot_write_its_folder_says_so(tmp_path: Path) -> None:
             "[mqttree-flood]", "[mqttree-flood, mqttree-topic]"
         )
     )
-    command = [sys.executable, "-m", "bench.cli", "run", str(file), "--out", str(out)]
+    command = [sys.executable, "-m", "mqttree.bench.cli", "run", str(file), "--out", str(out)]
     done = subprocess.run(
         ["sh", "-c", 'ulimit -f 0; exec "$0" "$@"', *command],
         capture_output=True,

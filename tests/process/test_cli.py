@@ -23,14 +23,14 @@ import pytest
 from amqtt.plugins.base import BaseAuthPlugin
 from amqtt.session import Session
 
-from bench.lab.ports import free_ports, ports_in_a_row
-from broker.base.address import Address
-from broker.cli.status import StatusError, fetch
+from mqttree.bench.lab.ports import free_ports, ports_in_a_row
+from mqttree.broker.base.address import Address
+from mqttree.broker.cli.status import StatusError, fetch
 
 PATIENCE = 60.0
 """s; until what has not come fails the test. Far more than ever needed: the machine may be slow,
 and busy."""
-CLI = [sys.executable, "-m", "broker.cli"]
+CLI = [sys.executable, "-m", "mqttree.broker.cli"]
 
 
 def surroundings(**extra: str) -> dict[str, str]:
@@ -92,7 +92,17 @@ def answer(port: int) -> dict[str, Any] | None:
 
 def running(port: int, admin: int, *words: str) -> tuple[str, ...]:
     listen, at = f"127.0.0.1:{port}", f"127.0.0.1:{admin}"
-    return ("broker.cli", "run", "--listen", listen, "--admin", at, "--discovery", "off", *words)
+    return (
+        "mqttree.broker.cli",
+        "run",
+        "--listen",
+        listen,
+        "--admin",
+        at,
+        "--discovery",
+        "off",
+        *words,
+    )
 
 
 # ---------------------------------------------------------------- refusals
@@ -379,7 +389,9 @@ def test_a_broker_ends_with_its_parent_if_asked_to() -> None:
 
 def brokers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return [
-        child for child in psutil.Process(process.pid).children() if "broker.cli" in child.cmdline()
+        child
+        for child in psutil.Process(process.pid).children()
+        if "mqttree.broker.cli" in child.cmdline()
     ]
 
 
@@ -409,7 +421,7 @@ def gone(brokers: list[psutil.Process]) -> bool:
 
 
 def live(port: int, cluster: str) -> tuple[str, ...]:
-    return ("broker.cli.live", "--brokers", "3", "--port", str(port), "--cluster", cluster)
+    return ("mqttree.broker.cli.live", "--brokers", "3", "--port", str(port), "--cluster", cluster)
 
 
 ROOT = re.compile(
@@ -522,7 +534,7 @@ def test_live_refuses_a_busy_port() -> None:
     "words", [["--brokers", "0"], ["--brokers", "x"], ["--port", "65535"], ["--cluster", ""]]
 )
 def test_live_refuses_bad_input(words: list[str]) -> None:
-    command = [sys.executable, "-m", "broker.cli.live", *words]
+    command = [sys.executable, "-m", "mqttree.broker.cli.live", *words]
     if words[0] == "--cluster":
         command += ["--port", str(ports_in_a_row(3)[0])]
     found = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)

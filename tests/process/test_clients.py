@@ -18,7 +18,7 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from bench.lab.ports import free_ports
+from mqttree.bench.lab.ports import free_ports
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client, Mosquitto, clients, mosquitto_pub
 from tests.kit.waiting import PATIENCE

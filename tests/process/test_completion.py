@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.main import make_parser
+from mqttree.broker.cli.main import make_parser
 from tests.kit.waiting import PATIENCE, until
 
-CLI = [sys.executable, "-m", "broker.cli"]
+CLI = [sys.executable, "-m", "mqttree.broker.cli"]
 BASH = ["bash", "--norc", "--noprofile"]
 ZSH = ["zsh", "-f"]
 FISH = ["fish", "--no-config"]

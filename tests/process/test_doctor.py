@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from bench.lab.ports import free_ports
+from mqttree.bench.lab.ports import free_ports
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.waiting import PATIENCE
 from tests.process.certificates import Authority
 
-CLI = [sys.executable, "-m", "broker.cli"]
+CLI = [sys.executable, "-m", "mqttree.broker.cli"]
 
 
 def doctor(*words: str) -> subprocess.CompletedProcess[str]:

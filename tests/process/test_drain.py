@@ -16,8 +16,8 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from broker.wire import Disconnect
-from broker.wire.properties import Property
+from mqttree.broker.wire import Disconnect
+from mqttree.broker.wire.properties import Property
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client, clients, repeated
 from tests.kit.raw_client import RawClient
@@ -39,7 +39,7 @@ def command(broker: Broker, *flags: str) -> subprocess.CompletedProcess[str]:
         [
             sys.executable,
             "-m",
-            "broker.cli",
+            "mqttree.broker.cli",
             "drain",
             "--admin",
             f"127.0.0.1:{broker.admin}",
@@ -125,7 +125,14 @@ def test_a_drain_is_refused_from_elsewhere_shows_its_state_and_can_be_ended(
         )
         assert view["draining"] is True and view["drain"]["state"] == "clients"
         status = subprocess.run(
-            [sys.executable, "-m", "broker.cli", "status", "--admin", f"127.0.0.1:{broker.admin}"],
+            [
+                sys.executable,
+                "-m",
+                "mqttree.broker.cli",
+                "status",
+                "--admin",
+                f"127.0.0.1:{broker.admin}",
+            ],
             capture_output=True,
             text=True,
             timeout=PATIENCE,

@@ -16,9 +16,9 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from broker.base.link_keys import cluster_key
-from discovery.announcement import decode
-from discovery.drivers.multicast import GROUP, PORT
+from mqttree.broker.base.link_keys import cluster_key
+from mqttree.discovery.announcement import decode
+from mqttree.discovery.drivers.multicast import GROUP, PORT
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client, Mosquitto, clients, mosquitto_pub, repeated
 from tests.kit.waiting import PATIENCE, until

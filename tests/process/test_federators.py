@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.lab.launcher import Program
+from mqttree.bench.lab.launcher import Program
 from tests.kit.clients import Client, clients
 from tests.kit.foreign import MOSQUITTO, MosquittoBroker
 from tests.kit.raw_client import RawClient
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not inst
 
 
 def federate(*words: str) -> list[str]:
-    return [sys.executable, "-m", "broker.cli", "federate", "--protocol", "spohn", *words]
+    return [sys.executable, "-m", "mqttree.broker.cli", "federate", "--protocol", "spohn", *words]
 
 
 class Line:

@@ -15,16 +15,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from broker.base.limits import DEFAULTS
-from broker.wire import (
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.wire import (
     Connack,
     Connect,
     Puback,
     Publish,
 )
-from broker.wire import encode_packet as encode
-from broker.wire.properties import Property
-from broker.wire.varint import encode_varint
+from mqttree.broker.wire import encode_packet as encode
+from mqttree.broker.wire.properties import Property
+from mqttree.broker.wire.varint import encode_varint
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until

@@ -8,7 +8,7 @@ import sys
 
 ASK = """
 import os
-from bench.lab.priority import be_woken_in_time
+from mqttree.bench.lab.priority import be_woken_in_time
 be_woken_in_time()
 print(os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))
 """
@@ -32,7 +32,7 @@ def test_the_generator_has_real_time_priority_where_the_kernel_allows_it() -> No
 
 LEAVE = """
 import os
-from bench.lab.priority import woken_in_time
+from mqttree.bench.lab.priority import woken_in_time
 before = os.sched_getscheduler(0)
 with woken_in_time():
     within = os.sched_getscheduler(0)

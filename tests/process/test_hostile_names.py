@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from broker.cli.table import width
-from broker.wire import Publish
+from mqttree.broker.cli.table import width
+from mqttree.broker.wire import Publish
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client
 from tests.kit.raw_client import RawClient
@@ -48,7 +48,7 @@ COMMANDS = (
 def mqttree(*words: str) -> subprocess.CompletedProcess[str]:
     # Without translation of ends of lines: a carriage return alone has to be seen.
     found = subprocess.run(
-        [sys.executable, "-m", "broker.cli", *words],
+        [sys.executable, "-m", "mqttree.broker.cli", *words],
         capture_output=True,
         timeout=PATIENCE,
         env={"PATH": "/usr/bin:/bin", "PYTHONIOENCODING": "utf-8"},

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.lab.ports import free_ports
-from broker.config.data_dir import DataDir
-from broker.persistence.records import encode_header
+from mqttree.bench.lab.ports import free_ports
+from mqttree.broker.config.data_dir import DataDir
+from mqttree.broker.persistence.records import encode_header
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client, clients
 from tests.kit.waiting import PATIENCE, until
@@ -169,7 +169,7 @@ def refused(*flags: str) -> tuple[int, str]:
     command = [
         sys.executable,
         "-m",
-        "broker.cli",
+        "mqttree.broker.cli",
         "run",
         *where,
         "--discovery",

@@ -17,16 +17,16 @@ from typing import Any
 import psutil
 import pytest
 
-from bench.lab import cpulimit, owner
-from bench.lab import lab as labs
-from bench.lab.brokers import KINDS
-from bench.lab.lab import Lab, LabError
-from bench.lab.namespaces import unsupported
-from bench.lab.ports import free_ports
-from bench.lab.topology import Topology, Wire
-from bench.load import packets
-from bench.load.peers import expect
-from bench.studies import capacity
+from mqttree.bench.lab import cpulimit, owner
+from mqttree.bench.lab import lab as labs
+from mqttree.bench.lab.brokers import KINDS
+from mqttree.bench.lab.lab import Lab, LabError
+from mqttree.bench.lab.namespaces import unsupported
+from mqttree.bench.lab.ports import free_ports
+from mqttree.bench.lab.topology import Topology, Wire
+from mqttree.bench.load import packets
+from mqttree.bench.load.peers import expect
+from mqttree.bench.studies import capacity
 
 PATIENCE = 60.0
 DELAY = 0.020
@@ -142,9 +142,9 @@ def test_a_link_can_be_delayed_cut_and_healed(way: str) -> None:
 
 LAB = """
 import sys, time
-from bench.lab.brokers import KINDS
-from bench.lab.lab import Lab
-from bench.lab.topology import Topology, Wire
+from mqttree.bench.lab.brokers import KINDS
+from mqttree.bench.lab.lab import Lab
+from mqttree.bench.lab.topology import Topology, Wire
 two = Topology("two", ("b0", "b1"), default=Wire(delay_ms=5))
 with Lab(two, KINDS["mqttree-flood"], way=sys.argv[1]) as lab:
     lab.start()
@@ -231,7 +231,7 @@ def test_a_network_that_cannot_listen_is_reported_in_one_line(
     assert not Lab._process
 
 
-PLAY = [sys.executable, "-m", "bench.cli", "lab", "--lab", "relays"]
+PLAY = [sys.executable, "-m", "mqttree.bench.cli", "lab", "--lab", "relays"]
 
 
 @pytest.mark.parametrize("given", ["a file", "nothing", "a closed input"])
@@ -267,7 +267,7 @@ def test_a_lab_whose_network_has_died_says_so(tmp_path: Path) -> None:
         own = [
             child.pid
             for child in psutil.Process(process.pid).children()
-            if "bench.cli" in child.cmdline()
+            if "mqttree.bench.cli" in child.cmdline()
         ]
         (network,) = [pid for pid in own if os.getsid(pid) != pid]  # the other one is the reaper
         os.kill(network, signal.SIGKILL)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.lab import launcher
+from mqttree.bench.lab import launcher
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import clients
 from tests.kit.foreign import MOSQUITTO, MosquittoBroker

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bench.lab.ports import free_ports
+from mqttree.bench.lab.ports import free_ports
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import clients
 from tests.kit.foreign import AMQTT, MOSQUITTO, AmqttBroker, MosquittoBroker
@@ -34,7 +34,7 @@ class Gateway(Broker):
         self.command = [
             sys.executable,
             "-m",
-            "broker.cli",
+            "mqttree.broker.cli",
             "federate",
             "--broker",
             self.foreign,
@@ -187,7 +187,14 @@ def test_legs_of_a_file_are_reloaded_and_shown(tmp_path: Path) -> None:
         assert f"mqttree_leg_up{labels} 1" in metrics
         assert f"mqttree_leg_messages_in_total{labels} 1" in metrics
         shown = subprocess.run(
-            [sys.executable, "-m", "broker.cli", "status", "--admin", f"127.0.0.1:{broker.admin}"],
+            [
+                sys.executable,
+                "-m",
+                "mqttree.broker.cli",
+                "status",
+                "--admin",
+                f"127.0.0.1:{broker.admin}",
+            ],
             capture_output=True,
             text=True,
             check=True,

@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="traces need pyarrow (the extra bench)")
 
-from bench import cli
-from bench.load.cpu import cores
-from bench.placement import scaling
-from bench.workloads import simulator
-from bench.workloads.named import named
+from mqttree.bench import cli
+from mqttree.bench.load.cpu import cores
+from mqttree.bench.placement import scaling
+from mqttree.bench.workloads import simulator
+from mqttree.bench.workloads.named import named
 
 SCENARIO = """
 topology: local

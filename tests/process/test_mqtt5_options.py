@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.wire import Auth, Connack, Connect, Packet, Properties, Property
+from mqttree.broker.wire import Auth, Connack, Connect, Packet, Properties, Property
 from tests.kit.brokers import Broker
 from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE
@@ -34,7 +34,15 @@ mqtt:
 
 
 def passwd(folder: Path, user: str, password: str, *flags: str) -> None:
-    command = [sys.executable, "-m", "broker.cli", "passwd", str(folder / "users"), user, *flags]
+    command = [
+        sys.executable,
+        "-m",
+        "mqttree.broker.cli",
+        "passwd",
+        str(folder / "users"),
+        user,
+        *flags,
+    ]
     subprocess.run(command, input=f"{password}\n".encode(), check=True, timeout=PATIENCE)
 
 
@@ -147,7 +155,16 @@ def test_a_configuration_error_is_reported_in_one_line(
     tmp_path: Path, section: str, message: str
 ) -> None:
     (tmp_path / "config.yaml").write_text(section)
-    command = [sys.executable, "-m", "broker.cli", "run", "--discovery", "off", "-c", "config.yaml"]
+    command = [
+        sys.executable,
+        "-m",
+        "mqttree.broker.cli",
+        "run",
+        "--discovery",
+        "off",
+        "-c",
+        "config.yaml",
+    ]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
     )

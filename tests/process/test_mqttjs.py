@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bench.lab.ports import free_ports
+from mqttree.bench.lab.ports import free_ports
 from tests.kit.brokers import Cluster
 from tests.process.certificates import Authority
 

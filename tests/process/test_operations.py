@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from broker.base.log_format import JsonLines, OneLine
-from broker.wire import Connect, Disconnect, Publish, encode_packet
+from mqttree.broker.base.log_format import JsonLines, OneLine
+from mqttree.broker.wire import Connect, Disconnect, Publish, encode_packet
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client, clients
 from tests.kit.raw_client import RawClient

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from bench.lab.ports import free_ports
+from mqttree.bench.lab.ports import free_ports
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client
 from tests.kit.waiting import PATIENCE, until
 
-CLI = [sys.executable, "-m", "broker.cli"]
+CLI = [sys.executable, "-m", "mqttree.broker.cli"]
 NASTY = "\u202ered\u009b31m"
 """Turns the direction of writing, and begins a command of terminals."""
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.status import render
-from broker.cluster.strategy.path_costs import THROUGH
+from mqttree.broker.cli.status import render
+from mqttree.broker.cluster.strategy.path_costs import THROUGH
 from tests.kit.brokers import Broker, Cluster, star_of
 from tests.kit.clients import Client, clients
 from tests.kit.waiting import until

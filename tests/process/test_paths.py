@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from bench.lab.brokers import KINDS
-from bench.lab.lab import Lab
-from bench.studies import paths
-from bench.studies.paths import Network, PathsError, Samples, Way
+from mqttree.bench.lab.brokers import KINDS
+from mqttree.bench.lab.lab import Lab
+from mqttree.bench.studies import paths
+from mqttree.bench.studies.paths import Network, PathsError, Samples, Way
 
 
 def state(

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from broker.config.node_config import NodeConfig
-from broker.io.admin_http import Admin, listen
-from broker.node import Node
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.io.admin_http import Admin, listen
+from mqttree.broker.node import Node
 
 PATIENCE = 60.0
 """s; until what does not come fails the test."""

@@ -27,9 +27,9 @@ import uvloop
 from paho.mqtt.enums import CallbackAPIVersion
 
 import mqttree
-from bench.lab.ports import free_ports
-from broker.persistence.records import HEADER_SIZE
 from mqttree import Broker, ConfigError, Limits
+from mqttree.bench.lab.ports import free_ports
+from mqttree.broker.persistence.records import HEADER_SIZE
 from tests.kit.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -431,7 +431,7 @@ def test_the_module_can_be_run_as_the_command() -> None:
         )
         return done.returncode, done.stdout, done.stderr
 
-    assert said("mqttree", "--version") == said("broker.cli", "--version")
+    assert said("mqttree", "--version") == said("mqttree.broker.cli", "--version")
     assert said("mqttree", "run", "--routing", "x") == (
         2,
         "",

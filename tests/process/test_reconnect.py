@@ -21,10 +21,18 @@ from websockets.frames import Frame
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from bench.lab.ports import free_ports
-from broker.wire import Connack, Connect, Decoder, Disconnect, Packet, Publish, encode_packet
-from broker.wire.packets import Puback, Pubrec, Pubrel, Will
-from broker.wire.properties import Property
+from mqttree.bench.lab.ports import free_ports
+from mqttree.broker.wire import (
+    Connack,
+    Connect,
+    Decoder,
+    Disconnect,
+    Packet,
+    Publish,
+    encode_packet,
+)
+from mqttree.broker.wire.packets import Puback, Pubrec, Pubrel, Will
+from mqttree.broker.wire.properties import Property
 from tests.kit.brokers import Cluster
 from tests.kit.clients import Client, clients
 from tests.kit.waiting import PATIENCE, until

@@ -18,8 +18,8 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from bench.lab.ports import free_ports
 from mqttree import Broker, Limits
+from mqttree.bench.lab.ports import free_ports
 from mqttree.client_connection import ConnectionLostError
 from mqttree.multi_client import MultiClient, referred
 from tests.kit.waiting import PATIENCE

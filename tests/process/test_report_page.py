@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="the page needs pyarrow (the extra bench)")
 
-from bench.report.page import page
+from mqttree.bench.report.page import page
 from tests.kit.browser import Browser
 from tests.kit.report import made_up
 

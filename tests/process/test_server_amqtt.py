@@ -30,12 +30,12 @@ from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as ws_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.cluster.state_view import federation_state
-from broker.compat import broker as broker_server
-from broker.compat.broker import Broker
-from broker.config.options import FederationSettings
-from broker.wire import (
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.cluster.state_view import federation_state
+from mqttree.broker.compat import broker as broker_server
+from mqttree.broker.compat.broker import Broker
+from mqttree.broker.config.options import FederationSettings
+from mqttree.broker.wire import (
     Connack,
     Connect,
     Disconnect,

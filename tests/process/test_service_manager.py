@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.io.service_manager import ServiceManager, _address, _period
+from mqttree.broker.io.service_manager import ServiceManager, _address, _period
 from tests.kit.brokers import Broker
 from tests.kit.waiting import PATIENCE
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.base.limits import DEFAULTS
-from broker.wire import Puback, Publish, Pubrec, Pubrel
-from broker.wire import encode_packet as encode
-from broker.wire.properties import Property
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.wire import Puback, Publish, Pubrec, Pubrel
+from mqttree.broker.wire import encode_packet as encode
+from mqttree.broker.wire.properties import Property
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until

@@ -16,8 +16,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from bench.spark.session import INTERPRETED, SparkMissingError, java
-from bench.trace.generate import make
+from mqttree.bench.spark.session import INTERPRETED, SparkMissingError, java
+from mqttree.bench.trace.generate import make
 
 try:
     java()
@@ -111,7 +111,9 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 def test_spark_submit_on_two_workers_gives_the_same_figures(cluster: tuple[str, Path]) -> None:
     url, folder = cluster
     made = make(folder / "runs" / "r1", 4000)
-    script = Path(sys.modules["bench.spark.session"].__file__ or "").with_name("__main__.py")
+    script = Path(sys.modules["mqttree.bench.spark.session"].__file__ or "").with_name(
+        "__main__.py"
+    )
     command = [
         str(HOME / "bin" / "spark-submit"),
         "--master",

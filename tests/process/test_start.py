@@ -27,17 +27,17 @@ NOT_NEEDED = {
     # A request at the admin port.
     "h11",
     # The papers' routing modes.
-    "broker.cluster.strategy.ort",
-    "broker.cluster.strategy.srt_prt",
+    "mqttree.broker.cluster.strategy.ort",
+    "mqttree.broker.cluster.strategy.srt_prt",
     # A question where a client should connect, which nobody has asked.
     "placement",
-    "broker.cluster.placement.client_question",
-    "broker.cluster.placement.decider",
-    "broker.cluster.placement.rebalancer",
-    "broker.cluster.placement.topic_knowledge",
-    "routing.filter_units",
+    "mqttree.broker.cluster.placement.client_question",
+    "mqttree.broker.cluster.placement.decider",
+    "mqttree.broker.cluster.placement.rebalancer",
+    "mqttree.broker.cluster.placement.topic_knowledge",
+    "mqttree.routing.filter_units",
     # A request at `/api/v1`, or some seconds without one.
-    "broker.io.api",
+    "mqttree.broker.io.api",
     # The version of the installed package, help on the command line.
     "importlib.metadata",
     "email",
@@ -47,7 +47,7 @@ NOT_NEEDED = {
 
 PROGRAM = """
 import os, signal, sys
-from broker.io.broker_service import BrokerService
+from mqttree.broker.io.broker_service import BrokerService
 
 serve = BrokerService._serve
 
@@ -57,7 +57,7 @@ def served(self):
     os.kill(os.getpid(), signal.SIGTERM)
 
 BrokerService._serve = served
-from broker.cli.main import main
+from mqttree.broker.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
 

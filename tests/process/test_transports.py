@@ -20,19 +20,19 @@ from amqtt.contexts import ListenerConfig
 from amqtt.errors import BrokerError
 from websockets.asyncio.client import connect as ws_connect
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.compat.broker import Broker
-from broker.config.listener_options import (
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.compat.broker import Broker
+from mqttree.broker.config.listener_options import (
     ListenerOptions,
     OptionError,
     check_options,
     split_options,
     unix_path,
 )
-from broker.config.options import FederationSettings, TlsSettings
-from broker.config.yaml_file import ConfigError, ConfigFile
-from broker.io.proxy_protocol import SIGNATURE
-from broker.wire import (
+from mqttree.broker.config.options import FederationSettings, TlsSettings
+from mqttree.broker.config.yaml_file import ConfigError, ConfigFile
+from mqttree.broker.io.proxy_protocol import SIGNATURE
+from mqttree.broker.wire import (
     Connack,
     Connect,
     Decoder,
@@ -596,7 +596,7 @@ def test_a_malformed_unix_path_is_refused(bind: str) -> None:
     ],
 )
 def test_a_configuration_error_is_one_line(text: str, line: str) -> None:
-    from broker.compat.config import read_config
+    from mqttree.broker.compat.config import read_config
 
     with pytest.raises(ConfigError) as raised:
         read_config(ConfigFile.parse("c.yaml", text))
@@ -606,7 +606,7 @@ def test_a_configuration_error_is_one_line(text: str, line: str) -> None:
 def test_brokers_dial_the_listener_that_fits_their_tls_settings(
     server_files: dict[str, str],
 ) -> None:
-    from broker.compat.config import describe_listeners, exposed, link_listener, read_config
+    from mqttree.broker.compat.config import describe_listeners, exposed, link_listener, read_config
 
     listeners = {
         "default": {"bind": "unix:/run/x"},

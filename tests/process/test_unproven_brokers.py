@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.auth.users_file import entries
+from mqttree.broker.auth.users_file import entries
 from tests.kit.brokers import Cluster
 from tests.kit.clients import Client, clients
 from tests.kit.waiting import until
@@ -67,7 +67,7 @@ def test_with_users_and_without_a_secret_a_broker_stays_alone(tmp_path: Path, ma
         command = [
             sys.executable,
             "-m",
-            "broker.cli",
+            "mqttree.broker.cli",
             "run",
             *config(tmp_path, "guarded.yaml", ""),
             *flags,

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.lab.ports import free_ports
-from broker.auth.users_file import entries
-from broker.wire import Connack, Connect, Decoder, encode_packet
+from mqttree.bench.lab.ports import free_ports
+from mqttree.broker.auth.users_file import entries
+from mqttree.broker.wire import Connack, Connect, Decoder, encode_packet
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client, clients
 from tests.kit.waiting import PATIENCE, until
@@ -261,7 +261,7 @@ def test_a_file_that_cannot_be_used_stops_the_start_with_one_line(
         [
             sys.executable,
             "-m",
-            "broker.cli",
+            "mqttree.broker.cli",
             "run",
             "-c",
             str(tmp_path / "config.yaml"),

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 from itertools import combinations, pairwise
 from math import inf
 
-from broker import CORE
-from broker.base.sequence_set import MAX_GAPS
-from broker.cluster.delivery.forwarder import Forwarder
-from broker.cluster.link.link import Link
-from broker.cluster.link.link_states import State
-from stp.priority_vector import RootVector, better_root
+from mqttree.broker import CORE
+from mqttree.broker.base.sequence_set import MAX_GAPS
+from mqttree.broker.cluster.delivery.forwarder import Forwarder
+from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.cluster.link.link_states import State
+from mqttree.stp.priority_vector import RootVector, better_root
 from tests.sim.clients import LASTING, Got, Interest, Ledger, Sent, SimClient, matches
 from tests.sim.world import End, Host, World
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 
-from broker.cluster.strategy.directory import CLIENT
-from broker.wire.decode import decode_packet
-from broker.wire.encode import encode_packet
-from broker.wire.packets import (
+from mqttree.broker.cluster.strategy.directory import CLIENT
+from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import (
     Connack,
     Connect,
     Disconnect,
@@ -25,8 +25,8 @@ from broker.wire.packets import (
     SubscriptionRequest,
     Will,
 )
-from broker.wire.properties import Properties, Property
-from broker.wire.reader import PacketReader
+from mqttree.broker.wire.properties import Properties, Property
+from mqttree.broker.wire.reader import PacketReader
 from tests.sim.world import End, Host, World
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from broker.core.effects import Effect
-from broker.node import Node
-from broker.persistence.journal import Journal
+from mqttree.broker.core.effects import Effect
+from mqttree.broker.node import Node
+from mqttree.broker.persistence.journal import Journal
 from tests.sim.clients import SimClient
 from tests.sim.world import Host, World
 from tests.unit.journal_harness import DiskEffect, Files

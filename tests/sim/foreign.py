@@ -1,8 +1,8 @@
 """Foreign brokers on the virtual clock, and the legs that lead to them.
 
 A foreign broker is a second `Node` without a federation. It keeps its sessions over a restart, or
-loses them. The driver of a leg is the real one (`broker.io.leg_driver`) with an event loop and
-connections of the simulated world.
+loses them. The driver of a leg is the real one (`mqttree.broker.io.leg_driver`) with an event loop
+and connections of the simulated world.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import random
 from collections.abc import Callable
 from typing import Any, cast
 
-from broker.config.broker_url import BrokerUrl
-from broker.config.leg_options import LegModel
-from broker.core.client import disconnect
-from broker.core.connection import Connection
-from broker.io.driver import Driver
-from broker.io.leg_connections import ForeignProtocol, SyncProtocol
-from broker.io.leg_driver import LegDriver
-from broker.leg.effects import DialForeign, LegEffect, Log
-from broker.leg.leg import Leg
-from broker.leg.leg_settings import LegSettings
-from broker.leg.leg_states import State
-from broker.leg.marks import Federation
-from broker.node import Node
-from broker.wire.constants import PacketType, ReasonCode
-from broker.wire.varint import read_length
+from mqttree.broker.config.broker_url import BrokerUrl
+from mqttree.broker.config.leg_options import LegModel
+from mqttree.broker.core.client import disconnect
+from mqttree.broker.core.connection import Connection
+from mqttree.broker.io.driver import Driver
+from mqttree.broker.io.leg_connections import ForeignProtocol, SyncProtocol
+from mqttree.broker.io.leg_driver import LegDriver
+from mqttree.broker.leg.effects import DialForeign, LegEffect, Log
+from mqttree.broker.leg.leg import Leg
+from mqttree.broker.leg.leg_settings import LegSettings
+from mqttree.broker.leg.leg_states import State
+from mqttree.broker.leg.marks import Federation
+from mqttree.broker.node import Node
+from mqttree.broker.wire.constants import PacketType, ReasonCode
+from mqttree.broker.wire.varint import read_length
 from tests.sim.disk import Disk
 from tests.sim.world import DIAL_TIMEOUT, Host, World
 from tests.unit.journal_harness import Files

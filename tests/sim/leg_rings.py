@@ -17,10 +17,10 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import Any
 
-from broker.cluster.drain import DrainOptions
-from broker.io.leg_turns import LegTurns
-from broker.io.legs import LOOK
-from broker.leg.leg_states import State
+from mqttree.broker.cluster.drain import DrainOptions
+from mqttree.broker.io.leg_turns import LegTurns
+from mqttree.broker.io.legs import LOOK
+from mqttree.broker.leg.leg_states import State
 from tests.sim.clients import Got, Sent, matches
 from tests.sim.disk import Disk
 from tests.sim.foreign import BRIDGE_BIT, Foreign, SimLeg

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from broker.leg.leg_settings import LegSettings
-from broker.leg.rules import Rules, parse_rule
-from broker.wire.packets import Publish
+from mqttree.broker.leg.leg_settings import LegSettings
+from mqttree.broker.leg.rules import Rules, parse_rule
+from mqttree.broker.wire.packets import Publish
 from tests.sim.checkers import ORDER, Splits, bound_faults, watch_crossings
 from tests.sim.clients import Got, Interest, Ledger, Sent, matches
 from tests.sim.disk import Disk, Stayer

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from stp.priority_vector import better_root
+from mqttree.stp.priority_vector import better_root
 from tests.sim.checkers import Messages
 from tests.sim.clients import Sent, SimClient, matches
 from tests.sim.lossy_modes import NothingOwed

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from stp.priority_vector import RootVector, better_root
+from mqttree.stp.priority_vector import RootVector, better_root
 from tests.sim.world import Host, World
 
 LIMIT = 60.0

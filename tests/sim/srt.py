@@ -3,9 +3,9 @@ more (docs/guides/routing.md).
 
 A message may be lost that is published before the way to a subscriber is open, or while the tree
 changes. So nothing is owed to anybody until it is quiet. Then the tables of all brokers are what
-the invariants of `routing.advertised_routes` say, every message reaches all of its subscribers, and
-it crosses the links on its ways and no others. At any time: no message comes twice, and those of
-one publisher come in order; retained messages are everywhere, as in all modes.
+the invariants of `mqttree.routing.advertised_routes` say, every message reaches all of its
+subscribers, and it crosses the links on its ways and no others. At any time: no message comes
+twice, and those of one publisher come in order; retained messages are everywhere, as in all modes.
 """
 
 from __future__ import annotations

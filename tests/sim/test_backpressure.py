@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
-from broker.core.connection import Connection
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.cluster.delivery.remote_flow_control import RemoteFlowControl
+from mqttree.broker.core.connection import Connection
 from tests.sim.clients import SimClient
 from tests.sim.test_federation import Event, Scene, kill, part, pause, resume, start
 from tests.sim.world import World

@@ -8,26 +8,26 @@ from typing import Any
 
 import pytest
 
-from broker.base.limits import Limits
-from broker.base.sequence_set import MAX_GAPS
-from broker.cluster.cluster import Cluster
-from broker.cluster.delivery.forwarder import Forwarder
-from broker.cluster.delivery.late import LateOffers
-from broker.cluster.delivery.local_window import LocalWindow
-from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
-from broker.cluster.delivery.resync import Resync
-from broker.cluster.link.link_states import State
-from broker.cluster.link.version_vector import OriginWindow
-from broker.cluster.strategy.directory import CLIENT
-from broker.core.client_packets import ClientPackets
-from broker.core.connection import Connection
-from broker.core.effects import Datagram
-from broker.core.message import Message
-from broker.node import Node
-from discovery.membership import Membership
-from routing.subscription_trie import SubscriptionTrie, TopicTrie
-from stp.bpdu import Role
-from stp.priority_vector import RootVector
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.sequence_set import MAX_GAPS
+from mqttree.broker.cluster.cluster import Cluster
+from mqttree.broker.cluster.delivery.forwarder import Forwarder
+from mqttree.broker.cluster.delivery.late import LateOffers
+from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
+from mqttree.broker.cluster.delivery.resync import Resync
+from mqttree.broker.cluster.link.link_states import State
+from mqttree.broker.cluster.link.version_vector import OriginWindow
+from mqttree.broker.cluster.strategy.directory import CLIENT
+from mqttree.broker.core.client_packets import ClientPackets
+from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.effects import Datagram
+from mqttree.broker.core.message import Message
+from mqttree.broker.node import Node
+from mqttree.discovery.membership import Membership
+from mqttree.routing.subscription_trie import SubscriptionTrie, TopicTrie
+from mqttree.stp.bpdu import Role
+from mqttree.stp.priority_vector import RootVector
 from tests.kit.core import needs_python
 from tests.sim.checkers import (
     Meetings,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bench.workloads import simulator
-from bench.workloads.named import named
-from bench.workloads.simulator import Placed
+from mqttree.bench.workloads import simulator
+from mqttree.bench.workloads.named import named
+from mqttree.bench.workloads.simulator import Placed
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.test_topic import far, hops
 from tests.sim.world import Host, World

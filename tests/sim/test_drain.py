@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.drain import DrainOptions
+from mqttree.broker.cluster.drain import DrainOptions
 from tests.sim.checkers import Messages, bound_faults
 from tests.sim.clients import Sent, SimClient
 from tests.sim.schedule import quiet

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.link.control_records import PING, encode_record
-from broker.cluster.link.handshake import LINK_PROTOCOL
-from broker.wire.encode import encode_packet
-from broker.wire.packets import Connack, Connect
-from broker.wire.properties import Property
+from mqttree.broker.cluster.link.control_records import PING, encode_record
+from mqttree.broker.cluster.link.handshake import LINK_PROTOCOL
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Connack, Connect
+from mqttree.broker.wire.properties import Property
 from tests.sim.checkers import tree_faults
 from tests.sim.schedule import Schedule, faults_of, quiet, run_seed
 from tests.sim.world import End, Host, World

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from broker.auth.acl_file import parse_rules
-from broker.auth.authorization import Access
-from broker.base.limits import DEFAULTS, Limits
-from broker.cluster.sharing.catchup import Catchup
-from broker.cluster.sharing.group_table import GroupTable
-from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
-from broker.core.connection import Connection
-from broker.core.message import Message
-from broker.core.receiver_assignment import ReceiverAssignment
-from broker.core.route import Route
-from broker.wire.packets import Suback, Subscribe, SubscriptionRequest
-from broker.wire.properties import Property
-from routing.group_selection import Own
+from mqttree.broker.auth.acl_file import parse_rules
+from mqttree.broker.auth.authorization import Access
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.cluster.sharing.catchup import Catchup
+from mqttree.broker.cluster.sharing.group_table import GroupTable
+from mqttree.broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
+from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.receiver_assignment import ReceiverAssignment
+from mqttree.broker.core.route import Route
+from mqttree.broker.wire.packets import Suback, Subscribe, SubscriptionRequest
+from mqttree.broker.wire.properties import Property
+from mqttree.routing.group_selection import Own
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.mutants import Mutant
 from tests.sim.schedule import quiet, run_seed

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.wire import Property, Publish, Will
+from mqttree.broker.wire import Property, Publish, Will
 from tests.sim.test_merge import away, settle
 from tests.sim.test_position import Feed
 from tests.sim.test_takeover import Row

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from broker.io.leg_driver import LegDriver
-from broker.io.leg_turns import LegTurns
-from broker.leg.crossing import Crossing
-from broker.leg.leg import Leg
-from broker.leg.marks import Marks
-from broker.leg.rings import EchoList
-from broker.leg.session_pair import LocalSession, SessionPair
-from broker.leg.subscriptions import Subscriptions
-from broker.wire.encode import encode_packet
-from broker.wire.packets import Subscribe, SubscriptionRequest
+from mqttree.broker.io.leg_driver import LegDriver
+from mqttree.broker.io.leg_turns import LegTurns
+from mqttree.broker.leg.crossing import Crossing
+from mqttree.broker.leg.leg import Leg
+from mqttree.broker.leg.marks import Marks
+from mqttree.broker.leg.rings import EchoList
+from mqttree.broker.leg.session_pair import LocalSession, SessionPair
+from mqttree.broker.leg.subscriptions import Subscriptions
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Subscribe, SubscriptionRequest
 from tests.sim.leg_rings import run_any, run_rings, run_standby
 from tests.sim.legs import run_legs
 from tests.sim.mutants import Mutant

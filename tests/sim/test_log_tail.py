@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from broker.base.limits import Limits
+from mqttree.broker.base.limits import Limits
 from tests.sim.clients import SimClient
 from tests.sim.disk import Disk, Stayer
 from tests.sim.test_federation import Event, Scene, kill, part, start

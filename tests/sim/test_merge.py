@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.cluster.sessions.pending_takeover import State
-from broker.cluster.strategy.directory import CLIENT
-from broker.node import Node
-from broker.wire import Publish, Subscribe, SubscriptionRequest
+from mqttree.broker.cluster.sessions.pending_takeover import State
+from mqttree.broker.cluster.strategy.directory import CLIENT
+from mqttree.broker.node import Node
+from mqttree.broker.wire import Publish, Subscribe, SubscriptionRequest
 from tests.sim.disk import Disk
 from tests.sim.test_position import Feed
 from tests.sim.test_takeover import Client, Row

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.core.dispatcher import Dispatcher
-from routing.subscription_trie import SubscriptionTrie
+from mqttree.broker.core.dispatcher import Dispatcher
+from mqttree.routing.subscription_trie import SubscriptionTrie
 from tests.sim.mutants import BrokenMutant, Mutant
 from tests.sim.test_checkers import Small, texts
 

@@ -13,22 +13,22 @@ from typing import Any
 
 import pytest
 
-from broker.base.limits import Limits
-from broker.cluster.delivery.gap_recovery import GapRecovery
-from broker.cluster.delivery.paced_release import PacedRelease
-from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
-from broker.cluster.delivery.replay_log import NEVER, ReplayLog
-from broker.cluster.sessions.delivered_ranges import DeliveredRanges
-from broker.cluster.sessions.posted_sessions import PostedSessions
-from broker.cluster.sessions.queue_merge import QueueMerge
-from broker.cluster.sessions.session_history import SessionHistory
-from broker.cluster.sessions.takeover import Takeover
-from broker.cluster.sessions.whereabouts import Whereabouts
-from broker.cluster.sharing.assignments import Assignments
-from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
-from broker.core.connection import Connection
-from broker.core.dispatcher import Dispatcher
-from broker.core.session import Session
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
+from mqttree.broker.cluster.delivery.paced_release import PacedRelease
+from mqttree.broker.cluster.delivery.remote_flow_control import RemoteFlowControl
+from mqttree.broker.cluster.delivery.replay_log import NEVER, ReplayLog
+from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
+from mqttree.broker.cluster.sessions.posted_sessions import PostedSessions
+from mqttree.broker.cluster.sessions.queue_merge import QueueMerge
+from mqttree.broker.cluster.sessions.session_history import SessionHistory
+from mqttree.broker.cluster.sessions.takeover import Takeover
+from mqttree.broker.cluster.sessions.whereabouts import Whereabouts
+from mqttree.broker.cluster.sharing.assignments import Assignments
+from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
+from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.dispatcher import Dispatcher
+from mqttree.broker.core.session import Session
 from tests.sim import test_durability
 from tests.sim.mutants import Mutant
 from tests.sim.strains import Strain, run_strain

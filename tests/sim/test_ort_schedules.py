@@ -7,10 +7,10 @@ import os
 
 import pytest
 
-from broker import CORE
-from broker.cluster.link.link import Link
-from broker.cluster.strategy.ort import Ort
-from stp.topic_overlay import TopicOverlay
+from mqttree.broker import CORE
+from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.cluster.strategy.ort import Ort
+from mqttree.stp.topic_overlay import TopicOverlay
 from tests.sim.clients import SimClient
 from tests.sim.lossy_modes import EvenScene, missing
 from tests.sim.ort import OrtSchedule, Unowed, members, overlay_faults, reached, run_ort

@@ -7,22 +7,22 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.base.sequence_set import Ranges
-from broker.cluster.cluster import Cluster
-from broker.cluster.delivery.answers import Answers
-from broker.cluster.delivery.forwarder import Forwarder
-from broker.cluster.delivery.gap_recovery import GapRecovery
-from broker.cluster.delivery.late import LateOffers
-from broker.cluster.retained_comparison import RetainedComparison
-from broker.cluster.retained_sync import RetainedSync
-from broker.cluster.sessions.delivered_ranges import DeliveredRanges
-from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
-from broker.core.message import Message
-from broker.core.session import Absorbed, Session
-from broker.persistence.absent_members import AbsentMembers
-from broker.persistence.durable_sessions import DurableSessions
-from broker.persistence.log_tail import LogTail
-from broker.persistence.recovery import Recovery
+from mqttree.broker.base.sequence_set import Ranges
+from mqttree.broker.cluster.cluster import Cluster
+from mqttree.broker.cluster.delivery.answers import Answers
+from mqttree.broker.cluster.delivery.forwarder import Forwarder
+from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
+from mqttree.broker.cluster.delivery.late import LateOffers
+from mqttree.broker.cluster.retained_comparison import RetainedComparison
+from mqttree.broker.cluster.retained_sync import RetainedSync
+from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
+from mqttree.broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.session import Absorbed, Session
+from mqttree.broker.persistence.absent_members import AbsentMembers
+from mqttree.broker.persistence.durable_sessions import DurableSessions
+from mqttree.broker.persistence.log_tail import LogTail
+from mqttree.broker.persistence.recovery import Recovery
 from tests.sim import test_outages
 from tests.sim.mutants import Mutant
 from tests.sim.outages import run_outage

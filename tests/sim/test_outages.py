@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from broker.base.limits import Limits
+from mqttree.broker.base.limits import Limits
 from tests.sim.outages import run_outage
 from tests.sim.test_federation import Event, kill, part, start
 from tests.sim.test_log_tail import ROUTINGS, Away, lonely, played

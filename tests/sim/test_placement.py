@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.placement.decider import PERIOD, TOPIC_WORK, WORK, State
-from broker.cluster.placement.placement_messages import FORGET, PLACE, PLAN, STATUS, TOLD
-from broker.cluster.placement.placement_service import WAIT
-from broker.cluster.placement.topic_knowledge import FRESH, LEAST_KEPT, MOST_LATE
-from broker.cluster.placement.traffic_entry import TRAFFIC
-from broker.core.traffic_meter import PERIOD as READING
-from broker.wire import Property, Puback, Publish
+from mqttree.broker.cluster.placement.decider import PERIOD, TOPIC_WORK, WORK, State
+from mqttree.broker.cluster.placement.placement_messages import FORGET, PLACE, PLAN, STATUS, TOLD
+from mqttree.broker.cluster.placement.placement_service import WAIT
+from mqttree.broker.cluster.placement.topic_knowledge import FRESH, LEAST_KEPT, MOST_LATE
+from mqttree.broker.cluster.placement.traffic_entry import TRAFFIC
+from mqttree.broker.core.traffic_meter import PERIOD as READING
+from mqttree.broker.wire import Property, Puback, Publish
 from tests.sim.test_takeover import Client, Row
 
 ANSWERS = "answers/of/mine"

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import pytest
 
-from broker.cluster.delivery.answer_part import ANSWER, PIECE
-from broker.cluster.delivery.origin_feeds import PATIENCE
-from broker.cluster.delivery.subscription_start import SubscriptionStarts
-from broker.cluster.link.link import Link
-from broker.cluster.strategy.directory import Directory
-from broker.wire import Publish
+from mqttree.broker.cluster.delivery.answer_part import ANSWER, PIECE
+from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE
+from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
+from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.cluster.strategy.directory import Directory
+from mqttree.broker.wire import Publish
 from tests.sim.disk import Disk
 from tests.sim.schedule import run_seed
 from tests.sim.test_takeover import Client, Row

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from broker.base.limits import DEFAULTS
-from broker.cluster.drain import Drain, DrainOptions
-from broker.cluster.placement.placement_messages import REDIRECT, encode_redirect
-from broker.cluster.placement.redirect_states import State
-from broker.wire import Connack, Disconnect, Property, Puback, Publish, Will
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.cluster.drain import Drain, DrainOptions
+from mqttree.broker.cluster.placement.placement_messages import REDIRECT, encode_redirect
+from mqttree.broker.cluster.placement.redirect_states import State
+from mqttree.broker.wire import Connack, Disconnect, Property, Puback, Publish, Will
 from tests.sim.test_placement import flow, place
 from tests.sim.test_takeover import Client, Row
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from broker.base.limits import Limits
-from broker.core.message import Message
-from broker.core.retained_index import RetainedVersion, place_of
-from broker.node import Node
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.retained_index import RetainedVersion, place_of
+from mqttree.broker.node import Node
 from tests.sim.checkers import bound_faults
 from tests.sim.clients import Ledger, Sent, SimClient
 from tests.sim.schedule import quiet

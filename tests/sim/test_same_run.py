@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from broker import CORE
+from mqttree.broker import CORE
 
 SEEDS = (70218, 70233, 5000004, 5000013, 5000020, 5000025, 70200, 70203, 70205, 70228)
 """All modes of routing, shared subscriptions, journals and sessions that move are among them."""

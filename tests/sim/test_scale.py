@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 
-from broker.base.limits import DEFAULTS
-from discovery.neighbour_selection import REVIEW, SURPLUS_AFTER
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.discovery.neighbour_selection import REVIEW, SURPLUS_AFTER
 from tests.sim.checkers import directory_faults
 from tests.sim.scale import Scale
 from tests.sim.world import Host

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.auth.authorization import Access
-from broker.cluster.strategy.directory import CLIENT
-from broker.core.session_owner import ANONYMOUS, decode_entry
+from mqttree.broker.auth.authorization import Access
+from mqttree.broker.cluster.strategy.directory import CLIENT
+from mqttree.broker.core.session_owner import ANONYMOUS, decode_entry
 from tests.sim.test_takeover import Client, Row
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.sessions.replay_messages import (
+from mqttree.broker.cluster.sessions.replay_messages import (
     CUT,
     LAST,
     MOST_FILTERS,
@@ -21,10 +21,10 @@ from broker.cluster.sessions.replay_messages import (
     read_part,
     read_recent,
 )
-from broker.cluster.sessions.session_replay import WAIT
-from broker.cluster.strategy.subscription_barrier import LOST
-from broker.wire import Property, Puback, Publish, Suback, Subscribe, SubscriptionRequest
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.cluster.sessions.session_replay import WAIT
+from mqttree.broker.cluster.strategy.subscription_barrier import LOST
+from mqttree.broker.wire import Property, Puback, Publish, Suback, Subscribe, SubscriptionRequest
+from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.client_connection import Message, digest_of
 from tests.sim.test_merge import kept_row
 from tests.sim.test_takeover import Client, Row

@@ -12,11 +12,11 @@ import random
 
 import pytest
 
-from broker.base.limits import Limits
-from broker.cluster.drain import DrainOptions
-from broker.cluster.sharing.assignments import Assignments
-from broker.cluster.sharing.catchup import Catchup
-from broker.cluster.sharing.custody import Custody
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.cluster.drain import DrainOptions
+from mqttree.broker.cluster.sharing.assignments import Assignments
+from mqttree.broker.cluster.sharing.catchup import Catchup
+from mqttree.broker.cluster.sharing.custody import Custody
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.disk import Disk, Stayer
 from tests.sim.groups import check_group

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.cluster.drain import DrainOptions
-from broker.cluster.sessions.messages_under_way import COMPLETE_TIME
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.cluster.drain import DrainOptions
+from mqttree.broker.cluster.sessions.messages_under_way import COMPLETE_TIME
 from tests.sim.clients import SimClient
 from tests.sim.test_federation import Event, Scene, kill, part, start
 from tests.sim.test_takeover import Row

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from broker.base.limits import Limits
+from mqttree.broker.base.limits import Limits
 from tests.sim.clients import SimClient
 from tests.sim.lossy_modes import EvenScene, NothingOwed, missing
 from tests.sim.schedule import quiet

@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from broker.base.limits import Limits
+from mqttree.broker.base.limits import Limits
 from tests.sim.strains import Strain, run_strain
 from tests.sim.world import World
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.cluster.delivery.gap_recovery import GapRecovery
-from broker.cluster.sessions.messages_under_way import COMPLETE_TIME
-from broker.cluster.sessions.posted_sessions import SLICE
-from broker.cluster.sessions.takeover import REPAIR
-from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
-from broker.node import Node
-from broker.wire import (
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
+from mqttree.broker.cluster.sessions.messages_under_way import COMPLETE_TIME
+from mqttree.broker.cluster.sessions.posted_sessions import SLICE
+from mqttree.broker.cluster.sessions.takeover import REPAIR
+from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
+from mqttree.broker.node import Node
+from mqttree.broker.wire import (
     Connack,
     Connect,
     Decoder,

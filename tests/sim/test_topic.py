@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.cluster.strategy.directory import Directory
-from broker.cluster.strategy.path_change import BREAK, CHANGED
-from broker.cluster.strategy.source_trees import SourceTrees
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.cluster.strategy.directory import Directory
+from mqttree.broker.cluster.strategy.path_change import BREAK, CHANGED
+from mqttree.broker.cluster.strategy.source_trees import SourceTrees
 from tests.sim.schedule import run_seed
 from tests.sim.signalling import measure
 from tests.sim.test_federation import Event, Scene, kill, start

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from broker.base.broker_id import Identity
-from stp.bpdu import Bpdu, Role, decode, encode
-from stp.changes import RoleChanged
-from stp.priority_vector import RootVector, same_root
-from stp.tree import Tree, TreeConfig
+from mqttree.broker.base.broker_id import Identity
+from mqttree.stp.bpdu import Bpdu, Role, decode, encode
+from mqttree.stp.changes import RoleChanged
+from mqttree.stp.priority_vector import RootVector, same_root
+from mqttree.stp.tree import Tree, TreeConfig
 
 SEEDS = int(os.environ.get("SEEDS", "200"))
 ONLY = os.environ.get("SEED")

@@ -3,9 +3,9 @@ in a journal."""
 
 from __future__ import annotations
 
-from broker.base.address import parse_address
-from broker.wire.packets import Connack, Disconnect, Packet
-from broker.wire.properties import Property
+from mqttree.broker.base.address import parse_address
+from mqttree.broker.wire.packets import Connack, Disconnect, Packet
+from mqttree.broker.wire.properties import Property
 from tests.sim.clients import SimClient
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from broker import CORE
-from broker.cluster.link.message_batch import MessageBatch, is_batch
-from broker.wire.publish_header import topic_of
+from mqttree.broker import CORE
+from mqttree.broker.cluster.link.message_batch import MessageBatch, is_batch
+from mqttree.broker.wire.publish_header import topic_of
 from tests.sim.clients import Sent
 from tests.sim.world import Host, World
 

@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.cluster.drain import Drain, DrainOptions
-from broker.config.node_config import NodeConfig
-from broker.core.connection import Connection
-from broker.core.effects import Authenticate, Datagram, Dial
-from broker.node import Node
-from discovery.announcement import bind
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.cluster.drain import Drain, DrainOptions
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.effects import Authenticate, Datagram, Dial
+from mqttree.broker.node import Node
+from mqttree.discovery.announcement import bind
 
 WALL = 1_700_000_000.0
 DIAL_TIMEOUT = 3.0

@@ -6,10 +6,10 @@ import io
 import random
 from typing import Any
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.config.node_config import NodeConfig
-from broker.core.connection import Connection
-from broker.core.effects import (
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.effects import (
     AppendFrame,
     BeginSegment,
     DiscardSegments,
@@ -19,14 +19,14 @@ from broker.core.effects import (
     TailSync,
     TailWrite,
 )
-from broker.core.message import Message
-from broker.core.session import RELEASED, Repeat, Session
-from broker.node import Node
-from broker.persistence.image import Image
-from broker.persistence.journal import Journal
-from broker.persistence.journal_states import Input, State
-from broker.persistence.log_tail import TailLoaded
-from broker.persistence.records import (
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.session import RELEASED, Repeat, Session
+from mqttree.broker.node import Node
+from mqttree.broker.persistence.image import Image
+from mqttree.broker.persistence.journal import Journal
+from mqttree.broker.persistence.journal_states import Input, State
+from mqttree.broker.persistence.log_tail import TailLoaded
+from mqttree.broker.persistence.records import (
     HEADER_SIZE,
     Cut,
     decode_header,
@@ -34,7 +34,7 @@ from broker.persistence.records import (
     is_full_snapshot,
     read_frames,
 )
-from broker.persistence.tail_segment import read_frames as read_segment
+from mqttree.broker.persistence.tail_segment import read_frames as read_segment
 from tests.unit.node_harness import World
 
 ID = b"brokerid"

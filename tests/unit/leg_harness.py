@@ -8,11 +8,11 @@ from typing import Any
 
 from node_harness import FakeClient, World
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.core.session_owner import LEG_LISTENER
-from broker.io.leg_driver import new_exchange
-from broker.io.leg_retained import RetainedHere
-from broker.leg.effects import (
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.core.session_owner import LEG_LISTENER
+from mqttree.broker.io.leg_driver import new_exchange
+from mqttree.broker.io.leg_retained import RetainedHere
+from mqttree.broker.leg.effects import (
     AskInterest,
     Close,
     DialForeign,
@@ -24,11 +24,11 @@ from broker.leg.effects import (
     ToHere,
     TryHome,
 )
-from broker.leg.leg import Leg
-from broker.leg.leg_settings import LegSettings
-from broker.leg.leg_states import State
-from broker.leg.rules import Rules, parse_rule
-from broker.leg.session_pair import LocalSession
+from mqttree.broker.leg.leg import Leg
+from mqttree.broker.leg.leg_settings import LegSettings
+from mqttree.broker.leg.leg_states import State
+from mqttree.broker.leg.rules import Rules, parse_rule
+from mqttree.broker.leg.session_pair import LocalSession
 
 
 def settings(*lines: str, **more: Any) -> LegSettings:

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from broker.cluster.delivery.history import FETCH_TIME
-from broker.cluster.delivery.replay_log import LogEntry
-from broker.cluster.link.codec import encode_for_links, encode_origin, origin_key
-from broker.cluster.link.control_records import BPDU, SEEN, decode_records, encode_record
-from broker.cluster.link.handshake import LINK_PROTOCOL
-from broker.cluster.link.link import Link
-from broker.cluster.link.message_batch import MessageBatch, encode_batch, is_batch
-from broker.cluster.link.version_vector import encode_vector
-from broker.wire import Connack, Connect, Publish, encode_packet
-from broker.wire.decode import decode_packet
-from broker.wire.properties import Property
-from broker.wire.reader import PacketReader
-from broker.wire.varint import encode_varint, read_length
-from stp import bpdu as bpdus
-from stp.bpdu import Bpdu, Role
-from stp.priority_vector import RootVector
+from mqttree.broker.cluster.delivery.history import FETCH_TIME
+from mqttree.broker.cluster.delivery.replay_log import LogEntry
+from mqttree.broker.cluster.link.codec import encode_for_links, encode_origin, origin_key
+from mqttree.broker.cluster.link.control_records import BPDU, SEEN, decode_records, encode_record
+from mqttree.broker.cluster.link.handshake import LINK_PROTOCOL
+from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.cluster.link.message_batch import MessageBatch, encode_batch, is_batch
+from mqttree.broker.cluster.link.version_vector import encode_vector
+from mqttree.broker.wire import Connack, Connect, Publish, encode_packet
+from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.properties import Property
+from mqttree.broker.wire.reader import PacketReader
+from mqttree.broker.wire.varint import encode_varint, read_length
+from mqttree.stp import bpdu as bpdus
+from mqttree.stp.bpdu import Bpdu, Role
+from mqttree.stp.priority_vector import RootVector
 from tests.unit.node_harness import FakeTransport, World
 
 OWN = b"m" * 8

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import TYPE_CHECKING
 
-from broker.core.message import Message
-from broker.core.ports import PacketForwarder
-from broker.core.route import Route
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.ports import PacketForwarder
+from mqttree.broker.core.route import Route
 
 if TYPE_CHECKING:
-    from broker.core.ports import Cluster
+    from mqttree.broker.core.ports import Cluster
 
 
 class NoBarrier:

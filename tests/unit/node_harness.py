@@ -7,14 +7,14 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.config.node_config import NodeConfig
-from broker.core.client import Client
-from broker.core.connection import Connection
-from broker.core.effects import Effect, Hooks
-from broker.core.session import Session
-from broker.node import Node
-from broker.wire import (
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.core.client import Client
+from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.effects import Effect, Hooks
+from mqttree.broker.core.session import Session
+from mqttree.broker.node import Node
+from mqttree.broker.wire import (
     Connack,
     Connect,
     Decoder,
@@ -33,7 +33,7 @@ from broker.wire import (
     Will,
     encode_packet,
 )
-from broker.wire.varint import read_length
+from mqttree.broker.wire.varint import read_length
 
 P = TypeVar("P")
 

@@ -6,11 +6,11 @@ import heapq
 from collections.abc import Iterable
 from itertools import count
 
-from broker.base.address import Address
-from broker.base.broker_id import Identity
-from stp.root_policy import OverlaySettings
-from stp.topic_overlays import TopicOverlays
-from stp.topic_ping import decode_pings, decode_topics
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.broker_id import Identity
+from mqttree.stp.root_policy import OverlaySettings
+from mqttree.stp.topic_overlays import TopicOverlays
+from mqttree.stp.topic_ping import decode_pings, decode_topics
 
 Edge = tuple[int, int]
 

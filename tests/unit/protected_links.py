@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from broker.cluster.link.link import Link
-from broker.core.connection import Connection
-from broker.core.effects import Dial
+from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.effects import Dial
 from tests.unit.node_harness import FakeTransport, World
 
 SECRET = b"the key of the cluster, 32 bytes"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.base.address import Address
-from broker.compat.assembly import admin_access, open_admin
-from broker.config.options import RunSettings, read_settings
-from broker.config.yaml_file import ConfigError
-from broker.io.admin_access import MIN_TOKEN, AdminAccess, read_token
+from mqttree.broker.base.address import Address
+from mqttree.broker.compat.assembly import admin_access, open_admin
+from mqttree.broker.config.options import RunSettings, read_settings
+from mqttree.broker.config.yaml_file import ConfigError
+from mqttree.broker.io.admin_access import MIN_TOKEN, AdminAccess, read_token
 
 TOKEN = "0123456789abcdef"
 

@@ -1,5 +1,5 @@
-"""SRT and PRT (`routing.advertised_routes`): the paper's example, and its invariants in random
-networks whose tree changes."""
+"""SRT and PRT (`mqttree.routing.advertised_routes`): the paper's example, and its invariants in
+random networks whose tree changes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.advertised_routes import SEARCHED, Hop, RoutingTables, Told, cost
-from routing.topic_filter import matches
+from mqttree.routing.advertised_routes import SEARCHED, Hop, RoutingTables, Told, cost
+from mqttree.routing.topic_filter import matches
 
 TOPICS = ("t", "t/1", "u")
 FILTERS = ("t", "t/#", "+", "u", "none")

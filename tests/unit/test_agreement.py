@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.lab.agreement import View, agreed, carrying
+from mqttree.bench.lab.agreement import View, agreed, carrying
 
 
 def view(name: str, root: str, parent: str | None, links: dict[str, str]) -> View:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base.address import (
+from mqttree.broker.base.address import (
     Address,
     is_loopback,
     is_wildcard,
@@ -15,7 +15,7 @@ from broker.base.address import (
     parse_address,
     sort_key,
 )
-from discovery.announcement import (
+from mqttree.discovery.announcement import (
     MAX_DATAGRAM,
     Announcement,
     AnnouncementError,
@@ -23,7 +23,7 @@ from discovery.announcement import (
     decode,
     unsigned,
 )
-from discovery.seeds import parse_seed, parse_seeds, split_seeds
+from mqttree.discovery.seeds import parse_seed, parse_seeds, split_seeds
 
 ID = bytes(range(1, 9))
 PLAIN = Announcement("mqttree", ID, 3, 7, 1_700_000_000.125, Address("", 1883), "one", new=True)

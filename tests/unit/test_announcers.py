@@ -10,20 +10,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.base import costs
-from broker.base.limits import DEFAULTS, Limits
-from broker.base.turns import PAUSE
-from broker.cluster.events import RouteChanged
-from broker.cluster.link.control_records import ROUTED
-from broker.cluster.sharing.catchup import ASK, ASKED, PATIENCE, RETRY, TIME_SIZE, Asking
-from broker.cluster.sharing.group_table import NOTE_WORK
-from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
-from broker.cluster.strategy.directory import GROUP, POST_INTERVAL, Changes
-from broker.core.wildcard_forms import filter_memory
-from broker.wire import Property
-from broker.wire.errors import MalformedPacket
-from routing.group_selection import decode_standing, encode_standing, group_id_of, group_key
-from routing.topic_filter import split_shared
+from mqttree.broker.base import costs
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.base.turns import PAUSE
+from mqttree.broker.cluster.events import RouteChanged
+from mqttree.broker.cluster.link.control_records import ROUTED
+from mqttree.broker.cluster.sharing.catchup import ASK, ASKED, PATIENCE, RETRY, TIME_SIZE, Asking
+from mqttree.broker.cluster.sharing.group_table import NOTE_WORK
+from mqttree.broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
+from mqttree.broker.cluster.strategy.directory import GROUP, POST_INTERVAL, Changes
+from mqttree.broker.core.wildcard_forms import filter_memory
+from mqttree.broker.wire import Property
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.routing.group_selection import decode_standing, encode_standing, group_id_of, group_key
+from mqttree.routing.topic_filter import split_shared
 from tests.unit.link_harness import Neighbour, bid, lone
 from tests.unit.node_harness import World
 from tests.unit.test_directory import known

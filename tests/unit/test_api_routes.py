@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.io.api import routes, schemas
-from broker.io.api.event_stream import encode
-from broker.io.api.openapi import document
-from broker.io.api.routes import ROUTES, RequestError, find, read_query
-from broker.io.api.search import Page, Searches
-from broker.io.api.service import Api
+from mqttree.broker.io.api import routes, schemas
+from mqttree.broker.io.api.event_stream import encode
+from mqttree.broker.io.api.openapi import document
+from mqttree.broker.io.api.routes import ROUTES, RequestError, find, read_query
+from mqttree.broker.io.api.search import Page, Searches
+from mqttree.broker.io.api.service import Api
 
 
 def route(path: str, method: str = "GET") -> routes.Route:

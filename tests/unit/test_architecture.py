@@ -467,7 +467,7 @@ def test_no_test_assigns_to_a_constant_of_a_module() -> None:
     ("source", "caught"),
     [
         ('monkeypatch.setattr(limits, "MAX_QUEUED", 1)', ["MAX_QUEUED"]),
-        ('monkeypatch.setattr("broker.base.limits.LINGER", 1)', ["LINGER"]),
+        ('monkeypatch.setattr("mqttree.broker.base.limits.LINGER", 1)', ["LINGER"]),
         ("limits.MAX_QUEUED = 1", ["MAX_QUEUED"]),
         ("setattr(limits, name, 1)", []),
         (

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.limits import Limits
-from broker.base.sequence_set import LAST
-from broker.cluster.link.codec import origin_key
-from broker.cluster.sharing.assignment_ledger import (
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.sequence_set import LAST
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.sharing.assignment_ledger import (
     Assignment,
     Ledger,
     Ref,
@@ -20,10 +20,10 @@ from broker.cluster.sharing.assignment_ledger import (
     decode_refs,
     encode_refs,
 )
-from broker.core.message import Message
-from broker.persistence.image import Image
-from broker.persistence.shared_records import closed, covered, taken
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.core.message import Message
+from mqttree.broker.persistence.image import Image
+from mqttree.broker.persistence.shared_records import closed, covered, taken
+from mqttree.broker.wire.errors import MalformedPacket
 
 keys = st.builds(origin_key, st.binary(min_size=8, max_size=8), st.integers(0, 0xFFFFFFFF))
 refs = st.tuples(keys, st.integers(1, LAST), st.binary(min_size=6, max_size=6))

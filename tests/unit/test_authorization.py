@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_harness import FakeClient, World, connect_packet
 
-from broker.auth.acl_file import parse_rules
-from broker.auth.authorization import (
+from mqttree.broker.auth.acl_file import parse_rules
+from mqttree.broker.auth.authorization import (
     ACTIONS,
     PUBLISH,
     RECEIVE,
@@ -18,11 +18,11 @@ from broker.auth.authorization import (
     Permissions,
     Rules,
 )
-from broker.base.limits import DEFAULTS, Limits
-from broker.core.effects import Authenticate, Hooks
-from broker.core.session import Session
-from broker.wire import Connack, Puback, Publish, Pubrec, Will
-from routing.topic_filter import covers, matches
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.core.effects import Authenticate, Hooks
+from mqttree.broker.core.session import Session
+from mqttree.broker.wire import Connack, Puback, Publish, Pubrec, Will
+from mqttree.routing.topic_filter import covers, matches
 
 
 def rules(text: str) -> Rules:

@@ -10,13 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base.counters import Counters
-from broker.base.limits import Limits
-from broker.base.sequence_set import LAST, Ranges, merge
-from broker.cluster.delivery.answers import ANSWER, ASK, CHUNK, LOOKS, PIECE, named, parts_of
-from broker.cluster.delivery.feed_states import Input
-from broker.cluster.delivery.local_window import LocalWindow
-from broker.cluster.delivery.replay_log import (
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.sequence_set import LAST, Ranges, merge
+from mqttree.broker.cluster.delivery.answers import (
+    ANSWER,
+    ASK,
+    CHUNK,
+    LOOKS,
+    PIECE,
+    named,
+    parts_of,
+)
+from mqttree.broker.cluster.delivery.feed_states import Input
+from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.replay_log import (
     LogEntry,
     Looked,
     ReplayLog,
@@ -24,27 +32,27 @@ from broker.cluster.delivery.replay_log import (
     lacked_parts,
     wanted_parts,
 )
-from broker.cluster.delivery.subscription_start import encode_ages, numbers_at
-from broker.cluster.link.codec import (
+from mqttree.broker.cluster.delivery.subscription_start import encode_ages, numbers_at
+from mqttree.broker.cluster.link.codec import (
     encode_for_links,
     encode_run_for_links,
     origin_key,
     read_link_packets,
 )
-from broker.cluster.link.control_records import DIRECTORY, ROUTED, SEEN
-from broker.cluster.link.message_batch import MessageBatch
-from broker.cluster.link.version_vector import OriginWindow, encode_vector
-from broker.cluster.sessions.pending_handover import Asked, PendingHandover
-from broker.cluster.sessions.session_codec import WAITING, Item
-from broker.cluster.sessions.takeover_messages import TAKE
-from broker.cluster.sharing.catchup import Job
-from broker.cluster.strategy.routing_strategy import every_topic
-from broker.core.message import Message
-from broker.persistence.absent_members import AbsentMember
-from broker.wire import Property, Puback, Publish
-from routing.link_state import ALL
-from routing.subscription_trie import SubscriptionTrie
-from stp.bpdu import Role
+from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED, SEEN
+from mqttree.broker.cluster.link.message_batch import MessageBatch
+from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
+from mqttree.broker.cluster.sessions.pending_handover import Asked, PendingHandover
+from mqttree.broker.cluster.sessions.session_codec import WAITING, Item
+from mqttree.broker.cluster.sessions.takeover_messages import TAKE
+from mqttree.broker.cluster.sharing.catchup import Job
+from mqttree.broker.cluster.strategy.routing_strategy import every_topic
+from mqttree.broker.core.message import Message
+from mqttree.broker.persistence.absent_members import AbsentMember
+from mqttree.broker.wire import Property, Puback, Publish
+from mqttree.routing.link_state import ALL
+from mqttree.routing.subscription_trie import SubscriptionTrie
+from mqttree.stp.bpdu import Role
 from tests.unit.link_harness import FAR, OWN, Neighbour, batch_entry, bid, lone, ping, some_link
 from tests.unit.node_harness import World
 from tests.unit.test_feed_upkeep import known

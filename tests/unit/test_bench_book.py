@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.lab.agreement import one_tree
-from bench.runner import one_run
-from bench.runner.book import UNSURE_NS, Book
-from bench.scenarios import run_table
-from bench.scenarios.workload import ClientSpec, matches, shares
+from mqttree.bench.lab.agreement import one_tree
+from mqttree.bench.runner import one_run
+from mqttree.bench.runner.book import UNSURE_NS, Book
+from mqttree.bench.scenarios import run_table
+from mqttree.bench.scenarios.workload import ClientSpec, matches, shares
 
 S = 1_000_000_000
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from bench import cli
-from bench.load import Histogram, LoadError, Tally
-from bench.load.mix import MixResult, new_topics, run_mix
-from bench.load.mixture import MixSpec
-from bench.studies import comparison, configurations, mixed, mixed_table, targets
-from bench.studies.certificate import make_certificate
+from mqttree.bench import cli
+from mqttree.bench.load import Histogram, LoadError, Tally
+from mqttree.bench.load.mix import MixResult, new_topics, run_mix
+from mqttree.bench.load.mixture import MixSpec
+from mqttree.bench.studies import comparison, configurations, mixed, mixed_table, targets
+from mqttree.bench.studies.certificate import make_certificate
 
 
 def result(rate: float, cpu: list[float], limited: str = "") -> MixResult:
@@ -122,10 +122,10 @@ def test_other_installations_and_programs_can_be_compared(tmp_path: Path) -> Non
     )
     old, new, sketch, flashmq = comparison.chosen_targets(options(line))
     assert (old.name, new.name, sketch.name, flashmq.name) == ("old", "new", "sketch", "flashmq")
-    assert old.command.startswith(f"{tmp_path}/python3 -P -m broker.cli run ")
+    assert old.command.startswith(f"{tmp_path}/python3 -P -m mqttree.broker.cli run ")
     assert new.command.startswith(f"{tmp_path}/mqttree run ")
     pure = targets.mqttree("pure", f"env A=B {tmp_path}/python3")
-    assert pure.command.startswith(f"env A=B {tmp_path}/python3 -P -m broker.cli run ")
+    assert pure.command.startswith(f"env A=B {tmp_path}/python3 -P -m mqttree.broker.cli run ")
     assert flashmq.command.startswith(f"{tmp_path}/flashmq ")
 
 

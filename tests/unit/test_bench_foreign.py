@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.lab import foreign
-from bench.lab.brokers import KINDS, Place, command
-from bench.runner import run
-from bench.scenarios import scenario
-from bench.scenarios.scenario import Scenario
-from broker.config.yaml_file import ConfigError, ConfigFile
+from mqttree.bench.lab import foreign
+from mqttree.bench.lab.brokers import KINDS, Place, command
+from mqttree.bench.runner import run
+from mqttree.bench.scenarios import scenario
+from mqttree.bench.scenarios.scenario import Scenario
+from mqttree.broker.config.yaml_file import ConfigError, ConfigFile
 
 TEMPLATE = 'listen {address}:{port}\nnode = "{name}"\nstore { path = "{dir}" }\n'
 

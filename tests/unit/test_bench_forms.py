@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.lab.brokers import KINDS, Place, command
-from bench.load.cpu import process_time
-from bench.runner import run
-from broker.config.options import read_settings
-from broker.config.yaml_file import ConfigFile
+from mqttree.bench.lab.brokers import KINDS, Place, command
+from mqttree.bench.load.cpu import process_time
+from mqttree.bench.runner import run
+from mqttree.broker.config.options import read_settings
+from mqttree.broker.config.yaml_file import ConfigFile
 
 
 @pytest.mark.parametrize(

@@ -17,24 +17,24 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="traces need pyarrow (the extra bench)")
 
-from bench import cli
-from bench.lab.brokers import KINDS, BrokerProcess
-from bench.lab.cpulimit import quota
-from bench.lab.lab import Lab, LabError, resolved
-from bench.lab.network import Network, obey
-from bench.lab.pipe import Pipe as Direction
-from bench.lab.topology import Topology
-from bench.lab.trace_process import PACK, TraceProcess
-from bench.runner import clients, crowd, observer, one_run, run, run_folder
-from bench.runner.book import Book
-from bench.runner.fault_injector import FaultInjector
-from bench.runner.observer import Observer, Use, mean_use
-from bench.runner.one_run import Run
-from bench.scenarios import scenario
-from bench.scenarios.scenario import Cell, Fault, Parameters
-from bench.scenarios.workload import ClientSpec
-from bench.trace import Writer
-from bench.trace.repair import repair, repairs
+from mqttree.bench import cli
+from mqttree.bench.lab.brokers import KINDS, BrokerProcess
+from mqttree.bench.lab.cpulimit import quota
+from mqttree.bench.lab.lab import Lab, LabError, resolved
+from mqttree.bench.lab.network import Network, obey
+from mqttree.bench.lab.pipe import Pipe as Direction
+from mqttree.bench.lab.topology import Topology
+from mqttree.bench.lab.trace_process import PACK, TraceProcess
+from mqttree.bench.runner import clients, crowd, observer, one_run, run, run_folder
+from mqttree.bench.runner.book import Book
+from mqttree.bench.runner.fault_injector import FaultInjector
+from mqttree.bench.runner.observer import Observer, Use, mean_use
+from mqttree.bench.runner.one_run import Run
+from mqttree.bench.scenarios import scenario
+from mqttree.bench.scenarios.scenario import Cell, Fault, Parameters
+from mqttree.bench.scenarios.workload import ClientSpec
+from mqttree.bench.trace import Writer
+from mqttree.bench.trace.repair import repair, repairs
 
 S = 1_000_000_000
 SCENARIO = (

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.load.limit import limit_of_capacity, limit_of_delay
-from bench.report import chapters, data, judge, shown, statements
-from bench.report.data import Case
-from bench.report.derived import DERIVED
-from bench.report.judge import Check, Judgement, Statement
-from bench.report.papers import fits
-from bench.scenarios import scenario
-from bench.scenarios.measures import MEASURES
+from mqttree.bench.load.limit import limit_of_capacity, limit_of_delay
+from mqttree.bench.report import chapters, data, judge, shown, statements
+from mqttree.bench.report.data import Case
+from mqttree.bench.report.derived import DERIVED
+from mqttree.bench.report.judge import Check, Judgement, Statement
+from mqttree.bench.report.papers import fits
+from mqttree.bench.scenarios import scenario
+from mqttree.bench.scenarios.measures import MEASURES
 
 FLOOD, ORT = {"broker": "mqttree-flood"}, {"broker": "mqttree-ort"}
 

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench import cli
-from bench.lab.ports import free_ports
-from bench.load import (
+from mqttree.bench import cli
+from mqttree.bench.lab.ports import free_ports
+from mqttree.bench.load import (
     Histogram,
     LoadError,
     LoadSpec,
@@ -30,9 +30,9 @@ from bench.load import (
     run_latency,
     run_throughput,
 )
-from bench.load.histogram import bucket, upper
-from bench.load.peers import Publisher, Subscriber, topics
-from bench.studies import compare, targets
+from mqttree.bench.load.histogram import bucket, upper
+from mqttree.bench.load.peers import Publisher, Subscriber, topics
+from mqttree.bench.studies import compare, targets
 
 QUICK = LoadSpec(publishers=3, subscribers=3, warmup=0.02, seconds=0.1, drain=60.0)
 
@@ -541,7 +541,7 @@ def test_a_target_that_does_not_start_is_reported(command: str, reason: str) -> 
 def test_compare_measures_in_turn() -> None:
     chosen = [
         targets.TARGETS["sketch"],
-        targets.target("other={python} -m bench.studies.sketch {port}"),
+        targets.target("other={python} -m mqttree.bench.studies.sketch {port}"),
     ]
     works = [compare.WORKS[name] for name in ("qos0", "latency", "connections")]
     works = [

@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.load import LoadError, Tally, packets, scan
-from bench.load.channel import Channel, WebSocketChannel, answer, frame, unframed
-from bench.load.cpu import CpuMeter, cores, on_cores, share_out
-from bench.load.limit import limit_of_pace, limit_of_rate
-from bench.load.mix_peers import MixPublisher, MixSubscriber, PacedSubscriber
-from bench.load.mix_worker import shares
-from bench.load.mixture import CYCLE, MARK, MixSpec, Mixture, room
-from bench.load.sequence import Sequence
+from mqttree.bench.load import LoadError, Tally, packets, scan
+from mqttree.bench.load.channel import Channel, WebSocketChannel, answer, frame, unframed
+from mqttree.bench.load.cpu import CpuMeter, cores, on_cores, share_out
+from mqttree.bench.load.limit import limit_of_pace, limit_of_rate
+from mqttree.bench.load.mix_peers import MixPublisher, MixSubscriber, PacedSubscriber
+from mqttree.bench.load.mix_worker import shares
+from mqttree.bench.load.mixture import CYCLE, MARK, MixSpec, Mixture, room
+from mqttree.bench.load.sequence import Sequence
 
 SPEC = MixSpec(publishers=3, subscribers=2, topics=10)
 PREFIX = b"mix/001/"

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from bench.cli import main
-from bench.placement import averages, changes, grid, page
-from bench.spark.session import SparkMissingError, java
-from bench.workloads import named, workload, workload_file
+from mqttree.bench.cli import main
+from mqttree.bench.placement import averages, changes, grid, page
+from mqttree.bench.spark.session import SparkMissingError, java
+from mqttree.bench.workloads import named, workload, workload_file
 from tests.kit.placement import DATA, KEYS, load
 
 CASES = [

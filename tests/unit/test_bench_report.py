@@ -21,17 +21,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.report import command, data, figures, page, papers, repeated
-from bench.report.data import Case, Results
-from bench.report.plot import Plot, Point, Reference, Scale, Series, legend, short
-from bench.scenarios import run_table, scenario
-from bench.spark import __main__ as spark_command
-from bench.spark import means, scale, summary
-from bench.spark.__main__ import main as spark_main
-from bench.spark.render import overview
-from bench.spark.session import SparkMissingError, java
-from bench.spark.source import Run
-from bench.trace import overhead
+from mqttree.bench.report import command, data, figures, page, papers, repeated
+from mqttree.bench.report.data import Case, Results
+from mqttree.bench.report.plot import Plot, Point, Reference, Scale, Series, legend, short
+from mqttree.bench.scenarios import run_table, scenario
+from mqttree.bench.spark import __main__ as spark_command
+from mqttree.bench.spark import means, scale, summary
+from mqttree.bench.spark.__main__ import main as spark_main
+from mqttree.bench.spark.render import overview
+from mqttree.bench.spark.session import SparkMissingError, java
+from mqttree.bench.spark.source import Run
+from mqttree.bench.trace import overhead
 
 FLOATS = st.floats(-1e6, 1e6)
 
@@ -633,7 +633,7 @@ def test_without_java_one_line_says_what_to_install(
     environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {
         "PATH": str(tmp_path)
     }
-    command = [sys.executable, "-m", "bench.spark", "tables", str(tmp_path)]
+    command = [sys.executable, "-m", "mqttree.bench.spark", "tables", str(tmp_path)]
     done = subprocess.run(
         command,
         env=environment,

@@ -15,22 +15,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.cli import main, parser
-from bench.lab.priority import kept_awake
-from bench.lab.yardstick import yardstick
-from bench.load.cpu import cores
-from bench.placement import averages, scaling, scaling_page
-from bench.placement.least_squares import dot, least_squares, line
-from bench.placement.scaling_command import MEASURES
-from bench.runner import run_folder, traffic
-from bench.runner.book import Book
-from bench.runner.run import Job, asked, in_turn
-from bench.scenarios import scenario
-from bench.scenarios.scenario import Cell, Parameters
-from bench.scenarios.workload import clients, placed
-from bench.workloads import simulator, trees
-from bench.workloads.named import NAMES, named
-from bench.workloads.workload_file import WorkloadError
+from mqttree.bench.cli import main, parser
+from mqttree.bench.lab.priority import kept_awake
+from mqttree.bench.lab.yardstick import yardstick
+from mqttree.bench.load.cpu import cores
+from mqttree.bench.placement import averages, scaling, scaling_page
+from mqttree.bench.placement.least_squares import dot, least_squares, line
+from mqttree.bench.placement.scaling_command import MEASURES
+from mqttree.bench.runner import run_folder, traffic
+from mqttree.bench.runner.book import Book
+from mqttree.bench.runner.run import Job, asked, in_turn
+from mqttree.bench.scenarios import scenario
+from mqttree.bench.scenarios.scenario import Cell, Parameters
+from mqttree.bench.scenarios.workload import clients, placed
+from mqttree.bench.workloads import simulator, trees
+from mqttree.bench.workloads.named import NAMES, named
+from mqttree.bench.workloads.workload_file import WorkloadError
 from tests.kit.placement import load
 from tests.unit.test_bench_scenario import read
 

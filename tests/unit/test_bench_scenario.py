@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.lab.brokers import KINDS
-from bench.runner import run
-from bench.scenarios import scenario
-from bench.scenarios.scenario import Cell, Scenario, parse
-from bench.scenarios.workload import ClientSpec, clients, matches
-from broker.config.yaml_file import ConfigError, ConfigFile
+from mqttree.bench.lab.brokers import KINDS
+from mqttree.bench.runner import run
+from mqttree.bench.scenarios import scenario
+from mqttree.bench.scenarios.scenario import Cell, Scenario, parse
+from mqttree.bench.scenarios.workload import ClientSpec, clients, matches
+from mqttree.broker.config.yaml_file import ConfigError, ConfigFile
 
 
 def read(text: str, form: str = "full") -> Scenario:

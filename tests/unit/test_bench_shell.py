@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.lab import topology
-from bench.runner.shell import link_lines, parse, pause, read_lines, tree_lines
-from bench.scenarios.scenario import Fault
+from mqttree.bench.lab import topology
+from mqttree.bench.runner.shell import link_lines, parse, pause, read_lines, tree_lines
+from mqttree.bench.scenarios.scenario import Fault
 
 MESH = topology.load("mesh3")
 

@@ -10,15 +10,15 @@ import pytest
 
 pytest.importorskip("pyspark", reason="tables need pyspark (the extra spark)")
 
-from bench import cli
+from mqttree.bench import cli
 
 ROOT = Path(__file__).parents[2]
-IN_THE_PARSER = {"bench.cli", "bench.studies.micro"}
+IN_THE_PARSER = {"mqttree.bench.cli", "mqttree.bench.studies.micro"}
 
 
 def test_every_program_of_the_bench_is_a_command() -> None:
     programs = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        ".".join(("mqttree", *path.relative_to(ROOT).with_suffix("").parts))
         for path in (ROOT / "bench").rglob("*.py")
         if '\nif __name__ == "__main__":' in path.read_text()
     }
@@ -36,7 +36,7 @@ def test_a_tool_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -
 def test_a_report_without_its_libraries_says_what_to_install(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in [each for each in sys.modules if each.split(".")[:2] == ["bench", "report"]]:
+    for name in [each for each in sys.modules if each.startswith("mqttree.bench.report")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert cli.main(["report", *words]) == 2
@@ -65,7 +65,7 @@ def test_the_sketch_listens_on_a_port_only(words: list[str]) -> None:
 
 def test_growth_takes_sizes() -> None:
     assert cli.main(["growth", "10"]) == 2
-    command = [sys.executable, "-m", "bench.cli", "growth", "--json", "1000", "2000"]
+    command = [sys.executable, "-m", "mqttree.bench.cli", "growth", "--json", "1000", "2000"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].endswith("--json takes one SIZE")

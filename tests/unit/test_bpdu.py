@@ -10,10 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base.address import Address, sort_key
-from broker.base.broker_id import Identity
-from stp.bpdu import MAX_CHANGES, Bpdu, BpduError, ChangeNumber, Role, SeqRequest, decode, encode
-from stp.priority_vector import MAX_COST_US, RootVector, better_root, seq_newer, to_tenths
+from mqttree.broker.base.address import Address, sort_key
+from mqttree.broker.base.broker_id import Identity
+from mqttree.stp.bpdu import (
+    MAX_CHANGES,
+    Bpdu,
+    BpduError,
+    ChangeNumber,
+    Role,
+    SeqRequest,
+    decode,
+    encode,
+)
+from mqttree.stp.priority_vector import MAX_COST_US, RootVector, better_root, seq_newer, to_tenths
 
 ROOT = RootVector(b"ABCDEFGH", 3, 125, ("10.0.0.1", 1883))
 PLAIN = Bpdu(ROOT, 7, 1500, 20, Role.DESIGNATED, Role.ROOT, 2, 40, 9)

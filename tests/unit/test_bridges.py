@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_harness import FakeClient, World, connect_packet
 
-from broker.base.limits import DEFAULTS
-from broker.core.bridge import DIGITS, TOPIC
-from broker.wire import (
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.core.bridge import DIGITS, TOPIC
+from mqttree.broker.wire import (
     Connack,
     Property,
     Puback,

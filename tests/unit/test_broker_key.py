@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base.broker_key import BrokerKey, id_of, make_key, signed
-from broker.cluster.link.handshake import IDENTITY
-from broker.wire import Connack, Connect, encode_packet
-from broker.wire.decode import decode_packet
-from broker.wire.errors import MalformedPacket
-from broker.wire.packets import Auth
-from broker.wire.properties import Property
-from broker.wire.reader import PacketReader
+from mqttree.broker.base.broker_key import BrokerKey, id_of, make_key, signed
+from mqttree.broker.cluster.link.handshake import IDENTITY
+from mqttree.broker.wire import Connack, Connect, encode_packet
+from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.packets import Auth
+from mqttree.broker.wire.properties import Property
+from mqttree.broker.wire.reader import PacketReader
 from tests.unit.link_harness import bridge
 from tests.unit.node_harness import World
 from tests.unit.protected_links import SECRET, Wire, node

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.placement.client_interest import (
+from mqttree.broker.cluster.placement.client_interest import (
     MOST_COMPARED,
     MOST_FILTERS,
     MOST_SAID,
@@ -19,10 +19,10 @@ from broker.cluster.placement.client_interest import (
     said_interest,
     session_interest,
 )
-from broker.cluster.placement.redirect_table import Interest
-from broker.wire import Connect, Property
-from placement.question import TooMuchError
-from routing.topic_filter import overlaps
+from mqttree.broker.cluster.placement.redirect_table import Interest
+from mqttree.broker.wire import Connect, Property
+from mqttree.placement.question import TooMuchError
+from mqttree.routing.topic_filter import overlaps
 from tests.unit.node_harness import World
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config.broker_url import BrokerUrl, read_url
-from broker.io.client_protocol import (
+from mqttree.broker.config.broker_url import BrokerUrl, read_url
+from mqttree.broker.io.client_protocol import (
     MAX_WAITING,
     RECEIVE_MAXIMUM,
     ClientError,
@@ -17,7 +17,7 @@ from broker.io.client_protocol import (
     ClientProtocol,
     Received,
 )
-from broker.wire import (
+from mqttree.broker.wire import (
     V5,
     Auth,
     Connack,

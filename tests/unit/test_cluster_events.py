@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.cluster.events import (
+from mqttree.broker.cluster.events import (
     ClusterEvents,
     EntriesHandled,
     EntriesSent,

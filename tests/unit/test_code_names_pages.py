@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.cli import TOOLS, _parser
-from bench.scenarios.scenario import DEEDS, FOLDER
+from mqttree.bench.cli import TOOLS, _parser
+from mqttree.bench.scenarios.scenario import DEEDS, FOLDER
 from tests.unit.test_architecture import files, read
 
 PAGES = [

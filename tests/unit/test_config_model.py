@@ -7,12 +7,12 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
-from broker.base.address import Address
-from broker.config.model import BrokerModel, ClusterModel, values
-from broker.config.node_config import NodeConfig
-from broker.config.options import FederationSettings, RunSettings
-from discovery.effects import MembershipConfig
-from stp.config import TreeConfig
+from mqttree.broker.base.address import Address
+from mqttree.broker.config.model import BrokerModel, ClusterModel, values
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.config.options import FederationSettings, RunSettings
+from mqttree.discovery.effects import MembershipConfig
+from mqttree.stp.config import TreeConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = (

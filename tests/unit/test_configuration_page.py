@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from broker.config import listener_options, mqtt_options
-from broker.config.leg_options import LEG_OPTIONS
-from broker.config.node_config import NodeConfig
-from broker.config.options import (
+from mqttree.broker.config import listener_options, mqtt_options
+from mqttree.broker.config.leg_options import LEG_OPTIONS
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.config.options import (
     ACCESS,
     OPTIONS,
     RunSettings,

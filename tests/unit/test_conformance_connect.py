@@ -8,7 +8,7 @@ import string
 import pytest
 from node_harness import World, connect_packet
 
-from broker.wire import (
+from mqttree.broker.wire import (
     Connack,
     Disconnect,
     Pingreq,

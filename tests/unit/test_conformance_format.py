@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from node_harness import World
 
-from broker.wire import Pingreq, Publish, Subscribe, SubscriptionRequest, encode_varint
+from mqttree.broker.wire import Pingreq, Publish, Subscribe, SubscriptionRequest, encode_varint
 
 ALL = pytest.mark.parametrize("version", [3, 4, 5])
 

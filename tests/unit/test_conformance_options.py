@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 from node_harness import FakeClient, World, connect_packet
 
-from broker.auth.enhanced_auth import AuthenticationFailed
-from broker.wire import (
+from mqttree.broker.auth.enhanced_auth import AuthenticationFailed
+from mqttree.broker.wire import (
     Auth,
     Connack,
     Disconnect,

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from node_harness import FakeClient, World
 
-from broker.config.node_config import NodeConfig
-from broker.wire import (
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.wire import (
     Packet,
     Pingreq,
     Pingresp,

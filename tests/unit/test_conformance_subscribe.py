@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from node_harness import FakeClient, World
 
-from broker.wire import (
+from mqttree.broker.wire import (
     Disconnect,
     Packet,
     Property,

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.state_table import ImpossibleInputError
-from broker.core.connection_states import (
+from mqttree.broker.base.state_table import ImpossibleInputError
+from mqttree.broker.core.connection_states import (
     TRANSITIONS,
     Action,
     Input,
     State,
     transition,
 )
-from broker.wire import Publish
+from mqttree.broker.wire import Publish
 from tests.kit.state_tables import check_table
 from tests.unit.node_harness import World
 

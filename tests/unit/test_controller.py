@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.broker_table import BrokerLoad
-from placement.case import Unit
-from placement.controller import PENDING, TTL, Controller
-from placement.question import MOST_FILTERS, Answer, Question, TooMuchError, read_question
+from mqttree.placement.broker_table import BrokerLoad
+from mqttree.placement.case import Unit
+from mqttree.placement.controller import PENDING, TTL, Controller
+from mqttree.placement.question import MOST_FILTERS, Answer, Question, TooMuchError, read_question
 
 
 class Federation:

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from broker.cluster.cluster import Cluster as RealCluster
-from broker.core import ports
-from broker.core.ports import NullJournal
-from broker.persistence.journal import Journal
-from broker.wire import Connack, Property, Puback, Publish, Pubrec, Will
+from mqttree.broker.cluster.cluster import Cluster as RealCluster
+from mqttree.broker.core import ports
+from mqttree.broker.core.ports import NullJournal
+from mqttree.broker.persistence.journal import Journal
+from mqttree.broker.wire import Connack, Property, Puback, Publish, Pubrec, Will
 from tests.unit.no_cluster import NoCluster
 from tests.unit.node_harness import World, connect_packet
 

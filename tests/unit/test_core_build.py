@@ -11,8 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from broker.base.core_build import INTERPRETED, ROOT, Core, Sources, choose, library, sources
-from broker.wire import varint
+from mqttree.broker.base.core_build import (
+    INTERPRETED,
+    ROOT,
+    Core,
+    Sources,
+    choose,
+    library,
+    sources,
+)
+from mqttree.broker.wire import varint
 
 SUFFIX = EXTENSION_SUFFIXES[0]
 
@@ -20,14 +28,13 @@ SUFFIX = EXTENSION_SUFFIXES[0]
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
     """A tree of packages with a module or two; what `choose` does to imports is undone."""
-    for folder in ("broker/wire", "broker/base", "broker/core", "broker/cluster/link"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "routing").mkdir()
-    (tmp_path / "stp").mkdir()
-    (tmp_path / "broker/wire/__init__.py").touch()
-    (tmp_path / "broker/wire/varint.py").write_text("MOST = 4\n")
-    (tmp_path / "broker/cluster/link/link.py").write_text("UP = True\n")
-    (tmp_path / "broker/base/version.py").touch()
+    top = tmp_path / "mqttree"
+    for folder in ("broker/wire", "broker/base", "broker/core", "broker/cluster/link", "stp"):
+        (top / folder).mkdir(parents=True)
+    (top / "broker/wire/__init__.py").touch()
+    (top / "broker/wire/varint.py").write_text("MOST = 4\n")
+    (top / "broker/cluster/link/link.py").write_text("UP = True\n")
+    (top / "broker/base/version.py").touch()
     found = list(sys.meta_path)
     yield tmp_path
     sys.meta_path[:] = found
@@ -35,8 +42,8 @@ def root(tmp_path: Path) -> Iterator[Path]:
 
 def build(root: Path) -> None:
     """What a build leaves: the library, and each module's own file."""
-    (root / "broker" / (library(root) + SUFFIX)).touch()
-    (root / "broker" / "wire" / f"varint{SUFFIX}").touch()
+    (root / "mqttree/broker" / (library(root) + SUFFIX)).touch()
+    (root / "mqttree/broker" / "wire" / f"varint{SUFFIX}").touch()
 
 
 def test_without_a_compiled_core_python_runs(root: Path) -> None:
@@ -61,10 +68,12 @@ def test_python_runs_when_it_is_wanted(root: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda root: (root / "broker/wire/varint.py").write_text("MOST = 5\n"),
-        lambda root: (root / "broker/wire/varint.py").rename(root / "broker/wire/number.py"),
-        lambda root: (root / "stp/tree.py").touch(),
-        lambda root: (root / "broker/cluster/link/link.py").unlink(),
+        lambda root: (root / "mqttree/broker/wire/varint.py").write_text("MOST = 5\n"),
+        lambda root: (root / "mqttree/broker/wire/varint.py").rename(
+            root / "mqttree/broker/wire/number.py"
+        ),
+        lambda root: (root / "mqttree/stp/tree.py").touch(),
+        lambda root: (root / "mqttree/broker/cluster/link/link.py").unlink(),
     ],
 )
 def test_a_core_of_other_sources_is_not_used(root: Path, change: object) -> None:
@@ -79,29 +88,32 @@ def test_a_core_of_other_sources_is_not_used(root: Path, change: object) -> None
         assert spec is not None
         assert isinstance(spec.loader, SourceFileLoader)
         assert spec.origin == str(path)
-    assert finder.find_spec("broker.base.version") is None
+    assert finder.find_spec("mqttree.broker.base.version") is None
 
 
 def test_a_core_of_another_python_is_none(root: Path) -> None:
-    (root / "broker" / f"{library(root)}.cpython-399-riscv64-linux-gnu.so").touch()
+    (root / "mqttree/broker" / f"{library(root)}.cpython-399-riscv64-linux-gnu.so").touch()
     assert choose(None, root) is Core.PYTHON
 
 
 def test_modules_that_are_not_compiled_may_change(root: Path) -> None:
     build(root)
-    (root / "broker/base/version.py").write_text("NUMBER = 2\n")
-    (root / "broker/wire/__init__.py").write_text("MORE = 1\n")
+    (root / "mqttree/broker/base/version.py").write_text("NUMBER = 2\n")
+    (root / "mqttree/broker/wire/__init__.py").write_text("MORE = 1\n")
     assert choose(None, root) is Core.COMPILED
 
 
 def test_the_modules_that_stay_python_are_there() -> None:
-    names = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in ROOT.rglob("*.py")}
+    names = {
+        ".".join(("mqttree", *path.relative_to(ROOT).with_suffix("").parts))
+        for path in ROOT.rglob("*.py")
+    }
     assert names.issuperset(INTERPRETED)
     assert not set(INTERPRETED) & {name for name, _ in sources()}
 
 
 def test_the_core_that_runs_is_the_one_that_is_reported() -> None:
-    from broker import CORE
+    from mqttree.broker import CORE
 
     compiled = not re.search(r"\.pyc?$", str(varint.__file__))
     assert CORE.running == ("compiled" if compiled else "python")

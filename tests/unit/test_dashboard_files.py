@@ -6,11 +6,11 @@ import asyncio
 import random
 from pathlib import Path
 
-from broker.config.node_config import NodeConfig
-from broker.io.admin_access import AdminAccess
-from broker.io.admin_http import Admin, listen
-from broker.io.dashboard import FILES, HEADERS, read_file
-from broker.node import Node
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.io.admin_access import AdminAccess
+from mqttree.broker.io.admin_http import Admin, listen
+from mqttree.broker.io.dashboard import FILES, HEADERS, read_file
+from mqttree.broker.node import Node
 
 
 def test_the_files_are_small_and_ask_no_other_host() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.base.broker_key import id_of, make_key
-from broker.config.data_dir import MAX_BOOT, DataDir, fresh_identity
-from broker.config.yaml_file import ConfigError
+from mqttree.broker.base.broker_key import id_of, make_key
+from mqttree.broker.config.data_dir import MAX_BOOT, DataDir, fresh_identity
+from mqttree.broker.config.yaml_file import ConfigError
 
 
 def started(path: Path, wall: float, seed: int = 1) -> tuple[bytes, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from broker.base.deadlines import MIN_OUTDATED, MOVES, Deadlines, Entry
+from mqttree.broker.base.deadlines import MIN_OUTDATED, MOVES, Deadlines, Entry
 
 
 def test_valid_deadlines_come_in_order() -> None:

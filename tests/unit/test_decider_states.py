@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from broker.cluster.placement.decider_states import TRANSITIONS, Action, Input, State
+from mqttree.broker.cluster.placement.decider_states import TRANSITIONS, Action, Input, State
 
 
 def test_every_input_has_an_action_in_every_state() -> None:

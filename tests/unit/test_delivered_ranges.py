@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.counters import Counters
-from broker.base.limits import DEFAULTS, Limits
-from broker.base.sequence_set import Ranges, merge, subtract
-from broker.cluster.link.version_vector import OriginWindow
-from broker.cluster.sessions.delivered_ranges import DeliveredRanges
-from broker.core.message import Message
-from broker.core.receiver_assignment import ReceiverAssignment
-from broker.core.route import NOTHING_BEYOND, Route
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.base.sequence_set import Ranges, merge, subtract
+from mqttree.broker.cluster.link.version_vector import OriginWindow
+from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.receiver_assignment import ReceiverAssignment
+from mqttree.broker.core.route import NOTHING_BEYOND, Route
 from tests.kit.core import needs_python
 
 KEY = b"k" * 16

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.io.api.delivery_tree import _links, delivery_tree
-from broker.io.api.parts import parts_of
-from broker.io.api.routes import RequestError
+from mqttree.broker.io.api.delivery_tree import _links, delivery_tree
+from mqttree.broker.io.api.parts import parts_of
+from mqttree.broker.io.api.routes import RequestError
 from tests.unit.link_harness import lone
 
 

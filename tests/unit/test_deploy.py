@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from broker.cli.main import make_parser
-from broker.cli.run import SHUTDOWN_TIMEOUT
-from broker.config.options import OPTIONS
-from broker.io.admin_http import OPEN
-from broker.io.metric_help import COUNTER_HELP, GAUGE_HELP, LEG_HELP, REASON_HELP
+from mqttree.broker.cli.main import make_parser
+from mqttree.broker.cli.run import SHUTDOWN_TIMEOUT
+from mqttree.broker.config.options import OPTIONS
+from mqttree.broker.io.admin_http import OPEN
+from mqttree.broker.io.metric_help import COUNTER_HELP, GAUGE_HELP, LEG_HELP, REASON_HELP
 from tests.unit.test_metrics_page import LABELS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from broker.base.limits import Limits
-from broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE
-from broker.cluster.delivery.remote_flow_control import HOLD
-from broker.cluster.delivery.replay_log import NEVER
-from broker.cluster.link.control_records import DIRECTORY, ROUTED
-from broker.cluster.sessions.session_parts import WHERE
-from broker.cluster.sessions.takeover_messages import ANSWER as GIVEN
-from broker.cluster.sessions.takeover_messages import MOVED, PART, REQUEST, REST, TAKE, heard, say
-from broker.cluster.strategy.directory import CLIENT, GROUP, INTEREST
-from broker.cluster.strategy.path_change import BREAK, CHANGED
-from broker.wire import Property
-from routing.link_state import LISTING
-from routing.listing import NEIGHBOUR, UP, encode_changes
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE
+from mqttree.broker.cluster.delivery.remote_flow_control import HOLD
+from mqttree.broker.cluster.delivery.replay_log import NEVER
+from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED
+from mqttree.broker.cluster.sessions.session_parts import WHERE
+from mqttree.broker.cluster.sessions.takeover_messages import ANSWER as GIVEN
+from mqttree.broker.cluster.sessions.takeover_messages import (
+    MOVED,
+    PART,
+    REQUEST,
+    REST,
+    TAKE,
+    heard,
+    say,
+)
+from mqttree.broker.cluster.strategy.directory import CLIENT, GROUP, INTEREST
+from mqttree.broker.cluster.strategy.path_change import BREAK, CHANGED
+from mqttree.broker.wire import Property
+from mqttree.routing.link_state import LISTING
+from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, ping
 from tests.unit.node_harness import World
 

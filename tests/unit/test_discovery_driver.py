@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.base.limits import Limits
-from broker.io.discovery_driver import DiscoveryDriver
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.io.discovery_driver import DiscoveryDriver
 
 
 class Told:

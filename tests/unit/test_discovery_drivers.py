@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 import psutil
 import pytest
 
-from broker.base.address import Address
-from discovery.drivers import dns as dns_module
-from discovery.drivers import multicast as multicast_module
-from discovery.drivers.dns import Resolver
-from discovery.drivers.multicast import GROUP, PORT, Multicast, interfaces_for
+from mqttree.broker.base.address import Address
+from mqttree.discovery.drivers import dns as dns_module
+from mqttree.discovery.drivers import multicast as multicast_module
+from mqttree.discovery.drivers.dns import Resolver
+from mqttree.discovery.drivers.multicast import GROUP, PORT, Multicast, interfaces_for
 
 GROUPS = ("239.255.77.201", "239.255.77.202", "239.255.77.203")
 LOOPBACK = ["127.0.0.1"]

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.address import Address
-from broker.base.broker_id import Identity
-from broker.base.state_table import ImpossibleInputError
-from discovery.effects import MembershipConfig, StateChanged
-from discovery.membership import DISCOVERY_STRETCH, Membership
-from discovery.states import TRANSITIONS, Action, Input, State, step
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.broker_id import Identity
+from mqttree.broker.base.state_table import ImpossibleInputError
+from mqttree.discovery.effects import MembershipConfig, StateChanged
+from mqttree.discovery.membership import DISCOVERY_STRETCH, Membership
+from mqttree.discovery.states import TRANSITIONS, Action, Input, State, step
 from tests.kit.state_tables import check_walk
 
 LIVE = (State.DISCOVERY, State.FORMING, State.RUNTIME)

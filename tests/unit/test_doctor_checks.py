@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from broker.base.address import Address
-from broker.base.counters import Counters
-from broker.cli import doctor_checks as checks
-from broker.cli.doctor_checks import ERROR, NOTE, OK, WARNING, Finding, Heard
-from broker.cli.link_probe import Answer
-from broker.cluster.link.peer import Peer
-from discovery.announcement import Announcement
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.cli import doctor_checks as checks
+from mqttree.broker.cli.doctor_checks import ERROR, NOTE, OK, WARNING, Finding, Heard
+from mqttree.broker.cli.link_probe import Answer
+from mqttree.broker.cluster.link.peer import Peer
+from mqttree.discovery.announcement import Announcement
 
 TARGET = Address("10.0.0.2", 1883)
 PEER = Peer(b"\2" * 8, 1, "10.0.0.2", 1883, "other", "c", 1.0, 4, "topic")

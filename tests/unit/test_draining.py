@@ -8,30 +8,30 @@ from typing import Any
 
 import pytest
 
-from broker.base.address import Address
-from broker.base.broker_id import Identity
-from broker.base.limits import DEFAULTS
-from broker.cli.status import render, waits_for
-from broker.cluster.drain import (
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.broker_id import Identity
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.cli.status import render, waits_for
+from mqttree.broker.cluster.drain import (
     REPLAY,
     Drain,
     DrainOptions,
     check_elsewhere,
     read_drain,
 )
-from broker.cluster.link.control_records import ASK_SEEN, BPDU, SEEN
-from broker.cluster.link.version_vector import encode_vector
-from broker.cluster.state_view import federation_state
-from broker.cluster.strategy.directory import CLIENTS_AT, DRAINING
-from broker.config.node_config import NodeConfig
-from broker.wire import Connack, Disconnect, Publish, Will
-from broker.wire.constants import ReasonCode
-from broker.wire.properties import Property
-from stp import bpdu as bpdus
-from stp.bpdu import Role
-from stp.config import TreeConfig
-from stp.priority_vector import RootVector
-from stp.tree import Tree
+from mqttree.broker.cluster.link.control_records import ASK_SEEN, BPDU, SEEN
+from mqttree.broker.cluster.link.version_vector import encode_vector
+from mqttree.broker.cluster.state_view import federation_state
+from mqttree.broker.cluster.strategy.directory import CLIENTS_AT, DRAINING
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.wire import Connack, Disconnect, Publish, Will
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.properties import Property
+from mqttree.stp import bpdu as bpdus
+from mqttree.stp.bpdu import Role
+from mqttree.stp.config import TreeConfig
+from mqttree.stp.priority_vector import RootVector
+from mqttree.stp.tree import Tree
 from tests.kit.core import needs_python
 from tests.unit.link_harness import Neighbour, bid, lone, ping
 from tests.unit.node_harness import FakeClient, World, connect_packet

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.limits import DEFAULTS
-from broker.base.timers import Timer
-from broker.config.node_config import NodeConfig
-from broker.io.driver import Driver
-from broker.io.stream_protocol import StreamProtocol
-from broker.node import Node
-from broker.wire import encode_packet
-from broker.wire.packets import Puback, Publish, Pubrec
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.base.timers import Timer
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.io.driver import Driver
+from mqttree.broker.io.stream_protocol import StreamProtocol
+from mqttree.broker.node import Node
+from mqttree.broker.wire import encode_packet
+from mqttree.broker.wire.packets import Puback, Publish, Pubrec
 from tests.unit.journal_harness import Durable
 from tests.unit.node_harness import connect_packet
 

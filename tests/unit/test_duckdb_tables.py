@@ -20,15 +20,15 @@ from hypothesis import strategies as st
 from trace_reference import UNSURE, Script, expected
 from trace_scripts import spoil, told, write_all
 
-from bench.load.histogram import bucket
-from bench.report import tables_command
-from bench.spark import source
-from bench.trace import Writer
+from mqttree.bench.load.histogram import bucket
+from mqttree.bench.report import tables_command
+from mqttree.bench.spark import source
+from mqttree.bench.trace import Writer
 
 pytest.importorskip("duckdb")
 
-from bench.duckdb import messages, tables
-from bench.duckdb.session import Bounds, Database, database
+from mqttree.bench.duckdb import messages, tables
+from mqttree.bench.duckdb.session import Bounds, Database, database
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def test_rows_of_another_run_are_left_out_by_duckdb_too(tmp_path: Path) -> None:
 
 
 def test_filters_match_as_brokers_match_them(tmp_path: Path) -> None:
-    from routing.topic_filter import matches
+    from mqttree.routing.topic_filter import matches
 
     topics = ["a", "a/b", "a/b/c", "a//b", "/a", "/", "$x", "$x/y", "a.b", "a+b/c", "a(b", "é/b"]
     filters = ["#", "+", "+/+", "a/#", "a/+/c", "/+", "/#", "$x/#", "$x/+", "+/y", "a.b", "a(b"]
@@ -216,7 +216,7 @@ def test_without_java_duckdb_makes_the_tables_and_a_line_says_so(tmp_path: Path)
     environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {
         "PATH": str(tmp_path)
     }
-    command = [sys.executable, "-m", "bench.cli", "report", str(tmp_path)]
+    command = [sys.executable, "-m", "mqttree.bench.cli", "report", str(tmp_path)]
     done = subprocess.run(
         command,
         env=environment,
@@ -254,7 +254,7 @@ def test_duckdb_needs_no_pyspark(tmp_path: Path) -> None:
     told("one", 1).write(tmp_path)
     program = (
         "import sys; sys.modules['pyspark'] = sys.modules['py4j'] = None\n"
-        "from bench.report.tables_command import main; sys.exit(main(sys.argv[1:]))"
+        "from mqttree.bench.report.tables_command import main; sys.exit(main(sys.argv[1:]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, "--engine", "duckdb", str(tmp_path)],

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.limits import DEFAULTS
-from broker.core.effects import (
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.core.effects import (
     AppendFrame,
     Authenticate,
     AuthorizePublish,
@@ -24,8 +24,8 @@ from broker.core.effects import (
     Hooks,
     TailRead,
 )
-from broker.persistence.journal_states import State
-from broker.wire import Publish, Subscribe, SubscriptionRequest
+from mqttree.broker.persistence.journal_states import State
+from mqttree.broker.wire import Publish, Subscribe, SubscriptionRequest
 from tests.unit.journal_harness import DiskEffect, Durable
 from tests.unit.node_harness import World, connect_packet
 

@@ -23,22 +23,22 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from broker.base.counters import Counters
-from broker.base.limits import DEFAULTS, Limits
-from broker.base.timers import Deadline
-from broker.base.turns import Turns
-from broker.config.node_config import NodeConfig
-from broker.core.effects import Dial
-from broker.io import epoll_transport, listeners
-from broker.io.discovery_driver import DiscoveryDriver
-from broker.io.driver import Driver
-from broker.io.epoll_transport import HIGH_WATER, PIECES, EpollStream
-from broker.io.listener import Listener
-from broker.io.listeners import ACCEPT_PAUSE, StreamServer, UnixSocket, bind_all
-from broker.io.listeners import dial as dial_address
-from broker.node import Node
-from broker.wire import encode_packet
-from broker.wire.packets import Publish, Subscribe, SubscriptionRequest
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.base.timers import Deadline
+from mqttree.broker.base.turns import Turns
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.core.effects import Dial
+from mqttree.broker.io import epoll_transport, listeners
+from mqttree.broker.io.discovery_driver import DiscoveryDriver
+from mqttree.broker.io.driver import Driver
+from mqttree.broker.io.epoll_transport import HIGH_WATER, PIECES, EpollStream
+from mqttree.broker.io.listener import Listener
+from mqttree.broker.io.listeners import ACCEPT_PAUSE, StreamServer, UnixSocket, bind_all
+from mqttree.broker.io.listeners import dial as dial_address
+from mqttree.broker.node import Node
+from mqttree.broker.wire import encode_packet
+from mqttree.broker.wire.packets import Publish, Subscribe, SubscriptionRequest
 from tests.kit.core import needs_python
 from tests.unit.node_harness import connect_packet
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base.sequence_set import LAST
-from broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE
-from broker.cluster.link.codec import origin_key
-from broker.cluster.link.control_records import (
+from mqttree.broker.base.sequence_set import LAST
+from mqttree.broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.control_records import (
     AGES,
     DIRECTORY,
     HEARD,
@@ -22,13 +22,13 @@ from broker.cluster.link.control_records import (
     TOLD,
     UPTO,
 )
-from broker.cluster.link.version_vector import OriginWindow, encode_vector
-from broker.cluster.sharing.assignment_ledger import encode_refs
-from broker.cluster.strategy.directory import ROUTING
-from broker.cluster.strategy.path_change import BREAK, CHANGED
-from broker.wire import Subscribe, SubscriptionRequest
-from routing.link_state import LISTING
-from routing.listing import NEIGHBOUR, UP, encode_changes
+from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
+from mqttree.broker.cluster.sharing.assignment_ledger import encode_refs
+from mqttree.broker.cluster.strategy.directory import ROUTING
+from mqttree.broker.cluster.strategy.path_change import BREAK, CHANGED
+from mqttree.broker.wire import Subscribe, SubscriptionRequest
+from mqttree.routing.link_state import LISTING
+from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
 from tests.unit.node_harness import FakeClient, World
 

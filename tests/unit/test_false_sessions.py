@@ -8,26 +8,34 @@ from typing import Any
 
 import pytest
 
-from broker.base.limits import Limits
-from broker.cluster.delivery.gap_recovery import STRANGER
-from broker.cluster.link.codec import origin_key
-from broker.cluster.link.control_records import DIRECTORY, HEARD, ROUTED, TOLD
-from broker.cluster.sessions.session_codec import (
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.cluster.delivery.gap_recovery import STRANGER
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.control_records import DIRECTORY, HEARD, ROUTED, TOLD
+from mqttree.broker.cluster.sessions.session_codec import (
     WAITING,
     Item,
     SessionState,
     decode_state,
     encode_state,
 )
-from broker.cluster.sessions.session_parts import WHERE
-from broker.cluster.sessions.takeover_messages import ANSWER, COMING, ENDED, PART, REST, TAKE, say
-from broker.cluster.strategy.directory import CLIENT, POST_INTERVAL
-from broker.core.message import Message
-from broker.core.session_owner import ANONYMOUS, GONE, KEPT, Entry, decode_entry
-from broker.wire import Connack, Property, Publish
-from broker.wire.errors import MalformedPacket
-from routing.link_state import LISTING
-from routing.listing import NEIGHBOUR, UP, encode_changes
+from mqttree.broker.cluster.sessions.session_parts import WHERE
+from mqttree.broker.cluster.sessions.takeover_messages import (
+    ANSWER,
+    COMING,
+    ENDED,
+    PART,
+    REST,
+    TAKE,
+    say,
+)
+from mqttree.broker.cluster.strategy.directory import CLIENT, POST_INTERVAL
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.session_owner import ANONYMOUS, GONE, KEPT, Entry, decode_entry
+from mqttree.broker.wire import Connack, Property, Publish
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.routing.link_state import LISTING
+from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.unit.journal_harness import Durable
 from tests.unit.link_harness import Neighbour, bid, message, ping
 from tests.unit.node_harness import connect_packet

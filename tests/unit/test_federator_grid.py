@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from federator.mesh_states import State
-from federator.settings import NonMember
-from federator.topics import Kind
+from mqttree.federator.mesh_states import State
+from mqttree.federator.settings import NonMember
+from mqttree.federator.topics import Kind
 from tests.unit.federator_harness import TOPIC, Link, World, grid
 
 PUBLIC_CODE = {"nonmember": NonMember.ALL, "relays_nearer": True, "doubles_distance": True}

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.report import page
-from bench.report.data import Results
-from bench.scenarios.federator_tables import FAR, FAULTS, GRID, NEAR, Table, tables
+from mqttree.bench.report import page
+from mqttree.bench.report.data import Results
+from mqttree.bench.scenarios.federator_tables import FAR, FAULTS, GRID, NEAR, Table, tables
 
 
 def run(setup: str, far: float, near: float, **more: Any) -> dict[str, Any]:

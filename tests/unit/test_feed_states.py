@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.state_table import ImpossibleInputError
-from broker.cluster.delivery.feed_states import TRANSITIONS, Action, Input, State
-from broker.cluster.delivery.gap_recovery import PATIENCE
-from broker.cluster.delivery.ordered_feed import HeldPackets, OrderedFeed
-from broker.core.message import Message
+from mqttree.broker.base.state_table import ImpossibleInputError
+from mqttree.broker.cluster.delivery.feed_states import TRANSITIONS, Action, Input, State
+from mqttree.broker.cluster.delivery.gap_recovery import PATIENCE
+from mqttree.broker.cluster.delivery.ordered_feed import HeldPackets, OrderedFeed
+from mqttree.broker.core.message import Message
 from tests.kit.state_tables import check_table
 from tests.unit.test_gap_recovery import FAR, NEAR, ORIGIN, Asking, feed
 

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from broker.base.limits import Limits
-from broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE
-from broker.cluster.delivery.answers import LOOKS
-from broker.cluster.delivery.gap_recovery import CHANGED
-from broker.cluster.delivery.local_window import LocalWindow
-from broker.cluster.delivery.replay_log import LogEntry, Looked, ReplayLog
-from broker.cluster.link.codec import encode_stamp, origin_key, read_link_messages
-from broker.cluster.link.control_records import DIRECTORY, ROUTED, decode_records
-from broker.cluster.strategy.directory import INTEREST
-from broker.core.message import Message, Stamp
-from broker.core.publish_run import PublishRun
-from broker.wire import Property
-from routing.link_state import LISTING
-from routing.listing import NEIGHBOUR, UP, encode_changes
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE
+from mqttree.broker.cluster.delivery.answers import LOOKS
+from mqttree.broker.cluster.delivery.gap_recovery import CHANGED
+from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.replay_log import LogEntry, Looked, ReplayLog
+from mqttree.broker.cluster.link.codec import encode_stamp, origin_key, read_link_messages
+from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED, decode_records
+from mqttree.broker.cluster.strategy.directory import INTEREST
+from mqttree.broker.core.message import Message, Stamp
+from mqttree.broker.core.publish_run import PublishRun
+from mqttree.broker.wire import Property
+from mqttree.routing.link_state import LISTING
+from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.kit.core import needs_python
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
 from tests.unit.node_harness import World

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routing.filter_aggregation import SPELLINGS, FilterAggregation
-from routing.topic_filter import covers, matches, valid_topic_filter, valid_topic_name
+from mqttree.routing.filter_aggregation import SPELLINGS, FilterAggregation
+from mqttree.routing.topic_filter import covers, matches, valid_topic_filter, valid_topic_name
 from tests.kit.core import needs_python
 
 WORDS = ["", "a", "$s"]

@@ -7,8 +7,8 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.filter_units import COUNTED, MOST_LOOKS, filter_units
-from routing.topic_filter import matches, overlaps, valid_topic_filter
+from mqttree.routing.filter_units import COUNTED, MOST_LOOKS, filter_units
+from mqttree.routing.topic_filter import matches, overlaps, valid_topic_filter
 
 LEVELS = ("a", "b", "$c", "+", "#", "")
 NAMES = [

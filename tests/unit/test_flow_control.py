@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.base.log_limit import LogLimit
-from broker.base.timers import Timer, Timers
-from broker.base.turns import Rest, Turns
-from broker.core.connection import Connection
-from broker.core.flow_control import FlowControl
-from broker.wire import Publish, encode_packet
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.base.log_limit import LogLimit
+from mqttree.broker.base.timers import Timer, Timers
+from mqttree.broker.base.turns import Rest, Turns
+from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.flow_control import FlowControl
+from mqttree.broker.wire import Publish, encode_packet
 from tests.unit.node_harness import World
 
 

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base.counters import Counters
-from broker.base.limits import DEFAULTS, Limits
-from broker.base.sequence_set import LAST, MAX_GAPS, intersect, subtract
-from broker.cluster.delivery.forwarder import FORGET_ORIGIN, RECENT
-from broker.cluster.delivery.local_window import LocalWindow
-from broker.cluster.link.codec import origin_key
-from broker.cluster.link.control_records import DONE, MAX_PING_PAYLOAD, ORIGINS, SEEN, WANT
-from broker.cluster.link.version_vector import OriginWindow, decode_vector, encode_vector
-from stp.bpdu import Role
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.base.sequence_set import LAST, MAX_GAPS, intersect, subtract
+from mqttree.broker.cluster.delivery.forwarder import FORGET_ORIGIN, RECENT
+from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.control_records import DONE, MAX_PING_PAYLOAD, ORIGINS, SEEN, WANT
+from mqttree.broker.cluster.link.version_vector import OriginWindow, decode_vector, encode_vector
+from mqttree.stp.bpdu import Role
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.world import Host
 from tests.sim.world import World as Network

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.broker_id import Identity
-from broker.base.counters import Counters
-from broker.base.limits import DEFAULTS, Limits
-from broker.base.sequence_set import (
+from mqttree.broker.base.broker_id import Identity
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.base.sequence_set import (
     LAST,
     MAX_GAPS,
     MAX_SKIPS,
@@ -23,22 +23,22 @@ from broker.base.sequence_set import (
     roughly,
     subtract,
 )
-from broker.cluster.delivery.gap_recovery import GapRecovery
-from broker.cluster.delivery.history import HistoryRequests
-from broker.cluster.delivery.local_window import LocalWindow
-from broker.cluster.delivery.ordered_feed import HeldPackets, OrderedFeed, joined
-from broker.cluster.delivery.origins import Origins
-from broker.cluster.delivery.orphans import Orphans
-from broker.cluster.delivery.subscription_start import SubscriptionStarts
-from broker.cluster.delivery.tree_paths import HOLD, SPLIT
-from broker.cluster.events import ClusterEvents, RouteChanged
-from broker.cluster.link.codec import origin_key
-from broker.cluster.strategy.interest import Interest
-from broker.cluster.strategy.spanning_tree import OverSpanningTree
-from broker.core.message import Message
-from broker.core.ports import NullJournal
-from broker.wire.constants import MAX_PACKET_SIZE
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
+from mqttree.broker.cluster.delivery.history import HistoryRequests
+from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.ordered_feed import HeldPackets, OrderedFeed, joined
+from mqttree.broker.cluster.delivery.origins import Origins
+from mqttree.broker.cluster.delivery.orphans import Orphans
+from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
+from mqttree.broker.cluster.delivery.tree_paths import HOLD, SPLIT
+from mqttree.broker.cluster.events import ClusterEvents, RouteChanged
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.strategy.interest import Interest
+from mqttree.broker.cluster.strategy.spanning_tree import OverSpanningTree
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.ports import NullJournal
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE
+from mqttree.broker.wire.errors import MalformedPacket
 from tests.kit.core import needs_python
 from tests.sim.schedule import Schedule
 from tests.unit.link_harness import some_link

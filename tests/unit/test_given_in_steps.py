@@ -9,16 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.limits import Limits
-from broker.base.turns import PAUSE
-from broker.cluster.link.codec import read_link_messages
-from broker.cluster.link.control_records import ROUTED
-from broker.cluster.link.version_vector import encode_vector
-from broker.cluster.sessions.session_codec import WRITE_WORK, SessionState, decode_state
-from broker.cluster.sessions.session_parts import WHERE
-from broker.cluster.sessions.takeover_messages import DONE, PART, REQUEST, REST, TAKE, heard, say
-from broker.core.session_owner import digest
-from broker.wire import Property
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.turns import PAUSE
+from mqttree.broker.cluster.link.codec import read_link_messages
+from mqttree.broker.cluster.link.control_records import ROUTED
+from mqttree.broker.cluster.link.version_vector import encode_vector
+from mqttree.broker.cluster.sessions.session_codec import WRITE_WORK, SessionState, decode_state
+from mqttree.broker.cluster.sessions.session_parts import WHERE
+from mqttree.broker.cluster.sessions.takeover_messages import (
+    DONE,
+    PART,
+    REQUEST,
+    REST,
+    TAKE,
+    heard,
+    say,
+)
+from mqttree.broker.core.session_owner import digest
+from mqttree.broker.wire import Property
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, ping
 from tests.unit.test_directory import known
 

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.cluster.link.codec import (
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.cluster.link.codec import (
     choice_of,
     encode_for_links,
     encode_origin,
     origin_key,
     read_link_messages,
 )
-from broker.cluster.link.control_records import ROUTED
-from broker.cluster.link.message_batch import encode_batch
-from broker.cluster.sharing.assignment_ledger import encode_refs
-from broker.cluster.sharing.assignments import (
+from mqttree.broker.cluster.link.control_records import ROUTED
+from mqttree.broker.cluster.link.message_batch import encode_batch
+from mqttree.broker.cluster.sharing.assignment_ledger import encode_refs
+from mqttree.broker.cluster.sharing.assignments import (
     CLAIM,
     DECLINE,
     DENY,
@@ -31,13 +31,13 @@ from broker.cluster.sharing.assignments import (
     STEP,
     UNKNOWN,
 )
-from broker.cluster.strategy.directory import GROUP
-from broker.core.message import Message
-from broker.core.receiver_assignment import MAX_PASSES, ReceiverAssignment, decode_choice
-from broker.wire import Properties, Property, Publish
-from broker.wire.decode import decode_packet
-from broker.wire.errors import MalformedPacket
-from routing.group_selection import (
+from mqttree.broker.cluster.strategy.directory import GROUP
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.receiver_assignment import MAX_PASSES, ReceiverAssignment, decode_choice
+from mqttree.broker.wire import Properties, Property, Publish
+from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.routing.group_selection import (
     GROUP_ID_SIZE,
     HERE,
     Announcer,

@@ -6,14 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.base.turns import PAUSE
-from broker.cluster.link.control_records import ROUTED
-from broker.cluster.link.version_vector import encode_vector
-from broker.cluster.sessions.handover import Handover
-from broker.cluster.sessions.pending_handover import TRANSITIONS, Action, Asked, Input, State
-from broker.cluster.sessions.session_codec import WRITE_WORK
-from broker.cluster.sessions.takeover_messages import (
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.base.turns import PAUSE
+from mqttree.broker.cluster.link.control_records import ROUTED
+from mqttree.broker.cluster.link.version_vector import encode_vector
+from mqttree.broker.cluster.sessions.handover import Handover
+from mqttree.broker.cluster.sessions.pending_handover import (
+    TRANSITIONS,
+    Action,
+    Asked,
+    Input,
+    State,
+)
+from mqttree.broker.cluster.sessions.session_codec import WRITE_WORK
+from mqttree.broker.cluster.sessions.takeover_messages import (
     ANSWER,
     COMING,
     DONE,
@@ -29,8 +35,8 @@ from broker.cluster.sessions.takeover_messages import (
     heard,
     say,
 )
-from broker.core.session_owner import digest
-from broker.wire import Property
+from mqttree.broker.core.session_owner import digest
+from mqttree.broker.wire import Property
 from tests.kit.state_tables import check_table
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, ping
 from tests.unit.node_harness import World, connect_packet

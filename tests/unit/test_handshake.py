@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.link.handshake import LINK_PROTOCOL
-from broker.core.effects import Dial
-from broker.wire import Connack, Connect, ReasonCode, encode_packet
-from broker.wire.decode import decode_packet
-from broker.wire.properties import Property
+from mqttree.broker.cluster.link.handshake import LINK_PROTOCOL
+from mqttree.broker.core.effects import Dial
+from mqttree.broker.wire import Connack, Connect, ReasonCode, encode_packet
+from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.properties import Property
 from tests.unit.link_harness import Neighbour, bid, bridge, lone, unharmed, warnings
 from tests.unit.node_harness import FakeTransport, World
 

@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.io import http_request
-from broker.io.http_request import HeadReader, HttpRequest, has_bare_line_feed, parse_request
+from mqttree.broker.io import http_request
+from mqttree.broker.io.http_request import (
+    HeadReader,
+    HttpRequest,
+    has_bare_line_feed,
+    parse_request,
+)
 
 
 def request(**fields: Any) -> HttpRequest:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.hybrid_clock import END, LOGICAL, HybridClock
-from broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.base.hybrid_clock import END, LOGICAL, HybridClock
+from mqttree.broker.base.limits import DEFAULTS, Limits
 
 WALL = 1.7e9
 MS = int(WALL * 1000)

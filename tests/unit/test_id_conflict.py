@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.cluster.id_conflict import CALL_PAUSE, GONE
-from broker.core.effects import Dial
-from broker.wire import Connack, Disconnect, Publish
-from discovery.announcement import Address, Announcement
+from mqttree.broker.cluster.id_conflict import CALL_PAUSE, GONE
+from mqttree.broker.core.effects import Dial
+from mqttree.broker.wire import Connack, Disconnect, Publish
+from mqttree.discovery.announcement import Address, Announcement
 from tests.unit.node_harness import World, connect_packet
 from tests.unit.protected_links import SECRET, Wire
 from tests.unit.test_broker_key import ONE, OTHER, TWO, keyed

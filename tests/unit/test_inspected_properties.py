@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.wire import PacketType, WireError, decode_properties, encode_varint
-from broker.wire.properties import (
+from mqttree.broker.wire import PacketType, WireError, decode_properties, encode_varint
+from mqttree.broker.wire.properties import (
     ALIASED,
     EXPIRES,
     MAX_INSPECTED,
@@ -22,7 +22,7 @@ from broker.wire.properties import (
     inspect_section,
     property_end,
 )
-from broker.wire.varint import read_length
+from mqttree.broker.wire.varint import read_length
 
 TEXTS = st.one_of(st.sampled_from(("", "a/b", "+", "a#", "\u00e4")), st.text(max_size=5))
 VALUES: dict[int, st.SearchStrategy[Any]] = {

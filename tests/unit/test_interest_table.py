@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.base.limits import Limits
-from broker.cluster.events import RouteChanged
-from broker.cluster.strategy.directory import INTEREST, POST_INTERVAL
-from broker.cluster.strategy.source_trees import SourceTrees
-from routing.topic_filter import matches
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.cluster.events import RouteChanged
+from mqttree.broker.cluster.strategy.directory import INTEREST, POST_INTERVAL
+from mqttree.broker.cluster.strategy.source_trees import SourceTrees
+from mqttree.routing.topic_filter import matches
 from tests.unit.link_harness import bid, lone
 
 FILTERS = ["#", "a", "a/b", "+/b", "c/#", "d"]

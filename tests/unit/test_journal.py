@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from broker.auth.acl_file import parse_rules
-from broker.auth.authorization import Access
-from broker.base.limits import DEFAULTS, Limits
-from broker.cluster.drain import Drain, DrainOptions
-from broker.cluster.sessions.tombstones import end_quietly
-from broker.compat.api import BrokerApi
-from broker.core.session import Session
-from broker.persistence import write_ahead_log
-from broker.persistence.output_gate import OutputGate
-from broker.wire import (
+from mqttree.broker.auth.acl_file import parse_rules
+from mqttree.broker.auth.authorization import Access
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.cluster.drain import Drain, DrainOptions
+from mqttree.broker.cluster.sessions.tombstones import end_quietly
+from mqttree.broker.compat.api import BrokerApi
+from mqttree.broker.core.session import Session
+from mqttree.broker.persistence import write_ahead_log
+from mqttree.broker.persistence.output_gate import OutputGate
+from mqttree.broker.wire import (
     Connack,
     Disconnect,
     Pingreq,

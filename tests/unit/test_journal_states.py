@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.state_table import ImpossibleInputError
-from broker.persistence.journal_states import (
+from mqttree.broker.base.state_table import ImpossibleInputError
+from mqttree.broker.persistence.journal_states import (
     HEALTHY,
     TRANSITIONS,
     Action,
@@ -18,7 +18,7 @@ from broker.persistence.journal_states import (
     State,
     transition,
 )
-from broker.persistence.write_ahead_log import RETRY, STEP_PAUSE, WriteAheadLog
+from mqttree.broker.persistence.write_ahead_log import RETRY, STEP_PAUSE, WriteAheadLog
 from tests.kit.state_tables import check_table
 from tests.unit.journal_harness import Durable
 from tests.unit.test_journal import durable_client

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.config.yaml_file import ConfigError
-from broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
-from broker.io.journal_writer import JournalWriter
-from broker.persistence.records import (
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.config.yaml_file import ConfigError
+from mqttree.broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
+from mqttree.broker.io.journal_writer import JournalWriter
+from mqttree.broker.persistence.records import (
     SessionRecord,
     encode_frame,
     encode_header,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.lab.brokers import HostProcess, Place
-from bench.lab.federators import connections_lost, wait_connected
+from mqttree.bench.lab.brokers import HostProcess, Place
+from mqttree.bench.lab.federators import connections_lost, wait_connected
 
 LINES = (
     "12:00:00 INFO    connected to broker 2 at mqtt://10.77.0.3:1883",

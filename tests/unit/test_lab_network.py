@@ -15,19 +15,19 @@ from typing import Any, cast
 
 import pytest
 
-from bench.lab import network, relays
-from bench.lab.lab import Lab, LabError
-from bench.lab.network import Network, lacking, obey
-from bench.lab.pipe import Pipe as Direction
-from bench.lab.ports import PORTS, PortsError, free_ports
-from bench.lab.relays import RETRANSMISSION, SEGMENT, Caller, End, Fine, Relays
-from bench.lab.tap import Talk
-from bench.lab.topology import MAX_BROKERS, Topology, Wire
-from bench.load import packets
-from bench.runner.fault_injector import FaultInjector
-from bench.runner.observer import Observer
-from bench.scenarios.scenario import Fault
-from bench.trace import Writer
+from mqttree.bench.lab import network, relays
+from mqttree.bench.lab.lab import Lab, LabError
+from mqttree.bench.lab.network import Network, lacking, obey
+from mqttree.bench.lab.pipe import Pipe as Direction
+from mqttree.bench.lab.ports import PORTS, PortsError, free_ports
+from mqttree.bench.lab.relays import RETRANSMISSION, SEGMENT, Caller, End, Fine, Relays
+from mqttree.bench.lab.tap import Talk
+from mqttree.bench.lab.topology import MAX_BROKERS, Topology, Wire
+from mqttree.bench.load import packets
+from mqttree.bench.runner.fault_injector import FaultInjector
+from mqttree.bench.runner.observer import Observer
+from mqttree.bench.scenarios.scenario import Fault
+from mqttree.bench.trace import Writer
 
 MS = 1_000_000
 TWO = Topology("two", ("b0", "b1"), default=Wire(delay_ms=10))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.lab.pipe import Pipe
-from bench.lab.topology import Wire
+from mqttree.bench.lab.pipe import Pipe
+from mqttree.bench.lab.topology import Wire
 
 MS = 1_000_000
 

@@ -9,15 +9,15 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bench.lab.federator_traffic import FederatorTraffic
-from bench.lab.network import Meter
-from bench.lab.tap import MAX_HELD, Seen, Stream, Talk, Tap
-from bench.load import packets
-from broker.cluster.link.codec import origin_key
-from broker.cluster.link.message_batch import encode_batch
-from federator.codec import encode
-from federator.messages import CoreAnnouncement, Data, Membership, PublicationId
-from federator.settings import Codec
+from mqttree.bench.lab.federator_traffic import FederatorTraffic
+from mqttree.bench.lab.network import Meter
+from mqttree.bench.lab.tap import MAX_HELD, Seen, Stream, Talk, Tap
+from mqttree.bench.load import packets
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.message_batch import encode_batch
+from mqttree.federator.codec import encode
+from mqttree.federator.messages import CoreAnnouncement, Data, Membership, PublicationId
+from mqttree.federator.settings import Codec
 
 HOSTS = (b"\x0a\x4d\x00\x01", b"\x0a\x4d\x00\x02")
 PORTS = (40_000, 1883)

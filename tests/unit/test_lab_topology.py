@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.lab import topology
-from bench.lab.topology import Topology, Wire, is_tree, parse
-from broker.config.yaml_file import ConfigError, ConfigFile
+from mqttree.bench.lab import topology
+from mqttree.bench.lab.topology import Topology, Wire, is_tree, parse
+from mqttree.broker.config.yaml_file import ConfigError, ConfigFile
 
 
 def read(text: str) -> Topology:

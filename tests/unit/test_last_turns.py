@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.base.limits import DEFAULTS
-from broker.core.client_registry import CLOSED_WORK
-from broker.wire import (
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.core.client_registry import CLOSED_WORK
+from mqttree.broker.wire import (
     Connack,
     Disconnect,
     MalformedPacket,
@@ -21,8 +21,8 @@ from broker.wire import (
     encode_packet,
     encode_properties,
 )
-from broker.wire.constants import WILL, ReasonCode
-from broker.wire.properties import MAX_REPEATED, Properties, Property, forwardable
+from mqttree.broker.wire.constants import WILL, ReasonCode
+from mqttree.broker.wire.properties import MAX_REPEATED, Properties, Property, forwardable
 from tests.unit.link_harness import Neighbour, lone
 from tests.unit.node_harness import FakeClient, World, connect_packet
 from tests.unit.test_directory import known

@@ -7,17 +7,17 @@ from contextlib import suppress
 
 import pytest
 
-from broker.base.limits import Limits
-from broker.base.sequence_set import LAST
-from broker.cluster.delivery.answers import PART
-from broker.cluster.delivery.forwarder import Forwarder
-from broker.cluster.delivery.late import LACK, OFFER, PIECE, decode_ranges, encode_ranges
-from broker.cluster.delivery.local_window import LocalWindow
-from broker.cluster.delivery.replay_log import LogEntry
-from broker.cluster.link.codec import encode_for_links, origin_key
-from broker.cluster.strategy.directory import Directory
-from broker.core.message import Message
-from broker.wire.errors import MalformedPacket, WireError
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.sequence_set import LAST
+from mqttree.broker.cluster.delivery.answers import PART
+from mqttree.broker.cluster.delivery.forwarder import Forwarder
+from mqttree.broker.cluster.delivery.late import LACK, OFFER, PIECE, decode_ranges, encode_ranges
+from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.replay_log import LogEntry
+from mqttree.broker.cluster.link.codec import encode_for_links, origin_key
+from mqttree.broker.cluster.strategy.directory import Directory
+from mqttree.broker.core.message import Message
+from mqttree.broker.wire.errors import MalformedPacket, WireError
 from tests.unit.link_harness import some_link
 from tests.unit.node_harness import World
 

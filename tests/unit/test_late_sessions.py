@@ -6,14 +6,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.limits import Limits
-from broker.cluster.link.control_records import DIRECTORY
-from broker.cluster.strategy.directory import CLIENT, POST_INTERVAL
-from broker.cluster.strategy.subscription_barrier import ADMITS
-from broker.core.session_owner import ANONYMOUS, KEPT, Entry
-from broker.wire import Pingreq, Property, Subscribe, SubscriptionRequest
-from routing.link_state import CHANGES
-from routing.listing import encode_changes
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.cluster.link.control_records import DIRECTORY
+from mqttree.broker.cluster.strategy.directory import CLIENT, POST_INTERVAL
+from mqttree.broker.cluster.strategy.subscription_barrier import ADMITS
+from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
+from mqttree.broker.wire import Pingreq, Property, Subscribe, SubscriptionRequest
+from mqttree.routing.link_state import CHANGES
+from mqttree.routing.listing import encode_changes
 from tests.unit.link_harness import Neighbour, bid, lone, ping
 from tests.unit.node_harness import World, connect_packet
 from tests.unit.test_directory import known

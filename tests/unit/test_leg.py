@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_harness import FakeClient, World
 
-from broker.base.state_table import ImpossibleInputError
-from broker.leg.backoff import LONGEST, SHORTEST, STABLE
-from broker.leg.effects import Close, DialForeign, Enter, LegEffect, Log, ToForeign, ToHere
-from broker.leg.leg import PATIENCE, Leg
-from broker.leg.leg_states import TRANSITIONS, Action, Input, State, transition
-from broker.leg.packets import PacketCutter
-from broker.leg.session_pair import LocalSession
-from broker.leg.sync_session import QUIET
-from broker.leg.takeover_alarm import BRIEF, CLOSED
-from broker.wire import (
+from mqttree.broker.base.state_table import ImpossibleInputError
+from mqttree.broker.leg.backoff import LONGEST, SHORTEST, STABLE
+from mqttree.broker.leg.effects import Close, DialForeign, Enter, LegEffect, Log, ToForeign, ToHere
+from mqttree.broker.leg.leg import PATIENCE, Leg
+from mqttree.broker.leg.leg_states import TRANSITIONS, Action, Input, State, transition
+from mqttree.broker.leg.packets import PacketCutter
+from mqttree.broker.leg.session_pair import LocalSession
+from mqttree.broker.leg.sync_session import QUIET
+from mqttree.broker.leg.takeover_alarm import BRIEF, CLOSED
+from mqttree.broker.wire import (
     Connack,
     Disconnect,
     Pingreq,

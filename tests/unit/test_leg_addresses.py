@@ -7,13 +7,13 @@ import random
 import pytest
 from node_harness import World
 
-from broker.leg.addresses import HOME_PAUSE, Addresses
-from broker.leg.backoff import LONGEST, OWN_PAUSE, SHORTEST, TAKEN_OVER_PAUSE
-from broker.leg.effects import DialForeign, Log
-from broker.leg.leg import Leg
-from broker.leg.leg_settings import Start
-from broker.leg.leg_states import State
-from broker.wire import Disconnect, Publish, Pubrel, encode_packet
+from mqttree.broker.leg.addresses import HOME_PAUSE, Addresses
+from mqttree.broker.leg.backoff import LONGEST, OWN_PAUSE, SHORTEST, TAKEN_OVER_PAUSE
+from mqttree.broker.leg.effects import DialForeign, Log
+from mqttree.broker.leg.leg import Leg
+from mqttree.broker.leg.leg_settings import Start
+from mqttree.broker.leg.leg_states import State
+from mqttree.broker.wire import Disconnect, Publish, Pubrel, encode_packet
 from tests.unit.leg_harness import Joined, settings
 
 

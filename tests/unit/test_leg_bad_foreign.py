@@ -9,12 +9,12 @@ from itertools import pairwise
 
 import pytest
 
-from broker.leg.backoff import LONGEST, OWN_PAUSE, SHORTEST, TAKEN_OVER_PAUSE
-from broker.leg.effects import DialForeign, Log
-from broker.leg.leg import PATIENCE, Leg
-from broker.leg.leg_states import State
-from broker.leg.takeover_alarm import CLOSED
-from broker.wire import (
+from mqttree.broker.leg.backoff import LONGEST, OWN_PAUSE, SHORTEST, TAKEN_OVER_PAUSE
+from mqttree.broker.leg.effects import DialForeign, Log
+from mqttree.broker.leg.leg import PATIENCE, Leg
+from mqttree.broker.leg.leg_states import State
+from mqttree.broker.leg.takeover_alarm import CLOSED
+from mqttree.broker.wire import (
     Connack,
     Disconnect,
     Pingresp,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.mosquitto_bridges import NEEDLESS, SYNONYMS, TAKEN, read_bridges
-from broker.config.yaml_file import ConfigError
-from broker.leg.leg_settings import Start
-from broker.leg.retained_rules import Retain
+from mqttree.broker.config.mosquitto_bridges import NEEDLESS, SYNONYMS, TAKEN, read_bridges
+from mqttree.broker.config.yaml_file import ConfigError
+from mqttree.broker.leg.leg_settings import Start
+from mqttree.broker.leg.retained_rules import Retain
 
 FILE = """
 # a comment
@@ -155,10 +155,10 @@ def test_a_bridge_by_a_key_that_both_know_needs_a_newer_python(
 ) -> None:
     file = tmp_path / "m.conf"
     file.write_text("connection a\naddress h\nbridge_identity me\nbridge_psk 0aff\ntopic # both\n")
-    monkeypatch.setattr("broker.config.mosquitto_bridges.knows_psk", lambda: False)
+    monkeypatch.setattr("mqttree.broker.config.mosquitto_bridges.knows_psk", lambda: False)
     with pytest.raises(ConfigError, match=r"bridge_psk needs Python 3\.13 or newer"):
         read_bridges(str(file))
-    monkeypatch.setattr("broker.config.mosquitto_bridges.knows_psk", lambda: True)
+    monkeypatch.setattr("mqttree.broker.config.mosquitto_bridges.knows_psk", lambda: True)
     leg = read_bridges(str(file))[0]["a"]
     assert (leg.url.tls, leg.psk_identity, leg.pre_shared_key()) == (True, "me", b"\x0a\xff")
 

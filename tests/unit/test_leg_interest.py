@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.state_table import ImpossibleInputError
-from broker.leg.beacons import HOLD, Beacons
-from broker.leg.foreign_filters import WantedFilters, intersection, to_local, wanted_topics
-from broker.leg.interest import LINGER, POLL, Interest
-from broker.leg.interest_states import TRANSITIONS, Action, Input, State, transition
-from broker.leg.rules import Rules, parse_rule
-from routing.topic_filter import matches, valid_topic_filter
+from mqttree.broker.base.state_table import ImpossibleInputError
+from mqttree.broker.leg.beacons import HOLD, Beacons
+from mqttree.broker.leg.foreign_filters import WantedFilters, intersection, to_local, wanted_topics
+from mqttree.broker.leg.interest import LINGER, POLL, Interest
+from mqttree.broker.leg.interest_states import TRANSITIONS, Action, Input, State, transition
+from mqttree.broker.leg.rules import Rules, parse_rule
+from mqttree.routing.topic_filter import matches, valid_topic_filter
 from tests.kit.state_tables import check_table
 
 LEVELS = st.sampled_from(["a", "b", "", "$x", "+"])

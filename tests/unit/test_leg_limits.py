@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from node_harness import World
 
-from broker.base.limits import Limits
-from broker.wire import Property, Puback, Publish, encode_packet
-from broker.wire.publish_header import PACKET_IDS, PUBACK_HEAD
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.wire import Property, Puback, Publish, encode_packet
+from mqttree.broker.wire.publish_header import PACKET_IDS, PUBACK_HEAD
 from tests.unit.leg_harness import Joined
 
 

@@ -9,12 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_harness import FakeClient, World
 
-from broker.leg.effects import LegEffect, Log, ToForeign
-from broker.leg.leg import Leg
-from broker.leg.lower_qos import LowerQos
-from broker.leg.packets import PacketCutter, messages_with_ids
-from broker.wire import Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, encode_packet
-from broker.wire.publish_header import PUBACK, PUBREC, PUBREL
+from mqttree.broker.leg.effects import LegEffect, Log, ToForeign
+from mqttree.broker.leg.leg import Leg
+from mqttree.broker.leg.lower_qos import LowerQos
+from mqttree.broker.leg.packets import PacketCutter, messages_with_ids
+from mqttree.broker.wire import (
+    Connack,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    encode_packet,
+)
+from mqttree.broker.wire.publish_header import PUBACK, PUBREC, PUBREL
 from tests.unit.leg_harness import Joined, settings
 from tests.unit.test_leg import connect, settle
 

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_harness import FakeClient, World
 
-from broker.leg.effects import LegEffect, ToForeign
-from broker.leg.leg import Leg
-from broker.leg.leg_settings import LegSettings
-from broker.leg.marks import FEDERATIONS, HEAD, NAME, Federation, Marks
-from broker.leg.rules import Rules, parse_rule
-from broker.wire import Property, Puback, Publish, Pubrec, encode_packet
-from broker.wire.constants import MAX_PACKET_SIZE
-from broker.wire.decode import decode_publish
-from broker.wire.properties import Properties
-from broker.wire.varint import read_length
+from mqttree.broker.leg.effects import LegEffect, ToForeign
+from mqttree.broker.leg.leg import Leg
+from mqttree.broker.leg.leg_settings import LegSettings
+from mqttree.broker.leg.marks import FEDERATIONS, HEAD, NAME, Federation, Marks
+from mqttree.broker.leg.rules import Rules, parse_rule
+from mqttree.broker.wire import Property, Puback, Publish, Pubrec, encode_packet
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE
+from mqttree.broker.wire.decode import decode_publish
+from mqttree.broker.wire.properties import Properties
+from mqttree.broker.wire.varint import read_length
 from tests.unit.leg_harness import Joined
 
 OWN, OTHER, FOREIGN = (bytes([n]) * 8 for n in (1, 2, 3))

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_harness import World
 
-from broker.leg.backoff import LONGEST
-from broker.leg.effects import LegEffect, ToForeign
-from broker.leg.retained_base import own
-from broker.leg.retained_exchange import PERIOD, PROVE_AFTER, PROVE_PAUSE, SOON
-from broker.leg.retained_rules import Conflict, Retain
-from broker.leg.sync_session import QUIET
-from broker.wire import Property, Pubcomp, Publish, Pubrel, encode_packet
+from mqttree.broker.leg.backoff import LONGEST
+from mqttree.broker.leg.effects import LegEffect, ToForeign
+from mqttree.broker.leg.retained_base import own
+from mqttree.broker.leg.retained_exchange import PERIOD, PROVE_AFTER, PROVE_PAUSE, SOON
+from mqttree.broker.leg.retained_rules import Conflict, Retain
+from mqttree.broker.leg.sync_session import QUIET
+from mqttree.broker.wire import Property, Pubcomp, Publish, Pubrel, encode_packet
 from tests.unit.leg_harness import Joined
 
 MERGED = LONGEST + SOON + 4 * QUIET + 20

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_harness import FakeClient, World
 
-from broker.base.limits import Limits
-from broker.leg.backoff import LONGEST
-from broker.leg.beacons import HOLD
-from broker.leg.effects import AskInterest, LegEffect
-from broker.leg.interest import LINGER, POLL, Source
-from broker.leg.interest import State as Known
-from broker.leg.leg import Leg
-from broker.wire import Publish
-from routing.topic_filter import matches
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.leg.backoff import LONGEST
+from mqttree.broker.leg.beacons import HOLD
+from mqttree.broker.leg.effects import AskInterest, LegEffect
+from mqttree.broker.leg.interest import LINGER, POLL, Source
+from mqttree.broker.leg.interest import State as Known
+from mqttree.broker.leg.leg import Leg
+from mqttree.broker.wire import Publish
+from mqttree.routing.topic_filter import matches
 from tests.unit.leg_harness import Joined
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.broker_url import HttpUrl
-from broker.config.leg_options import LegModel, flag_error, read_leg, read_legs
-from broker.config.options import read_settings
-from broker.config.yaml_file import ConfigError, ConfigFile
-from broker.leg.interest import Source
-from broker.leg.leg_settings import Start
-from broker.leg.retained_rules import Conflict, Retain
+from mqttree.broker.config.broker_url import HttpUrl
+from mqttree.broker.config.leg_options import LegModel, flag_error, read_leg, read_legs
+from mqttree.broker.config.options import read_settings
+from mqttree.broker.config.yaml_file import ConfigError, ConfigFile
+from mqttree.broker.leg.interest import Source
+from mqttree.broker.leg.leg_settings import Start
+from mqttree.broker.leg.retained_rules import Conflict, Retain
 
 
 def legs(text: str) -> dict[str, LegModel]:
@@ -196,10 +196,10 @@ def test_a_key_that_both_sides_know_needs_a_newer_python(
     file.write_text("0a ff\n")
     file.chmod(0o600)
     given = {"broker": "mqtts://h", "psk_identity": "me", "psk_file": str(file)}
-    monkeypatch.setattr("broker.config.leg_options.knows_psk", lambda: False)
+    monkeypatch.setattr("mqttree.broker.config.leg_options.knows_psk", lambda: False)
     with pytest.raises(ConfigError, match=r"--psk-file: needs Python 3\.13 or newer"):
         read_leg(given, flag_error)
-    monkeypatch.setattr("broker.config.leg_options.knows_psk", lambda: True)
+    monkeypatch.setattr("mqttree.broker.config.leg_options.knows_psk", lambda: True)
     assert read_leg(given, flag_error).pre_shared_key() == b"\x0a\xff"
     file.write_text("xy\n")
     with pytest.raises(ConfigError, match="something else than hexadecimal digits"):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from node_harness import World
 
-from broker.leg.effects import LegEffect, ToForeign
-from broker.leg.packets import DROPPED
-from broker.leg.repeats import MOST_BYTES, Repeats
-from broker.wire import Property, Puback, Publish, encode_packet
+from mqttree.broker.leg.effects import LegEffect, ToForeign
+from mqttree.broker.leg.packets import DROPPED
+from mqttree.broker.leg.repeats import MOST_BYTES, Repeats
+from mqttree.broker.wire import Property, Puback, Publish, encode_packet
 from tests.unit.leg_harness import Joined
 
 

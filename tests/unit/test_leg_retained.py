@@ -7,29 +7,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.state_table import ImpossibleInputError
-from broker.leg.effects import Close, DialForeign, ToForeign
-from broker.leg.retained_base import RetainedBase, RetainedBases, Standing, own
-from broker.leg.retained_digest import digest_of, key_of, read_section
-from broker.leg.retained_merge import STEPS, Relation, Step, relate
-from broker.leg.retained_packets import publishes, without_retain, without_stored
-from broker.leg.retained_rules import Retain, RetainedRules
-from broker.leg.retained_watch import RetainedWatch
-from broker.leg.rules import Direction, Rules, parse_rule
-from broker.leg.sync_session import PATIENCE, QUIET, SyncSession
-from broker.leg.sync_states import (
+from mqttree.broker.base.state_table import ImpossibleInputError
+from mqttree.broker.leg.effects import Close, DialForeign, ToForeign
+from mqttree.broker.leg.retained_base import RetainedBase, RetainedBases, Standing, own
+from mqttree.broker.leg.retained_digest import digest_of, key_of, read_section
+from mqttree.broker.leg.retained_merge import STEPS, Relation, Step, relate
+from mqttree.broker.leg.retained_packets import publishes, without_retain, without_stored
+from mqttree.broker.leg.retained_rules import Retain, RetainedRules
+from mqttree.broker.leg.retained_watch import RetainedWatch
+from mqttree.broker.leg.rules import Direction, Rules, parse_rule
+from mqttree.broker.leg.sync_session import PATIENCE, QUIET, SyncSession
+from mqttree.broker.leg.sync_states import (
     SYNC_TRANSITIONS,
     SyncAction,
     SyncInput,
     SyncState,
     sync_transition,
 )
-from broker.persistence.image import Image
-from broker.persistence.leg_base_record import CLEARED, ENDED, LegBaseRecord
-from broker.persistence.records import (
+from mqttree.broker.persistence.image import Image
+from mqttree.broker.persistence.leg_base_record import CLEARED, ENDED, LegBaseRecord
+from mqttree.broker.persistence.records import (
     encode_snapshot_end,
 )
-from broker.wire import (
+from mqttree.broker.wire import (
     Connack,
     Disconnect,
     Pingresp,
@@ -42,7 +42,7 @@ from broker.wire import (
     Suback,
     encode_packet,
 )
-from broker.wire.properties import encode_properties
+from mqttree.broker.wire.properties import encode_properties
 from tests.kit.state_tables import check_table
 from tests.unit.journal_harness import Durable, Files
 from tests.unit.node_harness import World

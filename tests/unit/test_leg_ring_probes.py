@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from broker.leg.crossing import PROBE, PROBE_BYTES, PROBE_LEAST, PROBE_PAUSE, Crossing
-from broker.leg.marks import Federation
-from broker.leg.rings import REPEATS
-from broker.leg.rules import Rules, parse_rule
-from broker.wire import Publish, encode_packet
+from mqttree.broker.leg.crossing import PROBE, PROBE_BYTES, PROBE_LEAST, PROBE_PAUSE, Crossing
+from mqttree.broker.leg.marks import Federation
+from mqttree.broker.leg.rings import REPEATS
+from mqttree.broker.leg.rules import Rules, parse_rule
+from mqttree.broker.wire import Publish, encode_packet
 
 OWN, OTHER = bytes([1]) * 8, bytes([2]) * 8
 KILOBYTE = encode_packet(Publish("t", bytes(1000)), 5)

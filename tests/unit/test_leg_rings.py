@@ -5,7 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.leg.rings import ECHO_TIME, ECHOES, MUTE_TIME, REPEAT_TIME, REPEATS, EchoList, RingWatch
+from mqttree.broker.leg.rings import (
+    ECHO_TIME,
+    ECHOES,
+    MUTE_TIME,
+    REPEAT_TIME,
+    REPEATS,
+    EchoList,
+    RingWatch,
+)
 
 MESSAGES = st.lists(st.tuples(st.sampled_from([b"a", b"b"]), st.sampled_from([b"1", b"2"])))
 

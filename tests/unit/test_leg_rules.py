@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.leg.rules import Direction, Rule, RuleError, Rules, covering, parse_rule
-from routing.topic_filter import covers, matches, valid_topic_name
+from mqttree.broker.leg.rules import Direction, Rule, RuleError, Rules, covering, parse_rule
+from mqttree.routing.topic_filter import covers, matches, valid_topic_name
 
 # (line, topic there, topic here): what comes in. None: it does not.
 INWARDS = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.leg.subscriptions import Subscriptions
-from broker.wire.packets import Suback
+from mqttree.broker.leg.subscriptions import Subscriptions
+from mqttree.broker.wire.packets import Suback
 from tests.unit.leg_harness import settings
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from broker.cluster.strategy.directory import DRAINING
-from broker.io.admin_http import leg_health
-from broker.io.leg_turns import LEG, SETTLE, LegTurns
+from mqttree.broker.cluster.strategy.directory import DRAINING
+from mqttree.broker.io.admin_http import leg_health
+from mqttree.broker.io.leg_turns import LEG, SETTLE, LegTurns
 
 
 class Directory:

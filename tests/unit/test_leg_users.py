@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from broker.auth.acl_file import parse_rules
-from broker.auth.authorization import Access
-from broker.base.limits import Limits
-from broker.core.effects import Hooks
-from broker.core.session_owner import LEG_LISTENER, LEG_OWNER
-from broker.wire import Connack, Property, Puback, Publish
+from mqttree.broker.auth.acl_file import parse_rules
+from mqttree.broker.auth.authorization import Access
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.core.effects import Hooks
+from mqttree.broker.core.session_owner import LEG_LISTENER, LEG_OWNER
+from mqttree.broker.wire import Connack, Property, Puback, Publish
 from tests.unit.journal_harness import Durable
 from tests.unit.node_harness import FakeClient, World, connect_packet
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from broker.base.address import Address
-from broker.base.limits import DEFAULTS, Limits
-from broker.base.sequence_set import LAST, MAX_GAPS
-from broker.cluster.link.codec import encode_origin, origin_key
-from broker.cluster.link.control_records import (
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.base.sequence_set import LAST, MAX_GAPS
+from mqttree.broker.cluster.link.codec import encode_origin, origin_key
+from mqttree.broker.cluster.link.control_records import (
     ASK_SEEN,
     BPDU,
     DONE,
@@ -23,16 +23,16 @@ from broker.cluster.link.control_records import (
     SEEN,
     WANT,
 )
-from broker.cluster.link.handshake import AUTHENTICATION
-from broker.cluster.link.version_vector import OriginWindow, encode_vector
-from broker.core.effects import Dial
-from broker.wire import Connect, Pingreq, Subscribe, SubscriptionRequest, encode_packet
-from broker.wire.properties import Property
-from broker.wire.varint import encode_varint
-from discovery.gossip import encode_members
-from discovery.membership import MAX_GOSSIP_ONLY
-from stp.bpdu import ChangeNumber, Role
-from stp.priority_vector import RootVector
+from mqttree.broker.cluster.link.handshake import AUTHENTICATION
+from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
+from mqttree.broker.core.effects import Dial
+from mqttree.broker.wire import Connect, Pingreq, Subscribe, SubscriptionRequest, encode_packet
+from mqttree.broker.wire.properties import Property
+from mqttree.broker.wire.varint import encode_varint
+from mqttree.discovery.gossip import encode_members
+from mqttree.discovery.membership import MAX_GOSSIP_ONLY
+from mqttree.stp.bpdu import ChangeNumber, Role
+from mqttree.stp.priority_vector import RootVector
 from tests.unit.link_harness import (
     FAR,
     OWN,

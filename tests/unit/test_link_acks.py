@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from broker.base.limits import Limits
-from broker.cluster.delivery.replay_log import NEVER
-from broker.cluster.link.control_records import PING, SEEN, decode_records
-from broker.cluster.link.version_vector import OriginWindow, encode_vector
-from broker.wire import Publish
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.cluster.delivery.replay_log import NEVER
+from mqttree.broker.cluster.link.control_records import PING, SEEN, decode_records
+from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
+from mqttree.broker.wire import Publish
 from tests.unit.link_harness import Neighbour, lone, ping
 from tests.unit.node_harness import FakeClient, World
 

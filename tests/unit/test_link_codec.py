@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.counters import Counters
-from broker.cluster.link.codec import (
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.cluster.link.codec import (
     choice_of,
     encode_for_links,
     expiry_of,
@@ -19,13 +19,13 @@ from broker.cluster.link.codec import (
     read_link_packets,
     with_expiry,
 )
-from broker.cluster.link.publish_reader import PublishReader
-from broker.core.message import Message, Stamp, encode_halves
-from broker.core.publish_run import PublishRun
-from broker.core.receiver_assignment import ReceiverAssignment
-from broker.wire.errors import WireError
-from broker.wire.varint import read_length
-from routing.group_selection import GROUP_ID_SIZE
+from mqttree.broker.cluster.link.publish_reader import PublishReader
+from mqttree.broker.core.message import Message, Stamp, encode_halves
+from mqttree.broker.core.publish_run import PublishRun
+from mqttree.broker.core.receiver_assignment import ReceiverAssignment
+from mqttree.broker.wire.errors import WireError
+from mqttree.broker.wire.varint import read_length
+from mqttree.routing.group_selection import GROUP_ID_SIZE
 
 KEY = origin_key(b"an-origi", 7)
 NOW = 100.0

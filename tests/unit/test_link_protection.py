@@ -13,16 +13,23 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base.limits import Limits
-from broker.base.link_keys import OFFER_BYTES, LinkKeys, Offer, cluster_key, next_key, transcript
-from broker.cluster.link.handshake import AUTHENTICATION
-from broker.cluster.link.record_layer import RECORD_BYTES, TAG_BYTES, Cipher, RecordError
-from broker.wire import Connack, Connect, Disconnect, Publish, encode_packet
-from broker.wire.decode import decode_packet
-from broker.wire.packets import Auth
-from broker.wire.properties import Property
-from broker.wire.reader import PacketReader
-from broker.wire.varint import read_length
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.link_keys import (
+    OFFER_BYTES,
+    LinkKeys,
+    Offer,
+    cluster_key,
+    next_key,
+    transcript,
+)
+from mqttree.broker.cluster.link.handshake import AUTHENTICATION
+from mqttree.broker.cluster.link.record_layer import RECORD_BYTES, TAG_BYTES, Cipher, RecordError
+from mqttree.broker.wire import Connack, Connect, Disconnect, Publish, encode_packet
+from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.packets import Auth
+from mqttree.broker.wire.properties import Property
+from mqttree.broker.wire.reader import PacketReader
+from mqttree.broker.wire.varint import read_length
 from tests.unit.link_harness import bridge, message
 from tests.unit.node_harness import World
 from tests.unit.protected_links import ONE, SECRET, Wire, node

@@ -9,14 +9,14 @@ from types import ModuleType
 
 import pytest
 
-from broker.cluster.delivery import answers, late, remote_flow_control
-from broker.cluster.link import control_records
-from broker.cluster.placement import placement_messages
-from broker.cluster.sessions import replay_messages, takeover_messages
-from broker.cluster.sharing import assignments, catchup
-from broker.cluster.strategy import directory, path_change
-from broker.config.routing_modes import ROUTINGS
-from routing import link_state
+from mqttree.broker.cluster.delivery import answers, late, remote_flow_control
+from mqttree.broker.cluster.link import control_records
+from mqttree.broker.cluster.placement import placement_messages
+from mqttree.broker.cluster.sessions import replay_messages, takeover_messages
+from mqttree.broker.cluster.sharing import assignments, catchup
+from mqttree.broker.cluster.strategy import directory, path_change
+from mqttree.broker.config.routing_modes import ROUTINGS
+from mqttree.routing import link_state
 from tests.unit.link_harness import lone
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "link-protocol.md").read_text()

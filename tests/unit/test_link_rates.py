@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from broker.base.counters import Counters
-from broker.io.api.link_rates import LinkRates
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.io.api.link_rates import LinkRates
 
 
 def link(traffic: Any) -> Any:

@@ -5,8 +5,8 @@ from collections import deque
 
 import pytest
 
-from broker.base.limits import DEFAULTS, Limits
-from routing.link_state import (
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.routing.link_state import (
     ASK,
     CHANGES,
     LISTING,
@@ -16,7 +16,7 @@ from routing.link_state import (
     LinkStateDatabase,
     Posted,
 )
-from routing.listing import DirectoryError
+from mqttree.routing.listing import DirectoryError
 
 
 def name(number: int) -> bytes:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.link.control_records import PING, SEEN
-from broker.cluster.link.link import Link
-from broker.cluster.link.link_states import (
+from mqttree.broker.cluster.link.control_records import PING, SEEN
+from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.cluster.link.link_states import (
     BEHIND,
     FORWARDING,
     HANDSHAKE,
@@ -21,12 +21,12 @@ from broker.cluster.link.link_states import (
     State,
     transition,
 )
-from broker.cluster.link.version_vector import encode_vector
-from broker.core.effects import Dial
-from broker.wire import Auth, Connack, Disconnect, Property, Subscribe, encode_packet
-from broker.wire.errors import ProtocolViolation
-from broker.wire.packets import SubscriptionRequest
-from stp.bpdu import Role
+from mqttree.broker.cluster.link.version_vector import encode_vector
+from mqttree.broker.core.effects import Dial
+from mqttree.broker.wire import Auth, Connack, Disconnect, Property, Subscribe, encode_packet
+from mqttree.broker.wire.errors import ProtocolViolation
+from mqttree.broker.wire.packets import SubscriptionRequest
+from mqttree.stp.bpdu import Role
 from tests.kit.state_tables import check_table
 from tests.unit.link_harness import Neighbour, bridge, lone, message, ping, unharmed
 from tests.unit.node_harness import FakeTransport, World

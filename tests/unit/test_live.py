@@ -1,4 +1,4 @@
-"""`broker.cli.live`: what it says when brokers end."""
+"""`mqttree.broker.cli.live`: what it says when brokers end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.cli.live import Child, Live
+from mqttree.broker.cli.live import Child, Live
 
 
 @pytest.mark.parametrize("looks", range(4))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.load.histogram import bucket
-from bench.spark.live_view import HEAD, MOST_WINDOWS, Count, Key, LiveView
+from mqttree.bench.load.histogram import bucket
+from mqttree.bench.spark.live_view import HEAD, MOST_WINDOWS, Count, Key, LiveView
 
 S = 1_000_000_000
 

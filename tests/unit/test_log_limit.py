@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.base.limits import DEFAULTS
-from broker.base.log_limit import host_of
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.base.log_limit import host_of
 from tests.unit.node_harness import World
 
 

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base.limits import DEFAULTS
-from broker.cluster.delivery.answers import parts_of
-from broker.cluster.delivery.replay_log import LogEntry
-from broker.cluster.link.codec import encode_for_links, expiry_of, origin_key, with_expiry
-from broker.config.node_config import NodeConfig
-from broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
-from broker.core.message import Message, Stamp
-from broker.node import Node
-from broker.persistence.log_tail import LogTail
-from broker.persistence.records import Cut, JournalError, LoggedRecord
-from broker.persistence.tail_segment import (
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.cluster.delivery.answers import parts_of
+from mqttree.broker.cluster.delivery.replay_log import LogEntry
+from mqttree.broker.cluster.link.codec import encode_for_links, expiry_of, origin_key, with_expiry
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
+from mqttree.broker.core.message import Message, Stamp
+from mqttree.broker.node import Node
+from mqttree.broker.persistence.log_tail import LogTail
+from mqttree.broker.persistence.records import Cut, JournalError, LoggedRecord
+from mqttree.broker.persistence.tail_segment import (
     HEADER_SIZE,
     Away,
     Found,

@@ -13,8 +13,8 @@ from typing import Any, cast
 import psutil
 import pytest
 
-from broker.base import machine
-from broker.io.freed_memory import QUIET, FreedMemory
+from mqttree.broker.base import machine
+from mqttree.broker.io.freed_memory import QUIET, FreedMemory
 
 
 def test_memory_and_processors_as_psutil_has_them(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_most_open_files_are_left_for_clients() -> None:
 
 FAULTS = """
 import resource, sys
-from broker.base import machine
+from mqttree.broker.base import machine
 kept = machine.keep_freed_memory() if sys.argv[1] == "kept" else 0
 def turn():
     copies = [bytes([n]) * 20_000_000 for n in range(1, 4)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.core import effects
+from mqttree.broker.core import effects
 from tests.unit.test_architecture import ROOT, files
 
 ALL_PAGES = sorted(name for name in files() if name.endswith(".md"))
@@ -148,7 +148,10 @@ def test_each_cell_about_another_broker_has_a_source() -> None:
 def test_the_drawn_floors_are_those_that_are_checked() -> None:
     contracts = tomllib.loads(text_of("pyproject.toml"))["tool"]["importlinter"]["contracts"]
     checked = {
-        contract["name"]: [re.findall(r"[\w.]+", layer) for layer in contract["layers"]]
+        contract["name"]: [
+            [name.removeprefix("mqttree.") for name in re.findall(r"[\w.]+", layer)]
+            for layer in contract["layers"]
+        ]
         for contract in contracts
         if contract["type"] == "layers"
     }

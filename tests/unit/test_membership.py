@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base.address import Address
-from broker.base.broker_id import Identity
-from discovery.announcement import Announcement, bind, decode
-from discovery.announcement_filter import MAX_COMPLAINTS, MAX_SEEN
-from discovery.dialler import DOUBTFUL_BURST, DOUBTFUL_RATE, MAX_DIALS, MAX_RETRIES
-from discovery.effects import (
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.broker_id import Identity
+from mqttree.discovery.announcement import Announcement, bind, decode
+from mqttree.discovery.announcement_filter import MAX_COMPLAINTS, MAX_SEEN
+from mqttree.discovery.dialler import DOUBTFUL_BURST, DOUBTFUL_RATE, MAX_DIALS, MAX_RETRIES
+from mqttree.discovery.effects import (
     Announce,
     Dial,
     Effect,
@@ -25,9 +25,9 @@ from discovery.effects import (
     NewMember,
     StateChanged,
 )
-from discovery.member_table import MAX_ADDRESSES, MAX_MEMBERS, MAX_TOMBSTONES
-from discovery.membership import MAX_GOSSIP_ONLY, MAX_OFFENDERS, Membership
-from discovery.states import State
+from mqttree.discovery.member_table import MAX_ADDRESSES, MAX_MEMBERS, MAX_TOMBSTONES
+from mqttree.discovery.membership import MAX_GOSSIP_ONLY, MAX_OFFENDERS, Membership
+from mqttree.discovery.states import State
 
 WALL = 1_700_000_000.0
 

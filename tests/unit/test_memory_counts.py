@@ -3,10 +3,10 @@ their turn."""
 
 from __future__ import annotations
 
-from broker.core.memory_limit import client_memory
-from broker.wire.encode import encode_packet
-from broker.wire.packets import Subscribe, SubscriptionRequest
-from routing.subscription_trie import NODE
+from mqttree.broker.core.memory_limit import client_memory
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Subscribe, SubscriptionRequest
+from mqttree.routing.subscription_trie import NODE
 from tests.unit.node_harness import World
 
 

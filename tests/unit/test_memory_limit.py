@@ -8,23 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from broker.base import costs
-from broker.base.limits import DEFAULTS, Limits
-from broker.base.machine import default_memory_limit, files_for_clients
-from broker.cluster.delivery.replay_log import LogEntry
-from broker.cluster.strategy.directory import INTEREST
-from broker.core.memory_limit import (
+from mqttree.broker.base import costs
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.base.machine import default_memory_limit, files_for_clients
+from mqttree.broker.cluster.delivery.replay_log import LogEntry
+from mqttree.broker.cluster.strategy.directory import INTEREST
+from mqttree.broker.core.memory_limit import (
     IDLE_PERIOD,
     PAUSE,
     Pressure,
     client_memory,
     queue_memory,
 )
-from broker.core.message import Message
-from broker.core.wildcard_forms import filter_memory
-from broker.wire.encode import encode_packet
-from broker.wire.packets import Connack, Publish, Will
-from broker.wire.properties import Property
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.wildcard_forms import filter_memory
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Connack, Publish, Will
+from mqttree.broker.wire.properties import Property
 from tests.unit.node_harness import World, connect_packet
 
 MIB = 1 << 20

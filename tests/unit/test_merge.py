@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from broker.cluster.link.codec import origin_key
-from broker.cluster.link.version_vector import OriginWindow
-from broker.cluster.sessions.session_codec import WAITING, Item, SessionState
-from broker.cluster.sessions.session_history import MergedHistory
-from broker.core.message import Message
-from broker.core.session import Session, Subscription
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.version_vector import OriginWindow
+from mqttree.broker.cluster.sessions.session_codec import WAITING, Item, SessionState
+from mqttree.broker.cluster.sessions.session_history import MergedHistory
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.session import Session, Subscription
 from tests.unit.node_harness import World
 
 KEY = origin_key(b"k" * 8, 1)

@@ -7,24 +7,24 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.base.limits import Limits
-from broker.cluster.link.control_records import ROUTED
-from broker.cluster.sessions import merge
-from broker.cluster.sessions.handover import Handover
-from broker.cluster.sessions.pending_merge import State
-from broker.cluster.sessions.session_codec import (
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.cluster.link.control_records import ROUTED
+from mqttree.broker.cluster.sessions import merge
+from mqttree.broker.cluster.sessions.handover import Handover
+from mqttree.broker.cluster.sessions.pending_merge import State
+from mqttree.broker.cluster.sessions.session_codec import (
     READ_WORK,
     WAITING,
     Item,
     SessionState,
     encode_state,
 )
-from broker.cluster.sessions.session_parts import split
-from broker.cluster.sessions.takeover_messages import DONE, MERGE, PART, REQUEST, heard, say
-from broker.cluster.strategy.directory import CLIENT
-from broker.core.message import Message
-from broker.core.session_owner import ANONYMOUS, KEPT, Entry
-from broker.wire import Property
+from mqttree.broker.cluster.sessions.session_parts import split
+from mqttree.broker.cluster.sessions.takeover_messages import DONE, MERGE, PART, REQUEST, heard, say
+from mqttree.broker.cluster.strategy.directory import CLIENT
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
+from mqttree.broker.wire import Property
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, ping
 from tests.unit.node_harness import FakeClient
 from tests.unit.test_directory import known

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.dispatcher import convert_run
-from broker.core.message import Message, encode_halves, size_of
-from broker.wire import Decoder, Property, Publish, encode_packet, encode_properties
-from broker.wire.properties import encode_identifier
-from broker.wire.publish_header import topic_of
+from mqttree.broker.core.dispatcher import convert_run
+from mqttree.broker.core.message import Message, encode_halves, size_of
+from mqttree.broker.wire import Decoder, Property, Publish, encode_packet, encode_properties
+from mqttree.broker.wire.properties import encode_identifier
+from mqttree.broker.wire.publish_header import topic_of
 
 P = Property
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.delivery.replay_log import LogEntry, lacked_parts
-from broker.cluster.link.codec import encode_for_links, expiry_of, origin_key
-from broker.cluster.link.message_batch import OLDEST, MessageBatch, encode_batch, is_batch
-from broker.cluster.link.version_vector import OriginWindow
-from broker.core.message import Message
-from broker.core.session import Outgoing
-from broker.wire import Publish, encode_packet
-from broker.wire.errors import MalformedPacket
-from broker.wire.properties import Property
+from mqttree.broker.cluster.delivery.replay_log import LogEntry, lacked_parts
+from mqttree.broker.cluster.link.codec import encode_for_links, expiry_of, origin_key
+from mqttree.broker.cluster.link.message_batch import OLDEST, MessageBatch, encode_batch, is_batch
+from mqttree.broker.cluster.link.version_vector import OriginWindow
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.session import Outgoing
+from mqttree.broker.wire import Publish, encode_packet
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.properties import Property
 from tests.unit.link_harness import Neighbour, bid, lone
 from tests.unit.node_harness import FakeClient, World
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from broker.io import prometheus
-from broker.io.metric_help import COUNTER_HELP, GAUGE_HELP, LEG_HELP, REASON_HELP
+from mqttree.broker.io import prometheus
+from mqttree.broker.io.metric_help import COUNTER_HELP, GAUGE_HELP, LEG_HELP, REASON_HELP
 from tests.unit.link_harness import lone
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md"

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from broker.config.node_config import NodeConfig
-from broker.io.api import federation
-from broker.io.api.event_stream import BEHIND, EventStream
-from broker.io.api.monitor import COLUMNS, HISTORY, ROWS, Monitor
-from broker.io.api.parts import parts_of
-from broker.node import Node
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.io.api import federation
+from mqttree.broker.io.api.event_stream import BEHIND, EventStream
+from mqttree.broker.io.api.monitor import COLUMNS, HISTORY, ROWS, Monitor
+from mqttree.broker.io.api.parts import parts_of
+from mqttree.broker.node import Node
 
 
 class Clock:

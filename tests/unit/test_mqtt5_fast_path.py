@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.core.client_packets import ClientPackets
-from broker.core.topic_resolution import MOST, resolve
-from broker.wire import Property, Puback, Publish, Pubrec, Pubrel, encode_packet
-from broker.wire.constants import PacketType
-from broker.wire.decode import decode_packet
-from broker.wire.reader import PacketReader
+from mqttree.broker.core.client_packets import ClientPackets
+from mqttree.broker.core.topic_resolution import MOST, resolve
+from mqttree.broker.wire import Property, Puback, Publish, Pubrec, Pubrel, encode_packet
+from mqttree.broker.wire.constants import PacketType
+from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.reader import PacketReader
 from tests.unit.link_harness import Neighbour, lone
 from tests.unit.node_harness import FakeClient, World
 from tests.unit.test_publish_run import told

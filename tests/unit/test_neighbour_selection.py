@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.address import Address
-from broker.base.broker_id import Identity
-from discovery.effects import Dial, MembershipConfig, Surplus
-from discovery.membership import Membership
-from discovery.neighbour_selection import REVIEW, STRAY_AFTER, SURPLUS_AFTER, neighbours
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.broker_id import Identity
+from mqttree.discovery.effects import Dial, MembershipConfig, Surplus
+from mqttree.discovery.membership import Membership
+from mqttree.discovery.neighbour_selection import REVIEW, STRAY_AFTER, SURPLUS_AFTER, neighbours
 
 FEW = 8
 OWN = (5000).to_bytes(8, "big")

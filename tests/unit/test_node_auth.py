@@ -10,11 +10,11 @@ import pytest
 from node_harness import FakeClient, World, connect_packet
 from scram_client import ScramClient
 
-from broker.auth.scram import NAME, Scram, Verifier
-from broker.base.limits import DEFAULTS
-from broker.config.node_config import NodeConfig
-from broker.core.effects import Authenticate, Hooks
-from broker.wire import (
+from mqttree.broker.auth.scram import NAME, Scram, Verifier
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.core.effects import Authenticate, Hooks
+from mqttree.broker.wire import (
     Auth,
     Connack,
     Disconnect,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from node_harness import World, connect_packet
 
-from broker.base.limits import DEFAULTS
-from broker.config.node_config import NodeConfig
-from broker.wire import (
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.wire import (
     Auth,
     Connack,
     Disconnect,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_harness import FakeClient, World, connect_packet, cut
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.core.effects import (
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.core.effects import (
     Authenticate,
     AuthorizePublish,
     AuthorizeReceive,
@@ -19,7 +19,7 @@ from broker.core.effects import (
     Event,
     Hooks,
 )
-from broker.wire import (
+from mqttree.broker.wire import (
     Connack,
     Disconnect,
     Pingreq,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from node_harness import FakeClient, World, connect_packet, cut
 from wire_vectors import BAD, GOLDEN
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.wire import (
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.wire import (
     Connack,
     Connect,
     Decoder,

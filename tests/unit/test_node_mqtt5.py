@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_harness import FakeClient, World, connect_packet
 
-from broker.base.limits import Limits
-from broker.base.rate_limit import RateLimit
-from broker.config.mqtt_options import MqttOptionError, read_options
-from broker.config.node_config import NodeConfig
-from broker.core.client import Client
-from broker.core.effects import Authenticate, AuthorizePublish, Hooks
-from broker.core.reason_string import MAX_REASON
-from broker.core.topic_alias import GROWTH, MIN_TOPIC, TopicAliases
-from broker.wire import (
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.rate_limit import RateLimit
+from mqttree.broker.config.mqtt_options import MqttOptionError, read_options
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.core.client import Client
+from mqttree.broker.core.effects import Authenticate, AuthorizePublish, Hooks
+from mqttree.broker.core.reason_string import MAX_REASON
+from mqttree.broker.core.topic_alias import GROWTH, MIN_TOPIC, TopicAliases
+from mqttree.broker.wire import (
     Connack,
     Disconnect,
     Packet,
@@ -36,7 +36,7 @@ from broker.wire import (
     Will,
     encode_packet,
 )
-from broker.wire.constants import MAX_PACKET_SIZE
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE
 
 TOPIC = "plant/hall/machine/temperature"
 ALIASES = {Property.TOPIC_ALIAS_MAXIMUM: 3}
@@ -267,7 +267,7 @@ def test_a_client_resolves_every_alias_to_the_topic(
 class FakeClientDecoder:
     @staticmethod
     def decode(data: bytes) -> Publish:
-        from broker.wire import Decoder
+        from mqttree.broker.wire import Decoder
 
         (packet,) = Decoder(5).receive(data)
         assert isinstance(packet, Publish)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_harness import FakeClient, World, cut
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.config.node_config import NodeConfig
-from broker.wire import (
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.wire import (
     Disconnect,
     Pingreq,
     Pingresp,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from node_harness import World
 
-from broker.base.counters import Counters
-from broker.base.limits import Limits
-from broker.core.message import Message
-from broker.core.retained_store import RetainedStore
-from broker.wire import Property, Publish, Suback, Subscribe, SubscriptionRequest
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.retained_store import RetainedStore
+from mqttree.broker.wire import Property, Publish, Suback, Subscribe, SubscriptionRequest
 
 ALL = pytest.mark.parametrize("version", [3, 4, 5])
 P = Property

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_harness import FakeClient, World, connect_packet
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.core.flow_control import LOOKS
-from broker.wire import Property, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.core.flow_control import LOOKS
+from mqttree.broker.wire import Property, Puback, Pubcomp, Publish, Pubrec, Pubrel
 
 ALL = pytest.mark.parametrize("version", [3, 4, 5])
 P = Property

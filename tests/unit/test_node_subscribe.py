@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from node_harness import FakeClient, World
 
-from broker.base.limits import DEFAULTS
-from broker.wire import (
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.wire import (
     Disconnect,
     Property,
     Puback,

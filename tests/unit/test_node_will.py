@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from node_harness import FakeClient, World, connect_packet
 
-from broker.base.limits import DEFAULTS
-from broker.wire import Connack, Disconnect, Pingreq, Property, Publish, Will
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.wire import Connack, Disconnect, Pingreq, Property, Publish, Will
 
 ALL = pytest.mark.parametrize("version", [3, 4, 5])
 P = Property

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.rate_limit import RateLimits
-from placement.pending_load import Pending, PendingLoad
+from mqttree.broker.base.rate_limit import RateLimits
+from mqttree.placement.pending_load import Pending, PendingLoad
 
 
 @given(st.integers(1, 40), st.integers(1, 120))

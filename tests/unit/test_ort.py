@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from broker.base.address import Address
-from broker.base.limits import Limits
-from broker.cluster.link.control_records import TOPIC_PINGREQ, TOPIC_PINGRESP
-from broker.cluster.strategy.ort import Ort
-from broker.cluster.strategy.published_topics import NOT_NOTED
-from stp.priority_vector import RootVector
-from stp.topic_ping import (
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.cluster.link.control_records import TOPIC_PINGREQ, TOPIC_PINGRESP
+from mqttree.broker.cluster.strategy.ort import Ort
+from mqttree.broker.cluster.strategy.published_topics import NOT_NOTED
+from mqttree.stp.priority_vector import RootVector
+from mqttree.stp.topic_ping import (
     FORMING,
     LEAVING,
     TopicPing,

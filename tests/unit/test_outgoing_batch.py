@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.cluster.link.message_batch import LARGEST, MOST, MessageBatch, is_batch
-from broker.core.qos_fast_path import STRETCH, STRETCH_BYTES
-from broker.wire import Publish, encode_packet
-from broker.wire.properties import Property
-from broker.wire.reader import PacketReader
-from broker.wire.varint import encode_varint
+from mqttree.broker.cluster.link.message_batch import LARGEST, MOST, MessageBatch, is_batch
+from mqttree.broker.core.qos_fast_path import STRETCH, STRETCH_BYTES
+from mqttree.broker.wire import Publish, encode_packet
+from mqttree.broker.wire.properties import Property
+from mqttree.broker.wire.reader import PacketReader
+from mqttree.broker.wire.varint import encode_varint
 from tests.unit.link_harness import Neighbour, lone
 from tests.unit.test_publish_run import told
 

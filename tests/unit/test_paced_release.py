@@ -5,22 +5,22 @@ from __future__ import annotations
 
 import pytest
 
-from broker.base.costs import HELD_MEMORY
-from broker.base.limits import DEFAULTS, Limits
-from broker.base.sequence_set import LAST
-from broker.cluster.delivery.feed_states import Input
-from broker.cluster.delivery.gap_recovery import STRANGER
-from broker.cluster.delivery.local_window import LocalWindow
-from broker.cluster.delivery.ordered_feed import OrderedFeed
-from broker.cluster.delivery.origin_feeds import PATIENCE
-from broker.cluster.delivery.orphans import EARLIER
-from broker.cluster.delivery.paced_release import SLOW_WAIT, batch_of
-from broker.cluster.delivery.replay_log import LogEntry
-from broker.cluster.link.codec import encode_run_for_links, origin_key
-from broker.core.message import Message
-from broker.core.publish_run import PublishRun
-from broker.wire import Property, Puback, Publish
-from routing.listing import Listing
+from mqttree.broker.base.costs import HELD_MEMORY
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.base.sequence_set import LAST
+from mqttree.broker.cluster.delivery.feed_states import Input
+from mqttree.broker.cluster.delivery.gap_recovery import STRANGER
+from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.ordered_feed import OrderedFeed
+from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE
+from mqttree.broker.cluster.delivery.orphans import EARLIER
+from mqttree.broker.cluster.delivery.paced_release import SLOW_WAIT, batch_of
+from mqttree.broker.cluster.delivery.replay_log import LogEntry
+from mqttree.broker.cluster.link.codec import encode_run_for_links, origin_key
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.publish_run import PublishRun
+from mqttree.broker.wire import Property, Puback, Publish
+from mqttree.routing.listing import Listing
 from tests.unit.link_harness import FAR, OWN, lone, some_link
 from tests.unit.node_harness import FakeClient, World
 

@@ -10,15 +10,15 @@ from itertools import chain
 import pytest
 from amqtt.contexts import BrokerConfig, ListenerConfig
 
-from bench.placement.command import _parser as placement_parser
-from bench.trace import schema
-from broker.cli.main import make_parser
-from broker.cluster.state_view import federation_state
-from broker.config import listener_options, mqtt_options
-from broker.config.options import ACCESS, OPTIONS, TlsSettings
-from broker.config.routing_modes import ROUTINGS
-from broker.io import prometheus
-from broker.io.metric_help import COUNTER_HELP, GAUGE_HELP, LEG_HELP, REASON_HELP
+from mqttree.bench.placement.command import _parser as placement_parser
+from mqttree.bench.trace import schema
+from mqttree.broker.cli.main import make_parser
+from mqttree.broker.cluster.state_view import federation_state
+from mqttree.broker.config import listener_options, mqtt_options
+from mqttree.broker.config.options import ACCESS, OPTIONS, TlsSettings
+from mqttree.broker.config.routing_modes import ROUTINGS
+from mqttree.broker.io import prometheus
+from mqttree.broker.io.metric_help import COUNTER_HELP, GAUGE_HELP, LEG_HELP, REASON_HELP
 from tests.unit.link_harness import lone
 from tests.unit.test_architecture import ROOT, files, read
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from broker.base.limits import Limits
-from broker.cluster.delivery.gap_recovery import CHANGED
-from broker.cluster.link.codec import origin_key
-from broker.cluster.link.control_records import DIRECTORY, ROUTED
-from broker.cluster.strategy.directory import LINK, ROUTING
-from broker.cluster.strategy.path_costs import RELAY
-from routing.link_state import LISTING
-from routing.listing import NEIGHBOUR, UP, encode_changes
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.cluster.delivery.gap_recovery import CHANGED
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED
+from mqttree.broker.cluster.strategy.directory import LINK, ROUTING
+from mqttree.broker.cluster.strategy.path_costs import RELAY
+from mqttree.routing.link_state import LISTING
+from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
 from tests.unit.node_harness import World
 

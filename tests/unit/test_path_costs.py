@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.link.codec import origin_key
-from broker.cluster.link.control_records import PING, decode_records
-from broker.cluster.link.link import ROUND_TRIPS
-from broker.cluster.strategy.directory import LINK
-from broker.cluster.strategy.path_costs import (
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.control_records import PING, decode_records
+from mqttree.broker.cluster.link.link import ROUND_TRIPS
+from mqttree.broker.cluster.strategy.directory import LINK
+from mqttree.broker.cluster.strategy.path_costs import (
     DELTA,
     GAMMA,
     HELLOS,
@@ -23,8 +23,8 @@ from broker.cluster.strategy.path_costs import (
     UNKNOWN,
     link_cost,
 )
-from broker.cluster.strategy.source_trees import NextHops, SourceTrees
-from routing.shortest_paths import MAX_COST, Tree
+from mqttree.broker.cluster.strategy.source_trees import NextHops, SourceTrees
+from mqttree.routing.shortest_paths import MAX_COST, Tree
 from tests.kit.core import needs_python
 from tests.unit.link_harness import Neighbour, bid, lone
 

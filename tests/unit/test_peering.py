@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from broker.auth.acl_file import parse_rules
-from broker.auth.authorization import Access
-from broker.auth.users_file import Users
-from broker.base.limits import Limits
-from broker.cluster.link import peering
-from broker.config.options import FederationSettings, TlsSettings
-from broker.config.yaml_file import ConfigError
-from broker.core.effects import Dial
-from broker.wire import Connack, encode_packet
-from broker.wire.decode import decode_packet
+from mqttree.broker.auth.acl_file import parse_rules
+from mqttree.broker.auth.authorization import Access
+from mqttree.broker.auth.users_file import Users
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.cluster.link import peering
+from mqttree.broker.config.options import FederationSettings, TlsSettings
+from mqttree.broker.config.yaml_file import ConfigError
+from mqttree.broker.core.effects import Dial
+from mqttree.broker.wire import Connack, encode_packet
+from mqttree.broker.wire.decode import decode_packet
 from tests.unit.link_harness import Neighbour, bridge, lone
 from tests.unit.node_harness import World
 from tests.unit.test_options import refusal, told

@@ -6,24 +6,24 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.limits import Limits
-from broker.base.turns import PAUSE
-from broker.cluster.link.control_records import DIRECTORY, ROUTED
-from broker.cluster.sessions.pending_takeover import State
-from broker.cluster.sessions.session_codec import (
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.turns import PAUSE
+from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED
+from mqttree.broker.cluster.sessions.pending_takeover import State
+from mqttree.broker.cluster.sessions.session_codec import (
     READ_WORK,
     WAITING,
     Item,
     SessionState,
     encode_state,
 )
-from broker.cluster.sessions.session_parts import WHERE
-from broker.cluster.sessions.takeover_messages import ANSWER, ENDED, PART, TAKE, say
-from broker.cluster.strategy.directory import AT_ONCE, CLIENT, POST_INTERVAL
-from broker.core.message import Message
-from broker.core.session_owner import ANONYMOUS, KEPT, Entry
-from broker.wire import Connack, Property, Publish
-from routing.topic_filter import matches, split_shared
+from mqttree.broker.cluster.sessions.session_parts import WHERE
+from mqttree.broker.cluster.sessions.takeover_messages import ANSWER, ENDED, PART, TAKE, say
+from mqttree.broker.cluster.strategy.directory import AT_ONCE, CLIENT, POST_INTERVAL
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
+from mqttree.broker.wire import Connack, Property, Publish
+from mqttree.routing.topic_filter import matches, split_shared
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
 from tests.unit.node_harness import FakeClient, FakeTransport, World, connect_packet
 from tests.unit.test_directory import known

@@ -11,13 +11,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from placement.clients import Clients
-from placement.greedy import greedy, greedy_items
-from placement.local_search import LocalSearch, problem_of
-from placement.optimum import cheapest_set
-from placement.rebalancing import apply, plan
-from placement.state import Placement, bits
-from placement.strategies import STRATEGIES, publisher_slot
+from mqttree.placement.clients import Clients
+from mqttree.placement.greedy import greedy, greedy_items
+from mqttree.placement.local_search import LocalSearch, problem_of
+from mqttree.placement.optimum import cheapest_set
+from mqttree.placement.rebalancing import apply, plan
+from mqttree.placement.state import Placement, bits
+from mqttree.placement.strategies import STRATEGIES, publisher_slot
 from tests.kit.placement import KEYS, check, load, placed, published, row
 
 CASES = [

@@ -7,9 +7,9 @@ import statistics
 
 import pytest
 
-from bench.cli import main
-from bench.placement.drift import PERIOD, Drift, Rates, simulate
-from bench.workloads.workload import social
+from mqttree.bench.cli import main
+from mqttree.bench.placement.drift import PERIOD, Drift, Rates, simulate
+from mqttree.bench.workloads.workload import social
 
 CLIENTS = 60
 

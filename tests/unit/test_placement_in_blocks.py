@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import placement as package
-from bench.cli import main
-from bench.workloads import simulator, workload, workload_file
-from bench.workloads.workload import Workload
-from placement import blocks
-from placement.blocks import Numbering, Placed, Wanted
-from placement.clients import Clients, Rows
-from placement.state import Placement
+import mqttree.placement as package
+from mqttree.bench.cli import main
+from mqttree.bench.workloads import simulator, workload, workload_file
+from mqttree.bench.workloads.workload import Workload
+from mqttree.placement import blocks
+from mqttree.placement.blocks import Numbering, Placed, Wanted
+from mqttree.placement.clients import Clients, Rows
+from mqttree.placement.state import Placement
 from tests.kit.placement import DATA, check, load
 
 GOLDEN = [(name, int(m)) for name in ("social-100", "iot-300") for m in load(name)["by_brokers"]]
@@ -354,7 +354,7 @@ def test_what_blocks_need_is_named_where_it_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delattr(package, "blocks")
-    monkeypatch.delitem(sys.modules, "placement.blocks")
+    monkeypatch.delitem(sys.modules, "mqttree.placement.blocks")
     monkeypatch.setitem(sys.modules, "numpy", None)
     words = ("--clients", "10", "--topics", "50", "--each", "2", "--blocks")
     assert main(["placement", "speed", *words]) != 0

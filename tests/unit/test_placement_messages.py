@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.placement.placement_messages import (
+from mqttree.broker.cluster.placement.placement_messages import (
     MOST_BYTES,
     MOST_CLIENTS,
     encode_answer,
@@ -23,7 +23,7 @@ from broker.cluster.placement.placement_messages import (
     read_rates,
     read_redirect,
 )
-from broker.cluster.placement.traffic_entry import (
+from mqttree.broker.cluster.placement.traffic_entry import (
     COUNTS,
     Counts,
     Traffic,
@@ -33,7 +33,7 @@ from broker.cluster.placement.traffic_entry import (
     read_counts,
     read_traffic,
 )
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.errors import MalformedPacket
 from tests.unit.link_harness import lone
 
 RATE = st.floats(0, 1e6, width=32)

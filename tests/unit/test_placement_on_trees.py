@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.cli import main
-from bench.placement import grid
-from bench.workloads import simulator, workload
-from placement import traffic
-from placement.figures import Figures
-from placement.state import Placement
-from placement.tree_network import TreeNetwork, by_hops
+from mqttree.bench.cli import main
+from mqttree.bench.placement import grid
+from mqttree.bench.workloads import simulator, workload
+from mqttree.placement import traffic
+from mqttree.placement.figures import Figures
+from mqttree.placement.state import Placement
+from mqttree.placement.tree_network import TreeNetwork, by_hops
 from tests.kit.placement import DATA, published
 
 SEEDS = (1, 2, 3, 4)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from broker.auth.acl_file import parse_rules
-from broker.auth.authorization import Access
-from broker.wire import Property, Puback, Publish, Pubrec
+from mqttree.broker.auth.acl_file import parse_rules
+from mqttree.broker.auth.authorization import Access
+from mqttree.broker.wire import Property, Puback, Publish, Pubrec
 from tests.unit.node_harness import FakeClient, World
 
 RULES = """

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement import traffic
-from placement.figures import jain, overhead
+from mqttree.placement import traffic
+from mqttree.placement.figures import jain, overhead
 from tests.kit.placement import load
 
 THEORY = load("theory")

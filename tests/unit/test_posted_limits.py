@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.cluster.events import LinkForwards
-from broker.cluster.link.codec import origin_key
-from broker.cluster.link.control_records import DIRECTORY
-from broker.cluster.link.version_vector import OriginWindow
-from broker.cluster.strategy.directory import GROUP, INTEREST
-from routing.group_selection import encode_standing, group_key
-from routing.link_state import ASK, AT_ONCE, CHANGES, LISTING, LinkStateDatabase
-from routing.listing import ENTRY_MEMORY, NEIGHBOUR, UP, encode_changes
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.cluster.events import LinkForwards
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.control_records import DIRECTORY
+from mqttree.broker.cluster.link.version_vector import OriginWindow
+from mqttree.broker.cluster.strategy.directory import GROUP, INTEREST
+from mqttree.routing.group_selection import encode_standing, group_key
+from mqttree.routing.link_state import ASK, AT_ONCE, CHANGES, LISTING, LinkStateDatabase
+from mqttree.routing.listing import ENTRY_MEMORY, NEIGHBOUR, UP, encode_changes
 from tests.unit.link_harness import FAR, OWN, Neighbour, bid, lone, ping
 from tests.unit.node_harness import World
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.cluster.link.control_records import DIRECTORY
-from broker.cluster.strategy.directory import INTEREST, POST_INTERVAL
-from broker.cluster.strategy.interest_table import LINGER
-from broker.wire import Suback, Subscribe, SubscriptionRequest
-from routing.link_state import CHANGES
-from routing.listing import decode_changes
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.cluster.link.control_records import DIRECTORY
+from mqttree.broker.cluster.strategy.directory import INTEREST, POST_INTERVAL
+from mqttree.broker.cluster.strategy.interest_table import LINGER
+from mqttree.broker.wire import Suback, Subscribe, SubscriptionRequest
+from mqttree.routing.link_state import CHANGES
+from mqttree.routing.listing import decode_changes
 from tests.unit.link_harness import Neighbour, lone
 from tests.unit.node_harness import FakeClient, World
 

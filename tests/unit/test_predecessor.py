@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from broker.base.limits import DEFAULTS
-from broker.cluster.sessions.takeover_messages import MERGE, REQUEST, TAKE, say
-from broker.core.effects import Authenticate, AuthorizePublish, AuthorizeReceive, Hooks
-from broker.core.session_owner import ANONYMOUS, Entry
-from broker.wire import (
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.cluster.sessions.takeover_messages import MERGE, REQUEST, TAKE, say
+from mqttree.broker.core.effects import Authenticate, AuthorizePublish, AuthorizeReceive, Hooks
+from mqttree.broker.core.session_owner import ANONYMOUS, Entry
+from mqttree.broker.wire import (
     Connack,
     Disconnect,
     Packet,

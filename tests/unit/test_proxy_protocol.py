@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.auth.certificate import common_name
-from broker.io.proxy_protocol import (
+from mqttree.broker.auth.certificate import common_name
+from mqttree.broker.io.proxy_protocol import (
     MAX_HEADER,
     SIGNATURE,
     ProxiedCertificate,

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base.counters import Counters
-from broker.base.limits import DEFAULTS, Limits
-from broker.base.sequence_set import LAST, merge
-from broker.cluster.delivery.local_window import LocalWindow
-from broker.cluster.delivery.replay_log import NEVER, LogEntry, Looked, ReplayLog
-from broker.cluster.link.codec import (
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.base.sequence_set import LAST, merge
+from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.replay_log import NEVER, LogEntry, Looked, ReplayLog
+from mqttree.broker.cluster.link.codec import (
     MARK,
     SIZE,
     decode_sequence,
@@ -23,16 +23,16 @@ from broker.cluster.link.codec import (
     explicit,
     origin_key,
 )
-from broker.cluster.link.control_records import SEEN
-from broker.cluster.link.version_vector import encode_vector
-from broker.core.message import Message, encode_halves
-from broker.core.publish_run import PublishRun
-from broker.core.qos_fast_path import FEWEST
-from broker.wire import Packet, Property, Publish, encode_packet
-from broker.wire.decode import decode_packet
-from broker.wire.properties import encode_properties
-from broker.wire.reader import PacketReader
-from stp.bpdu import Role
+from mqttree.broker.cluster.link.control_records import SEEN
+from mqttree.broker.cluster.link.version_vector import encode_vector
+from mqttree.broker.core.message import Message, encode_halves
+from mqttree.broker.core.publish_run import PublishRun
+from mqttree.broker.core.qos_fast_path import FEWEST
+from mqttree.broker.wire import Packet, Property, Publish, encode_packet
+from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.properties import encode_properties
+from mqttree.broker.wire.reader import PacketReader
+from mqttree.stp.bpdu import Role
 from tests.unit.link_harness import FAR, Neighbour, lone, message, ping, singles, unharmed
 from tests.unit.node_harness import World
 from tests.unit.test_qos_fast_path import settle_exchanges

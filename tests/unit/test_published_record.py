@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.persistence.image import Image
-from broker.persistence.published_record import decode_published, encode_published
-from broker.persistence.records import (
+from mqttree.broker.persistence.image import Image
+from mqttree.broker.persistence.published_record import decode_published, encode_published
+from mqttree.broker.persistence.records import (
     Cut,
     MessageRecord,
     OutgoingRecord,
@@ -24,9 +24,9 @@ from broker.persistence.records import (
     read_frames,
     read_records,
 )
-from broker.wire import Property, Publish, encode_packet
-from broker.wire.properties import encode_properties
-from broker.wire.varint import read_length
+from mqttree.broker.wire import Property, Publish, encode_packet
+from mqttree.broker.wire.properties import encode_properties
+from mqttree.broker.wire.varint import read_length
 
 TOPICS = st.text("abc/é", min_size=1, max_size=12)
 MESSAGES = st.lists(

@@ -10,15 +10,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_harness import FakeClient, World
 
-from broker.core.session import RELEASED
-from broker.wire import Packet, Property, Puback, Pubcomp, Publish, Pubrec, Pubrel, encode_packet
-from broker.wire.properties import (
+from mqttree.broker.core.session import RELEASED
+from mqttree.broker.wire import (
+    Packet,
+    Property,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    encode_packet,
+)
+from mqttree.broker.wire.properties import (
     NOT_AS_IS,
     encode_properties,
     forwardable,
     inspect_cached,
 )
-from broker.wire.varint import read_length
+from mqttree.broker.wire.varint import read_length
 
 TOPICS = ("a", "a/b", "x/yy", "long/" + "z" * 130)
 PROPERTIES: tuple[dict[int, Any] | None, ...] = (
@@ -237,7 +246,7 @@ def test_properties_forwarded_as_they_came_can_be_decoded(
     texts: dict[Any, str], pairs: list[Any], noise: bytes, at: int
 ) -> None:
     """A damaged section is forwarded only when it still decodes."""
-    from broker.wire import PacketType, WireError, decode_properties, encode_varint
+    from mqttree.broker.wire import PacketType, WireError, decode_properties, encode_varint
 
     properties: dict[int, Any] = dict(texts)
     if pairs:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.base.record import Record, Settings
-from broker.base.sequence_set import MAX_GAPS, MAX_ORIGINS
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.base.record import Record, Settings
+from mqttree.broker.base.sequence_set import MAX_GAPS, MAX_ORIGINS
 
 
 class Pair(Record):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.persistence.image import Image
-from broker.persistence.records import (
+from mqttree.broker.persistence.image import Image
+from mqttree.broker.persistence.records import (
     HEADER_SIZE,
     Cut,
     JournalError,
@@ -40,8 +40,8 @@ from broker.persistence.records import (
     read_frames,
     read_records,
 )
-from broker.persistence.will_record import decode_will, encode_will
-from broker.wire import Property, Will
+from mqttree.broker.persistence.will_record import decode_will, encode_will
+from mqttree.broker.wire import Property, Will
 
 ID = b"abcdefgh"
 U16, U32, U48, U64 = (st.integers(0, (1 << bits) - 1) for bits in (16, 32, 48, 64))

@@ -12,21 +12,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.auth.acl_file import parse_rules
-from broker.auth.authorization import Access
-from broker.base.limits import DEFAULTS, Limits
-from broker.cluster.delivery.local_window import LocalWindow
-from broker.cluster.delivery.replay_log import LogEntry
-from broker.cluster.delivery.subscription_start import oldest
-from broker.cluster.link.codec import origin_key
-from broker.core.effects import AppendFrame, BeginSegment
-from broker.core.message import Message
-from broker.core.retained_index import place_of
-from broker.core.start_point import UNKNOWN, SubscriptionStart
-from broker.io.journal_writer import JournalWriter
-from broker.persistence import journal, snapshot, write_ahead_log
-from broker.persistence.journal import Journal
-from broker.persistence.records import (
+from mqttree.broker.auth.acl_file import parse_rules
+from mqttree.broker.auth.authorization import Access
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.replay_log import LogEntry
+from mqttree.broker.cluster.delivery.subscription_start import oldest
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.core.effects import AppendFrame, BeginSegment
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.retained_index import place_of
+from mqttree.broker.core.start_point import UNKNOWN, SubscriptionStart
+from mqttree.broker.io.journal_writer import JournalWriter
+from mqttree.broker.persistence import journal, snapshot, write_ahead_log
+from mqttree.broker.persistence.journal import Journal
+from mqttree.broker.persistence.records import (
     HEADER_SIZE,
     SessionRecord,
     StartTimeRecord,
@@ -36,7 +36,7 @@ from broker.persistence.records import (
     encode_snapshot_end,
     read_frames,
 )
-from broker.wire import (
+from mqttree.broker.wire import (
     Connack,
     Disconnect,
     Pingreq,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.state_table import ImpossibleInputError
-from broker.cluster.placement.redirect_states import TRANSITIONS, Action, Input, State
-from broker.cluster.placement.redirect_table import (
+from mqttree.broker.base.state_table import ImpossibleInputError
+from mqttree.broker.cluster.placement.redirect_states import TRANSITIONS, Action, Input, State
+from mqttree.broker.cluster.placement.redirect_table import (
     DAY,
     LASTING,
     MOST_REMEMBERED,

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.broker_table import SPARE, BrokerLoad
-from placement.case import Unit
-from placement.controller import Controller
-from placement.question import Question, TooMuchError
-from placement.redirection import (
+from mqttree.placement.broker_table import SPARE, BrokerLoad
+from mqttree.placement.case import Unit
+from mqttree.placement.controller import Controller
+from mqttree.placement.question import Question, TooMuchError
+from mqttree.placement.redirection import (
     AGAIN,
     LOOKS,
     MOVE_COST,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.base.costs import QUEUED_MEMORY
-from broker.base.limits import DEFAULTS, Limits
-from broker.cluster.delivery.remote_flow_control import (
+from mqttree.broker.base.costs import QUEUED_MEMORY
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.cluster.delivery.remote_flow_control import (
     EVERYTHING,
     HOLD,
     HOLD_LIFE,
@@ -15,12 +15,12 @@ from broker.cluster.delivery.remote_flow_control import (
     decode_hold,
     encode_hold,
 )
-from broker.cluster.events import RouteChanged
-from broker.cluster.link.codec import origin_key
-from broker.cluster.strategy.directory import Directory
-from broker.core.effects import AuthorizeReceive, AuthorizeSubscribe, Hooks
-from broker.wire import Property, Puback, Publish, Subscribe, SubscriptionRequest, Will
-from routing.link_state import LinkStateDatabase
+from mqttree.broker.cluster.events import RouteChanged
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.strategy.directory import Directory
+from mqttree.broker.core.effects import AuthorizeReceive, AuthorizeSubscribe, Hooks
+from mqttree.broker.wire import Property, Puback, Publish, Subscribe, SubscriptionRequest, Will
+from mqttree.routing.link_state import LinkStateDatabase
 from tests.kit.core import needs_python
 from tests.unit.link_harness import FAR, OWN, Neighbour, bid, lone, message
 from tests.unit.node_harness import FakeClient, World

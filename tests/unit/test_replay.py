@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import itertools
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.cluster.delivery.replay import FEW, SCAN, SCANNED, TAKEN
-from broker.cluster.delivery.replay_log import LogEntry
-from broker.cluster.events import LinkForwards
-from broker.cluster.link.codec import origin_key
-from broker.cluster.link.control_records import ORIGINS, SEEN, WANT
-from broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
-from broker.core.message import Message
-from stp.bpdu import Role
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.cluster.delivery.replay import FEW, SCAN, SCANNED, TAKEN
+from mqttree.broker.cluster.delivery.replay_log import LogEntry
+from mqttree.broker.cluster.events import LinkForwards
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.control_records import ORIGINS, SEEN, WANT
+from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
+from mqttree.broker.core.message import Message
+from mqttree.stp.bpdu import Role
 from tests.kit.core import needs_python
 from tests.unit.link_harness import FAR, Neighbour, bid, lone, message, ping
 from tests.unit.node_harness import World

@@ -7,14 +7,20 @@ import random
 
 import pytest
 
-from broker.base.counters import Counters
-from broker.base.limits import DEFAULTS, Limits
-from broker.cluster.delivery.local_window import LocalWindow
-from broker.cluster.delivery.replay_log import NEVER, LogEntry, ReplayLog, in_order, lacked_parts
-from broker.cluster.link.codec import encode_run_for_links, origin_key
-from broker.cluster.link.version_vector import Vector
-from broker.core.message import Message, encode_halves
-from broker.core.publish_run import PublishRun
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.replay_log import (
+    NEVER,
+    LogEntry,
+    ReplayLog,
+    in_order,
+    lacked_parts,
+)
+from mqttree.broker.cluster.link.codec import encode_run_for_links, origin_key
+from mqttree.broker.cluster.link.version_vector import Vector
+from mqttree.broker.core.message import Message, encode_halves
+from mqttree.broker.core.publish_run import PublishRun
 
 KEYS = [origin_key(bytes((n,)) * 8, 1) for n in range(3)]
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base.counters import Counters
-from broker.base.limits import DEFAULTS, Limits
-from broker.cluster.link.codec import decode_stamp, encode_stamp, origin_key
-from broker.core.message import Message, Stamp
-from broker.core.retained_index import RetainedIndex, RetainedVersion, place_of
-from broker.core.retained_store import Change, RetainedStore
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.cluster.link.codec import decode_stamp, encode_stamp, origin_key
+from mqttree.broker.core.message import Message, Stamp
+from mqttree.broker.core.retained_index import RetainedIndex, RetainedVersion, place_of
+from mqttree.broker.core.retained_store import Change, RetainedStore
+from mqttree.broker.wire.errors import MalformedPacket
 
 MS = 1_700_000_000_000
 KEYS = [origin_key(bytes((n,)) * 8, 1) for n in range(3)]

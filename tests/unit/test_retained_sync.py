@@ -9,20 +9,27 @@ from typing import Any
 
 import pytest
 
-from broker.auth.acl_file import parse_rules
-from broker.auth.authorization import Access
-from broker.base.hybrid_clock import LOGICAL
-from broker.base.limits import DEFAULTS, Limits
-from broker.base.sequence_set import LAST
-from broker.cluster.link.codec import MARK, SIZE, STAMP_MARK, STAMP_SIZE, encode_stamp, origin_key
-from broker.cluster.link.control_records import DIGEST, FETCH, LIST, ORIGINS, PARTS
-from broker.cluster.link.version_vector import OriginWindow, encode_vector
-from broker.cluster.retained_comparison import MISSED, decode_list, decode_parts
-from broker.core.message import Message, Stamp
-from broker.core.retained_index import place_of
-from broker.wire import Publish, Subscribe, SubscriptionRequest
-from broker.wire.decode import decode_packet
-from broker.wire.properties import Property
+from mqttree.broker.auth.acl_file import parse_rules
+from mqttree.broker.auth.authorization import Access
+from mqttree.broker.base.hybrid_clock import LOGICAL
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.base.sequence_set import LAST
+from mqttree.broker.cluster.link.codec import (
+    MARK,
+    SIZE,
+    STAMP_MARK,
+    STAMP_SIZE,
+    encode_stamp,
+    origin_key,
+)
+from mqttree.broker.cluster.link.control_records import DIGEST, FETCH, LIST, ORIGINS, PARTS
+from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
+from mqttree.broker.cluster.retained_comparison import MISSED, decode_list, decode_parts
+from mqttree.broker.core.message import Message, Stamp
+from mqttree.broker.core.retained_index import place_of
+from mqttree.broker.wire import Publish, Subscribe, SubscriptionRequest
+from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.properties import Property
 from tests.unit.link_harness import FAR, OWN, Neighbour, bid, lone, message, ping, unharmed
 from tests.unit.node_harness import World
 
@@ -532,10 +539,11 @@ def test_a_leaf_with_too_many_topics_is_sent_not_listed(monkeypatch: pytest.Monk
     world, neighbour = pair(limits=Limits(retained_listed=3))
     place = place_of(b"fill/0")
     monkeypatch.setattr(
-        "broker.core.retained_store.place_of", lambda topic: place[:2] + place_of(topic)[2:]
+        "mqttree.broker.core.retained_store.place_of", lambda topic: place[:2] + place_of(topic)[2:]
     )
     monkeypatch.setattr(
-        "broker.cluster.retained_sync.place_of", lambda topic: place[:2] + place_of(topic)[2:]
+        "mqttree.broker.cluster.retained_sync.place_of",
+        lambda topic: place[:2] + place_of(topic)[2:],
     )
     fill(world, 5)
     neighbour.take()

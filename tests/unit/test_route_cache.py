@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.limits import Limits
-from broker.core.route_cache import RouteCache
-from broker.core.session import Session
-from routing.topic_filter import matches
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.core.route_cache import RouteCache
+from mqttree.broker.core.session import Session
+from mqttree.routing.topic_filter import matches
 from tests.unit.node_harness import World
 
 TOPICS = ("a", "b", "a/b", "a/c", "b/b", "a/b/c", "/", "b//b")

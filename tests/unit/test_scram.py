@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scram_client import ScramClient
 
-from broker.auth.enhanced_auth import AuthenticationFailed
-from broker.auth.scram import MAX_NONCE, MIN_ITERATIONS, Scram, Verifier, prepare, saslprep
-from broker.auth.users_file import Users, entries, replace_user
-from broker.cli import passwd
-from broker.cli.main import main
-from broker.config.yaml_file import ConfigError
+from mqttree.broker.auth.enhanced_auth import AuthenticationFailed
+from mqttree.broker.auth.scram import MAX_NONCE, MIN_ITERATIONS, Scram, Verifier, prepare, saslprep
+from mqttree.broker.auth.users_file import Users, entries, replace_user
+from mqttree.broker.cli import passwd
+from mqttree.broker.cli.main import main
+from mqttree.broker.config.yaml_file import ConfigError
 
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 PENCIL = Verifier.of("pencil", SALT, 4096)

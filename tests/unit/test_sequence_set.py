@@ -8,9 +8,9 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base.limits import Limits
-from broker.base.sequence_set import MAX_SKIPS, Ranges, find, intersect, merge, subtract
-from broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.sequence_set import MAX_SKIPS, Ranges, find, intersect, merge, subtract
+from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from tests.unit.test_subscription_trie import steps
 
 NUMBERS = st.sets(st.integers(1, 40), max_size=25)

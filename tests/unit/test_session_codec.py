@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.limits import Limits
-from broker.base.sequence_set import LAST, Ranges
-from broker.cluster.delivery.local_window import LocalWindow
-from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
-from broker.cluster.link.codec import encode_for_links, origin_key, read_link_messages
-from broker.cluster.link.version_vector import OriginWindow, Vector
-from broker.cluster.sessions.message_vectors import (
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.sequence_set import LAST, Ranges
+from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
+from mqttree.broker.cluster.link.codec import encode_for_links, origin_key, read_link_messages
+from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector
+from mqttree.broker.cluster.sessions.message_vectors import (
     behind,
     need_of,
     offered,
@@ -26,7 +26,7 @@ from broker.cluster.sessions.message_vectors import (
     uncovered,
     whole,
 )
-from broker.cluster.sessions.session_codec import (
+from mqttree.broker.cluster.sessions.session_codec import (
     IN_FLIGHT,
     IS_RELEASED,
     MISSED,
@@ -39,10 +39,10 @@ from broker.cluster.sessions.session_codec import (
     restore,
     state_of,
 )
-from broker.core.message import Message
-from broker.core.session import RELEASED, Outgoing, Repeat, SharedOutgoing, Subscription
-from broker.core.start_point import UNKNOWN, SubscriptionStart
-from broker.wire.errors import MalformedPacket, WireError
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.session import RELEASED, Outgoing, Repeat, SharedOutgoing, Subscription
+from mqttree.broker.core.start_point import UNKNOWN, SubscriptionStart
+from mqttree.broker.wire.errors import MalformedPacket, WireError
 from tests.unit.node_harness import World
 
 NOW = 500.0

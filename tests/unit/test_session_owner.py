@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.auth.authorization import Access
-from broker.core.effects import Authenticate, Hooks
-from broker.core.session_owner import ANONYMOUS, Entry, decode_entry, digest
-from broker.wire import Connack, Property, Publish
+from mqttree.broker.auth.authorization import Access
+from mqttree.broker.core.effects import Authenticate, Hooks
+from mqttree.broker.core.session_owner import ANONYMOUS, Entry, decode_entry, digest
+from mqttree.broker.wire import Connack, Property, Publish
 from tests.unit.journal_harness import Durable
 from tests.unit.node_harness import FakeClient, World, connect_packet
 from tests.unit.test_node_auth import authenticated

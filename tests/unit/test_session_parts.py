@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from broker.cluster.sessions.session_parts import (
+from mqttree.broker.cluster.sessions.session_parts import (
     MAX_MOVED_BYTES,
     PART_SIZE,
     RESEND_PAUSE,
@@ -18,7 +18,7 @@ from broker.cluster.sessions.session_parts import (
     SessionParts,
     split,
 )
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.errors import MalformedPacket
 
 
 def test_put_together_whatever_is_lost_or_repeated() -> None:

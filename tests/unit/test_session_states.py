@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.sessions import pending_merge, pending_takeover
-from broker.cluster.sessions.merge import ANSWERS as MERGE_ANSWERS
-from broker.cluster.sessions.pending_merge import Merge
-from broker.cluster.sessions.pending_takeover import PendingTakeover
-from broker.cluster.sessions.takeover import ANSWERS
-from broker.cluster.sessions.takeover_messages import ANSWER, COMING, ENDED, MOVED, say
+from mqttree.broker.cluster.sessions import pending_merge, pending_takeover
+from mqttree.broker.cluster.sessions.merge import ANSWERS as MERGE_ANSWERS
+from mqttree.broker.cluster.sessions.pending_merge import Merge
+from mqttree.broker.cluster.sessions.pending_takeover import PendingTakeover
+from mqttree.broker.cluster.sessions.takeover import ANSWERS
+from mqttree.broker.cluster.sessions.takeover_messages import ANSWER, COMING, ENDED, MOVED, say
 from tests.kit.state_tables import check_table
 from tests.unit.node_harness import World
 from tests.unit.test_pending_takeover import STAMP, Taking, state_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing import subscription_trie
-from routing.sharded import SHARDS, ShardedDict
-from routing.subscription_trie import TopicTrie
+from mqttree.routing import subscription_trie
+from mqttree.routing.sharded import SHARDS, ShardedDict
+from mqttree.routing.subscription_trie import TopicTrie
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.none() | st.integers(0, 9))))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.shortest_paths import MAX_COST, MAX_LINKS, Graph, Tree
+from mqttree.routing.shortest_paths import MAX_COST, MAX_LINKS, Graph, Tree
 
 A, B, C, D, E = (bytes([n]) * 8 for n in range(1, 6))
 BROKERS = (A, B, C, D, E)

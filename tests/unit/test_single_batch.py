@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base.sequence_set import LAST
-from broker.cluster.delivery.incoming_batch import IncomingBatches
-from broker.cluster.link.codec import origin_key
-from broker.cluster.link.message_batch import encode_batch
-from broker.wire import Publish, encode_packet
-from broker.wire.properties import Property
+from mqttree.broker.base.sequence_set import LAST
+from mqttree.broker.cluster.delivery.incoming_batch import IncomingBatches
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.message_batch import encode_batch
+from mqttree.broker.wire import Publish, encode_packet
+from mqttree.broker.wire.properties import Property
 from tests.unit.link_harness import Neighbour, bid, lone
 
 KEY = origin_key(bid(101), 2_000)

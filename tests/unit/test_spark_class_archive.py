@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from bench.spark import class_archive
+from mqttree.bench.spark import class_archive
 
 JAVA = sys.executable
 """Any program: what matters is where it is, and how old."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.load.histogram import Histogram, bucket, upper
-from bench.spark import delays
+from mqttree.bench.load.histogram import Histogram, bucket, upper
+from mqttree.bench.spark import delays
 
 COUNTS = st.lists(
     st.tuples(

@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from bench.spark import pack, source
-from bench.trace import Writer
-from bench.trace.schema import KINDS
+from mqttree.bench.spark import pack, source
+from mqttree.bench.trace import Writer
+from mqttree.bench.trace.schema import KINDS
 
 USED = ("process", "kind", "at", "client", "topic", "size", "cpu_s")
 

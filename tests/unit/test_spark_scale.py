@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.spark import scale
-from bench.trace.generate import Made, make
+from mqttree.bench.spark import scale
+from mqttree.bench.trace.generate import Made, make
 
 ROWS = 20_000
 

@@ -16,10 +16,10 @@ import pytest
 from trace_reference import UNSURE, Script, expected
 from trace_scripts import S, spoil, told, write_all
 
-from bench.spark import trace_files
-from bench.spark.render import overview
-from bench.spark.session import SparkMissingError, java, session
-from bench.trace import Writer
+from mqttree.bench.spark import trace_files
+from mqttree.bench.spark.render import overview
+from mqttree.bench.spark.session import SparkMissingError, java, session
+from mqttree.bench.trace import Writer
 
 try:
     java()
@@ -37,8 +37,8 @@ def spark() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Script], Any]:
     """All runs in one folder, and their tables: Spark starts and thinks once."""
-    from bench.spark import messages, subscriptions, tables
-    from bench.spark import session as sessions
+    from mqttree.bench.spark import messages, subscriptions, tables
+    from mqttree.bench.spark import session as sessions
 
     folder = tmp_path_factory.mktemp("runs")
     found = write_all(folder)
@@ -57,9 +57,9 @@ def of(made: Any, run: str, flow: str = "") -> dict[str, Any]:
 
 
 def test_duckdb_makes_the_same_tables(made: Any) -> None:
-    from bench.duckdb import tables
-    from bench.duckdb.session import Bounds
-    from bench.spark import source
+    from mqttree.bench.duckdb import tables
+    from mqttree.bench.duckdb.session import Bounds
+    from mqttree.bench.spark import source
 
     bounds = Bounds(batch=500, unsure=UNSURE)  # so that there are several batches
     found = tables.compute(source.read([str(made[0])]), bounds=bounds).tables
@@ -200,7 +200,7 @@ def test_repairs_of_a_run_without_faults_and_a_generator_that_was_killed(made: A
 def test_a_file_that_is_damaged_in_the_middle_is_named_and_left_out(
     tmp_path: Path, spark: Any
 ) -> None:
-    from bench.spark import source, tables
+    from mqttree.bench.spark import source, tables
 
     for number in range(3):
         told(f"d{number}", 5 + number).write(tmp_path / "a %20[b]")
@@ -229,7 +229,7 @@ def test_a_file_that_is_damaged_in_the_middle_is_named_and_left_out(
 
 
 def test_a_job_reads_the_ends_of_files_as_this_process_does(tmp_path: Path, spark: Any) -> None:
-    from bench.spark import source
+    from mqttree.bench.spark import source
 
     told("whole", 1).write(tmp_path)
     told("cut", 2).write(tmp_path)
@@ -251,7 +251,7 @@ def test_a_process_that_wrote_another_version_is_named_and_left_out(
 ) -> None:
     import pyarrow as pa
 
-    from bench.spark import events, source
+    from mqttree.bench.spark import events, source
 
     told("later", 1).write(tmp_path)
     (file,) = tmp_path.rglob("publishers-*.parquet")
@@ -321,7 +321,7 @@ def test_a_fault_without_pairs_is_in_no_mean_and_a_partition_says_why(made: Any)
 
 
 def test_figures_without_a_trace_are_missing_and_not_zero(made: Any) -> None:
-    from bench.spark.source import Run
+    from mqttree.bench.spark.source import Run
 
     missing = dict(each.split(": ", 1) for each in of(made, "absent")["missing"].split("; "))
     assert {
@@ -339,7 +339,7 @@ def test_figures_without_a_trace_are_missing_and_not_zero(made: Any) -> None:
 def test_rows_of_another_run_are_named_and_left_out(tmp_path: Path, spark: Any) -> None:
     import pyarrow as pa
 
-    from bench.spark import events, source
+    from mqttree.bench.spark import events, source
 
     told("mine", 1).write(tmp_path / "link=[b0, b1]{x}*")  # which is no pattern
     (file,) = tmp_path.rglob("subscribers-*.parquet")
@@ -357,8 +357,8 @@ def test_rows_of_another_run_are_named_and_left_out(tmp_path: Path, spark: Any) 
 
 
 def test_a_path_that_spark_cannot_reach_is_reported_in_one_line(tmp_path: Path, spark: Any) -> None:
-    from bench.spark import source, store
-    from bench.spark.session import cause
+    from mqttree.bench.spark import source, store
+    from mqttree.bench.spark.session import cause
 
     with pytest.raises(
         ValueError, match=r"^zzz://x/y cannot be read: No FileSystem for scheme \"zzz\"[^\n]*$"
@@ -381,7 +381,7 @@ def test_a_path_that_spark_cannot_reach_is_reported_in_one_line(tmp_path: Path, 
 def test_tables_go_to_this_machine_where_a_cluster_has_another_file_system(
     tmp_path: Path, spark: Any
 ) -> None:
-    from bench.spark import store
+    from mqttree.bench.spark import store
 
     options = spark.sparkContext._jsc.hadoopConfiguration()
     usual = options.get("fs.defaultFS")
@@ -406,7 +406,7 @@ def test_tables_go_to_this_machine_where_a_cluster_has_another_file_system(
 def test_bad_options_are_one_line_before_spark_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
 ) -> None:
-    from bench.spark.__main__ import main
+    from mqttree.bench.spark.__main__ import main
 
     (tmp_path / "run.json").write_text('{"run": "r", "scenario": "s"}')
     assert main([*options, "tables", str(tmp_path), "--out", str(tmp_path / "run.json")]) == 2
@@ -436,9 +436,9 @@ def test_flows_are_separate_and_a_shared_subscription_is_one_receiver(made: Any)
 
 
 def test_tables_become_files_and_a_page(made: Any, spark: Any) -> None:
-    from bench.report.data import outdated, read
-    from bench.report.page import page
-    from bench.spark import store, table_set
+    from mqttree.bench.report.data import outdated, read
+    from mqttree.bench.report.page import page
+    from mqttree.bench.spark import store, table_set
 
     folder = made[0]
     assert outdated(folder)
@@ -473,8 +473,8 @@ def test_tables_become_files_and_a_page(made: Any, spark: Any) -> None:
 
 
 def test_the_live_view_reads_what_is_complete(made: Any, spark: Any, tmp_path: Path) -> None:
-    from bench.spark import live
-    from bench.spark.live_screen import lines
+    from mqttree.bench.spark import live
+    from mqttree.bench.spark.live_screen import lines
 
     shutil.copytree(made[0] / "repaired", tmp_path / "link=[b0, b1]" / "repaired")
     spark.range(3).write.parquet(str(tmp_path / "tables" / "runs.parquet"))
@@ -610,7 +610,7 @@ def test_shared_and_ordinary_subscriptions_are_distinguished(made: Any) -> None:
 
 
 def test_a_receiver_counts_once_however_many_clients_there_are(spark: Any) -> None:
-    from bench.spark import events, subscriptions
+    from mqttree.bench.spark import events, subscriptions
 
     # Beyond 128 groups Spark sorts them, and its sets then hold equal rows of two kinds.
     names = [f"c{number}" for number in range(300)]
@@ -627,8 +627,8 @@ def test_a_receiver_counts_once_however_many_clients_there_are(spark: Any) -> No
 
 
 def test_messages_published_beside_an_interruption_are_not_lost(made: Any) -> None:
-    from bench.runner.book import UNSURE_NS
-    from bench.spark import subscriptions
+    from mqttree.bench.runner.book import UNSURE_NS
+    from mqttree.bench.spark import subscriptions
 
     row = of(made, "away")  # the messages of 11 s and 12 s came nevertheless, that of 10 s did not
     assert (row["expected"], row["lost"], row["unknown"], row["unexpected"]) == (10, 0, 0, 1)
@@ -636,7 +636,7 @@ def test_messages_published_beside_an_interruption_are_not_lost(made: Any) -> No
 
 
 def test_messages_of_a_wide_fanout_are_spread() -> None:
-    from bench.spark import messages
+    from mqttree.bench.spark import messages
 
     about = {"highest": 250_000, "published": 250_000}
     found = messages.sizes(
@@ -656,7 +656,7 @@ def test_messages_of_a_wide_fanout_are_spread() -> None:
 def test_runs_of_one_name_in_two_scenarios_and_paths_of_this_machine(
     tmp_path: Path, spark: Any
 ) -> None:
-    from bench.spark import events, source
+    from mqttree.bench.spark import events, source
 
     for name, count in (("one", 3), ("two", 12)):
         each = told("same", 1, scenario=name)

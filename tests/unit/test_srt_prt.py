@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from broker.base.limits import Limits
-from broker.cluster.link.control_records import FILTERS, PUBADV
-from broker.cluster.placement.topic_knowledge import TopicKnowledge
-from broker.cluster.strategy.published_topics import NOT_NOTED
-from broker.cluster.strategy.srt_prt import SrtPrt, decoded
-from broker.config.routing_modes import ALONE, ROUTINGS, mixes
-from broker.wire import encode_packet
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.cluster.link.control_records import FILTERS, PUBADV
+from mqttree.broker.cluster.placement.topic_knowledge import TopicKnowledge
+from mqttree.broker.cluster.strategy.published_topics import NOT_NOTED
+from mqttree.broker.cluster.strategy.srt_prt import SrtPrt, decoded
+from mqttree.broker.config.routing_modes import ALONE, ROUTINGS, mixes
+from mqttree.broker.wire import encode_packet
 from tests.unit.link_harness import Neighbour, bridge, lone, ping, warnings
 from tests.unit.node_harness import World
 from tests.unit.test_feed_upkeep import known

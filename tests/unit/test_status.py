@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.cli.status import MOST_CELLS, render
-from broker.cli.tree_view import Seen, draw
+from mqttree.broker.cli.status import MOST_CELLS, render
+from mqttree.broker.cli.tree_view import Seen, draw
 
 
 def link(number: int, role: str, **values: Any) -> dict[str, Any]:

@@ -5,17 +5,25 @@ from __future__ import annotations
 
 import pytest
 
-from broker.auth.acl_file import parse_rules
-from broker.auth.authorization import Access
-from broker.base import costs
-from broker.base.limits import DEFAULTS, Limits
-from broker.cluster.link.codec import origin_key
-from broker.cluster.link.control_records import HEARD, TOLD
-from broker.cluster.strategy.directory import AT_ONCE, INTEREST, POST_INTERVAL
-from broker.cluster.strategy.interest_table import LINGER
-from broker.cluster.strategy.subscription_barrier import ADMITS, LOST, PAUSE, PAUSE_MOST
-from broker.wire import Connack, Pingreq, Pingresp, Property, Suback, Subscribe, SubscriptionRequest
-from routing.listing import Listing
+from mqttree.broker.auth.acl_file import parse_rules
+from mqttree.broker.auth.authorization import Access
+from mqttree.broker.base import costs
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.control_records import HEARD, TOLD
+from mqttree.broker.cluster.strategy.directory import AT_ONCE, INTEREST, POST_INTERVAL
+from mqttree.broker.cluster.strategy.interest_table import LINGER
+from mqttree.broker.cluster.strategy.subscription_barrier import ADMITS, LOST, PAUSE, PAUSE_MOST
+from mqttree.broker.wire import (
+    Connack,
+    Pingreq,
+    Pingresp,
+    Property,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+)
+from mqttree.routing.listing import Listing
 from tests.unit.journal_harness import Durable
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
 from tests.unit.node_harness import FakeClient, World, connect_packet

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from broker.config.broker_url import HttpUrl
-from broker.io.interest_driver import InterestDriver
-from broker.io.subscription_reader import ReadBounds, ReadError, SubscriptionReader
-from broker.leg.interest import Source
-from broker.leg.rules import Rules, parse_rule
+from mqttree.broker.config.broker_url import HttpUrl
+from mqttree.broker.io.interest_driver import InterestDriver
+from mqttree.broker.io.subscription_reader import ReadBounds, ReadError, SubscriptionReader
+from mqttree.broker.leg.interest import Source
+from mqttree.broker.leg.rules import Rules, parse_rule
 from tests.kit.subscription_server import PASSWORD, USER, SubscriptionServer
 
 

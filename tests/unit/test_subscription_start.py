@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.counters import Counters
-from broker.base.limits import DEFAULTS, Limits
-from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
-from broker.cluster.delivery.subscription_start import (
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
+from mqttree.broker.cluster.delivery.subscription_start import (
     MAX_TIMES,
     NOTED,
     NOTES,
@@ -25,14 +25,14 @@ from broker.cluster.delivery.subscription_start import (
     numbers_at,
     times_of,
 )
-from broker.cluster.link.codec import origin_key
-from broker.cluster.link.control_records import AGES
-from broker.cluster.sessions.session_codec import SessionState
-from broker.core.message import Message
-from broker.core.start_point import UNKNOWN
-from broker.node import Node
-from broker.wire.errors import MalformedPacket
-from routing.link_state import Listing
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.control_records import AGES
+from mqttree.broker.cluster.sessions.session_codec import SessionState
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.start_point import UNKNOWN
+from mqttree.broker.node import Node
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.routing.link_state import Listing
 from tests.unit.link_harness import FAR, Neighbour, message, ping
 from tests.unit.node_harness import World
 

@@ -11,14 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
-from routing.subscription_trie import (
+from mqttree.routing.subscription_trie import (
     LONGEST_PREFIX,
     MOST_ALIKE,
     PREFIXES,
     SubscriptionTrie,
     TopicTrie,
 )
-from routing.topic_filter import MAX_TOPIC_BYTES, matches, valid_topic_filter, valid_topic_name
+from mqttree.routing.topic_filter import (
+    MAX_TOPIC_BYTES,
+    matches,
+    valid_topic_filter,
+    valid_topic_name,
+)
 from tests.kit.core import needs_python
 
 WORDS = ["", "a", "b", "$s"]

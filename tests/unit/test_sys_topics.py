@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.limits import Limits
-from broker.core.sys_topics import AVERAGES, LOADS, Load, SysTopics
-from broker.wire import Property, encode_packet
-from broker.wire.packets import Pingreq, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.core.sys_topics import AVERAGES, LOADS, Load, SysTopics
+from mqttree.broker.wire import Property, encode_packet
+from mqttree.broker.wire.packets import Pingreq, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.unit.node_harness import World
 
 # Read off Mosquitto 2.0.11 with mosquitto_sub, all of it; and what only its manual page has:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.log_format import printable
-from broker.cli.operator_commands import _count, _seconds
-from broker.cli.status import StatusError
-from broker.cli.table import cut, duration, rate, size, table, width
-from broker.cli.top import HEAD, SORTS, Look, draw, sorted_brokers
-from broker.cli.views import broker_named
+from mqttree.broker.base.log_format import printable
+from mqttree.broker.cli.operator_commands import _count, _seconds
+from mqttree.broker.cli.status import StatusError
+from mqttree.broker.cli.table import cut, duration, rate, size, table, width
+from mqttree.broker.cli.top import HEAD, SORTS, Look, draw, sorted_brokers
+from mqttree.broker.cli.views import broker_named
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.yaml_file import ConfigError
-from broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
-from broker.io.tail_writer import TailEffect, TailWriter
-from broker.persistence.tail_segment import Away, encode_away, encode_header
+from mqttree.broker.config.yaml_file import ConfigError
+from mqttree.broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
+from mqttree.broker.io.tail_writer import TailEffect, TailWriter
+from mqttree.broker.persistence.tail_segment import Away, encode_away, encode_header
 
 ID = b"brokerid"
 

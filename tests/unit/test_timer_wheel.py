@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base.timer_wheel import GRAIN, TimerWheel
+from mqttree.broker.base.timer_wheel import GRAIN, TimerWheel
 
 
 class Clock:

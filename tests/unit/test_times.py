@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from broker.base.limits import DEFAULTS
-from discovery.effects import MembershipConfig
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.discovery.effects import MembershipConfig
 
 ROOT = Path(__file__).parents[2]
 DISCOVERY = MembershipConfig()
@@ -35,177 +35,177 @@ PROMISES: dict[str, tuple[float, str, str]] = {
         "however long the broker is alone",
         "tests/sim/test_outages.py::test_a_broker_that_is_alone_keeps_what_the_others_lack",
     ),
-    "broker.cluster.cluster.STOPPED": (
+    "mqttree.broker.cluster.cluster.STOPPED": (
         1.0,
         "The order also holds through repairs",
         "tests/sim/test_federation.py::test_the_tree_is_repaired_after_cuts_and_kills",
     ),
-    "broker.cluster.cluster.ALONE": (
+    "mqttree.broker.cluster.cluster.ALONE": (
         10.0,
         "It does so across restarts of both brokers, in any order",
         "tests/sim/test_outages.py::test_a_broker_that_is_alone_keeps_what_the_others_lack",
     ),
-    "broker.cluster.delivery.forwarder.FORGET_ORIGIN": (
+    "mqttree.broker.cluster.delivery.forwarder.FORGET_ORIGIN": (
         3600.0,
         "an hour",
         "tests/sim/test_outages.py::test_an_origin_that_was_quiet_before_an_outage_loses_nothing",
     ),
-    "broker.cluster.delivery.gap_recovery.STRANGER": (
+    "mqttree.broker.cluster.delivery.gap_recovery.STRANGER": (
         1.0,
         "The order also holds through repairs",
         "tests/sim/test_outages.py::test_outages_that_once_broke_a_promise_keep_it",
     ),
-    "broker.cluster.delivery.late.OFFER_INTERVAL": (
+    "mqttree.broker.cluster.delivery.late.OFFER_INTERVAL": (
         1.0,
         "The disk keeps what no longer fits into the memory",
         "tests/sim/test_log_tail.py::test_an_outage_longer_than_the_log_loses_nothing",
     ),
-    "broker.cluster.delivery.origin_feeds.PATIENCE": (
+    "mqttree.broker.cluster.delivery.origin_feeds.PATIENCE": (
         30.0,
         "Nothing is lost by that",
         "tests/sim/test_slow_links.py::test_more_than_the_log_holds_waits_for_a_slow_link",
     ),
-    "broker.cluster.delivery.tree_paths.SPLIT": (
+    "mqttree.broker.cluster.delivery.tree_paths.SPLIT": (
         5.0,
         "splits of up to five seconds",
         "tests/sim/test_feeds.py::test_a_broker_that_hung_gets_all_messages_in_order",
     ),
-    "broker.cluster.delivery.tree_paths.RELINK": (
+    "mqttree.broker.cluster.delivery.tree_paths.RELINK": (
         3.5,
         "splits of up to five seconds",
         "tests/sim/test_feeds.py::test_a_broker_that_hung_gets_all_messages_in_order",
     ),
-    "broker.cluster.delivery.tree_paths.HOLD": (
+    "mqttree.broker.cluster.delivery.tree_paths.HOLD": (
         8.5,
         "splits of up to five seconds",
         "tests/sim/test_feeds.py::test_a_broker_that_hung_gets_all_messages_in_order",
     ),
-    "broker.cluster.sessions.handover.GIVEN_TIME": (
+    "mqttree.broker.cluster.sessions.handover.GIVEN_TIME": (
         5.0,
         "A client id has one session in the federation",
         "tests/sim/test_sessions.py::test_roaming_clients_lose_nothing",
     ),
-    "broker.cluster.sessions.handover.LINGER": (
+    "mqttree.broker.cluster.sessions.handover.LINGER": (
         1.0,
         "A client id has one session in the federation",
         "tests/sim/test_sessions.py::test_roaming_clients_lose_nothing",
     ),
-    "broker.cluster.sessions.handover.EXPORT_TIME": (
+    "mqttree.broker.cluster.sessions.handover.EXPORT_TIME": (
         30.0,
         "Nothing that waited is lost",
         "tests/sim/test_outages.py::test_drawn_outages_keep_all_promises",
     ),
-    "broker.cluster.sessions.merge.UNSUBSCRIBED": (
+    "mqttree.broker.cluster.sessions.merge.UNSUBSCRIBED": (
         2.0,
         "Nothing that waited is lost",
         "tests/sim/test_merge.py::test_a_merge_while_the_origin_hangs_loses_and_repeats_nothing",
     ),
-    "broker.cluster.sessions.merge.UNSETTLED": (
+    "mqttree.broker.cluster.sessions.merge.UNSETTLED": (
         10.0,
         "Nothing that waited is lost",
         "tests/sim/test_merge.py::test_a_merge_while_the_origin_hangs_loses_and_repeats_nothing",
     ),
-    "broker.cluster.sessions.merge.HELD_TIME": (
+    "mqttree.broker.cluster.sessions.merge.HELD_TIME": (
         30.0,
         "Nothing that waited is lost",
         "tests/sim/test_merge.py::test_a_client_that_was_on_both_sides_gets_both_queues_once",
     ),
-    "broker.cluster.sessions.messages_under_way.COMPLETE_TIME": (
+    "mqttree.broker.cluster.sessions.messages_under_way.COMPLETE_TIME": (
         5.0,
         "A client that connects to another broker finds its",
         "tests/sim/test_sessions.py::test_roaming_clients_lose_nothing",
     ),
-    "broker.cluster.sessions.messages_under_way.MERGE_TIME": (
+    "mqttree.broker.cluster.sessions.messages_under_way.MERGE_TIME": (
         30.0,
         "Nothing that waited is lost",
         "tests/sim/test_debts.py::test_what_a_merged_session_is_owed_waits_for_its_origin",
     ),
-    "broker.cluster.sessions.messages_under_way.MERGE_AWAY": (
+    "mqttree.broker.cluster.sessions.messages_under_way.MERGE_AWAY": (
         10.0,
         "Nothing that waited is lost",
         "tests/sim/test_debts.py::test_what_a_merged_session_is_owed_waits_for_its_origin",
     ),
-    "broker.cluster.sessions.session_history.REPAIR_TIME": (
+    "mqttree.broker.cluster.sessions.session_history.REPAIR_TIME": (
         10.0,
         "A client that connects to another broker finds its",
         "tests/sim/test_sessions.py::test_roaming_clients_lose_nothing",
     ),
-    "broker.cluster.sessions.takeover.COVER_TIME": (
+    "mqttree.broker.cluster.sessions.takeover.COVER_TIME": (
         0.3,
         "A client that connects to another broker finds its",
         "tests/sim/test_sessions.py::test_roaming_clients_lose_nothing",
     ),
-    "broker.cluster.sessions.takeover.SETTLE": (
+    "mqttree.broker.cluster.sessions.takeover.SETTLE": (
         0.1,
         "A client that connects to another broker finds its",
         "tests/sim/test_sessions.py::test_roaming_clients_lose_nothing",
     ),
-    "broker.cluster.sessions.takeover.REPAIR": (
+    "mqttree.broker.cluster.sessions.takeover.REPAIR": (
         0.1,
         "is silent for one second, or cannot be reached",
         "tests/sim/test_takeover.py::test_messages_published_during_a_takeover_come_once",
     ),
-    "broker.cluster.sessions.whereabouts.LATELY": (
+    "mqttree.broker.cluster.sessions.whereabouts.LATELY": (
         1.0,
         "SUBACK also waits for a client that was at another broker",
         "tests/sim/test_takeover.py::test_messages_published_during_a_takeover_come_once",
     ),
-    "broker.cluster.sharing.assignments.GONE": (
+    "mqttree.broker.cluster.sharing.assignments.GONE": (
         2.0,
         "cut off for two seconds",
         "tests/sim/test_groups.py::test_messages_given_to_a_broker_that_is_cut_off_wait_for_it",
     ),
-    "broker.cluster.sharing.assignments.QUEUE_TIME": (
+    "mqttree.broker.cluster.sharing.assignments.QUEUE_TIME": (
         30.0,
         "delivers each message to one receiver",
         "tests/sim/test_shared.py::test_groups_with_journals_keep_all_promises_beside_faults",
     ),
-    "broker.cluster.sharing.catchup.PATIENCE": (
+    "mqttree.broker.cluster.sharing.catchup.PATIENCE": (
         5.0,
         "delivers each message to one receiver",
         "tests/sim/test_shared.py::test_groups_with_journals_keep_all_promises_beside_faults",
     ),
-    "broker.cluster.sharing.custody.DOUBT": (
+    "mqttree.broker.cluster.sharing.custody.DOUBT": (
         10.0,
         "delivers each message to one receiver",
         "tests/sim/test_shared.py::test_groups_with_journals_keep_all_promises_beside_faults",
     ),
-    "broker.cluster.sharing.custody.SILENT": (
+    "mqttree.broker.cluster.sharing.custody.SILENT": (
         3.0,
         "delivers each message to one receiver",
         "tests/sim/test_shared.py::test_groups_with_journals_keep_all_promises_beside_faults",
     ),
-    "broker.cluster.sharing.group_table.CUT": (
+    "mqttree.broker.cluster.sharing.group_table.CUT": (
         5.0,
         "If all members are away with their brokers",
         "tests/sim/test_outages.py::test_outages_that_once_broke_a_promise_keep_it",
     ),
-    "broker.cluster.strategy.astray_brokers.AWAY": (
+    "mqttree.broker.cluster.strategy.astray_brokers.AWAY": (
         5.0,
         "Neighbours replay in order what a repaired tree missed",
         "tests/sim/test_topic.py::test_messages_survive_the_kill_of_a_relay",
     ),
-    "broker.cluster.strategy.astray_brokers.UNHEARD": (
+    "mqttree.broker.cluster.strategy.astray_brokers.UNHEARD": (
         0.1,
         "Neighbours replay in order what a repaired tree missed",
         "tests/sim/test_topic.py::test_messages_survive_the_kill_of_a_relay",
     ),
-    "broker.cluster.strategy.subscription_barrier.ADMITS": (
+    "mqttree.broker.cluster.strategy.subscription_barrier.ADMITS": (
         1.0,
         "SUBACK waits until every broker that can be",
         "tests/sim/test_takeover.py::test_messages_published_during_a_takeover_come_once",
     ),
-    "broker.cluster.strategy.subscription_barrier.LOST": (
+    "mqttree.broker.cluster.strategy.subscription_barrier.LOST": (
         1.0,
         "SUBACK waits until every broker that can be",
         "tests/sim/test_position.py::test_a_client_that_moves_across_a_split_gets_each_message_once",
     ),
-    "broker.persistence.journal.CLOCK_STEP": (
+    "mqttree.broker.persistence.journal.CLOCK_STEP": (
         5.0,
         "survive its death",
         "tests/unit/test_journal.py::test_time_passes_while_the_broker_is_down",
     ),
-    "broker.persistence.recovery.SAME_CLOCK": (
+    "mqttree.broker.persistence.recovery.SAME_CLOCK": (
         5.0,
         "nothing that was published before",
         "tests/unit/test_recovery.py::test_another_clock_says_nothing_of_when_a_session_began",
@@ -298,105 +298,105 @@ PACES: dict[str, Any] = {
     "settings.dial_patience": 0.3,
     "settings.dial_timeout": 5.0,
     "settings.clock_window": 60.0,
-    "broker.cluster.cluster.TIMER_DELAY": 0.1,
-    "broker.cluster.delivery.forwarder.QUIET": 1800.0,
-    "broker.cluster.delivery.gap_recovery.ASK_PAUSE": 0.005,
-    "broker.cluster.delivery.history.FETCH_TIME": 0.5,
-    "broker.cluster.delivery.late.PAUSE": 0.005,
-    "broker.cluster.delivery.ordered_feed.RETRY": 0.1,
-    "broker.cluster.delivery.ordered_feed.RETRY_MOST": 2.0,
-    "broker.cluster.delivery.paced_release.STEP_INTERVAL": 0.001,
-    "broker.cluster.delivery.paced_release.SLOW_CHECK_INTERVAL": 0.005,
-    "broker.cluster.delivery.paced_release.SLOW_WAIT": 0.1,
-    "broker.cluster.delivery.remote_flow_control.HOLD_LIFE": 10.0,
-    "broker.cluster.delivery.subscription_start.UNSURE": 0.2,
-    "broker.cluster.delivery.subscription_start.DRIFT": 0.0001,
-    "broker.cluster.delivery.subscription_start.NOTED": 0.1,
-    "broker.cluster.delivery.subscription_start.NOTES": 2048,
-    "broker.cluster.delivery.subscription_start.NOTED_OLD": 10.0,
-    "broker.cluster.delivery.subscription_start.OLD_NOTES": 512,
-    "broker.cluster.delivery.trimmed_numbers.LOOK": 10.0,
-    "broker.cluster.drain.STEP": 0.05,
-    "broker.cluster.id_conflict.CALL_PAUSE": 1.0,
-    "broker.cluster.id_conflict.GONE": 5.0,
-    "broker.cluster.link.message_batch.OLDEST": 4294967295,
-    "broker.cluster.placement.decider.PERIOD": 10.0,
-    "broker.cluster.placement.decider.GATHER_WAIT": 0.5,
-    "broker.cluster.placement.decider.QUIET": 600.0,
-    "broker.cluster.placement.placement_service.WAIT": 2.0,
-    "broker.cluster.placement.rebalancer.ROUND": 60.0,
-    "broker.cluster.placement.rebalancer.ANSWER_WAIT": 2.0,
-    "broker.cluster.placement.redirect_table.DAY": 86400.0,
-    "broker.cluster.placement.redirector.CONNECT_WAIT": 0.5,
-    "broker.cluster.placement.redirector.OUTLIVES": 30.0,
-    "broker.cluster.placement.redirector.SAME_HOST": 600.0,
-    "broker.cluster.placement.redirector.LOOK_AGAIN": 0.02,
-    "broker.cluster.placement.topic_knowledge.FRESH": 5.0,
-    "broker.cluster.placement.topic_knowledge.MOST_LATE": 0.5,
-    "broker.cluster.retained_comparison.BUSY": 0.05,
-    "broker.cluster.retained_comparison.MISSED": 1.0,
-    "broker.cluster.sessions.merge.CHECK_INTERVAL": 0.05,
-    "broker.cluster.sessions.merge.IDLE_INTERVAL": 1.0,
-    "broker.cluster.sessions.merge.SUBSCRIBING": 0.25,
-    "broker.cluster.sessions.pending_merge.RETRY": 0.25,
-    "broker.cluster.sessions.pending_merge.RETRY_MOST": 1.0,
-    "broker.cluster.sessions.pending_takeover.RETRY": 0.25,
-    "broker.cluster.sessions.replay_messages.MOST_MS": 60000,
-    "broker.cluster.sessions.session_codec.LONGEST": 4294967295000,
-    "broker.cluster.sessions.session_codec.LATEST": 10000000000.0,
-    "broker.cluster.sessions.session_parts.RESEND_PAUSE": 1.0,
-    "broker.cluster.sessions.session_parts.MAX_RESEND_PAUSE": 30.0,
-    "broker.cluster.sessions.session_replay.WAIT": 0.7,
-    "broker.cluster.sessions.takeover.WRITING": 0.002,
-    "broker.cluster.sharing.assignments.SWEEP": 0.25,
-    "broker.cluster.sharing.assignments.PAUSE": 0.001,
-    "broker.cluster.sharing.assignments.ASK": 10.0,
-    "broker.cluster.sharing.assignments.ASK_AGAIN": 5.0,
-    "broker.cluster.sharing.assignments.RETRY_MOST": 16.0,
-    "broker.cluster.sharing.catchup.PAUSE": 0.001,
-    "broker.cluster.sharing.catchup.RETRY": 1.0,
-    "broker.cluster.sharing.custody.REPORT_DELAY": 0.002,
-    "broker.cluster.sharing.custody.ROOM_CHECK_INTERVAL": 0.05,
-    "broker.cluster.sharing.custody.CHECK": 1.0,
-    "broker.cluster.strategy.directory.POST_INTERVAL": 0.005,
-    "broker.cluster.strategy.directory.CHECK": 5.0,
-    "broker.cluster.strategy.interest_table.LINGER": 0.5,
-    "broker.cluster.strategy.new_filters.MAX_COMPARED_AGE": 5.0,
-    "broker.cluster.strategy.new_filters.MAX_COMPARED": 300,
-    "broker.cluster.strategy.new_filters.MAX_COMPARED_FILTERS": 16,
-    "broker.cluster.strategy.path_costs.REVIEW": 2.0,
-    "broker.cluster.strategy.published_topics.PACE": 0.01,
-    "broker.cluster.strategy.source_trees.LEAST_PAUSE": 0.01,
-    "broker.cluster.strategy.source_trees.PAUSE": 0.02,
-    "broker.cluster.strategy.srt_prt.MAX_AGE": 4294967295,
-    "broker.cluster.strategy.subscription_barrier.AT_ONCE": 0.1,
-    "broker.cluster.strategy.subscription_barrier.PAUSE": 0.02,
-    "broker.cluster.strategy.subscription_barrier.PAUSE_MOST": 0.5,
-    "broker.persistence.log_tail.RETRY": 1.0,
-    "broker.persistence.write_ahead_log.STEP_PAUSE": 0.01,
-    "broker.persistence.write_ahead_log.SHORT_STEP_PAUSE": 0.001,
-    "broker.persistence.write_ahead_log.RETRY": 1.0,
-    "discovery.announcement.MAX_WALL": 4503599627370496,
-    "discovery.announcement_filter.REPEAT_WINDOW": 2.0,
-    "discovery.beacon.BURST": (0.05, 0.1, 0.2),
-    "discovery.beacon.ANSWER_JITTER": (0.002, 0.02),
-    "discovery.beacon.ANSWER_SPACING": 0.05,
-    "discovery.dialler.BACKOFF_LATE": 60.0,
-    "discovery.dialler.REDIAL_FLOOR": 0.1,
-    "discovery.dialler.FIRST_TRY": 1.0,
-    "discovery.drivers.dns.INTERVAL": 30.0,
-    "discovery.drivers.dns.RETRY": 1.0,
-    "discovery.drivers.multicast.RESCAN": 10.0,
-    "discovery.effects.DISCOVERY_TIME": 0.3,
-    "discovery.member_table.SELF_RETRY": 300.0,
-    "discovery.member_table.ADDRESS_STAGGER": 0.15,
-    "discovery.member_table.REDIAL_JITTER": 0.02,
-    "discovery.membership.STABLE_LINK": 1.0,
-    "discovery.neighbour_selection.SETTLE": 0.1,
-    "discovery.neighbour_selection.SETTLE_AT_MOST": 0.5,
-    "discovery.neighbour_selection.REVIEW": 5.0,
-    "discovery.neighbour_selection.STRAY_AFTER": 10.0,
-    "discovery.neighbour_selection.SURPLUS_AFTER": 30.0,
+    "mqttree.broker.cluster.cluster.TIMER_DELAY": 0.1,
+    "mqttree.broker.cluster.delivery.forwarder.QUIET": 1800.0,
+    "mqttree.broker.cluster.delivery.gap_recovery.ASK_PAUSE": 0.005,
+    "mqttree.broker.cluster.delivery.history.FETCH_TIME": 0.5,
+    "mqttree.broker.cluster.delivery.late.PAUSE": 0.005,
+    "mqttree.broker.cluster.delivery.ordered_feed.RETRY": 0.1,
+    "mqttree.broker.cluster.delivery.ordered_feed.RETRY_MOST": 2.0,
+    "mqttree.broker.cluster.delivery.paced_release.STEP_INTERVAL": 0.001,
+    "mqttree.broker.cluster.delivery.paced_release.SLOW_CHECK_INTERVAL": 0.005,
+    "mqttree.broker.cluster.delivery.paced_release.SLOW_WAIT": 0.1,
+    "mqttree.broker.cluster.delivery.remote_flow_control.HOLD_LIFE": 10.0,
+    "mqttree.broker.cluster.delivery.subscription_start.UNSURE": 0.2,
+    "mqttree.broker.cluster.delivery.subscription_start.DRIFT": 0.0001,
+    "mqttree.broker.cluster.delivery.subscription_start.NOTED": 0.1,
+    "mqttree.broker.cluster.delivery.subscription_start.NOTES": 2048,
+    "mqttree.broker.cluster.delivery.subscription_start.NOTED_OLD": 10.0,
+    "mqttree.broker.cluster.delivery.subscription_start.OLD_NOTES": 512,
+    "mqttree.broker.cluster.delivery.trimmed_numbers.LOOK": 10.0,
+    "mqttree.broker.cluster.drain.STEP": 0.05,
+    "mqttree.broker.cluster.id_conflict.CALL_PAUSE": 1.0,
+    "mqttree.broker.cluster.id_conflict.GONE": 5.0,
+    "mqttree.broker.cluster.link.message_batch.OLDEST": 4294967295,
+    "mqttree.broker.cluster.placement.decider.PERIOD": 10.0,
+    "mqttree.broker.cluster.placement.decider.GATHER_WAIT": 0.5,
+    "mqttree.broker.cluster.placement.decider.QUIET": 600.0,
+    "mqttree.broker.cluster.placement.placement_service.WAIT": 2.0,
+    "mqttree.broker.cluster.placement.rebalancer.ROUND": 60.0,
+    "mqttree.broker.cluster.placement.rebalancer.ANSWER_WAIT": 2.0,
+    "mqttree.broker.cluster.placement.redirect_table.DAY": 86400.0,
+    "mqttree.broker.cluster.placement.redirector.CONNECT_WAIT": 0.5,
+    "mqttree.broker.cluster.placement.redirector.OUTLIVES": 30.0,
+    "mqttree.broker.cluster.placement.redirector.SAME_HOST": 600.0,
+    "mqttree.broker.cluster.placement.redirector.LOOK_AGAIN": 0.02,
+    "mqttree.broker.cluster.placement.topic_knowledge.FRESH": 5.0,
+    "mqttree.broker.cluster.placement.topic_knowledge.MOST_LATE": 0.5,
+    "mqttree.broker.cluster.retained_comparison.BUSY": 0.05,
+    "mqttree.broker.cluster.retained_comparison.MISSED": 1.0,
+    "mqttree.broker.cluster.sessions.merge.CHECK_INTERVAL": 0.05,
+    "mqttree.broker.cluster.sessions.merge.IDLE_INTERVAL": 1.0,
+    "mqttree.broker.cluster.sessions.merge.SUBSCRIBING": 0.25,
+    "mqttree.broker.cluster.sessions.pending_merge.RETRY": 0.25,
+    "mqttree.broker.cluster.sessions.pending_merge.RETRY_MOST": 1.0,
+    "mqttree.broker.cluster.sessions.pending_takeover.RETRY": 0.25,
+    "mqttree.broker.cluster.sessions.replay_messages.MOST_MS": 60000,
+    "mqttree.broker.cluster.sessions.session_codec.LONGEST": 4294967295000,
+    "mqttree.broker.cluster.sessions.session_codec.LATEST": 10000000000.0,
+    "mqttree.broker.cluster.sessions.session_parts.RESEND_PAUSE": 1.0,
+    "mqttree.broker.cluster.sessions.session_parts.MAX_RESEND_PAUSE": 30.0,
+    "mqttree.broker.cluster.sessions.session_replay.WAIT": 0.7,
+    "mqttree.broker.cluster.sessions.takeover.WRITING": 0.002,
+    "mqttree.broker.cluster.sharing.assignments.SWEEP": 0.25,
+    "mqttree.broker.cluster.sharing.assignments.PAUSE": 0.001,
+    "mqttree.broker.cluster.sharing.assignments.ASK": 10.0,
+    "mqttree.broker.cluster.sharing.assignments.ASK_AGAIN": 5.0,
+    "mqttree.broker.cluster.sharing.assignments.RETRY_MOST": 16.0,
+    "mqttree.broker.cluster.sharing.catchup.PAUSE": 0.001,
+    "mqttree.broker.cluster.sharing.catchup.RETRY": 1.0,
+    "mqttree.broker.cluster.sharing.custody.REPORT_DELAY": 0.002,
+    "mqttree.broker.cluster.sharing.custody.ROOM_CHECK_INTERVAL": 0.05,
+    "mqttree.broker.cluster.sharing.custody.CHECK": 1.0,
+    "mqttree.broker.cluster.strategy.directory.POST_INTERVAL": 0.005,
+    "mqttree.broker.cluster.strategy.directory.CHECK": 5.0,
+    "mqttree.broker.cluster.strategy.interest_table.LINGER": 0.5,
+    "mqttree.broker.cluster.strategy.new_filters.MAX_COMPARED_AGE": 5.0,
+    "mqttree.broker.cluster.strategy.new_filters.MAX_COMPARED": 300,
+    "mqttree.broker.cluster.strategy.new_filters.MAX_COMPARED_FILTERS": 16,
+    "mqttree.broker.cluster.strategy.path_costs.REVIEW": 2.0,
+    "mqttree.broker.cluster.strategy.published_topics.PACE": 0.01,
+    "mqttree.broker.cluster.strategy.source_trees.LEAST_PAUSE": 0.01,
+    "mqttree.broker.cluster.strategy.source_trees.PAUSE": 0.02,
+    "mqttree.broker.cluster.strategy.srt_prt.MAX_AGE": 4294967295,
+    "mqttree.broker.cluster.strategy.subscription_barrier.AT_ONCE": 0.1,
+    "mqttree.broker.cluster.strategy.subscription_barrier.PAUSE": 0.02,
+    "mqttree.broker.cluster.strategy.subscription_barrier.PAUSE_MOST": 0.5,
+    "mqttree.broker.persistence.log_tail.RETRY": 1.0,
+    "mqttree.broker.persistence.write_ahead_log.STEP_PAUSE": 0.01,
+    "mqttree.broker.persistence.write_ahead_log.SHORT_STEP_PAUSE": 0.001,
+    "mqttree.broker.persistence.write_ahead_log.RETRY": 1.0,
+    "mqttree.discovery.announcement.MAX_WALL": 4503599627370496,
+    "mqttree.discovery.announcement_filter.REPEAT_WINDOW": 2.0,
+    "mqttree.discovery.beacon.BURST": (0.05, 0.1, 0.2),
+    "mqttree.discovery.beacon.ANSWER_JITTER": (0.002, 0.02),
+    "mqttree.discovery.beacon.ANSWER_SPACING": 0.05,
+    "mqttree.discovery.dialler.BACKOFF_LATE": 60.0,
+    "mqttree.discovery.dialler.REDIAL_FLOOR": 0.1,
+    "mqttree.discovery.dialler.FIRST_TRY": 1.0,
+    "mqttree.discovery.drivers.dns.INTERVAL": 30.0,
+    "mqttree.discovery.drivers.dns.RETRY": 1.0,
+    "mqttree.discovery.drivers.multicast.RESCAN": 10.0,
+    "mqttree.discovery.effects.DISCOVERY_TIME": 0.3,
+    "mqttree.discovery.member_table.SELF_RETRY": 300.0,
+    "mqttree.discovery.member_table.ADDRESS_STAGGER": 0.15,
+    "mqttree.discovery.member_table.REDIAL_JITTER": 0.02,
+    "mqttree.discovery.membership.STABLE_LINK": 1.0,
+    "mqttree.discovery.neighbour_selection.SETTLE": 0.1,
+    "mqttree.discovery.neighbour_selection.SETTLE_AT_MOST": 0.5,
+    "mqttree.discovery.neighbour_selection.REVIEW": 5.0,
+    "mqttree.discovery.neighbour_selection.STRAY_AFTER": 10.0,
+    "mqttree.discovery.neighbour_selection.SURPLUS_AFTER": 30.0,
     "limits.hold_pace": 0.02,
     "limits.hold_repeat": 0.2,
     "limits.hold_longest": 300.0,
@@ -422,7 +422,7 @@ PACES: dict[str, Any] = {
 def times(folder: str) -> Iterator[str]:
     """The names of the constants of time in a folder, as of `PROMISES`."""
     for path in sorted((ROOT / folder).rglob("*.py")):
-        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        module = ".".join(("mqttree", *path.relative_to(ROOT).with_suffix("").parts))
         body = ast.parse(path.read_text()).body
         for node, after in pairwise(body):
             if isinstance(node, ast.Assign):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from routing.topic_filter import (
+from mqttree.routing.topic_filter import (
     MAX_TOPIC_BYTES,
     covers,
     is_wildcard,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stp.root_policy import BALANCE, OverlaySettings
+from mqttree.stp.root_policy import BALANCE, OverlaySettings
 from tests.unit.overlay_harness import SETTINGS, Net
 
 T = b"a/b"

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.address import Address
-from stp.priority_vector import MAX_COST_US, RootVector
-from stp.topic_ping import (
+from mqttree.broker.base.address import Address
+from mqttree.stp.priority_vector import MAX_COST_US, RootVector
+from mqttree.stp.topic_ping import (
     ASKS,
     TopicPing,
     TopicPingError,

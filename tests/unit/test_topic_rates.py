@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.limits import DEFAULTS
-from broker.core.topic_rates import TOP, Average, TopicRates
-from broker.core.topic_tally import WEIGHT, TopicTally
-from broker.core.traffic_meter import PERIOD
-from broker.wire import Publish, encode_packet
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.core.topic_rates import TOP, Average, TopicRates
+from mqttree.broker.core.topic_tally import WEIGHT, TopicTally
+from mqttree.broker.core.traffic_meter import PERIOD
+from mqttree.broker.wire import Publish, encode_packet
 from tests.unit.node_harness import World
 
 TOPICS = [b"a", b"b", b"c", b"d", b"e", b"f"]

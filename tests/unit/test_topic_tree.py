@@ -1,4 +1,4 @@
-"""`routing.topic_tree` against the plain definition of what a filter matches."""
+"""`mqttree.routing.topic_tree` against the plain definition of what a filter matches."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.topic_filter import matches, well_formed
-from routing.topic_tree import TopicTree
+from mqttree.routing.topic_filter import matches, well_formed
+from mqttree.routing.topic_tree import TopicTree
 
 LEVELS = st.sampled_from(["", "a", "b", "c"])
 TOPICS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)

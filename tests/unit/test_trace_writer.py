@@ -23,9 +23,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.spark import events
-from bench.spark.source import SourceError, read
-from bench.trace import KINDS, SCHEMA, TraceError, Writer, clock
+from mqttree.bench.spark import events
+from mqttree.bench.spark.source import SourceError, read
+from mqttree.bench.trace import KINDS, SCHEMA, TraceError, Writer, clock
 
 NAMES = {"run": "r", "scenario": "s", "process": "p"}
 INTS, WORDS = st.integers(0, 2**40), st.text(max_size=5)
@@ -162,7 +162,7 @@ def test_a_disk_that_takes_nothing_is_reported_and_not_waited_for(tmp_path: Path
 KILLED = """
 import os, sys, time
 from pathlib import Path
-from bench.trace import Writer
+from mqttree.bench.trace import Writer
 writer = Writer(Path(sys.argv[1]), run="r", scenario="s", process="p", batch=10)
 for number in range(100):
     writer.published(number, 0, number, "p", "b", "t", 0, 1)

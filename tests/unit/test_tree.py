@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base import machine
-from broker.base.broker_id import Identity
-from stp import capability as capability_module
-from stp.bpdu import MAX_CHANGES, Bpdu, ChangeNumber, Role, SeqRequest, decode, encode
-from stp.changes import ChangeLog, ForwardingChanged, RootChanged, TopologyChange
-from stp.ports import Port
-from stp.priority_vector import FeasibilityTable, RootVector
-from stp.tree import Tree, TreeConfig
+from mqttree.broker.base import machine
+from mqttree.broker.base.broker_id import Identity
+from mqttree.stp import capability as capability_module
+from mqttree.stp.bpdu import MAX_CHANGES, Bpdu, ChangeNumber, Role, SeqRequest, decode, encode
+from mqttree.stp.changes import ChangeLog, ForwardingChanged, RootChanged, TopologyChange
+from mqttree.stp.ports import Port
+from mqttree.stp.priority_vector import FeasibilityTable, RootVector
+from mqttree.stp.tree import Tree, TreeConfig
 
 ROOT, DESIGNATED, BLOCKED, NONE = Role.ROOT, Role.DESIGNATED, Role.BLOCKED, Role.NONE
 

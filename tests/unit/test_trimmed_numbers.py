@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.base.costs import TRIMMED_MEMORY
-from broker.base.limits import Limits
-from broker.cluster.delivery.trimmed_numbers import LOOK, TrimmedNumbers
-from broker.cluster.events import RouteChanged
+from mqttree.broker.base.costs import TRIMMED_MEMORY
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.cluster.delivery.trimmed_numbers import LOOK, TrimmedNumbers
+from mqttree.broker.cluster.events import RouteChanged
 from tests.unit.link_harness import bid, lone
 from tests.unit.node_harness import FakeClient, World
 

@@ -7,13 +7,13 @@ import itertools
 
 import pytest
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.base.turns import PAUSE
-from broker.cluster.link.codec import origin_key
-from broker.core.message import Message
-from broker.core.subscribe import PIECES
-from broker.core.wildcard_forms import form_of
-from broker.wire import (
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.base.turns import PAUSE
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.subscribe import PIECES
+from mqttree.broker.core.wildcard_forms import form_of
+from mqttree.broker.wire import (
     Pingreq,
     Pingresp,
     Property,
@@ -25,9 +25,9 @@ from broker.wire import (
     Unsubscribe,
     encode_packet,
 )
-from broker.wire.decode import FILTERS
-from broker.wire.varint import encode_varint
-from routing.topic_filter import matches
+from mqttree.broker.wire.decode import FILTERS
+from mqttree.broker.wire.varint import encode_varint
+from mqttree.routing.topic_filter import matches
 from tests.unit.link_harness import FAR, Neighbour, batch_entry, lone, message
 from tests.unit.node_harness import FakeClient, World, connect_packet
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.sessions.session_codec import IN_FLIGHT, WAITING
-from broker.core.session import PACKET_IDS
-from broker.core.unsent import identifiers
-from broker.wire import Disconnect, Property, Publish, encode_packet
+from mqttree.broker.cluster.sessions.session_codec import IN_FLIGHT, WAITING
+from mqttree.broker.core.session import PACKET_IDS
+from mqttree.broker.core.unsent import identifiers
+from mqttree.broker.wire import Disconnect, Property, Publish, encode_packet
 from tests.unit.node_harness import World
 
 KEPT: Any = {Property.SESSION_EXPIRY_INTERVAL: 3600}

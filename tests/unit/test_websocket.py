@@ -18,19 +18,19 @@ from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 from websockets.protocol import OPEN
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.config.node_config import NodeConfig
-from broker.io.driver import Driver
-from broker.io.listener import Listener
-from broker.io.websocket import (
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.io.driver import Driver
+from mqttree.broker.io.listener import Listener
+from mqttree.broker.io.websocket import (
     CLOSE_TIMEOUT,
     HANDSHAKE_TIMEOUT,
     UNKNOWN,
     WebSocketProtocol,
 )
-from broker.node import Node
-from broker.wire import encode_packet
-from broker.wire.packets import Connect, Disconnect, Publish, Subscribe, SubscriptionRequest
+from mqttree.broker.node import Node
+from mqttree.broker.wire import encode_packet
+from mqttree.broker.wire.packets import Connect, Disconnect, Publish, Subscribe, SubscriptionRequest
 
 CONT, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 CONNECT = encode_packet(Connect("MQTT", 4, True, 60, "c"), 4)

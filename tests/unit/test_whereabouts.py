@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.base.limits import DEFAULTS, Limits
-from broker.cluster.sessions.whereabouts import LATELY
-from routing.link_state import ASK_ALL, LinkStateDatabase
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.cluster.sessions.whereabouts import LATELY
+from mqttree.routing.link_state import ASK_ALL, LinkStateDatabase
 from tests.unit.node_harness import World
 
 OTHER = b"another!"

@@ -6,9 +6,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.session import Session, Subscription
-from broker.core.wildcard_forms import WildcardForms, form_of
-from routing.topic_filter import matches, split_shared, valid_topic_filter
+from mqttree.broker.core.session import Session, Subscription
+from mqttree.broker.core.wildcard_forms import WildcardForms, form_of
+from mqttree.routing.topic_filter import matches, split_shared, valid_topic_filter
 from tests.unit.node_harness import World
 
 words = st.sampled_from(["a", "b", "", "$x", "$share"])

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from broker.base.counters import Counters
-from broker.base.timers import Timer, Timers
-from broker.core.message import Message
-from broker.core.session import Session
-from broker.core.wills import Wills
-from broker.wire.packets import Will
-from broker.wire.properties import Property
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.base.timers import Timer, Timers
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.session import Session
+from mqttree.broker.core.wills import Wills
+from mqttree.broker.wire.packets import Will
+from mqttree.broker.wire.properties import Property
 from tests.unit.node_harness import World
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_vectors import GOLDEN
 
-from broker.wire import (
+from mqttree.broker.wire import (
     V5,
     V31,
     V311,
@@ -41,7 +41,7 @@ from broker.wire import (
     encode_packet,
     encode_properties,
 )
-from broker.wire.properties import TABLE, Kind
+from mqttree.broker.wire.properties import TABLE, Kind
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=6)
 TOPICS = st.text(

@@ -7,8 +7,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.wire import Puback, Pubcomp, Publish, Pubrec, Pubrel, encode_packet
-from broker.wire.publish_header import (
+from mqttree.broker.wire import Puback, Pubcomp, Publish, Pubrec, Pubrel, encode_packet
+from mqttree.broker.wire.publish_header import (
     ACK_SIZE,
     DUP,
     HIGH,
@@ -26,7 +26,7 @@ from broker.wire.publish_header import (
     topic_end,
     topic_of,
 )
-from broker.wire.varint import read_length
+from mqttree.broker.wire.varint import read_length
 from tests.unit.test_architecture import modules, read
 
 LOOPS = {

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.wire import (
+from mqttree.broker.wire import (
     V5,
     V311,
     Connect,

@@ -4,8 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.wire import MalformedPacket, ProtocolViolation, check_topic_filter, check_topic_name
-from broker.wire.strings import (
+from mqttree.broker.wire import (
+    MalformedPacket,
+    ProtocolViolation,
+    check_topic_filter,
+    check_topic_name,
+)
+from mqttree.broker.wire.strings import (
     decode_utf8,
     encode_binary,
     encode_string,
@@ -13,7 +18,7 @@ from broker.wire.strings import (
     read_string,
     shorten,
 )
-from broker.wire.varint import decode_varint, encode_varint, read_length
+from mqttree.broker.wire.varint import decode_varint, encode_varint, read_length
 
 GOOD_FILTERS = [
     *(

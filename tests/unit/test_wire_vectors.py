@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from wire_vectors import BAD, GOLDEN, LENIENT
 
-from broker.wire import (
+from mqttree.broker.wire import (
     V5,
     V31,
     V311,
@@ -30,7 +30,7 @@ from broker.wire import (
     publish_bytes,
     return_code,
 )
-from broker.wire.properties import TABLE
+from mqttree.broker.wire.properties import TABLE
 
 
 def each_version(table):

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.load.histogram import bucket, upper
-from bench.trace import Writer
+from mqttree.bench.load.histogram import bucket, upper
+from mqttree.bench.trace import Writer
 
 UNSURE = 6
 """ns around an interruption; a trace in which all happens within some hundred ns has no use for a

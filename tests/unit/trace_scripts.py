@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from trace_reference import UNSURE, Script, end
 
-from bench.trace import Writer
+from mqttree.bench.trace import Writer
 
 TOPICS = ["a/b", "a/c", "a", "d.e", "$x/y"]
 FILTERS = [

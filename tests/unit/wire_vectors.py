@@ -3,7 +3,7 @@ specifications."""
 
 from __future__ import annotations
 
-from broker.wire import (
+from mqttree.broker.wire import (
     V5,
     V31,
     V311,

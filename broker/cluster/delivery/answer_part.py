@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.base.sequence_set import LAST
-from broker.cluster.strategy.directory import BEHIND, KNOWN, LIVE
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.base.sequence_set import LAST
+from mqttree.broker.cluster.strategy.directory import BEHIND, KNOWN, LIVE
+from mqttree.broker.wire.errors import MalformedPacket
 
 ASK, ANSWER, PIECE = 5, BEHIND | LIVE | KNOWN | 6, BEHIND | 8
 """Kinds of messages to one broker."""

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.base.rate_limit import Budget
-from broker.base.sequence_set import (
+from mqttree.broker.base.rate_limit import Budget
+from mqttree.broker.base.sequence_set import (
     LAST,
     MAX_GAPS,
     Ranges,
@@ -22,24 +22,29 @@ from broker.base.sequence_set import (
     merge,
     subtract,
 )
-from broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE, AnswerPart
-from broker.cluster.delivery.replay_log import LogEntry, Looked
-from broker.cluster.delivery.subscription_start import PastNumbers, answer_of, numbers_at, times_of
-from broker.cluster.link.codec import origin_key
-from broker.core.receiver_assignment import ID
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE, AnswerPart
+from mqttree.broker.cluster.delivery.replay_log import LogEntry, Looked
+from mqttree.broker.cluster.delivery.subscription_start import (
+    PastNumbers,
+    answer_of,
+    numbers_at,
+    times_of,
+)
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.core.receiver_assignment import ID
+from mqttree.broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.link_acks import LinkAcks
-    from broker.cluster.delivery.origins import Origins
-    from broker.cluster.delivery.ports import Above, TailPiece
-    from broker.cluster.delivery.replay_log import ReplayLog
-    from broker.cluster.delivery.subscription_start import SubscriptionStarts
-    from broker.cluster.link.link import Link
-    from broker.cluster.ports import Reporting
-    from broker.cluster.strategy.directory import Directory
-    from broker.cluster.strategy.routing_strategy import RoutingStrategy
-    from broker.core.local_broker import LocalBroker
+    from mqttree.broker.cluster.delivery.link_acks import LinkAcks
+    from mqttree.broker.cluster.delivery.origins import Origins
+    from mqttree.broker.cluster.delivery.ports import Above, TailPiece
+    from mqttree.broker.cluster.delivery.replay_log import ReplayLog
+    from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
+    from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.cluster.ports import Reporting
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.core.local_broker import LocalBroker
 
 PART = 60_000
 """bytes of an answer in one record."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.base.state_table import Table, TableEnum, look_up
+from mqttree.broker.base.state_table import Table, TableEnum, look_up
 
 
 class State(TableEnum):

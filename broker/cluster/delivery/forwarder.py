@@ -17,40 +17,40 @@ from collections.abc import Mapping
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
 
-from broker.base.sequence_set import LAST, MAX_SKIPS, find, intersect, subtract
-from broker.cluster.delivery.local_window import LocalWindow
-from broker.cluster.delivery.outgoing_batch import OutgoingBatch, Sender
-from broker.cluster.delivery.paced_release import deliver_run
-from broker.cluster.delivery.replay_log import LogEntry
-from broker.cluster.link.codec import (
+from mqttree.broker.base.sequence_set import LAST, MAX_SKIPS, find, intersect, subtract
+from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.outgoing_batch import OutgoingBatch, Sender
+from mqttree.broker.cluster.delivery.paced_release import deliver_run
+from mqttree.broker.cluster.delivery.replay_log import LogEntry
+from mqttree.broker.cluster.link.codec import (
     encode_for_links,
     encode_run_for_links,
     split_key,
 )
-from broker.cluster.link.control_records import ORIGINS
-from broker.cluster.link.link_states import Action, Input
-from broker.cluster.link.message_batch import encode_batch
-from broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
-from broker.core.dispatcher import topic_name
-from broker.core.message import Message
-from broker.core.session import Session
-from broker.wire.errors import MalformedPacket
-from broker.wire.publish_header import DUP, PUBLISH, QOS_BITS
+from mqttree.broker.cluster.link.control_records import ORIGINS
+from mqttree.broker.cluster.link.link_states import Action, Input
+from mqttree.broker.cluster.link.message_batch import encode_batch
+from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
+from mqttree.broker.core.dispatcher import topic_name
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.session import Session
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.publish_header import DUP, PUBLISH, QOS_BITS
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.gap_recovery import GapRecovery
-    from broker.cluster.delivery.ordered_feed import OrderedFeed
-    from broker.cluster.delivery.origins import Origins
-    from broker.cluster.delivery.ports import Above, DeliveringBroker
-    from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
-    from broker.cluster.delivery.replay_log import ReplayLog
-    from broker.cluster.events import LinkBehind, LinkDown
-    from broker.cluster.link.link import Link
-    from broker.cluster.strategy.routing_strategy import RoutingStrategy
-    from broker.core.connection import Connection
-    from broker.core.publish_run import PublishRun
-    from broker.core.receiver_assignment import ReceiverAssignment
-    from broker.core.route import Route
+    from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
+    from mqttree.broker.cluster.delivery.ordered_feed import OrderedFeed
+    from mqttree.broker.cluster.delivery.origins import Origins
+    from mqttree.broker.cluster.delivery.ports import Above, DeliveringBroker
+    from mqttree.broker.cluster.delivery.remote_flow_control import RemoteFlowControl
+    from mqttree.broker.cluster.delivery.replay_log import ReplayLog
+    from mqttree.broker.cluster.events import LinkBehind, LinkDown
+    from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.publish_run import PublishRun
+    from mqttree.broker.core.receiver_assignment import ReceiverAssignment
+    from mqttree.broker.core.route import Route
 
 FORGET_ORIGIN: Final = 3600.0
 """s; an origin that published nothing for so long is forgotten: no log has its messages. The last

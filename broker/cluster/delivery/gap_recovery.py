@@ -24,43 +24,43 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from broker.base import costs
-from broker.base.sequence_set import Ranges, find, intersect, merge, subtract
-from broker.cluster.delivery.feed_states import Action, Input, State
-from broker.cluster.delivery.local_window import LocalWindow
-from broker.cluster.delivery.ordered_feed import RETRY, HeldPackets, OrderedFeed
-from broker.cluster.delivery.origin_feeds import PATIENCE, OriginFeeds
-from broker.cluster.delivery.origin_questions import MAX_QUESTIONS, OriginQuestions
-from broker.cluster.delivery.orphans import EARLIER
-from broker.cluster.delivery.paced_release import PacedRelease
-from broker.cluster.delivery.tree_paths import HOLD, TreePaths
-from broker.cluster.events import ClusterEvents, LinkDown, LinkUp, OriginLost, RouteChanged
-from broker.cluster.link.codec import split_key
-from broker.cluster.strategy.directory import ROUTING
-from broker.cluster.strategy.path_change import (
+from mqttree.broker.base import costs
+from mqttree.broker.base.sequence_set import Ranges, find, intersect, merge, subtract
+from mqttree.broker.cluster.delivery.feed_states import Action, Input, State
+from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.ordered_feed import RETRY, HeldPackets, OrderedFeed
+from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE, OriginFeeds
+from mqttree.broker.cluster.delivery.origin_questions import MAX_QUESTIONS, OriginQuestions
+from mqttree.broker.cluster.delivery.orphans import EARLIER
+from mqttree.broker.cluster.delivery.paced_release import PacedRelease
+from mqttree.broker.cluster.delivery.tree_paths import HOLD, TreePaths
+from mqttree.broker.cluster.events import ClusterEvents, LinkDown, LinkUp, OriginLost, RouteChanged
+from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.cluster.strategy.directory import ROUTING
+from mqttree.broker.cluster.strategy.path_change import (
     BREAK,
     CHANGED,
     tell_break_over,
     tell_changed_over,
 )
-from broker.cluster.strategy.ports import Feed
-from broker.core.message import size_of
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.cluster.strategy.ports import Feed
+from mqttree.broker.core.message import size_of
+from mqttree.broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.history import HistoryRequests
-    from broker.cluster.delivery.origins import Origins
-    from broker.cluster.delivery.orphans import Orphans
-    from broker.cluster.delivery.ports import Above, DeliveringBroker
-    from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
-    from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
-    from broker.cluster.delivery.subscription_start import SubscriptionStarts
-    from broker.cluster.link.link import Link
-    from broker.cluster.ports import Alarm, Reporting
-    from broker.cluster.strategy.directory import Directory
-    from broker.cluster.strategy.routing_strategy import RoutingStrategy
-    from broker.config.node_config import NodeConfig
-    from broker.core.session import Session
+    from mqttree.broker.cluster.delivery.history import HistoryRequests
+    from mqttree.broker.cluster.delivery.origins import Origins
+    from mqttree.broker.cluster.delivery.orphans import Orphans
+    from mqttree.broker.cluster.delivery.ports import Above, DeliveringBroker
+    from mqttree.broker.cluster.delivery.remote_flow_control import RemoteFlowControl
+    from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
+    from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
+    from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.cluster.ports import Alarm, Reporting
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.config.node_config import NodeConfig
+    from mqttree.broker.core.session import Session
 
 ASK_PAUSE = 0.005
 """s; path changes within this time have one cause, and lead to one question."""

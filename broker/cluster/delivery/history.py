@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import LAST, Ranges
-from broker.cluster.link.control_records import DONE, WANT
-from broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
+from mqttree.broker.base.sequence_set import LAST, Ranges
+from mqttree.broker.cluster.link.control_records import DONE, WANT
+from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
 
 if TYPE_CHECKING:
-    from broker.cluster.events import LinkDown
-    from broker.cluster.link.link import Handler, Link
-    from broker.cluster.ports import Alarm
-    from broker.core.local_broker import LocalBroker
+    from mqttree.broker.cluster.events import LinkDown
+    from mqttree.broker.cluster.link.link import Handler, Link
+    from mqttree.broker.cluster.ports import Alarm
+    from mqttree.broker.core.local_broker import LocalBroker
 
 FETCH_TIME = 0.5
 """s; longest wait for an answer: a neighbour that hangs must not keep the link to another one from

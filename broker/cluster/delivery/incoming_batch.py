@@ -5,32 +5,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import LAST
-from broker.cluster.delivery.replay_log import LogEntry
-from broker.cluster.link.codec import encode_for_links
-from broker.cluster.link.message_batch import SINGLE, MessageBatch, encode_batch, read_single
-from broker.core.message import Message
-from broker.core.output import deliver_run
-from broker.core.qos_fast_path import send_expiring, send_on
-from broker.wire.errors import MalformedPacket
-from broker.wire.properties import (
+from mqttree.broker.base.sequence_set import LAST
+from mqttree.broker.cluster.delivery.replay_log import LogEntry
+from mqttree.broker.cluster.link.codec import encode_for_links
+from mqttree.broker.cluster.link.message_batch import (
+    SINGLE,
+    MessageBatch,
+    encode_batch,
+    read_single,
+)
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.output import deliver_run
+from mqttree.broker.core.qos_fast_path import send_expiring, send_on
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.properties import (
     EXPIRY,
     NOT_AS_IS,
     inspect_alone,
     inspect_cached,
     split_expiry,
 )
-from broker.wire.publish_header import PUBLISH, run_end, topic_end, topic_of
-from broker.wire.varint import read_length
+from mqttree.broker.wire.publish_header import PUBLISH, run_end, topic_end, topic_of
+from mqttree.broker.wire.varint import read_length
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.forwarder import Forwarder
-    from broker.cluster.delivery.gap_recovery import GapRecovery
-    from broker.cluster.delivery.ports import DeliveringBroker
-    from broker.cluster.link.link import Link
-    from broker.cluster.strategy.routing_strategy import RoutingStrategy
-    from broker.core.route import Route
-    from broker.core.session import Session
+    from mqttree.broker.cluster.delivery.forwarder import Forwarder
+    from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
+    from mqttree.broker.cluster.delivery.ports import DeliveringBroker
+    from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.core.route import Route
+    from mqttree.broker.core.session import Session
 
 Piece = tuple["Route", int, int, int, int, int]
 """Packets of one topic and size that follow each other in a batch: their route, where the first one

@@ -29,7 +29,7 @@ from __future__ import annotations
 from binascii import a2b_base64, b2a_base64
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import (
+from mqttree.broker.base.sequence_set import (
     LAST,
     MAX_GAPS,
     Ranges,
@@ -40,24 +40,24 @@ from broker.base.sequence_set import (
     roughly,
     subtract,
 )
-from broker.cluster.delivery.answers import CHUNK, PART, parts_of
-from broker.cluster.delivery.paced_release import crowded
-from broker.cluster.delivery.ports import TailPiece
-from broker.cluster.delivery.replay_log import LogEntry, Looked
-from broker.cluster.delivery.subscription_start import encode_ages
-from broker.cluster.link.codec import encode_for_links, read_link_packets, split_key
-from broker.cluster.strategy.directory import BEHIND
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.cluster.delivery.answers import CHUNK, PART, parts_of
+from mqttree.broker.cluster.delivery.paced_release import crowded
+from mqttree.broker.cluster.delivery.ports import TailPiece
+from mqttree.broker.cluster.delivery.replay_log import LogEntry, Looked
+from mqttree.broker.cluster.delivery.subscription_start import encode_ages
+from mqttree.broker.cluster.link.codec import encode_for_links, read_link_packets, split_key
+from mqttree.broker.cluster.strategy.directory import BEHIND
+from mqttree.broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.forwarder import Forwarder
-    from broker.cluster.delivery.origins import Origins
-    from broker.cluster.delivery.ports import Above
-    from broker.cluster.delivery.subscription_start import SubscriptionStarts
-    from broker.cluster.link.link import Link
-    from broker.cluster.ports import Alarm
-    from broker.cluster.strategy.directory import Directory
-    from broker.core.local_broker import LocalBroker
+    from mqttree.broker.cluster.delivery.forwarder import Forwarder
+    from mqttree.broker.cluster.delivery.origins import Origins
+    from mqttree.broker.cluster.delivery.ports import Above
+    from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
+    from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.cluster.ports import Alarm
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.core.local_broker import LocalBroker
 
 OFFER, LACK, PIECE = BEHIND | 17, 18, BEHIND | 19
 """Kinds of messages to one broker."""

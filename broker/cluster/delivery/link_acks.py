@@ -18,18 +18,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from broker.cluster.delivery.replay_log import NEVER, wanted_parts
-from broker.cluster.link.link import ACK_MARK, Link
+from mqttree.broker.cluster.delivery.replay_log import NEVER, wanted_parts
+from mqttree.broker.cluster.link.link import ACK_MARK, Link
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.origins import Origins
-    from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
-    from broker.cluster.events import LinkDown
-    from broker.cluster.link.version_vector import OriginWindow
-    from broker.cluster.ports import Reporting
-    from broker.cluster.strategy.routing_strategy import RoutingStrategy
-    from broker.core.connection import Connection
-    from broker.core.local_broker import LocalBroker
+    from mqttree.broker.cluster.delivery.origins import Origins
+    from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
+    from mqttree.broker.cluster.events import LinkDown
+    from mqttree.broker.cluster.link.version_vector import OriginWindow
+    from mqttree.broker.cluster.ports import Reporting
+    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.local_broker import LocalBroker
 
 AHEAD = 2
 """Marks are sent this part of the log before it would drop what is not acknowledged: more than a

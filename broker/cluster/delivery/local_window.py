@@ -3,8 +3,8 @@ subscribers miss."""
 
 from __future__ import annotations
 
-from broker.base.counters import Counters
-from broker.base.sequence_set import (
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.base.sequence_set import (
     LAST,
     MAX_SKIPS,
     Ranges,
@@ -13,8 +13,8 @@ from broker.base.sequence_set import (
     merge,
     subtract,
 )
-from broker.cluster.delivery.ordered_feed import OrderedFeed
-from broker.cluster.link.version_vector import OriginWindow
+from mqttree.broker.cluster.delivery.ordered_feed import OrderedFeed
+from mqttree.broker.cluster.link.version_vector import OriginWindow
 
 
 class LocalWindow(OriginWindow):

@@ -9,14 +9,14 @@ from __future__ import annotations
 from binascii import a2b_base64, b2a_base64
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import LAST
-from broker.cluster.link.control_records import UPTO
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.base.sequence_set import LAST
+from mqttree.broker.cluster.link.control_records import UPTO
+from mqttree.broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.origins import Origins
-    from broker.cluster.link.link import Handler, Link
-    from broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.cluster.delivery.origins import Origins
+    from mqttree.broker.cluster.link.link import Handler, Link
+    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
 
 ENTRY = 12 + 6
 """bytes of one origin in the record."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base.sequence_set import (
+from mqttree.broker.base.sequence_set import (
     LAST,
     MAX_SKIPS,
     Ranges,
@@ -17,16 +17,16 @@ from broker.base.sequence_set import (
     roughly,
     subtract,
 )
-from broker.cluster.delivery.feed_states import Action, Input, State, transition
-from broker.cluster.link.codec import split_key
+from mqttree.broker.cluster.delivery.feed_states import Action, Input, State, transition
+from mqttree.broker.cluster.link.codec import split_key
 
 if TYPE_CHECKING:
-    from broker.base.timers import Timer
-    from broker.cluster.delivery.replay_log import LogEntry
-    from broker.cluster.link.link import Link
-    from broker.core.local_broker import LocalBroker
-    from broker.core.message import Message
-    from broker.core.receiver_assignment import ReceiverAssignment
+    from mqttree.broker.base.timers import Timer
+    from mqttree.broker.cluster.delivery.replay_log import LogEntry
+    from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.core.local_broker import LocalBroker
+    from mqttree.broker.core.message import Message
+    from mqttree.broker.core.receiver_assignment import ReceiverAssignment
 
 RETRY, RETRY_MOST = 0.1, 2.0
 """s until an origin is asked again; twice as long each time. Not sooner than in twice the time that

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from broker.cluster.delivery.local_window import LocalWindow
-from broker.cluster.delivery.ordered_feed import OrderedFeed
+from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.ordered_feed import OrderedFeed
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.orphans import Orphans
-    from broker.core.local_broker import LocalBroker
+    from mqttree.broker.cluster.delivery.orphans import Orphans
+    from mqttree.broker.core.local_broker import LocalBroker
 
 PATIENCE = 30.0
 """s; longest wait for an origin that is reachable and does not answer: a broker that is too busy to

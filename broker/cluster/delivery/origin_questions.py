@@ -11,8 +11,8 @@ from binascii import a2b_base64
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.base import costs
-from broker.base.sequence_set import (
+from mqttree.broker.base import costs
+from mqttree.broker.base.sequence_set import (
     MAX_SKIPS,
     Ranges,
     encode_pairs,
@@ -21,30 +21,36 @@ from broker.base.sequence_set import (
     merge,
     subtract,
 )
-from broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE, AnswerPart, decode_answer
-from broker.cluster.delivery.feed_states import Input
-from broker.cluster.delivery.ordered_feed import (
+from mqttree.broker.cluster.delivery.answer_part import (
+    ANSWER,
+    ASK,
+    PIECE,
+    AnswerPart,
+    decode_answer,
+)
+from mqttree.broker.cluster.delivery.feed_states import Input
+from mqttree.broker.cluster.delivery.ordered_feed import (
     RETRY,
     RETRY_MOST,
     HeldPackets,
     OrderedFeed,
     Question,
 )
-from broker.cluster.delivery.origin_feeds import PATIENCE, OriginFeeds
-from broker.cluster.delivery.paced_release import PacedRelease
-from broker.cluster.delivery.tree_paths import SPLIT
-from broker.cluster.link.codec import read_link_packets
-from broker.core.message import Message, size_of
-from broker.core.receiver_assignment import ReceiverAssignment
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE, OriginFeeds
+from mqttree.broker.cluster.delivery.paced_release import PacedRelease
+from mqttree.broker.cluster.delivery.tree_paths import SPLIT
+from mqttree.broker.cluster.link.codec import read_link_packets
+from mqttree.broker.core.message import Message, size_of
+from mqttree.broker.core.receiver_assignment import ReceiverAssignment
+from mqttree.broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.ports import Above, DeliveringBroker
-    from broker.cluster.delivery.replay_log import ReplayLog
-    from broker.cluster.delivery.subscription_start import SubscriptionStarts
-    from broker.cluster.link.link import Link
-    from broker.cluster.ports import Alarm
-    from broker.cluster.strategy.directory import Directory
+    from mqttree.broker.cluster.delivery.ports import Above, DeliveringBroker
+    from mqttree.broker.cluster.delivery.replay_log import ReplayLog
+    from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
+    from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.cluster.ports import Alarm
+    from mqttree.broker.cluster.strategy.directory import Directory
 
 MAX_QUESTIONS = 16
 """questions to one origin whose answers are still accepted. Over a slow link an answer arrives

@@ -7,10 +7,10 @@ incarnations of it whose messages the journal has brought back.
 
 from __future__ import annotations
 
-from broker.base.broker_id import Identity
-from broker.base.sequence_set import LAST
-from broker.cluster.delivery.local_window import LocalVector, LocalWindow
-from broker.cluster.link.codec import origin_key
+from mqttree.broker.base.broker_id import Identity
+from mqttree.broker.base.sequence_set import LAST
+from mqttree.broker.cluster.delivery.local_window import LocalVector, LocalWindow
+from mqttree.broker.cluster.link.codec import origin_key
 
 
 class Origins:

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import intersect, merge
-from broker.cluster.link.version_vector import OriginWindow, Vector, VectorView
-from broker.cluster.strategy.directory import STATE
+from mqttree.broker.base.sequence_set import intersect, merge
+from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, VectorView
+from mqttree.broker.cluster.strategy.directory import STATE
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.ordered_feed import OrderedFeed
-    from broker.cluster.delivery.origins import Origins
-    from broker.cluster.strategy.directory import Directory
+    from mqttree.broker.cluster.delivery.ordered_feed import OrderedFeed
+    from mqttree.broker.cluster.delivery.origins import Origins
+    from mqttree.broker.cluster.strategy.directory import Directory
 
 EARLIER = STATE + b"earlier"
 """Directory entry: the boot numbers of a broker's earlier incarnations of which it still has

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.cluster.link.message_batch import LARGEST, MOST
-from broker.core import ports
+from mqttree.broker.cluster.link.message_batch import LARGEST, MOST
+from mqttree.broker.core import ports
 
 if TYPE_CHECKING:
-    from broker.cluster.link.link import Link
-    from broker.core.connection import Connection
-    from broker.core.route import Route
+    from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.route import Route
 
 NO_LINKS: Final[list[Link]] = []
 """Never changed."""

@@ -12,26 +12,26 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base.sequence_set import discard
-from broker.cluster.delivery.ordered_feed import HeldPackets
-from broker.cluster.delivery.replay_log import LogEntry
-from broker.cluster.link.codec import read_link_packets, read_run
-from broker.core.client import Client
-from broker.core.publish_run import PublishRun
+from mqttree.broker.base.sequence_set import discard
+from mqttree.broker.cluster.delivery.ordered_feed import HeldPackets
+from mqttree.broker.cluster.delivery.replay_log import LogEntry
+from mqttree.broker.cluster.link.codec import read_link_packets, read_run
+from mqttree.broker.core.client import Client
+from mqttree.broker.core.publish_run import PublishRun
 
 if TYPE_CHECKING:
-    from broker.base.limits import Limits
-    from broker.base.timers import Timer
-    from broker.cluster.delivery.ordered_feed import OrderedFeed
-    from broker.cluster.delivery.origin_feeds import OriginFeeds
-    from broker.cluster.delivery.origins import Origins
-    from broker.cluster.delivery.ports import Above, DeliveringBroker
-    from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
-    from broker.cluster.ports import Reporting
-    from broker.core.connection import Connection
-    from broker.core.message import Message
-    from broker.core.receiver_assignment import ReceiverAssignment
-    from broker.core.session import Session
+    from mqttree.broker.base.limits import Limits
+    from mqttree.broker.base.timers import Timer
+    from mqttree.broker.cluster.delivery.ordered_feed import OrderedFeed
+    from mqttree.broker.cluster.delivery.origin_feeds import OriginFeeds
+    from mqttree.broker.cluster.delivery.origins import Origins
+    from mqttree.broker.cluster.delivery.ports import Above, DeliveringBroker
+    from mqttree.broker.cluster.delivery.remote_flow_control import RemoteFlowControl
+    from mqttree.broker.cluster.ports import Reporting
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.message import Message
+    from mqttree.broker.core.receiver_assignment import ReceiverAssignment
+    from mqttree.broker.core.session import Session
 
 STEP_INTERVAL = 0.001
 """s between two steps."""

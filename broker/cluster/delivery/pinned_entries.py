@@ -15,11 +15,11 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
-    from broker.cluster.strategy.routing_strategy import RoutingStrategy
-    from broker.core.connection import Connection
-    from broker.core.local_broker import LocalBroker
-    from broker.core.session import Session
+    from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
+    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.local_broker import LocalBroker
+    from mqttree.broker.core.session import Session
 
 
 class PinnedEntries:

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from broker.core.local_broker import LocalBroker
-from broker.core.ports import Journal
+from mqttree.broker.core.local_broker import LocalBroker
+from mqttree.broker.core.ports import Journal
 
 if TYPE_CHECKING:
-    from broker.base.sequence_set import Ranges
-    from broker.cluster.delivery.replay_log import LogEntry
-    from broker.cluster.events import LinkDown, MemberGone, RouteChanged
-    from broker.cluster.link.link import Link
-    from broker.cluster.link.version_vector import Vector
-    from broker.core.connection import Connection
-    from broker.core.effects import Hooks
-    from broker.core.message import Message
-    from broker.core.receiver_assignment import ReceiverAssignment
-    from broker.core.session import Session
+    from mqttree.broker.base.sequence_set import Ranges
+    from mqttree.broker.cluster.delivery.replay_log import LogEntry
+    from mqttree.broker.cluster.events import LinkDown, MemberGone, RouteChanged
+    from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.cluster.link.version_vector import Vector
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.effects import Hooks
+    from mqttree.broker.core.message import Message
+    from mqttree.broker.core.receiver_assignment import ReceiverAssignment
+    from mqttree.broker.core.session import Session
 
 
 class LogJournal(Journal, Protocol):

@@ -14,19 +14,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.base import costs
-from broker.cluster.events import RouteChanged
-from broker.cluster.link.codec import split_key
-from broker.core.client import Client
-from broker.core.connection import Arrival, Connection
-from routing.topic_filter import matches, split_shared
+from mqttree.broker.base import costs
+from mqttree.broker.cluster.events import RouteChanged
+from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.core.client import Client
+from mqttree.broker.core.connection import Arrival, Connection
+from mqttree.routing.topic_filter import matches, split_shared
 
 if TYPE_CHECKING:
-    from broker.base.timers import Timer
-    from broker.cluster.delivery.ports import DeliveringBroker
-    from broker.cluster.ports import Alarm, Reporting
-    from broker.cluster.strategy.directory import Directory
-    from broker.core.session import Session
+    from mqttree.broker.base.timers import Timer
+    from mqttree.broker.cluster.delivery.ports import DeliveringBroker
+    from mqttree.broker.cluster.ports import Alarm, Reporting
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.core.session import Session
 
 HOLD = 16
 """Kind of the message to one broker (`directory`)."""

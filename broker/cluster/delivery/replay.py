@@ -22,16 +22,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.cluster.delivery.replay_log import in_order, lacked_parts, wanted_parts
+from mqttree.broker.cluster.delivery.replay_log import in_order, lacked_parts, wanted_parts
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.orphans import Orphans
-    from broker.cluster.delivery.ports import Above
-    from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
-    from broker.cluster.link.link import Link
-    from broker.cluster.link.version_vector import Vector
-    from broker.cluster.strategy.routing_strategy import RoutingStrategy
-    from broker.core.local_broker import LocalBroker
+    from mqttree.broker.cluster.delivery.orphans import Orphans
+    from mqttree.broker.cluster.delivery.ports import Above
+    from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
+    from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.cluster.link.version_vector import Vector
+    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.core.local_broker import LocalBroker
 
 SCAN = 20_000
 """entries that are scanned at a time,"""

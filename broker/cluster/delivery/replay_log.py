@@ -10,10 +10,10 @@ from itertools import chain, islice
 from operator import attrgetter
 from typing import Final, TypeVar
 
-from broker.base.counters import Counters
-from broker.base.limits import Limits
-from broker.base.sequence_set import Ranges, find, intersect
-from broker.cluster.link.codec import (
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.sequence_set import Ranges, find, intersect
+from mqttree.broker.cluster.link.codec import (
     choice_of,
     encode_for_links,
     explicit,
@@ -22,14 +22,14 @@ from broker.cluster.link.codec import (
     read_link_messages,
     with_expiry,
 )
-from broker.cluster.link.message_batch import MessageBatch, age_batch
-from broker.cluster.link.version_vector import OriginWindow, Vector
-from broker.cluster.strategy.routing_strategy import every_topic
-from broker.core.connection import Connection
-from broker.core.message import Message, size_of
-from broker.core.receiver_assignment import ReceiverAssignment
-from broker.wire.errors import MalformedPacket
-from broker.wire.publish_header import topic_of
+from mqttree.broker.cluster.link.message_batch import MessageBatch, age_batch
+from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector
+from mqttree.broker.cluster.strategy.routing_strategy import every_topic
+from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.message import Message, size_of
+from mqttree.broker.core.receiver_assignment import ReceiverAssignment
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.publish_header import topic_of
 
 A = TypeVar("A")
 

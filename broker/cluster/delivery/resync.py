@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.cluster.delivery.history import FETCH_TIME, everything_in
-from broker.cluster.events import (
+from mqttree.broker.cluster.delivery.history import FETCH_TIME, everything_in
+from mqttree.broker.cluster.events import (
     LinkBehind,
     LinkDown,
     LinkDrained,
@@ -23,24 +23,24 @@ from broker.cluster.events import (
     OriginLost,
     RouteChanged,
 )
-from broker.cluster.link.control_records import ASK_SEEN, DONE, ORIGINS, SEEN, WANT
-from broker.cluster.link.link_states import Input
-from broker.cluster.link.version_vector import Vector, decode_vector, encode_vector
+from mqttree.broker.cluster.link.control_records import ASK_SEEN, DONE, ORIGINS, SEEN, WANT
+from mqttree.broker.cluster.link.link_states import Input
+from mqttree.broker.cluster.link.version_vector import Vector, decode_vector, encode_vector
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.forwarder import Forwarder
-    from broker.cluster.delivery.gap_recovery import GapRecovery
-    from broker.cluster.delivery.history import HistoryRequests
-    from broker.cluster.delivery.link_acks import LinkAcks
-    from broker.cluster.delivery.orphans import Orphans
-    from broker.cluster.delivery.ports import Above, DeliveringBroker, SeenWatcher
-    from broker.cluster.delivery.replay import LogWalk, LogWalks
-    from broker.cluster.delivery.replay_log import LogEntry
-    from broker.cluster.delivery.subscription_start import SubscriptionStarts
-    from broker.cluster.link.link import Handler, Link
-    from broker.cluster.ports import Alarm
-    from broker.cluster.strategy.directory import Directory
-    from broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.cluster.delivery.forwarder import Forwarder
+    from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
+    from mqttree.broker.cluster.delivery.history import HistoryRequests
+    from mqttree.broker.cluster.delivery.link_acks import LinkAcks
+    from mqttree.broker.cluster.delivery.orphans import Orphans
+    from mqttree.broker.cluster.delivery.ports import Above, DeliveringBroker, SeenWatcher
+    from mqttree.broker.cluster.delivery.replay import LogWalk, LogWalks
+    from mqttree.broker.cluster.delivery.replay_log import LogEntry
+    from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
+    from mqttree.broker.cluster.link.link import Handler, Link
+    from mqttree.broker.cluster.ports import Alarm
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
 
 MAX_WANTS = 16
 """WANTs of one neighbour in the queue; of more the oldest are dropped, and the neighbour goes on

@@ -33,22 +33,22 @@ from itertools import accumulate
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base import costs
-from broker.base.sequence_set import LAST, subtract
-from broker.cluster.link.codec import origin_key
-from broker.cluster.link.control_records import AGES
-from broker.core.local_broker import LocalBroker
-from broker.core.ports import Journal
-from broker.core.start_point import ADOPTED, UNKNOWN, SubscriptionStart
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.base import costs
+from mqttree.broker.base.sequence_set import LAST, subtract
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.control_records import AGES
+from mqttree.broker.core.local_broker import LocalBroker
+from mqttree.broker.core.ports import Journal
+from mqttree.broker.core.start_point import ADOPTED, UNKNOWN, SubscriptionStart
+from mqttree.broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.origins import Origins
-    from broker.cluster.delivery.replay_log import LogEntry
-    from broker.cluster.link.link import Handler, Link
-    from broker.cluster.strategy.directory import Directory
-    from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
-    from broker.core.session import Session
+    from mqttree.broker.cluster.delivery.origins import Origins
+    from mqttree.broker.cluster.delivery.replay_log import LogEntry
+    from mqttree.broker.cluster.link.link import Handler, Link
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
+    from mqttree.broker.core.session import Session
 
 MAX_TIMES = 64
 """times in one question; if there are more subscriptions, some share the latest of their times."""

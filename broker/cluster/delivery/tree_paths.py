@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.cluster.link.link import Link
-    from broker.cluster.strategy.directory import Directory
+    from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.cluster.strategy.directory import Directory
 
 SPLIT, RELINK = 5.0, 3.5
 """s; a shorter split does not cost order; and the time after a split until brokers are linked

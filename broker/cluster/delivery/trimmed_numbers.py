@@ -15,15 +15,15 @@ from array import array
 from collections import deque
 from typing import TYPE_CHECKING
 
-from broker.base import costs
-from broker.base.sequence_set import Ranges, find
-from broker.cluster.events import RouteChanged
+from mqttree.broker.base import costs
+from mqttree.broker.base.sequence_set import Ranges, find
+from mqttree.broker.cluster.events import RouteChanged
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
-    from broker.core.connection import Connection
-    from broker.core.local_broker import LocalBroker
-    from broker.core.session import Session
+    from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.local_broker import LocalBroker
+    from mqttree.broker.core.session import Session
 
 LOOK = 10.0
 """s between two checks whether any client is away."""

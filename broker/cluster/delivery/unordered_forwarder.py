@@ -6,8 +6,8 @@ missed, and one that comes behind newer ones is taken, also at QoS 0; each is st
 
 from __future__ import annotations
 
-from broker.cluster.delivery.forwarder import Forwarder
-from broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.forwarder import Forwarder
+from mqttree.broker.cluster.delivery.local_window import LocalWindow
 
 
 class UnorderedForwarder(Forwarder):

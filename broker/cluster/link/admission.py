@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.base.address import Address, is_wildcard
-from broker.cluster.link.handshake import LINK_PROTOCOL
-from broker.config.routing_modes import mixes
-from broker.wire.constants import ReasonCode
-from broker.wire.encode import encode_packet
-from broker.wire.packets import Disconnect
+from mqttree.broker.base.address import Address, is_wildcard
+from mqttree.broker.cluster.link.handshake import LINK_PROTOCOL
+from mqttree.broker.config.routing_modes import mixes
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Disconnect
 
 if TYPE_CHECKING:
-    from broker.cluster.link.link import Link
-    from broker.cluster.link.peer import Peer
-    from broker.cluster.link.ports import HandshakeHost
+    from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.cluster.link.peer import Peer
+    from mqttree.broker.cluster.link.ports import HandshakeHost
 
 
 class Admission:

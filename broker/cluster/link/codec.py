@@ -21,12 +21,12 @@ from binascii import a2b_base64, b2a_base64
 from collections.abc import Iterator
 from typing import Final
 
-from broker.core.message import LINK_ID, ORIGIN, Message, Stamp, encode_halves
-from broker.core.publish_run import PublishRun
-from broker.core.receiver_assignment import CHOSEN, ReceiverAssignment, decode_choice
-from broker.wire.constants import PacketType
-from broker.wire.errors import MalformedPacket
-from broker.wire.properties import (
+from mqttree.broker.core.message import LINK_ID, ORIGIN, Message, Stamp, encode_halves
+from mqttree.broker.core.publish_run import PublishRun
+from mqttree.broker.core.receiver_assignment import CHOSEN, ReceiverAssignment, decode_choice
+from mqttree.broker.wire.constants import PacketType
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.properties import (
     EXPIRY,
     NOT_AS_IS,
     NOT_FORWARDED,
@@ -36,7 +36,7 @@ from broker.wire.properties import (
     inspect_cached,
     split_expiry,
 )
-from broker.wire.publish_header import (
+from mqttree.broker.wire.publish_header import (
     PACKET_IDS,
     PUBLISH,
     QOS_1,
@@ -46,8 +46,8 @@ from broker.wire.publish_header import (
     topic_end,
     topic_of,
 )
-from broker.wire.varint import encode_varint, read_length
-from routing.topic_filter import valid_topic_name
+from mqttree.broker.wire.varint import encode_varint, read_length
+from mqttree.routing.topic_filter import valid_topic_name
 
 MARK: Final = ORIGIN + b"\x00\x18"
 """What an origin property without a receiver assignment begins with."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.errors import MalformedPacket
 
 
 class RecordType(NamedTuple):

@@ -22,22 +22,22 @@ import contextlib
 import hmac
 from typing import TYPE_CHECKING
 
-from broker.base.address import parse_address
-from broker.base.broker_key import PUBLIC_BYTES, id_of, signed
-from broker.base.link_keys import NONCE_BYTES, OFFER_BYTES, LinkKeys, Offer, transcript
-from broker.cluster.link.link_states import Input
-from broker.cluster.link.peer import peer_of
-from broker.cluster.link.record_layer import RecordLayer
-from broker.wire.constants import ReasonCode
-from broker.wire.encode import encode_packet
-from broker.wire.errors import MalformedPacket, ProtocolViolation
-from broker.wire.packets import Auth, Connack, Connect
-from broker.wire.properties import Properties, Property
-from broker.wire.varint import read_length
+from mqttree.broker.base.address import parse_address
+from mqttree.broker.base.broker_key import PUBLIC_BYTES, id_of, signed
+from mqttree.broker.base.link_keys import NONCE_BYTES, OFFER_BYTES, LinkKeys, Offer, transcript
+from mqttree.broker.cluster.link.link_states import Input
+from mqttree.broker.cluster.link.peer import peer_of
+from mqttree.broker.cluster.link.record_layer import RecordLayer
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.errors import MalformedPacket, ProtocolViolation
+from mqttree.broker.wire.packets import Auth, Connack, Connect
+from mqttree.broker.wire.properties import Properties, Property
+from mqttree.broker.wire.varint import read_length
 
 if TYPE_CHECKING:
-    from broker.cluster.link.link import Link
-    from broker.cluster.link.ports import HandshakeHost
+    from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.cluster.link.ports import HandshakeHost
 
 AUTHENTICATION = "mqttree-x25519-sha256-aes256gcm"
 """The Authentication Method of brokers with a cluster secret."""

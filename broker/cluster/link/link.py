@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sized
 from typing import Final, Protocol
 
-from broker.base.rate_limit import Budget
-from broker.cluster.link.control_records import (
+from mqttree.broker.base.rate_limit import Budget
+from mqttree.broker.cluster.link.control_records import (
     ORIGINS,
     PING,
     REPLAYING,
@@ -21,21 +21,26 @@ from broker.cluster.link.control_records import (
     walk,
     work,
 )
-from broker.cluster.link.link_states import STANDING, Action, Input, State, transition
-from broker.cluster.link.peer import Peer
-from broker.cluster.link.publish_reader import BatchReceiver, PublishReader, Receiver, Restorer
-from broker.cluster.link.version_vector import Vector
-from broker.cluster.ports import Reporting
-from broker.config.node_config import NodeConfig
-from broker.core.connection import Arrival, Connection, Owner
-from broker.core.local_broker import LocalBroker
-from broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
-from broker.wire.decode import decode_packet
-from broker.wire.encode import encode_packet
-from broker.wire.errors import ProtocolViolation, WireError
-from broker.wire.packets import Auth, Connack, Connect, Disconnect
-from broker.wire.publish_header import PUBLISH
-from broker.wire.varint import encode_varint, read_length
+from mqttree.broker.cluster.link.link_states import STANDING, Action, Input, State, transition
+from mqttree.broker.cluster.link.peer import Peer
+from mqttree.broker.cluster.link.publish_reader import (
+    BatchReceiver,
+    PublishReader,
+    Receiver,
+    Restorer,
+)
+from mqttree.broker.cluster.link.version_vector import Vector
+from mqttree.broker.cluster.ports import Reporting
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.core.connection import Arrival, Connection, Owner
+from mqttree.broker.core.local_broker import LocalBroker
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
+from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.errors import ProtocolViolation, WireError
+from mqttree.broker.wire.packets import Auth, Connack, Connect, Disconnect
+from mqttree.broker.wire.publish_header import PUBLISH
+from mqttree.broker.wire.varint import encode_varint, read_length
 
 ROUND_TRIPS: Final = 64
 """round trips that are remembered. What a link costs paths is the shortest of them: half a minute

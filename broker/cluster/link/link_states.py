@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from broker.base.state_table import Table, TableEnum
-from broker.wire.errors import ProtocolViolation
+from mqttree.broker.base.state_table import Table, TableEnum
+from mqttree.broker.wire.errors import ProtocolViolation
 
 
 class State(TableEnum):

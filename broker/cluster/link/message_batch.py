@@ -20,13 +20,13 @@ from binascii import b2a_base64
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
-from broker.base.sequence_set import Ranges
-from broker.cluster.link.codec import MARK, SIZE, decode_sequence
-from broker.core.message import LINK_ID, Message
-from broker.wire.errors import MalformedPacket
-from broker.wire.properties import split_expiry
-from broker.wire.publish_header import PACKET_IDS, PUBLISH, QOS_1, QOS_2, topic_end
-from broker.wire.varint import encode_varint, read_length
+from mqttree.broker.base.sequence_set import Ranges
+from mqttree.broker.cluster.link.codec import MARK, SIZE, decode_sequence
+from mqttree.broker.core.message import LINK_ID, Message
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.properties import split_expiry
+from mqttree.broker.wire.publish_header import PACKET_IDS, PUBLISH, QOS_1, QOS_2, topic_end
+from mqttree.broker.wire.varint import encode_varint, read_length
 
 A = TypeVar("A")
 

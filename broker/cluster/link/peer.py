@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.base.address import is_wildcard, normal_host
-from broker.wire.errors import MalformedPacket
-from broker.wire.packets import Connect
-from broker.wire.properties import Property
-from discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
+from mqttree.broker.base.address import is_wildcard, normal_host
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.packets import Connect
+from mqttree.broker.wire.properties import Property
+from mqttree.discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
 
 MAX_VERSION = 65_535
 """The highest version of the link protocol that a broker may say."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker.auth.authorization import Access
-from broker.config.options import FederationSettings
-from broker.config.yaml_file import ConfigError
+from mqttree.broker.auth.authorization import Access
+from mqttree.broker.config.options import FederationSettings
+from mqttree.broker.config.yaml_file import ConfigError
 
 OPTION = "federation: {allow-unauthenticated-brokers: true}"
 REMEDY = (

@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
-from broker.base.address import Address
-from broker.base.broker_id import Identity
-from broker.cluster.link.link import Link, LinkHost
-from discovery.membership import Membership
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.broker_id import Identity
+from mqttree.broker.cluster.link.link import Link, LinkHost
+from mqttree.discovery.membership import Membership
 
 
 class OtherWithOurId(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Final, Generic, Protocol, TypeVar
 
-from broker.base.counters import Counters
-from broker.cluster.link.codec import (
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.cluster.link.codec import (
     MARK,
     RUNS,
     SIZE,
@@ -17,16 +17,16 @@ from broker.cluster.link.codec import (
     sound_properties,
     split_stamp,
 )
-from broker.cluster.link.message_batch import TOPIC_FIELD as BATCH
-from broker.core.message import LINK_ID, ORIGIN, Message, encode_halves
-from broker.core.publish_run import PublishRun
-from broker.core.receiver_assignment import ReceiverAssignment, decode_choice
-from broker.wire.errors import MalformedPacket
-from broker.wire.publish_header import (
+from mqttree.broker.cluster.link.message_batch import TOPIC_FIELD as BATCH
+from mqttree.broker.core.message import LINK_ID, ORIGIN, Message, encode_halves
+from mqttree.broker.core.publish_run import PublishRun
+from mqttree.broker.core.receiver_assignment import ReceiverAssignment, decode_choice
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.publish_header import (
     QOS_BITS,
     RETAIN,
 )
-from broker.wire.varint import read_length
+from mqttree.broker.wire.varint import read_length
 
 BATCH_SIZE: Final = len(BATCH)
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from broker.base.link_keys import next_key
-from broker.core.connection import Connection, Owner, Transport
-from broker.wire.errors import WireError
-from broker.wire.publish_header import packet_size
-from broker.wire.varint import encode_varint, read_length
+from mqttree.broker.base.link_keys import next_key
+from mqttree.broker.core.connection import Connection, Owner, Transport
+from mqttree.broker.wire.errors import WireError
+from mqttree.broker.wire.publish_header import packet_size
+from mqttree.broker.wire.varint import encode_varint, read_length
 
 RECORD = 0
 """The first byte of a record."""

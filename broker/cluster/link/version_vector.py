@@ -6,7 +6,7 @@ from __future__ import annotations
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Mapping
 
-from broker.base.sequence_set import (
+from mqttree.broker.base.sequence_set import (
     LAST,
     MAX_GAPS,
     MAX_ORIGINS,
@@ -15,7 +15,7 @@ from broker.base.sequence_set import (
     encode_pairs,
     find,
 )
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.errors import MalformedPacket
 
 
 class OriginWindow:

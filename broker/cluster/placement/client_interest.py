@@ -6,15 +6,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.cluster.placement.redirect_table import NOTHING_KNOWN, Interest
-from broker.wire.packets import Connect
-from broker.wire.properties import Property
-from routing.topic_filter import is_wildcard, overlaps, split_shared
+from mqttree.broker.cluster.placement.redirect_table import NOTHING_KNOWN, Interest
+from mqttree.broker.wire.packets import Connect
+from mqttree.broker.wire.properties import Property
+from mqttree.routing.topic_filter import is_wildcard, overlaps, split_shared
 
 if TYPE_CHECKING:
-    from broker.auth.authorization import Permissions
-    from broker.core.dispatcher import Dispatcher
-    from broker.core.session import Session
+    from mqttree.broker.auth.authorization import Permissions
+    from mqttree.broker.core.dispatcher import Dispatcher
+    from mqttree.broker.core.session import Session
 
 TOPICS: Final = "mqttree-topics"
 """The User Property of a CONNECT that says what the client is going to subscribe to and publish."""
@@ -47,8 +47,8 @@ def said_interest(connect: Connect, permissions: Permissions | None) -> Interest
     if not found:
         return NOTHING_KNOWN
     # A broker whose clients do not say it starts without them.
-    from broker.cluster.placement.decider import check_names
-    from placement.question import TooMuchError, read_question
+    from mqttree.broker.cluster.placement.decider import check_names
+    from mqttree.placement.question import TooMuchError, read_question
 
     if len(found) > 1:
         raise ValueError(f"{TOPICS}: more than one")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.cluster.placement.client_interest import check_allowed
-from broker.cluster.placement.decider import check_names
-from broker.cluster.placement.placement_messages import Answer
-from broker.cluster.placement.redirect_table import Interest
-from broker.wire.constants import ReasonCode
-from placement.question import TooMuchError, read_question
+from mqttree.broker.cluster.placement.client_interest import check_allowed
+from mqttree.broker.cluster.placement.decider import check_names
+from mqttree.broker.cluster.placement.placement_messages import Answer
+from mqttree.broker.cluster.placement.redirect_table import Interest
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.placement.question import TooMuchError, read_question
 
 if TYPE_CHECKING:
-    from broker.core.session import Session
+    from mqttree.broker.core.session import Session
 
 MOST_QUESTION: Final = 256 * 1024
 """bytes of a question; a thousand filters of 250."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.base.rate_limit import Budget
-from broker.base.state_table import look_up
-from broker.cluster.placement.decider_states import TRANSITIONS, Action, Input, State
-from broker.cluster.placement.placement_messages import (
+from mqttree.broker.base.rate_limit import Budget
+from mqttree.broker.base.state_table import look_up
+from mqttree.broker.cluster.placement.decider_states import TRANSITIONS, Action, Input, State
+from mqttree.broker.cluster.placement.placement_messages import (
     ADVISE,
     ASK_RATES,
     BUSY,
@@ -25,14 +25,14 @@ from broker.cluster.placement.placement_messages import (
     Answer,
     Rates,
 )
-from broker.cluster.placement.topic_knowledge import TopicKnowledge
-from placement.case import Move, Unit
-from placement.controller import Controller
-from placement.figures import Figures
-from placement.question import MOST_FILTERS, Question, TooMuchError, read_question
-from placement.redirection import Candidate, Redirections
-from routing.filter_units import filter_units
-from routing.topic_filter import (
+from mqttree.broker.cluster.placement.topic_knowledge import TopicKnowledge
+from mqttree.placement.case import Move, Unit
+from mqttree.placement.controller import Controller
+from mqttree.placement.figures import Figures
+from mqttree.placement.question import MOST_FILTERS, Question, TooMuchError, read_question
+from mqttree.placement.redirection import Candidate, Redirections
+from mqttree.routing.filter_units import filter_units
+from mqttree.routing.topic_filter import (
     is_wildcard,
     split_shared,
     valid_topic_filter,
@@ -40,9 +40,9 @@ from routing.topic_filter import (
 )
 
 if TYPE_CHECKING:
-    from broker.base.timers import Timer
-    from broker.cluster.placement.ports import PlacingBroker
-    from broker.cluster.strategy.directory import Directory
+    from mqttree.broker.base.timers import Timer
+    from mqttree.broker.cluster.placement.ports import PlacingBroker
+    from mqttree.broker.cluster.strategy.directory import Directory
 
 PERIOD: Final = 10.0
 """s between two rounds of questions for rates."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.base.state_table import Table, TableEnum
+from mqttree.broker.base.state_table import Table, TableEnum
 
 
 class State(TableEnum):

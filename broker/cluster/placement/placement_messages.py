@@ -18,8 +18,8 @@ import struct
 from collections.abc import Iterable
 from typing import Any, Final
 
-from broker.cluster.strategy.directory import BEHIND
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.cluster.strategy.directory import BEHIND
+from mqttree.broker.wire.errors import MalformedPacket
 
 QUESTION: Final = BEHIND | 20
 ANSWER: Final = BEHIND | 21

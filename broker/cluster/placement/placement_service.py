@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.base.rate_limit import RateLimits
-from broker.cluster.events import RouteChanged, TopologyChanged
-from broker.cluster.placement.placement_messages import (
+from mqttree.broker.base.rate_limit import RateLimits
+from mqttree.broker.cluster.events import RouteChanged, TopologyChanged
+from mqttree.broker.cluster.placement.placement_messages import (
     ANSWER,
     ASK_CLIENTS,
     ASK_RATES,
@@ -37,22 +37,22 @@ from broker.cluster.placement.placement_messages import (
     read_rates,
     read_redirect,
 )
-from broker.cluster.placement.redirector import Redirector
-from broker.cluster.placement.traffic_entry import Counts, TrafficEntry
-from broker.core.responses import Response, respond
-from broker.wire.constants import ReasonCode
+from mqttree.broker.cluster.placement.redirector import Redirector
+from mqttree.broker.cluster.placement.traffic_entry import Counts, TrafficEntry
+from mqttree.broker.core.responses import Response, respond
+from mqttree.broker.wire.constants import ReasonCode
 
 if TYPE_CHECKING:
-    from broker.base.timers import Timer
-    from broker.cluster.placement.decider import Decider
-    from broker.cluster.placement.ports import PlacingBroker
-    from broker.cluster.placement.rebalancer import Rebalancer
-    from broker.cluster.ports import Alarm, Reporting
-    from broker.cluster.strategy.directory import Directory
-    from broker.cluster.strategy.routing_strategy import RoutingStrategy
-    from broker.core.message import Message
-    from broker.core.session import Session
-    from stp.tree import Tree
+    from mqttree.broker.base.timers import Timer
+    from mqttree.broker.cluster.placement.decider import Decider
+    from mqttree.broker.cluster.placement.ports import PlacingBroker
+    from mqttree.broker.cluster.placement.rebalancer import Rebalancer
+    from mqttree.broker.cluster.ports import Alarm, Reporting
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.core.message import Message
+    from mqttree.broker.core.session import Session
+    from mqttree.stp.tree import Tree
 
 WAIT: Final = 2.0
 """s for the answer of another broker."""
@@ -138,8 +138,8 @@ class PlacementService:
         """Answers questions while this broker is the root."""
         decider = self._decider
         if decider is None:
-            from broker.cluster.placement.decider import Decider
-            from broker.cluster.placement.topic_knowledge import TopicKnowledge
+            from mqttree.broker.cluster.placement.decider import Decider
+            from mqttree.broker.cluster.placement.topic_knowledge import TopicKnowledge
 
             knowledge = TopicKnowledge(self._host, self._tree, self._directory, self._strategy)
             self._decider = decider = Decider(self._host, self._directory, knowledge)
@@ -150,7 +150,7 @@ class PlacementService:
         """Moves clients while this broker is the root."""
         rebalancer = self._rebalancer
         if rebalancer is None:
-            from broker.cluster.placement.rebalancer import Rebalancer
+            from mqttree.broker.cluster.placement.rebalancer import Rebalancer
 
             self._rebalancer = rebalancer = Rebalancer(
                 self._host,
@@ -224,7 +224,7 @@ class PlacementService:
         def then(answer: Answer) -> None:
             respond(response, *answer)
 
-        from broker.cluster.placement.client_question import read_client_question
+        from mqttree.broker.cluster.placement.client_question import read_client_question
 
         found = read_client_question(session, message.payload, self._host.config.id)
         if not isinstance(found, dict):

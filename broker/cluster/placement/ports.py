@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from broker.core.local_broker import LocalBroker
+from mqttree.broker.core.local_broker import LocalBroker
 
 if TYPE_CHECKING:
-    from broker.core.client import Client
-    from broker.core.ports import Draining
-    from broker.core.traffic_meter import TrafficMeter
+    from mqttree.broker.core.client import Client
+    from mqttree.broker.core.ports import Draining
+    from mqttree.broker.core.traffic_meter import TrafficMeter
 
 
 class PlacingBroker(LocalBroker, Protocol):

@@ -8,23 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.cluster.placement.decider import PLAN_WORK, Decider
-from broker.cluster.placement.placement_messages import (
+from mqttree.broker.cluster.placement.decider import PLAN_WORK, Decider
+from mqttree.broker.cluster.placement.placement_messages import (
     ASK_CLIENTS,
     REDIRECT,
     STATUS,
     Answer,
     encode_redirect,
 )
-from placement.clients import GAMMA
-from placement.controller import WORTH_RATE
-from placement.redirection import Advice, Candidate, Overload, pays
+from mqttree.placement.clients import GAMMA
+from mqttree.placement.controller import WORTH_RATE
+from mqttree.placement.redirection import Advice, Candidate, Overload, pays
 
 if TYPE_CHECKING:
-    from broker.cluster.placement.ports import PlacingBroker
-    from broker.cluster.placement.redirector import Redirector
-    from broker.cluster.ports import Reporting
-    from broker.cluster.strategy.directory import Directory
+    from mqttree.broker.cluster.placement.ports import PlacingBroker
+    from mqttree.broker.cluster.placement.redirector import Redirector
+    from mqttree.broker.cluster.ports import Reporting
+    from mqttree.broker.cluster.strategy.directory import Directory
 
 ROUND: Final = 60.0
 """s between two rounds at least."""

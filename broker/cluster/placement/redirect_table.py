@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from broker.base.state_table import look_up
-from broker.cluster.placement.redirect_states import TRANSITIONS, Action, Input, State
+from mqttree.broker.base.state_table import look_up
+from mqttree.broker.cluster.placement.redirect_states import TRANSITIONS, Action, Input, State
 
 DAY: Final = 86_400.0
 """s for which it is remembered that a client was sent away, came back, or would better be

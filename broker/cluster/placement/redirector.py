@@ -15,27 +15,27 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.base.address import parse_address
-from broker.cluster.placement.client_interest import (
+from mqttree.broker.base.address import parse_address
+from mqttree.broker.cluster.placement.client_interest import (
     question_of,
     said_interest,
     session_interest,
 )
-from broker.cluster.placement.placement_messages import ADVISE, MOST_CLIENTS, Answer
-from broker.cluster.placement.redirect_states import Action, Input, State
-from broker.cluster.placement.redirect_table import LASTING, Interest, RedirectTable
-from broker.core.client import Client
-from broker.core.session_owner import LEG_LISTENER
-from broker.wire.properties import Property
-from broker.wire.strings import shorten
+from mqttree.broker.cluster.placement.placement_messages import ADVISE, MOST_CLIENTS, Answer
+from mqttree.broker.cluster.placement.redirect_states import Action, Input, State
+from mqttree.broker.cluster.placement.redirect_table import LASTING, Interest, RedirectTable
+from mqttree.broker.core.client import Client
+from mqttree.broker.core.session_owner import LEG_LISTENER
+from mqttree.broker.wire.properties import Property
+from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
-    from broker.base.timers import Timer
-    from broker.cluster.placement.ports import PlacingBroker
-    from broker.cluster.ports import Reporting
-    from broker.core.ports import Newcomer
-    from broker.core.session import Session
-    from broker.wire.packets import Connect
+    from mqttree.broker.base.timers import Timer
+    from mqttree.broker.cluster.placement.ports import PlacingBroker
+    from mqttree.broker.cluster.ports import Reporting
+    from mqttree.broker.core.ports import Newcomer
+    from mqttree.broker.core.session import Session
+    from mqttree.broker.wire.packets import Connect
 
 CONNECT_WAIT: Final = 0.5
 """s for which a CONNECT waits for the answer where its client should be: a root that answers does

@@ -8,20 +8,20 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from broker.cluster.placement.placement_messages import Rates
-from broker.cluster.placement.traffic_entry import TRAFFIC, read_traffic
-from broker.cluster.strategy.directory import CLIENTS_AT, DRAINING
-from broker.wire.errors import WireError
-from placement.broker_table import BrokerLoad
-from routing.subscription_trie import TopicTrie
-from routing.topic_filter import is_wildcard
+from mqttree.broker.cluster.placement.placement_messages import Rates
+from mqttree.broker.cluster.placement.traffic_entry import TRAFFIC, read_traffic
+from mqttree.broker.cluster.strategy.directory import CLIENTS_AT, DRAINING
+from mqttree.broker.wire.errors import WireError
+from mqttree.placement.broker_table import BrokerLoad
+from mqttree.routing.subscription_trie import TopicTrie
+from mqttree.routing.topic_filter import is_wildcard
 
 if TYPE_CHECKING:
-    from broker.cluster.placement.ports import PlacingBroker
-    from broker.cluster.strategy.directory import Directory
-    from broker.cluster.strategy.routing_strategy import RoutingStrategy
-    from routing.listing import Listing
-    from stp.tree import Tree
+    from mqttree.broker.cluster.placement.ports import PlacingBroker
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.routing.listing import Listing
+    from mqttree.stp.tree import Tree
 
 MOST_TOPICS: Final = 2000
 """known topics of one question that are looked at; filters behind them count as without topics."""

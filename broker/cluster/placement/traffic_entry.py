@@ -12,10 +12,10 @@ import math
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from broker.cluster.strategy.directory import STATE, Directory
+from mqttree.broker.cluster.strategy.directory import STATE, Directory
 
 if TYPE_CHECKING:
-    from broker.core.traffic_meter import Sums
+    from mqttree.broker.core.traffic_meter import Sums
 
 TRAFFIC: Final = STATE + b"traffic"
 """Key of the entry."""

@@ -7,7 +7,7 @@ that was acknowledged is lost, and nothing at QoS 2 comes twice.
 
 This package may use what delivers messages (`delivery`), the directory (`strategy`), shared
 subscriptions and the sessions of this broker (`core`). What is above it is known to it by the
-Protocols of `broker.cluster.ports` alone.
+Protocols of `mqttree.broker.cluster.ports` alone.
 
 * `posted_sessions` are those that brokers have announced to each other. When a client has one here
   and one elsewhere, `competing_sessions` decides which stays.

@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
-from broker.base.hybrid_clock import HybridClock
-from broker.cluster.strategy.directory import CLIENT
-from broker.core.session_owner import GONE, RESUMED, Entry, decode_entry, digest
-from broker.wire.strings import shorten
+from mqttree.broker.base.hybrid_clock import HybridClock
+from mqttree.broker.cluster.strategy.directory import CLIENT
+from mqttree.broker.core.session_owner import GONE, RESUMED, Entry, decode_entry, digest
+from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
-    from broker.cluster.sessions.handover import Handover
-    from broker.cluster.sessions.merge import SessionMerge
-    from broker.cluster.sessions.ports import SessionBroker
-    from broker.cluster.sessions.tombstones import Tombstones
-    from broker.cluster.strategy.directory import Directory
-    from broker.core.session import Session
+    from mqttree.broker.cluster.sessions.handover import Handover
+    from mqttree.broker.cluster.sessions.merge import SessionMerge
+    from mqttree.broker.cluster.sessions.ports import SessionBroker
+    from mqttree.broker.cluster.sessions.tombstones import Tombstones
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.core.session import Session
 
 
 class CompetingSessions:

@@ -17,20 +17,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import Ranges, intersect, merge, roughly, subtract
-from broker.cluster.delivery.subscription_start import starts_of
-from broker.cluster.link.version_vector import OriginWindow, Vector
-from broker.core.route import NOTHING_BEYOND, Delivery, Route
+from mqttree.broker.base.sequence_set import Ranges, intersect, merge, roughly, subtract
+from mqttree.broker.cluster.delivery.subscription_start import starts_of
+from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector
+from mqttree.broker.core.route import NOTHING_BEYOND, Delivery, Route
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.origins import Origins
-    from broker.cluster.ports import OldMessages
-    from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
-    from broker.core.connection import Connection
-    from broker.core.local_broker import LocalBroker
-    from broker.core.message import Message
-    from broker.core.receiver_assignment import ReceiverAssignment
-    from broker.core.session import Session, Subscription
+    from mqttree.broker.cluster.delivery.origins import Origins
+    from mqttree.broker.cluster.ports import OldMessages
+    from mqttree.broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.local_broker import LocalBroker
+    from mqttree.broker.core.message import Message
+    from mqttree.broker.core.receiver_assignment import ReceiverAssignment
+    from mqttree.broker.core.session import Session, Subscription
 
 
 class DeliveredRanges:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.cluster.link.version_vector import decode_vector
-from broker.cluster.sessions.pending_handover import (
+from mqttree.broker.cluster.link.version_vector import decode_vector
+from mqttree.broker.cluster.sessions.pending_handover import (
     TRANSITIONS,
     Action,
     Asked,
@@ -18,13 +18,13 @@ from broker.cluster.sessions.pending_handover import (
     PendingHandover,
     State,
 )
-from broker.cluster.sessions.session_codec import (
+from mqttree.broker.cluster.sessions.session_codec import (
     encoding,
     subscriptions_of,
 )
-from broker.cluster.sessions.session_entries import entries_of, key_of, posted_stamp
-from broker.cluster.sessions.session_parts import PART_SIZE, split
-from broker.cluster.sessions.takeover_messages import (
+from mqttree.broker.cluster.sessions.session_entries import entries_of, key_of, posted_stamp
+from mqttree.broker.cluster.sessions.session_parts import PART_SIZE, split
+from mqttree.broker.cluster.sessions.takeover_messages import (
     ANSWER,
     COMING,
     DONE,
@@ -40,17 +40,17 @@ from broker.cluster.sessions.takeover_messages import (
     heard,
     say,
 )
-from broker.cluster.sessions.tombstones import end_quietly
-from broker.core.session import Session
-from broker.core.session_owner import KEPT, Entry, digest
+from mqttree.broker.cluster.sessions.tombstones import end_quietly
+from mqttree.broker.core.session import Session
+from mqttree.broker.core.session_owner import KEPT, Entry, digest
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.pinned_entries import PinnedEntries
-    from broker.cluster.sessions.messages_under_way import MessagesUnderWay
-    from broker.cluster.sessions.ports import SessionBroker
-    from broker.cluster.sessions.session_contents import SessionContents
-    from broker.cluster.sessions.whereabouts import Whereabouts
-    from broker.cluster.strategy.directory import Directory
+    from mqttree.broker.cluster.delivery.pinned_entries import PinnedEntries
+    from mqttree.broker.cluster.sessions.messages_under_way import MessagesUnderWay
+    from mqttree.broker.cluster.sessions.ports import SessionBroker
+    from mqttree.broker.cluster.sessions.session_contents import SessionContents
+    from mqttree.broker.cluster.sessions.whereabouts import Whereabouts
+    from mqttree.broker.cluster.strategy.directory import Directory
 
 GIVEN_TIME = 5.0
 """s for which this broker tells others which one has taken a session, until all have heard."""

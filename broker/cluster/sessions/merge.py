@@ -31,12 +31,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from broker.cluster.delivery.subscription_start import starts_of
-from broker.cluster.link.version_vector import encode_vector
-from broker.cluster.sessions.message_vectors import (
+from mqttree.broker.cluster.delivery.subscription_start import starts_of
+from mqttree.broker.cluster.link.version_vector import encode_vector
+from mqttree.broker.cluster.sessions.message_vectors import (
     need_of,
 )
-from broker.cluster.sessions.pending_merge import (
+from mqttree.broker.cluster.sessions.pending_merge import (
     RETRY,
     RETRY_MOST,
     Action,
@@ -44,15 +44,15 @@ from broker.cluster.sessions.pending_merge import (
     Merge,
     State,
 )
-from broker.cluster.sessions.session_codec import (
+from mqttree.broker.cluster.sessions.session_codec import (
     decoding,
 )
-from broker.cluster.sessions.session_entries import entries_of, key_of, posted_stamp
-from broker.cluster.sessions.session_history import (
+from mqttree.broker.cluster.sessions.session_entries import entries_of, key_of, posted_stamp
+from mqttree.broker.cluster.sessions.session_history import (
     MergedHistory,
 )
-from broker.cluster.sessions.session_parts import Added
-from broker.cluster.sessions.takeover_messages import (
+from mqttree.broker.cluster.sessions.session_parts import Added
+from mqttree.broker.cluster.sessions.takeover_messages import (
     DONE,
     ENDED,
     MERGE,
@@ -61,20 +61,20 @@ from broker.cluster.sessions.takeover_messages import (
     REQUEST,
     say,
 )
-from broker.core.session import Absorbed, Session
-from broker.core.session_owner import GONE, KEPT, Entry, digest
-from broker.wire.errors import WireError
-from broker.wire.strings import shorten
+from mqttree.broker.core.session import Absorbed, Session
+from mqttree.broker.core.session_owner import GONE, KEPT, Entry, digest
+from mqttree.broker.wire.errors import WireError
+from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
-    from broker.base.timers import Timer
-    from broker.cluster.delivery.gap_recovery import GapRecovery
-    from broker.cluster.ports import Reporting
-    from broker.cluster.sessions.handover import Handover
-    from broker.cluster.sessions.ports import SessionBroker
-    from broker.cluster.sessions.queue_merge import QueueMerge
-    from broker.cluster.sessions.tombstones import Tombstones
-    from broker.cluster.strategy.directory import Directory
+    from mqttree.broker.base.timers import Timer
+    from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
+    from mqttree.broker.cluster.ports import Reporting
+    from mqttree.broker.cluster.sessions.handover import Handover
+    from mqttree.broker.cluster.sessions.ports import SessionBroker
+    from mqttree.broker.cluster.sessions.queue_merge import QueueMerge
+    from mqttree.broker.cluster.sessions.tombstones import Tombstones
+    from mqttree.broker.cluster.strategy.directory import Directory
 
 ACTIVE = 16
 """merges that ask their holders at a time; the others wait."""

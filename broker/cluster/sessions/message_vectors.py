@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import LAST, Ranges, intersect, merge, roughly, subtract
-from broker.cluster.delivery.local_window import LocalVector, LocalWindow
-from broker.cluster.link.codec import split_key
-from broker.cluster.link.version_vector import OriginWindow, Vector
+from mqttree.broker.base.sequence_set import LAST, Ranges, intersect, merge, roughly, subtract
+from mqttree.broker.cluster.delivery.local_window import LocalVector, LocalWindow
+from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector
 
 if TYPE_CHECKING:
-    from broker.cluster.sessions.session_codec import SessionState
+    from mqttree.broker.cluster.sessions.session_codec import SessionState
 
 
 def offered(vector: LocalVector) -> Vector:

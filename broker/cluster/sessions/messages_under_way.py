@@ -9,26 +9,26 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import LAST, MAX_GAPS, Ranges, intersect, merge, subtract
-from broker.cluster.link.codec import split_key
-from broker.cluster.link.version_vector import OriginWindow, Vector
-from broker.cluster.sessions.message_vectors import (
+from mqttree.broker.base.sequence_set import LAST, MAX_GAPS, Ranges, intersect, merge, subtract
+from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector
+from mqttree.broker.cluster.sessions.message_vectors import (
     offered,
     only,
     ranges_of,
     uncovered,
     vector_of,
 )
-from broker.cluster.sessions.takeover_messages import MERGE
+from mqttree.broker.cluster.sessions.takeover_messages import MERGE
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.gap_recovery import GapRecovery
-    from broker.cluster.delivery.origins import Origins
-    from broker.cluster.delivery.orphans import Orphans
-    from broker.cluster.sessions.pending_handover import Asked
-    from broker.cluster.strategy.directory import Directory
-    from broker.cluster.strategy.routing_strategy import RoutingStrategy
-    from broker.core.local_broker import LocalBroker
+    from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
+    from mqttree.broker.cluster.delivery.origins import Origins
+    from mqttree.broker.cluster.delivery.orphans import Orphans
+    from mqttree.broker.cluster.sessions.pending_handover import Asked
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.core.local_broker import LocalBroker
 
 COMPLETE_TIME = 5.0
 """s for which the rest of a session waits for messages that were published before the taker's

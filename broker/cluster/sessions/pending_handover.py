@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.base.state_table import Table, TableEnum
-from broker.cluster.link.version_vector import Vector
-from broker.cluster.sessions.session_parts import Sending
+from mqttree.broker.base.state_table import Table, TableEnum
+from mqttree.broker.cluster.link.version_vector import Vector
+from mqttree.broker.cluster.sessions.session_parts import Sending
 
 
 class State(TableEnum):

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from broker.base.state_table import Table, TableEnum
-from broker.cluster.sessions.session_parts import SessionParts
+from mqttree.broker.base.state_table import Table, TableEnum
+from mqttree.broker.cluster.sessions.session_parts import SessionParts
 
 RETRY, RETRY_MOST = 0.25, 1.0
 """s until an old broker is asked again; twice as long each time."""

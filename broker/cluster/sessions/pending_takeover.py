@@ -20,18 +20,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from broker.base.state_table import Table, TableEnum
-from broker.cluster.link.version_vector import Vector
-from broker.cluster.sessions.message_vectors import need_of
-from broker.cluster.sessions.session_parts import SessionParts
+from mqttree.broker.base.state_table import Table, TableEnum
+from mqttree.broker.cluster.link.version_vector import Vector
+from mqttree.broker.cluster.sessions.message_vectors import need_of
+from mqttree.broker.cluster.sessions.session_parts import SessionParts
 
 if TYPE_CHECKING:
-    from broker.auth.authorization import Permissions
-    from broker.cluster.sessions.session_codec import SessionState
-    from broker.core.connection import Connection
-    from broker.core.ports import Claimant
-    from broker.core.session import Session
-    from broker.core.start_point import SubscriptionStart
+    from mqttree.broker.auth.authorization import Permissions
+    from mqttree.broker.cluster.sessions.session_codec import SessionState
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.ports import Claimant
+    from mqttree.broker.core.session import Session
+    from mqttree.broker.core.start_point import SubscriptionStart
 
 
 class State(TableEnum):

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from broker.core.local_broker import LocalBroker
+from mqttree.broker.core.local_broker import LocalBroker
 
 if TYPE_CHECKING:
-    from broker.core.connection import Connection
-    from broker.core.predecessor import Predecessors
-    from broker.core.session import Session
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.predecessor import Predecessors
+    from mqttree.broker.core.session import Session
 
 
 class SessionBroker(LocalBroker, Protocol):

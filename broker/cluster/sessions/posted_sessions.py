@@ -6,18 +6,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from broker.base.hybrid_clock import LOGICAL
-from broker.cluster.sessions.session_entries import entries_of, key_of
-from broker.core.session_owner import GONE, KEPT, RESUMED, Entry, digest
+from mqttree.broker.base.hybrid_clock import LOGICAL
+from mqttree.broker.cluster.sessions.session_entries import entries_of, key_of
+from mqttree.broker.core.session_owner import GONE, KEPT, RESUMED, Entry, digest
 
 if TYPE_CHECKING:
-    from broker.cluster.link.link import Link
-    from broker.cluster.ports import Neighbours, Reporting
-    from broker.cluster.sessions.handover import Handover
-    from broker.cluster.sessions.ports import SessionBroker
-    from broker.cluster.sessions.tombstones import Tombstones
-    from broker.cluster.strategy.directory import Directory
-    from broker.core.session import Session
+    from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.cluster.ports import Neighbours, Reporting
+    from mqttree.broker.cluster.sessions.handover import Handover
+    from mqttree.broker.cluster.sessions.ports import SessionBroker
+    from mqttree.broker.cluster.sessions.tombstones import Tombstones
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.core.session import Session
 
 SPREAD = 40503
 """Factor that spreads times over packet identifiers: 65536 / 1.618."""

@@ -15,17 +15,17 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import Ranges, intersect, subtract
-from broker.base.sequence_set import merge as joined
-from broker.cluster.link.version_vector import Vector
-from broker.cluster.sessions.message_vectors import (
+from mqttree.broker.base.sequence_set import Ranges, intersect, subtract
+from mqttree.broker.base.sequence_set import merge as joined
+from mqttree.broker.cluster.link.version_vector import Vector
+from mqttree.broker.cluster.sessions.message_vectors import (
     lacking,
     numbered,
     offered,
     only,
     ranges_of,
 )
-from broker.cluster.sessions.session_codec import (
+from mqttree.broker.cluster.sessions.session_codec import (
     IN_FLIGHT,
     REPEATED,
     WAITING,
@@ -33,30 +33,30 @@ from broker.cluster.sessions.session_codec import (
     SessionState,
     restore,
 )
-from broker.cluster.sessions.session_history import (
+from mqttree.broker.cluster.sessions.session_history import (
     MergedHistory,
     SessionHistory,
     delivered_numbers,
     ordinary_starts,
     was_delivered,
 )
-from broker.core.message import size_of
-from broker.core.route import Delivery
-from broker.core.session import Outgoing, Repeat, Session
-from broker.leg.session_pair import SESSION
-from broker.wire.strings import shorten
-from routing.topic_filter import SHARE_PREFIX
+from mqttree.broker.core.message import size_of
+from mqttree.broker.core.route import Delivery
+from mqttree.broker.core.session import Outgoing, Repeat, Session
+from mqttree.broker.leg.session_pair import SESSION
+from mqttree.broker.wire.strings import shorten
+from mqttree.routing.topic_filter import SHARE_PREFIX
 
 if TYPE_CHECKING:
-    from broker.auth.authorization import Permissions
-    from broker.cluster.delivery.gap_recovery import GapRecovery
-    from broker.cluster.delivery.origins import Origins
-    from broker.cluster.delivery.replay_log import ReplayLog
-    from broker.cluster.delivery.subscription_start import SubscriptionStarts
-    from broker.cluster.ports import Reporting
-    from broker.cluster.sessions.delivered_ranges import DeliveredRanges
-    from broker.cluster.sessions.ports import SessionBroker
-    from broker.core.start_point import SubscriptionStart
+    from mqttree.broker.auth.authorization import Permissions
+    from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
+    from mqttree.broker.cluster.delivery.origins import Origins
+    from mqttree.broker.cluster.delivery.replay_log import ReplayLog
+    from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
+    from mqttree.broker.cluster.ports import Reporting
+    from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
+    from mqttree.broker.cluster.sessions.ports import SessionBroker
+    from mqttree.broker.core.start_point import SubscriptionStart
 
 Content = tuple[bytes, bytes]
 """Topic and payload."""

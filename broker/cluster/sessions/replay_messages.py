@@ -13,8 +13,8 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from broker.cluster.strategy.directory import BEHIND
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.cluster.strategy.directory import BEHIND
+from mqttree.broker.wire.errors import MalformedPacket
 
 RECENT: Final = BEHIND | 24
 RECENT_PART: Final = BEHIND | 25

@@ -29,14 +29,19 @@ from itertools import chain
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from broker.base import costs
-from broker.base.limits import Limits
-from broker.base.sequence_set import LAST, MAX_ORIGINS, Ranges, encode_pairs
-from broker.cluster.delivery.subscription_start import oldest
-from broker.cluster.link.version_vector import OriginWindow, Vector, decode_vector, encode_vector
-from broker.core.dispatcher import Dispatcher
-from broker.core.message import Message, size_of
-from broker.core.session import (
+from mqttree.broker.base import costs
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.sequence_set import LAST, MAX_ORIGINS, Ranges, encode_pairs
+from mqttree.broker.cluster.delivery.subscription_start import oldest
+from mqttree.broker.cluster.link.version_vector import (
+    OriginWindow,
+    Vector,
+    decode_vector,
+    encode_vector,
+)
+from mqttree.broker.core.dispatcher import Dispatcher
+from mqttree.broker.core.message import Message, size_of
+from mqttree.broker.core.session import (
     ABSORBED,
     RELEASED,
     Absorbed,
@@ -47,16 +52,21 @@ from broker.core.session import (
     SharedOutgoing,
     Subscription,
 )
-from broker.core.start_point import UNKNOWN
-from broker.wire.constants import PacketType
-from broker.wire.errors import MalformedPacket
-from broker.wire.properties import Property, decode_properties
-from broker.wire.steps import finish
-from broker.wire.varint import encode_varint, read_length
-from routing.topic_filter import SHARE_PREFIX, split_shared, valid_topic_filter, valid_topic_name
+from mqttree.broker.core.start_point import UNKNOWN
+from mqttree.broker.wire.constants import PacketType
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.properties import Property, decode_properties
+from mqttree.broker.wire.steps import finish
+from mqttree.broker.wire.varint import encode_varint, read_length
+from mqttree.routing.topic_filter import (
+    SHARE_PREFIX,
+    split_shared,
+    valid_topic_filter,
+    valid_topic_name,
+)
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.subscription_start import SubscriptionStarts
+    from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
 
 VERSION = 4
 

@@ -6,25 +6,25 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import LAST, Ranges
-from broker.cluster.delivery.subscription_start import starts_of
-from broker.cluster.link.version_vector import Vector, encode_vector
-from broker.cluster.sessions.message_vectors import offered, only_here, ranges_of
-from broker.cluster.sessions.session_codec import SessionState, state_of
-from broker.cluster.sessions.session_entries import entries_of
-from broker.cluster.sessions.session_history import REPAIR_TIME
+from mqttree.broker.base.sequence_set import LAST, Ranges
+from mqttree.broker.cluster.delivery.subscription_start import starts_of
+from mqttree.broker.cluster.link.version_vector import Vector, encode_vector
+from mqttree.broker.cluster.sessions.message_vectors import offered, only_here, ranges_of
+from mqttree.broker.cluster.sessions.session_codec import SessionState, state_of
+from mqttree.broker.cluster.sessions.session_entries import entries_of
+from mqttree.broker.cluster.sessions.session_history import REPAIR_TIME
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.gap_recovery import GapRecovery
-    from broker.cluster.delivery.origins import Origins
-    from broker.cluster.delivery.replay_log import ReplayLog
-    from broker.cluster.sessions.delivered_ranges import DeliveredRanges
-    from broker.cluster.sessions.messages_under_way import MessagesUnderWay
-    from broker.cluster.sessions.pending_handover import PendingHandover
-    from broker.cluster.sessions.session_history import SessionHistory
-    from broker.cluster.strategy.directory import Directory
-    from broker.core.local_broker import LocalBroker
-    from broker.core.session import Session
+    from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
+    from mqttree.broker.cluster.delivery.origins import Origins
+    from mqttree.broker.cluster.delivery.replay_log import ReplayLog
+    from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
+    from mqttree.broker.cluster.sessions.messages_under_way import MessagesUnderWay
+    from mqttree.broker.cluster.sessions.pending_handover import PendingHandover
+    from mqttree.broker.cluster.sessions.session_history import SessionHistory
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.core.local_broker import LocalBroker
+    from mqttree.broker.core.session import Session
 
 
 class SessionContents:

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from broker.cluster.strategy.directory import CLIENT
-from broker.core.session_owner import Entry, decode_entry
+from mqttree.broker.cluster.strategy.directory import CLIENT
+from mqttree.broker.core.session_owner import Entry, decode_entry
 
 if TYPE_CHECKING:
-    from broker.cluster.strategy.directory import Directory
+    from mqttree.broker.cluster.strategy.directory import Directory
 
 
 def key_of(client_id: str) -> bytes:

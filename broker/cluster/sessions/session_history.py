@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import Ranges, find, merge, subtract
-from broker.cluster.delivery.subscription_start import older, starts_of
-from broker.cluster.link.version_vector import Vector
-from broker.cluster.sessions.message_vectors import offered, only_here, ranges_of, vector_of
-from broker.cluster.sessions.session_codec import (
+from mqttree.broker.base.sequence_set import Ranges, find, merge, subtract
+from mqttree.broker.cluster.delivery.subscription_start import older, starts_of
+from mqttree.broker.cluster.link.version_vector import Vector
+from mqttree.broker.cluster.sessions.message_vectors import offered, only_here, ranges_of, vector_of
+from mqttree.broker.cluster.sessions.session_codec import (
     IN_FLIGHT,
     WAITING,
     EncodedSubscription,
@@ -27,19 +27,19 @@ from broker.cluster.sessions.session_codec import (
     SessionState,
     state_of,
 )
-from broker.core.message import Message
-from broker.core.route import Delivery
-from broker.core.session import Session
-from broker.core.wildcard_forms import WildcardForms
-from routing.topic_filter import SHARE_PREFIX
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.route import Delivery
+from mqttree.broker.core.session import Session
+from mqttree.broker.core.wildcard_forms import WildcardForms
+from mqttree.routing.topic_filter import SHARE_PREFIX
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.origins import Origins
-    from broker.cluster.delivery.replay_log import ReplayLog
-    from broker.cluster.delivery.trimmed_numbers import TrimmedNumbers
-    from broker.cluster.sessions.delivered_ranges import DeliveredRanges
-    from broker.core.local_broker import LocalBroker
-    from broker.core.start_point import SubscriptionStart
+    from mqttree.broker.cluster.delivery.origins import Origins
+    from mqttree.broker.cluster.delivery.replay_log import ReplayLog
+    from mqttree.broker.cluster.delivery.trimmed_numbers import TrimmedNumbers
+    from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
+    from mqttree.broker.core.local_broker import LocalBroker
+    from mqttree.broker.core.start_point import SubscriptionStart
 
 SyncedMessage = tuple[float, bytes, int, bytes, int]
 """A retained message that retained synchronisation brought: when it was delivered (s), its origin,

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterator
 from enum import Enum
 
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.errors import MalformedPacket
 
 PART_SIZE = 60_000
 WINDOW = 16

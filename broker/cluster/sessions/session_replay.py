@@ -30,11 +30,11 @@ from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.base.rate_limit import RateLimits
-from broker.cluster.delivery.subscription_start import starts_of
-from broker.cluster.events import RouteChanged
-from broker.cluster.link.codec import read_link_messages
-from broker.cluster.sessions.replay_messages import (
+from mqttree.broker.base.rate_limit import RateLimits
+from mqttree.broker.cluster.delivery.subscription_start import starts_of
+from mqttree.broker.cluster.events import RouteChanged
+from mqttree.broker.cluster.link.codec import read_link_messages
+from mqttree.broker.cluster.sessions.replay_messages import (
     CUT,
     LAST,
     MOST_FILTERS,
@@ -46,25 +46,25 @@ from broker.cluster.sessions.replay_messages import (
     read_part,
     read_recent,
 )
-from broker.core.message import Message
-from broker.core.responses import Response, respond
-from broker.core.route import Delivery
-from broker.core.wildcard_forms import WildcardForms
-from broker.wire.constants import ReasonCode
-from routing.topic_filter import SHARE_PREFIX
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.responses import Response, respond
+from mqttree.broker.core.route import Delivery
+from mqttree.broker.core.wildcard_forms import WildcardForms
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.routing.topic_filter import SHARE_PREFIX
 
 if TYPE_CHECKING:
-    from broker.base.timers import Timer
-    from broker.base.turns import Turns
-    from broker.cluster.delivery.origins import Origins
-    from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
-    from broker.cluster.ports import Alarm, Reporting
-    from broker.cluster.sessions.session_history import SessionHistory
-    from broker.cluster.strategy.directory import Directory
-    from broker.core.local_broker import LocalBroker
-    from broker.core.retained_store import RetainedStore
-    from broker.core.session import Session
-    from broker.core.start_point import SubscriptionStart
+    from mqttree.broker.base.timers import Timer
+    from mqttree.broker.base.turns import Turns
+    from mqttree.broker.cluster.delivery.origins import Origins
+    from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
+    from mqttree.broker.cluster.ports import Alarm, Reporting
+    from mqttree.broker.cluster.sessions.session_history import SessionHistory
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.core.local_broker import LocalBroker
+    from mqttree.broker.core.retained_store import RetainedStore
+    from mqttree.broker.core.session import Session
+    from mqttree.broker.core.start_point import SubscriptionStart
 
 WAIT: Final = 0.7
 """s for the answers of all brokers: the client is to be served again within a second."""

@@ -12,11 +12,11 @@ from collections.abc import Callable, Generator
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import subtract
-from broker.cluster.delivery.subscription_start import starts_of
-from broker.cluster.link.codec import read_link_messages
-from broker.cluster.link.version_vector import Vector, decode_vector
-from broker.cluster.sessions.message_vectors import (
+from mqttree.broker.base.sequence_set import subtract
+from mqttree.broker.cluster.delivery.subscription_start import starts_of
+from mqttree.broker.cluster.link.codec import read_link_messages
+from mqttree.broker.cluster.link.version_vector import Vector, decode_vector
+from mqttree.broker.cluster.sessions.message_vectors import (
     behind,
     lacking,
     numbered,
@@ -28,24 +28,28 @@ from broker.cluster.sessions.message_vectors import (
     uncovered,
     whole,
 )
-from broker.cluster.sessions.pending_takeover import Input, PendingTakeover
-from broker.cluster.sessions.session_codec import SessionState, decoding, restoring
-from broker.cluster.sessions.session_history import REPAIR_TIME, MergedHistory, SessionHistory
-from broker.cluster.sessions.tombstones import Tombstones, end_quietly
-from broker.core.message import size_of
-from broker.core.session import Session, SharedOutgoing
-from routing.topic_filter import split_shared
+from mqttree.broker.cluster.sessions.pending_takeover import Input, PendingTakeover
+from mqttree.broker.cluster.sessions.session_codec import SessionState, decoding, restoring
+from mqttree.broker.cluster.sessions.session_history import (
+    REPAIR_TIME,
+    MergedHistory,
+    SessionHistory,
+)
+from mqttree.broker.cluster.sessions.tombstones import Tombstones, end_quietly
+from mqttree.broker.core.message import size_of
+from mqttree.broker.core.session import Session, SharedOutgoing
+from mqttree.routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.gap_recovery import GapRecovery
-    from broker.cluster.delivery.origins import Origins
-    from broker.cluster.delivery.pinned_entries import PinnedEntries
-    from broker.cluster.delivery.subscription_start import SubscriptionStarts
-    from broker.cluster.sessions.delivered_ranges import DeliveredRanges
-    from broker.cluster.sessions.ports import SessionBroker
-    from broker.cluster.sessions.posted_sessions import PostedSessions
-    from broker.cluster.sessions.queue_merge import QueueMerge
-    from broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
+    from mqttree.broker.cluster.delivery.origins import Origins
+    from mqttree.broker.cluster.delivery.pinned_entries import PinnedEntries
+    from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
+    from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
+    from mqttree.broker.cluster.sessions.ports import SessionBroker
+    from mqttree.broker.cluster.sessions.posted_sessions import PostedSessions
+    from mqttree.broker.cluster.sessions.queue_merge import QueueMerge
+    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
 
 
 class SessionRestoration:

@@ -37,14 +37,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from broker.base.hybrid_clock import HybridClock
-from broker.cluster.events import RouteChanged
-from broker.cluster.link.version_vector import encode_vector
-from broker.cluster.sessions.handover import Handover
-from broker.cluster.sessions.pending_takeover import RETRY, Action, Input, PendingTakeover, State
-from broker.cluster.sessions.session_codec import SessionState
-from broker.cluster.sessions.session_parts import Added
-from broker.cluster.sessions.takeover_messages import (
+from mqttree.broker.base.hybrid_clock import HybridClock
+from mqttree.broker.cluster.events import RouteChanged
+from mqttree.broker.cluster.link.version_vector import encode_vector
+from mqttree.broker.cluster.sessions.handover import Handover
+from mqttree.broker.cluster.sessions.pending_takeover import (
+    RETRY,
+    Action,
+    Input,
+    PendingTakeover,
+    State,
+)
+from mqttree.broker.cluster.sessions.session_codec import SessionState
+from mqttree.broker.cluster.sessions.session_parts import Added
+from mqttree.broker.cluster.sessions.takeover_messages import (
     ANSWER,
     COMING,
     DONE,
@@ -61,24 +67,24 @@ from broker.cluster.sessions.takeover_messages import (
     heard,
     say,
 )
-from broker.core.session_owner import KEPT, digest
-from broker.wire.constants import ReasonCode
-from broker.wire.errors import WireError
-from broker.wire.packets import Connect
-from broker.wire.strings import shorten
+from mqttree.broker.core.session_owner import KEPT, digest
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.errors import WireError
+from mqttree.broker.wire.packets import Connect
+from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.pinned_entries import PinnedEntries
-    from broker.cluster.link.link import Link
-    from broker.cluster.ports import Reporting
-    from broker.cluster.sessions.competing_sessions import CompetingSessions
-    from broker.cluster.sessions.merge import SessionMerge
-    from broker.cluster.sessions.ports import SessionBroker
-    from broker.cluster.sessions.posted_sessions import PostedSessions
-    from broker.cluster.sessions.session_restoration import SessionRestoration
-    from broker.cluster.strategy.directory import Directory
-    from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
-    from broker.core.ports import Claimant
+    from mqttree.broker.cluster.delivery.pinned_entries import PinnedEntries
+    from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.cluster.ports import Reporting
+    from mqttree.broker.cluster.sessions.competing_sessions import CompetingSessions
+    from mqttree.broker.cluster.sessions.merge import SessionMerge
+    from mqttree.broker.cluster.sessions.ports import SessionBroker
+    from mqttree.broker.cluster.sessions.posted_sessions import PostedSessions
+    from mqttree.broker.cluster.sessions.session_restoration import SessionRestoration
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
+    from mqttree.broker.core.ports import Claimant
 
 COVER = 0.01
 COVER_TIME = 0.3

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import struct
 
-from broker.cluster.strategy.directory import BEHIND
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.cluster.strategy.directory import BEHIND
+from mqttree.broker.wire.errors import MalformedPacket
 
 REQUEST, ANSWER, PART = 2, 3, 4 | BEHIND
 """Kinds of messages to one broker; parts come behind the messages that clients published before."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.cluster.sessions.session_entries import entries_of, key_of
-from broker.core.session_owner import GONE, Entry, digest
+from mqttree.broker.cluster.sessions.session_entries import entries_of, key_of
+from mqttree.broker.core.session_owner import GONE, Entry, digest
 
 if TYPE_CHECKING:
-    from broker.cluster.sessions.ports import SessionBroker
-    from broker.cluster.strategy.directory import Directory
-    from broker.core.session import Session
+    from mqttree.broker.cluster.sessions.ports import SessionBroker
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.core.session import Session
 
 
 class Tombstones:

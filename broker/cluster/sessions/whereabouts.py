@@ -17,14 +17,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.cluster.sessions.session_entries import entries_of
-from broker.cluster.strategy.directory import CLIENT
-from broker.core.session_owner import GONE
+from mqttree.broker.cluster.sessions.session_entries import entries_of
+from mqttree.broker.cluster.strategy.directory import CLIENT
+from mqttree.broker.core.session_owner import GONE
 
 if TYPE_CHECKING:
-    from broker.cluster.strategy.directory import Directory
-    from broker.core.local_broker import LocalBroker
-    from broker.core.session import Session
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.core.local_broker import LocalBroker
+    from mqttree.broker.core.session import Session
 
 LATELY = 1.0
 """s beyond the time after which a link that hangs is closed, in which the tree is repaired."""

@@ -6,7 +6,7 @@ choice travels with the message, so that no other broker delivers it.
 
 This package may use what delivers messages (`delivery`) and the directory (`strategy`), and of this
 broker its dispatcher and its sessions (`core`). Sessions that move to other brokers are above it:
-it asks for them by `LeavingSessions` (`broker.cluster.ports`).
+it asks for them by `LeavingSessions` (`mqttree.broker.cluster.ports`).
 
 * `shared_subscriptions` puts the package together: who gets a message, here or elsewhere.
 * `group_table` knows which groups have members, here and at other brokers.

@@ -13,11 +13,11 @@ from binascii import a2b_base64, b2a_base64
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
-from broker.base.limits import Limits
-from broker.core.message import Message, size_of
-from broker.core.receiver_assignment import Tries
-from broker.wire.errors import MalformedPacket
-from routing.group_selection import GROUP_ID_SIZE
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.core.message import Message, size_of
+from mqttree.broker.core.receiver_assignment import Tries
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.routing.group_selection import GROUP_ID_SIZE
 
 OPEN, GRANTED, RETURNED = range(3)
 

@@ -28,10 +28,10 @@ from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from broker.cluster.events import RouteChanged
-from broker.cluster.link.codec import read_link_packets
-from broker.cluster.link.link import Link
-from broker.cluster.sharing.assignment_ledger import (
+from mqttree.broker.cluster.events import RouteChanged
+from mqttree.broker.cluster.link.codec import read_link_packets
+from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.cluster.sharing.assignment_ledger import (
     GRANTED,
     NO_MEMBER,
     OPEN,
@@ -42,21 +42,21 @@ from broker.cluster.sharing.assignment_ledger import (
     decode_refs,
     encode_refs,
 )
-from broker.core.message import Message
-from broker.core.receiver_assignment import ReceiverAssignment, Tries
-from broker.wire.errors import MalformedPacket
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.receiver_assignment import ReceiverAssignment, Tries
+from mqttree.broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
-    from broker.base.timers import Timer
-    from broker.cluster.delivery.forwarder import Forwarder
-    from broker.cluster.delivery.ports import Above
-    from broker.cluster.ports import Alarm
-    from broker.cluster.sharing.group_table import GroupTable
-    from broker.cluster.sharing.ports import Giver
-    from broker.cluster.strategy.directory import Directory
-    from broker.core.connection import Connection
-    from broker.core.local_broker import LocalBroker
-    from broker.core.ports import Journal
+    from mqttree.broker.base.timers import Timer
+    from mqttree.broker.cluster.delivery.forwarder import Forwarder
+    from mqttree.broker.cluster.delivery.ports import Above
+    from mqttree.broker.cluster.ports import Alarm
+    from mqttree.broker.cluster.sharing.group_table import GroupTable
+    from mqttree.broker.cluster.sharing.ports import Giver
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.local_broker import LocalBroker
+    from mqttree.broker.core.ports import Journal
 
 REPORT, RULING, QUERY = 10, 11, 12
 """Kinds of messages to one broker."""

@@ -23,26 +23,34 @@ from itertools import chain, takewhile
 from math import ceil
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import LAST, MAX_GAPS, Ranges, find, intersect, merge, subtract
-from broker.cluster.delivery.replay_log import LogEntry
-from broker.cluster.link.codec import read_link_packets
-from broker.cluster.sharing.assignment_ledger import Ref
-from broker.core.receiver_assignment import MAX_CHOICES
-from broker.wire.errors import MalformedPacket
-from routing.group_selection import GROUP_ID_SIZE
-from routing.subscription_trie import SubscriptionTrie
+from mqttree.broker.base.sequence_set import (
+    LAST,
+    MAX_GAPS,
+    Ranges,
+    find,
+    intersect,
+    merge,
+    subtract,
+)
+from mqttree.broker.cluster.delivery.replay_log import LogEntry
+from mqttree.broker.cluster.link.codec import read_link_packets
+from mqttree.broker.cluster.sharing.assignment_ledger import Ref
+from mqttree.broker.core.receiver_assignment import MAX_CHOICES
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.routing.group_selection import GROUP_ID_SIZE
+from mqttree.routing.subscription_trie import SubscriptionTrie
 
 if TYPE_CHECKING:
-    from broker.base.timers import Timer
-    from broker.cluster.delivery.forwarder import Forwarder
-    from broker.cluster.delivery.ports import Above, TakeEntries
-    from broker.cluster.ports import Alarm
-    from broker.cluster.sharing.group_table import GroupTable
-    from broker.cluster.sharing.ports import Giver
-    from broker.cluster.strategy.directory import Directory
-    from broker.core.connection import Connection
-    from broker.core.local_broker import LocalBroker
-    from broker.core.ports import Journal
+    from mqttree.broker.base.timers import Timer
+    from mqttree.broker.cluster.delivery.forwarder import Forwarder
+    from mqttree.broker.cluster.delivery.ports import Above, TakeEntries
+    from mqttree.broker.cluster.ports import Alarm
+    from mqttree.broker.cluster.sharing.group_table import GroupTable
+    from mqttree.broker.cluster.sharing.ports import Giver
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.local_broker import LocalBroker
+    from mqttree.broker.core.ports import Journal
 
 ASK, TOLD = 13, 14
 """Kinds of messages to one broker."""

@@ -20,11 +20,16 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import find
-from broker.cluster.events import RouteChanged
-from broker.cluster.link.codec import split_key
-from broker.cluster.sharing.assignment_ledger import Ref, SequenceSet, decode_refs, encode_refs
-from broker.cluster.sharing.assignments import (
+from mqttree.broker.base.sequence_set import find
+from mqttree.broker.cluster.events import RouteChanged
+from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.cluster.sharing.assignment_ledger import (
+    Ref,
+    SequenceSet,
+    decode_refs,
+    encode_refs,
+)
+from mqttree.broker.cluster.sharing.assignments import (
     ASKED,
     CLAIM,
     DECLINE,
@@ -37,22 +42,22 @@ from broker.cluster.sharing.assignments import (
     RULING,
     UNKNOWN,
 )
-from broker.core.message import Message, size_of
-from broker.core.session import Repeat, Session, SharedOutgoing
-from broker.wire.errors import MalformedPacket
-from routing.link_state import MAX_BROKERS
+from mqttree.broker.core.message import Message, size_of
+from mqttree.broker.core.session import Repeat, Session, SharedOutgoing
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.routing.link_state import MAX_BROKERS
 
 if TYPE_CHECKING:
-    from broker.base.timers import Timer
-    from broker.cluster.delivery.forwarder import Forwarder
-    from broker.cluster.delivery.ports import Above
-    from broker.cluster.ports import LeavingSessions
-    from broker.cluster.sharing.group_table import GroupTable
-    from broker.cluster.sharing.ports import Giver
-    from broker.cluster.strategy.directory import Directory
-    from broker.core.local_broker import LocalBroker
-    from broker.core.ports import Journal
-    from broker.core.session import SharedGroup
+    from mqttree.broker.base.timers import Timer
+    from mqttree.broker.cluster.delivery.forwarder import Forwarder
+    from mqttree.broker.cluster.delivery.ports import Above
+    from mqttree.broker.cluster.ports import LeavingSessions
+    from mqttree.broker.cluster.sharing.group_table import GroupTable
+    from mqttree.broker.cluster.sharing.ports import Giver
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.core.local_broker import LocalBroker
+    from mqttree.broker.core.ports import Journal
+    from mqttree.broker.core.session import SharedGroup
 
 REPORT_DELAY = 0.002
 """s; reports within this time go in one message."""

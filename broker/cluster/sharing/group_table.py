@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base import costs
-from broker.cluster.events import RouteChanged
-from broker.cluster.strategy.directory import GROUP, Changes
-from broker.core.wildcard_forms import filter_memory
-from routing.group_selection import (
+from mqttree.broker.base import costs
+from mqttree.broker.cluster.events import RouteChanged
+from mqttree.broker.cluster.strategy.directory import GROUP, Changes
+from mqttree.broker.core.wildcard_forms import filter_memory
+from mqttree.routing.group_selection import (
     Announcer,
     Own,
     Pool,
@@ -25,14 +25,14 @@ from routing.group_selection import (
     group_id_of,
     parse_key,
 )
-from routing.subscription_trie import SubscriptionTrie
-from routing.topic_filter import SHARE_PREFIX, split_shared
+from mqttree.routing.subscription_trie import SubscriptionTrie
+from mqttree.routing.topic_filter import SHARE_PREFIX, split_shared
 
 if TYPE_CHECKING:
-    from broker.cluster.ports import Reporting
-    from broker.cluster.strategy.directory import Directory
-    from broker.core.local_broker import LocalBroker
-    from broker.core.session import Session, SharedGroup
+    from mqttree.broker.cluster.ports import Reporting
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.core.local_broker import LocalBroker
+    from mqttree.broker.core.session import Session, SharedGroup
 
 CUT = 5.0
 """s without a path to a broker after which its groups count as unknown: its members get what is

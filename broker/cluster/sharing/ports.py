@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from broker.core.message import Message
-    from broker.core.receiver_assignment import Tries
+    from mqttree.broker.core.message import Message
+    from mqttree.broker.core.receiver_assignment import Tries
 
 
 class Giver(Protocol):

@@ -14,35 +14,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.base import costs
-from broker.cluster.sharing.assignment_ledger import Ref
-from broker.cluster.sharing.assignments import Assignments
-from broker.cluster.sharing.catchup import Catchup
-from broker.cluster.sharing.custody import Custody, ref_of
-from broker.cluster.sharing.group_table import GroupTable
-from broker.core.message import Message
-from broker.core.receiver_assignment import ID, MAX_CHOICES, MAX_PASSES, ReceiverAssignment, Tries
-from broker.wire.publish_header import topic_of
-from routing.group_selection import HERE, Own
+from mqttree.broker.base import costs
+from mqttree.broker.cluster.sharing.assignment_ledger import Ref
+from mqttree.broker.cluster.sharing.assignments import Assignments
+from mqttree.broker.cluster.sharing.catchup import Catchup
+from mqttree.broker.cluster.sharing.custody import Custody, ref_of
+from mqttree.broker.cluster.sharing.group_table import GroupTable
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.receiver_assignment import (
+    ID,
+    MAX_CHOICES,
+    MAX_PASSES,
+    ReceiverAssignment,
+    Tries,
+)
+from mqttree.broker.wire.publish_header import topic_of
+from mqttree.routing.group_selection import HERE, Own
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
 
-    from broker.base.broker_id import Identity
-    from broker.base.sequence_set import Ranges
-    from broker.cluster.delivery.forwarder import Forwarder
-    from broker.cluster.delivery.orphans import Orphans
-    from broker.cluster.delivery.ports import Above
-    from broker.cluster.delivery.replay_log import LogEntry
-    from broker.cluster.link.link import Link
-    from broker.cluster.ports import Alarm, LeavingSessions, Reporting
-    from broker.cluster.strategy.directory import Directory
-    from broker.cluster.strategy.routing_strategy import RoutingStrategy
-    from broker.core.connection import Connection
-    from broker.core.local_broker import LocalBroker
-    from broker.core.ports import Journal
-    from broker.core.route import Route
-    from broker.core.session import Session, SharedGroup
+    from mqttree.broker.base.broker_id import Identity
+    from mqttree.broker.base.sequence_set import Ranges
+    from mqttree.broker.cluster.delivery.forwarder import Forwarder
+    from mqttree.broker.cluster.delivery.orphans import Orphans
+    from mqttree.broker.cluster.delivery.ports import Above
+    from mqttree.broker.cluster.delivery.replay_log import LogEntry
+    from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.cluster.ports import Alarm, LeavingSessions, Reporting
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.local_broker import LocalBroker
+    from mqttree.broker.core.ports import Journal
+    from mqttree.broker.core.route import Route
+    from mqttree.broker.core.session import Session, SharedGroup
 
 
 class SharedSubscriptions:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from broker.base.timers import Scheduler, Timer
-from routing.shortest_paths import Graph
+from mqttree.broker.base.timers import Scheduler, Timer
+from mqttree.routing.shortest_paths import Graph
 
 AWAY = 5.0
 """s for which messages go on to a broker that the tree has lost, as long as links lead there."""

@@ -1,5 +1,5 @@
-"""The link-state database of the federation (`routing.link_state`), driven by the links; and
-messages to one broker, wherever it is.
+"""The link-state database of the federation (`mqttree.routing.link_state`), driven by the links;
+and messages to one broker, wherever it is.
 
 A link takes part while the tree lets it forward. The first byte of an entry's key says what kind of
 entry it is. A module that watches such a byte gets every entry that appears, changes or goes,
@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from itertools import repeat
 from operator import itemgetter
 
-from broker.base.broker_id import Identity
-from broker.cluster.events import (
+from mqttree.broker.base.broker_id import Identity
+from mqttree.broker.cluster.events import (
     ClusterEvents,
     EntriesHandled,
     EntriesSent,
@@ -27,11 +27,11 @@ from broker.cluster.events import (
     MemberGone,
     RouteChanged,
 )
-from broker.cluster.link.control_records import DIRECTORY, ROUTED
-from broker.cluster.link.link import Handler, Link
-from broker.cluster.strategy.ports import Host, LinkedBroker, RoutedHops
-from broker.wire.errors import MalformedPacket, WireError
-from routing.link_state import (
+from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED
+from mqttree.broker.cluster.link.link import Handler, Link
+from mqttree.broker.cluster.strategy.ports import Host, LinkedBroker, RoutedHops
+from mqttree.broker.wire.errors import MalformedPacket, WireError
+from mqttree.routing.link_state import (
     LISTING,
     BrokerReachable,
     BrokerRerouted,
@@ -39,7 +39,7 @@ from routing.link_state import (
     LinkStateDatabase,
     Posted,
 )
-from routing.listing import DirectoryError, Listing
+from mqttree.routing.listing import DirectoryError, Listing
 
 INTEREST, GROUP, CLIENT, STATE, LINK = b"f", b"g", b"c", b"s", b"l"
 """First bytes of keys: topic filters, shared subscriptions, sessions, the broker itself, what its

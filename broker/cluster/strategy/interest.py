@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.cluster.events import LinkUp, RouteChanged
-from broker.cluster.link.link import Link
-from broker.cluster.strategy.directory import Directory
-from broker.cluster.strategy.interest_table import InterestTable, remembering
-from broker.cluster.strategy.ports import Delivery, LinkedBroker, LostBrokers
-from broker.cluster.strategy.routing_strategy import every_topic
-from broker.cluster.strategy.spanning_tree import OverSpanningTree
-from broker.core.receiver_assignment import ReceiverAssignment
-from broker.core.route import Route
+from mqttree.broker.cluster.events import LinkUp, RouteChanged
+from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.cluster.strategy.directory import Directory
+from mqttree.broker.cluster.strategy.interest_table import InterestTable, remembering
+from mqttree.broker.cluster.strategy.ports import Delivery, LinkedBroker, LostBrokers
+from mqttree.broker.cluster.strategy.routing_strategy import every_topic
+from mqttree.broker.cluster.strategy.spanning_tree import OverSpanningTree
+from mqttree.broker.core.receiver_assignment import ReceiverAssignment
+from mqttree.broker.core.route import Route
 
 NOWHERE: list[Link] = []
 """No links; never changed."""

@@ -11,19 +11,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from broker.cluster.events import RouteChanged
-from broker.cluster.strategy.directory import (
+from mqttree.broker.cluster.events import RouteChanged
+from mqttree.broker.cluster.strategy.directory import (
     EVERYTHING,
     INTEREST,
     POST_INTERVAL,
     Changes,
     Directory,
 )
-from broker.cluster.strategy.ports import Host, LinkedBroker, LostBrokers
-from broker.core.wildcard_forms import filter_memory
-from routing.filter_aggregation import FilterAggregation
-from routing.subscription_trie import SubscriptionTrie
-from routing.topic_filter import well_formed
+from mqttree.broker.cluster.strategy.ports import Host, LinkedBroker, LostBrokers
+from mqttree.broker.core.wildcard_forms import filter_memory
+from mqttree.routing.filter_aggregation import FilterAggregation
+from mqttree.routing.subscription_trie import SubscriptionTrie
+from mqttree.routing.topic_filter import well_formed
 
 LINGER = 0.5
 """s for which a filter stays posted without subscribers: a client that comes back soon gets its

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import islice, takewhile
 
-from broker.cluster.link.codec import split_key
-from broker.cluster.strategy.ports import Log
-from routing.topic_filter import matches
+from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.cluster.strategy.ports import Log
+from mqttree.routing.topic_filter import matches
 
 MAX_COMPARED_AGE, MAX_COMPARED, MAX_COMPARED_FILTERS = 5.0, 300, 16
 """s of messages that have passed here, how many of them, and how many filters, are compared when a

@@ -2,11 +2,11 @@
 comparison (docs/decisions/0055).
 
 The brokers with a publisher or subscriber of a topic elect a root and form a tree
-(`stp.topic_overlays`), in which messages of the topic are flooded. The spanning tree carries only
-what concerns all brokers. What is published before a broker is part of the tree is lost for it, and
-counted.
+(`mqttree.stp.topic_overlays`), in which messages of the topic are flooded. The spanning tree
+carries only what concerns all brokers. What is published before a broker is part of the tree is
+lost for it, and counted.
 
-    record TOPIC_PINGREQ, TOPIC_PINGRESP   -> `stp.topic_ping`
+    record TOPIC_PINGREQ, TOPIC_PINGRESP   -> `mqttree.stp.topic_ping`
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from itertools import islice
 from math import inf
 from typing import Any, Final, Protocol
 
-from broker.base.address import Address
-from broker.base.broker_id import Identity
-from broker.cluster.events import LinkBehind, LinkDown, LinkDrained, LinkUp
-from broker.cluster.link.codec import split_key
-from broker.cluster.link.control_records import TOPIC_PINGREQ, TOPIC_PINGRESP
-from broker.cluster.link.link import Handler, Link
-from broker.cluster.strategy.directory import Directory
-from broker.cluster.strategy.path_costs import link_cost
-from broker.cluster.strategy.ports import Delivery, LinkedBroker
-from broker.cluster.strategy.published_topics import (
+from mqttree.broker.base.address import Address
+from mqttree.broker.base.broker_id import Identity
+from mqttree.broker.cluster.events import LinkBehind, LinkDown, LinkDrained, LinkUp
+from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.cluster.link.control_records import TOPIC_PINGREQ, TOPIC_PINGRESP
+from mqttree.broker.cluster.link.link import Handler, Link
+from mqttree.broker.cluster.strategy.directory import Directory
+from mqttree.broker.cluster.strategy.path_costs import link_cost
+from mqttree.broker.cluster.strategy.ports import Delivery, LinkedBroker
+from mqttree.broker.cluster.strategy.published_topics import (
     LOOKED_AT,
     NOT_NOTED,
     PACE,
     STEP,
     OverPublishedTopics,
 )
-from broker.core.dispatcher import topic_name
-from broker.wire.errors import MalformedPacket
-from stp.root_policy import OverlaySettings
-from stp.topic_overlays import Missed, TopicOverlays
-from stp.topic_ping import TopicPingError, decode_pings, decode_topics
+from mqttree.broker.core.dispatcher import topic_name
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.stp.root_policy import OverlaySettings
+from mqttree.stp.topic_overlays import Missed, TopicOverlays
+from mqttree.stp.topic_ping import TopicPingError, decode_pings, decode_topics
 
 RECORD: Final = 32 * 1024
 """bytes of topic PINGREQs in one record, about."""
@@ -69,7 +69,7 @@ class OverlayConfig(Protocol):
 
     @property
     def capability(self) -> float:
-        """The capability of this machine (`stp.capability`)."""
+        """The capability of this machine (`mqttree.stp.capability`)."""
 
     @property
     def hello(self) -> float:

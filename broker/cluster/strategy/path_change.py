@@ -3,8 +3,8 @@ ones that do (docs/decisions/0013, 0020)."""
 
 from __future__ import annotations
 
-from broker.cluster.link.link import Link
-from broker.cluster.strategy.directory import BEHIND, LIVE, Directory
+from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.cluster.strategy.directory import BEHIND, LIVE, Directory
 
 BREAK, CHANGED = BEHIND | LIVE | 7, BEHIND | LIVE | 9
 """Kinds of messages to one broker: from here on all messages to it take another path; or those of

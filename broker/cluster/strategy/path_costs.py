@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from broker.cluster.link.link import Link
-from broker.cluster.strategy.directory import LINK, STATE, Directory
-from broker.cluster.strategy.ports import LinkedBroker
-from routing.shortest_paths import MAX_COST, Graph
+from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.cluster.strategy.directory import LINK, STATE, Directory
+from mqttree.broker.cluster.strategy.ports import LinkedBroker
+from mqttree.routing.shortest_paths import MAX_COST, Graph
 
 RELAY = STATE + b"relay"
 
@@ -56,7 +56,7 @@ class PathCostSettings(Protocol):
 
     @property
     def capability(self) -> float:
-        """The capability of this machine (`stp.capability`)."""
+        """The capability of this machine (`mqttree.stp.capability`)."""
 
     @property
     def hello(self) -> float:

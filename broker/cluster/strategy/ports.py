@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
-from broker.cluster.events import ClusterEvents
-from broker.cluster.link.link import Link
-from broker.cluster.ports import Alarm, Reporting
-from broker.core.local_broker import LocalBroker
+from mqttree.broker.cluster.events import ClusterEvents
+from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.cluster.ports import Alarm, Reporting
+from mqttree.broker.core.local_broker import LocalBroker
 
 
 class Host(Reporting, Alarm, Protocol):

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final
 
-from broker.cluster.events import RouteChanged
-from broker.cluster.link.link import Link
-from broker.cluster.strategy.directory import Directory
-from broker.cluster.strategy.ports import Delivery, LinkedBroker
-from broker.cluster.strategy.spanning_tree import OverSpanningTree
-from broker.core.receiver_assignment import ReceiverAssignment
-from broker.core.route import Route
+from mqttree.broker.cluster.events import RouteChanged
+from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.cluster.strategy.directory import Directory
+from mqttree.broker.cluster.strategy.ports import Delivery, LinkedBroker
+from mqttree.broker.cluster.strategy.spanning_tree import OverSpanningTree
+from mqttree.broker.core.receiver_assignment import ReceiverAssignment
+from mqttree.broker.core.route import Route
 
 STEP: Final = 500
 """topics and filters that are handled at a time: some ms of work, and 32 KiB of usual ones."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from broker.cluster.events import (
+from mqttree.broker.cluster.events import (
     EntriesHandled,
     LinkBehind,
     LinkDown,
@@ -17,10 +17,10 @@ from broker.cluster.events import (
     LinkUp,
     RouteChanged,
 )
-from broker.cluster.link.link import Handler, Link
-from broker.cluster.strategy.ports import Feed
-from broker.core.receiver_assignment import ReceiverAssignment
-from broker.core.route import Route
+from mqttree.broker.cluster.link.link import Handler, Link
+from mqttree.broker.cluster.strategy.ports import Feed
+from mqttree.broker.core.receiver_assignment import ReceiverAssignment
+from mqttree.broker.core.route import Route
 
 
 class RoutingStrategy(Protocol):

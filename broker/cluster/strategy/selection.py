@@ -3,13 +3,13 @@ papers' own modes are loaded when they are wanted, as they are a tenth of a star
 
 from __future__ import annotations
 
-from broker.cluster.strategy.directory import Directory
-from broker.cluster.strategy.flood import Flood
-from broker.cluster.strategy.interest import Interest
-from broker.cluster.strategy.ports import Delivery, LinkedBroker
-from broker.cluster.strategy.routing_strategy import RoutingStrategy
-from broker.cluster.strategy.topic import Topic
-from broker.config.node_config import NodeConfig
+from mqttree.broker.cluster.strategy.directory import Directory
+from mqttree.broker.cluster.strategy.flood import Flood
+from mqttree.broker.cluster.strategy.interest import Interest
+from mqttree.broker.cluster.strategy.ports import Delivery, LinkedBroker
+from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+from mqttree.broker.cluster.strategy.topic import Topic
+from mqttree.broker.config.node_config import NodeConfig
 
 
 def strategy_for(
@@ -21,11 +21,11 @@ def strategy_for(
         case "flood":
             return Flood(node, directory, delivery)
         case "srt":
-            from broker.cluster.strategy.srt_prt import SrtPrt
+            from mqttree.broker.cluster.strategy.srt_prt import SrtPrt
 
             return SrtPrt(node, directory, delivery)
         case "ort":
-            from broker.cluster.strategy.ort import Ort
+            from mqttree.broker.cluster.strategy.ort import Ort
 
             return Ort(node, directory, delivery, config)
         case "topic":

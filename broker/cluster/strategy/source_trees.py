@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from broker.cluster.events import (
+from mqttree.broker.cluster.events import (
     LinkBehind,
     LinkDown,
     LinkDrained,
@@ -26,15 +26,20 @@ from broker.cluster.events import (
     OriginLost,
     RouteChanged,
 )
-from broker.cluster.link.codec import split_key
-from broker.cluster.link.link import Link
-from broker.cluster.strategy.astray_brokers import AstrayBrokers
-from broker.cluster.strategy.directory import LINK, ROUTING, STATE, Directory
-from broker.cluster.strategy.new_filters import NewFilters
-from broker.cluster.strategy.path_change import BREAK, CHANGED, tell_break, tell_changed_over
-from broker.cluster.strategy.path_costs import RELAY, PathCosts, PathCostSettings
-from broker.cluster.strategy.ports import Delivery, FiltersOfOthers, LinkedBroker
-from routing.shortest_paths import Graph, Tree
+from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.cluster.strategy.astray_brokers import AstrayBrokers
+from mqttree.broker.cluster.strategy.directory import LINK, ROUTING, STATE, Directory
+from mqttree.broker.cluster.strategy.new_filters import NewFilters
+from mqttree.broker.cluster.strategy.path_change import (
+    BREAK,
+    CHANGED,
+    tell_break,
+    tell_changed_over,
+)
+from mqttree.broker.cluster.strategy.path_costs import RELAY, PathCosts, PathCostSettings
+from mqttree.broker.cluster.strategy.ports import Delivery, FiltersOfOthers, LinkedBroker
+from mqttree.routing.shortest_paths import Graph, Tree
 
 CALM = 16
 """brokers up to which paths are computed with nearly every change; with more brokers, changes are

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from broker.cluster.events import EntriesHandled, LinkBehind, LinkDown, LinkDrained
-from broker.cluster.link.link import Handler, Link
-from broker.cluster.strategy.directory import Directory
-from broker.cluster.strategy.path_change import tell_break, tell_break_over
-from broker.cluster.strategy.ports import Delivery, Feed, LinkedBroker
-from broker.core.receiver_assignment import ID, ReceiverAssignment
+from mqttree.broker.cluster.events import EntriesHandled, LinkBehind, LinkDown, LinkDrained
+from mqttree.broker.cluster.link.link import Handler, Link
+from mqttree.broker.cluster.strategy.directory import Directory
+from mqttree.broker.cluster.strategy.path_change import tell_break, tell_break_over
+from mqttree.broker.cluster.strategy.ports import Delivery, Feed, LinkedBroker
+from mqttree.broker.core.receiver_assignment import ID, ReceiverAssignment
 
 FLOOD: Final = "flood"
 

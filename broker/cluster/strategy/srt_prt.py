@@ -1,8 +1,8 @@
 """`--routing srt`: SRT and PRT of the Overlays paper (5.1), for comparison (docs/decisions/0054).
 
 A broker advertises a topic with its first message; subscriptions go towards publishers alone, and
-messages back along them (`routing.advertised_routes`). No broker knows the filters of all others.
-What is published before a subscription has arrived is lost for it, and counted.
+messages back along them (`mqttree.routing.advertised_routes`). No broker knows the filters of all
+others. What is published before a subscription has arrived is lost for it, and counted.
 
     record PUBADV   (u8 on, u16 length, topic)...: what the paper publishes to $PUBADV/<topic>
     record FILTERS  (u8 on, u32 age in ms, u16 length, filter)...: subscriptions that go towards
@@ -15,23 +15,23 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Final
 
-from broker.cluster.events import LinkDown, LinkUp
-from broker.cluster.link.codec import split_key
-from broker.cluster.link.control_records import FILTERS, PUBADV
-from broker.cluster.link.link import Handler, Link
-from broker.cluster.strategy.directory import Directory
-from broker.cluster.strategy.interest_table import remembering
-from broker.cluster.strategy.ports import Delivery, Entry, LinkedBroker
-from broker.cluster.strategy.published_topics import (
+from mqttree.broker.cluster.events import LinkDown, LinkUp
+from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.cluster.link.control_records import FILTERS, PUBADV
+from mqttree.broker.cluster.link.link import Handler, Link
+from mqttree.broker.cluster.strategy.directory import Directory
+from mqttree.broker.cluster.strategy.interest_table import remembering
+from mqttree.broker.cluster.strategy.ports import Delivery, Entry, LinkedBroker
+from mqttree.broker.cluster.strategy.published_topics import (
     LOOKED_AT,
     NOT_NOTED,
     PACE,
     STEP,
     OverPublishedTopics,
 )
-from broker.wire.errors import MalformedPacket
-from routing.advertised_routes import Arrival, Hop, RoutingTables, Told
-from routing.topic_filter import valid_topic_filter, valid_topic_name
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.routing.advertised_routes import Arrival, Hop, RoutingTables, Told
+from mqttree.routing.topic_filter import valid_topic_filter, valid_topic_name
 
 MAX_AGE: Final = (1 << 32) - 1
 """ms; the highest age that a record can say."""

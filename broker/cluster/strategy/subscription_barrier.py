@@ -30,26 +30,26 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from broker.base import costs
-from broker.base.broker_id import Identity
-from broker.base.rate_limit import RateLimit
-from broker.base.timers import Timer
-from broker.cluster.events import (
+from mqttree.broker.base import costs
+from mqttree.broker.base.broker_id import Identity
+from mqttree.broker.base.rate_limit import RateLimit
+from mqttree.broker.base.timers import Timer
+from mqttree.broker.cluster.events import (
     EntriesSent,
     LinkDown,
     LinkLeftTree,
     LinkUp,
     RouteChanged,
 )
-from broker.cluster.link.codec import origin_key
-from broker.cluster.link.control_records import HEARD, TOLD
-from broker.cluster.link.link import Handler, Link
-from broker.cluster.strategy.directory import Directory
-from broker.cluster.strategy.ports import Delivery
-from broker.cluster.strategy.routing_strategy import RoutingStrategy
-from broker.core.local_broker import LocalBroker
-from broker.wire.errors import MalformedPacket
-from routing.link_state import MAX_BROKERS
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.control_records import HEARD, TOLD
+from mqttree.broker.cluster.link.link import Handler, Link
+from mqttree.broker.cluster.strategy.directory import Directory
+from mqttree.broker.cluster.strategy.ports import Delivery
+from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+from mqttree.broker.core.local_broker import LocalBroker
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.routing.link_state import MAX_BROKERS
 
 ADMITS = 1.0
 """s for which a client that may have a session at another broker waits at most at a broker that has

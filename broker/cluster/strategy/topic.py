@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from broker.cluster.events import (
+from mqttree.broker.cluster.events import (
     EntriesHandled,
     LinkBehind,
     LinkDown,
@@ -19,15 +19,15 @@ from broker.cluster.events import (
     LinkUp,
     RouteChanged,
 )
-from broker.cluster.link.codec import split_key
-from broker.cluster.link.link import Link
-from broker.cluster.strategy.directory import Directory
-from broker.cluster.strategy.interest import Interest
-from broker.cluster.strategy.path_costs import PathCostSettings
-from broker.cluster.strategy.ports import Delivery, Feed, LinkedBroker
-from broker.cluster.strategy.source_trees import SourceTrees
-from broker.core.receiver_assignment import ID, ReceiverAssignment
-from broker.core.route import Route
+from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.cluster.strategy.directory import Directory
+from mqttree.broker.cluster.strategy.interest import Interest
+from mqttree.broker.cluster.strategy.path_costs import PathCostSettings
+from mqttree.broker.cluster.strategy.ports import Delivery, Feed, LinkedBroker
+from mqttree.broker.cluster.strategy.source_trees import SourceTrees
+from mqttree.broker.core.receiver_assignment import ID, ReceiverAssignment
+from mqttree.broker.core.route import Route
 
 
 class Topic(Interest):

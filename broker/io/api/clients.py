@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from broker.cluster.strategy.directory import CLIENT
-from broker.core.client import Client, disconnect
-from broker.core.session import NEVER
-from broker.core.session_owner import GONE, decode_entry
-from broker.io.api.routes import RequestError
-from broker.io.api.search import AT_ONCE, Page
-from broker.wire.constants import ReasonCode
+from mqttree.broker.cluster.strategy.directory import CLIENT
+from mqttree.broker.core.client import Client, disconnect
+from mqttree.broker.core.session import NEVER
+from mqttree.broker.core.session_owner import GONE, decode_entry
+from mqttree.broker.io.api.routes import RequestError
+from mqttree.broker.io.api.search import AT_ONCE, Page
+from mqttree.broker.wire.constants import ReasonCode
 
 if TYPE_CHECKING:
-    from broker.core.session import Session, Subscription
-    from broker.io.api.parts import Parts
-    from broker.node import Node
+    from mqttree.broker.core.session import Session, Subscription
+    from mqttree.broker.io.api.parts import Parts
+    from mqttree.broker.node import Node
 
 VERSIONS = {3: "3.1", 4: "3.1.1", 5: "5"}
 

@@ -8,18 +8,18 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from broker.cluster.strategy.directory import LINK
-from broker.cluster.strategy.path_costs import RELAY
-from broker.cluster.strategy.topic import Topic
-from broker.io.api.federation import spanning_tree
-from broker.io.api.routes import RequestError
-from broker.wire.errors import WireError
-from routing.shortest_paths import Graph
-from routing.topic_filter import valid_topic_name
+from mqttree.broker.cluster.strategy.directory import LINK
+from mqttree.broker.cluster.strategy.path_costs import RELAY
+from mqttree.broker.cluster.strategy.topic import Topic
+from mqttree.broker.io.api.federation import spanning_tree
+from mqttree.broker.io.api.routes import RequestError
+from mqttree.broker.wire.errors import WireError
+from mqttree.routing.shortest_paths import Graph
+from mqttree.routing.topic_filter import valid_topic_name
 
 if TYPE_CHECKING:
-    from broker.io.api.parts import Parts
-    from routing.listing import Listing
+    from mqttree.broker.io.api.parts import Parts
+    from mqttree.routing.listing import Listing
 
 KNOWN = ("flood", "interest", "topic")
 """Routing modes whose trees a broker knows as a whole."""

@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from broker.base.counters import Counters
+    from mqttree.broker.base.counters import Counters
 
 HEAD: Final = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"

@@ -6,12 +6,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.cluster.placement.traffic_entry import COUNTS, TRAFFIC, read_counts, read_traffic
-from broker.cluster.strategy.directory import CLIENTS_AT, DRAINING, LINK, ROUTING, STATE
+from mqttree.broker.cluster.placement.traffic_entry import (
+    COUNTS,
+    TRAFFIC,
+    read_counts,
+    read_traffic,
+)
+from mqttree.broker.cluster.strategy.directory import CLIENTS_AT, DRAINING, LINK, ROUTING, STATE
 
 if TYPE_CHECKING:
-    from broker.io.api.parts import Parts
-    from routing.listing import Listing
+    from mqttree.broker.io.api.parts import Parts
+    from mqttree.routing.listing import Listing
 
 NAME = STATE + b"name"
 """Key of the entry with a broker's name."""

@@ -7,15 +7,15 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from broker.io.api.federation import TRAFFIC_OF_LINK
-from broker.io.epoll_transport import EpollStream
-from broker.io.stream_protocol import StreamProtocol
+from mqttree.broker.io.api.federation import TRAFFIC_OF_LINK
+from mqttree.broker.io.epoll_transport import EpollStream
+from mqttree.broker.io.stream_protocol import StreamProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from broker.cluster.link.link import Link
-    from broker.core.connection import Transport
+    from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.core.connection import Transport
 
 TCP_INFO: Final = getattr(socket, "TCP_INFO", None)
 """Linux has it."""

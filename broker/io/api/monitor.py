@@ -8,14 +8,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.io.api import federation
-from broker.io.api.link_rates import LinkRates
+from mqttree.broker.io.api import federation
+from mqttree.broker.io.api.link_rates import LinkRates
 
 if TYPE_CHECKING:
     import asyncio
 
-    from broker.io.api.parts import Parts
-    from broker.node import Node
+    from mqttree.broker.io.api.parts import Parts
+    from mqttree.broker.node import Node
 
 INTERVAL: Final = 1.0
 """s between two looks."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from broker.io.api.routes import PREFIX, ROUTES, Parameter, Route
-from broker.io.api.schemas import SCHEMAS, schema
+from mqttree.broker.io.api.routes import PREFIX, ROUTES, Parameter, Route
+from mqttree.broker.io.api.schemas import SCHEMAS, schema
 
 ABOUT = """\
 A broker and the federation as it sees it. Where the admin port needs a token, every request brings

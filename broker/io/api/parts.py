@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
-    from broker.cluster.id_conflict import IdConflict
-    from broker.cluster.sharing.group_table import GroupTable
-    from broker.cluster.strategy.directory import Directory
-    from broker.cluster.strategy.routing_strategy import RoutingStrategy
-    from broker.core.dispatcher import Dispatcher
-    from broker.core.memory_limit import MemoryLimit
-    from broker.core.retained_store import RetainedStore
-    from broker.node import Node
-    from discovery.membership import Membership
-    from routing.link_state import LinkStateDatabase
-    from stp.tree import Tree
+    from mqttree.broker.cluster.cluster import Cluster
+    from mqttree.broker.cluster.id_conflict import IdConflict
+    from mqttree.broker.cluster.sharing.group_table import GroupTable
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.core.dispatcher import Dispatcher
+    from mqttree.broker.core.memory_limit import MemoryLimit
+    from mqttree.broker.core.retained_store import RetainedStore
+    from mqttree.broker.node import Node
+    from mqttree.discovery.membership import Membership
+    from mqttree.routing.link_state import LinkStateDatabase
+    from mqttree.stp.tree import Tree
 
 
 class Parts(NamedTuple):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 
-from broker.io.api.routes import RequestError
+from mqttree.broker.io.api.routes import RequestError
 
 Row = TypeVar("Row")
 

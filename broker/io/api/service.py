@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker.io.api import clients, federation, openapi, topics
-from broker.io.api.delivery_tree import delivery_tree
-from broker.io.api.event_stream import EventStream, encode
-from broker.io.api.monitor import Monitor
-from broker.io.api.parts import parts_of
-from broker.io.api.routes import RequestError, find, read_query
-from broker.io.api.search import Page, Searches
+from mqttree.broker.io.api import clients, federation, openapi, topics
+from mqttree.broker.io.api.delivery_tree import delivery_tree
+from mqttree.broker.io.api.event_stream import EventStream, encode
+from mqttree.broker.io.api.monitor import Monitor
+from mqttree.broker.io.api.parts import parts_of
+from mqttree.broker.io.api.routes import RequestError, find, read_query
+from mqttree.broker.io.api.search import Page, Searches
 
 if TYPE_CHECKING:
-    from broker.core.session import Session
-    from broker.node import Node
+    from mqttree.broker.core.session import Session
+    from mqttree.broker.node import Node
 
 Then = Callable[[int, dict[str, Any]], None]
 """Takes the status and the content of an answer, now or later."""

@@ -6,21 +6,21 @@ import base64
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from broker.cluster.strategy.directory import INTEREST
-from broker.core.topic_rates import TOP
-from broker.io.api.clients import BETWEEN
-from broker.io.api.routes import RequestError
-from broker.io.api.search import AT_ONCE, Page
-from broker.wire.errors import WireError
-from routing.group_selection import parse_key
-from routing.topic_filter import valid_topic_filter
+from mqttree.broker.cluster.strategy.directory import INTEREST
+from mqttree.broker.core.topic_rates import TOP
+from mqttree.broker.io.api.clients import BETWEEN
+from mqttree.broker.io.api.routes import RequestError
+from mqttree.broker.io.api.search import AT_ONCE, Page
+from mqttree.broker.wire.errors import WireError
+from mqttree.routing.group_selection import parse_key
+from mqttree.routing.topic_filter import valid_topic_filter
 
 if TYPE_CHECKING:
-    from broker.cluster.sharing.group_table import GroupTable
-    from broker.cluster.strategy.directory import Directory
-    from broker.core.message import Message
-    from broker.core.retained_store import RetainedStore
-    from broker.io.api.parts import Parts
+    from mqttree.broker.cluster.sharing.group_table import GroupTable
+    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.core.message import Message
+    from mqttree.broker.core.retained_store import RetainedStore
+    from mqttree.broker.io.api.parts import Parts
 
 MOST_PAYLOAD = 65_536
 """bytes of a payload that are shown."""
