@@ -11,32 +11,13 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from mqttree.broker import CORE
 from mqttree.broker.base.version import VERSION
 from mqttree.broker.cli.command_line import DEFAULT_ADMIN, Parser, complain
 from mqttree.broker.config.routing_modes import ROUTINGS
-
-OWN = frozenset(
-    (
-        "run",
-        "federate",
-        "status",
-        "clients",
-        "topics",
-        "links",
-        "top",
-        "completion",
-        "drain",
-        "passwd",
-    )
-)
-"""Commands whose parsers are here."""
-
-COMMANDS = "mqttree.commands"
-"""The group of entry points whose functions take the rest of the command line and return an exit
-code."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,10 +58,9 @@ def _main(words: list[str]) -> int:
         from mqttree.broker.cli import federate
 
         return federate.main(words[1:])
-    if words and words[0] not in OWN and not words[0].startswith("-"):
-        command = _command(words[0])
-        if command is not None:
-            return int(command(words[1:]) or 0)
+    if words and words[0] == "bench":
+        bench = _bench()
+        return 2 if bench is None else int(bench.main(words[1:]) or 0)
     try:
         parser = make_parser(words)
         arguments, unknown = parser.parse_known_args(words)
@@ -140,26 +120,16 @@ def _run(arguments: argparse.Namespace) -> int:
         gc.enable()
 
 
-def _command(name: str) -> Callable[[list[str]], int | None] | None:
-    """Return a command from another package, None if there is none of that name."""
+def _bench() -> Any:
+    """Return the module of `mqttree bench`, None if a package is missing that it needs. It stands
+    above this floor, so it is imported by its name."""
     import importlib
-    from importlib.metadata import entry_points
 
     try:
-        for entry in entry_points(group=COMMANDS, name=name):
-            found: Callable[[list[str]], int | None] = entry.load()
-            return found
-        # The sources are not installed.
-        if name == "bench":
-            fallback: Callable[[list[str]], int | None] = importlib.import_module(
-                "mqttree.bench.cli"
-            ).main
-            return fallback
+        return importlib.import_module("mqttree.bench.cli")
     except ImportError as error:
-        missing = f" ({error.name} is missing)" if error.name else ""
-        complain(f"{name}: not installed{missing}; pip install 'mqttree[{name}]'")
-        return lambda words: 2
-    return None
+        complain(f"bench: {error.name} is missing; pip install 'mqttree[bench]'")
+        return None
 
 
 def _drain(arguments: argparse.Namespace) -> int:
@@ -199,10 +169,8 @@ def _complete(arguments: argparse.Namespace) -> int:
     from mqttree.broker.cli.completion import PROGRAM, read, script
 
     own = {"live": live.make_parser()}
-    command = _command("bench")
-    made = getattr(sys.modules.get(getattr(command, "__module__", "")), "parser", None)
-    if made is not None:
-        own["bench"] = made()
+    if (bench := _bench()) is not None:
+        own["bench"] = bench.parser()
     commands = list(read(make_parser(), (PROGRAM,), "", own))
     if sys.stdout is not None:
         sys.stdout.write(script(arguments.shell, commands))

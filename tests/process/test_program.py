@@ -440,8 +440,20 @@ def test_the_module_can_be_run_as_the_command() -> None:
 
 
 def test_the_package_exports_its_public_names_alone() -> None:
-    assert mqttree.__all__ == ["Broker", "ConfigError", "Limits", "MultiClient"]
-    assert all(getattr(mqttree, name) is not None for name in mqttree.__all__)
+    assert (
+        dir(mqttree)
+        == mqttree.__all__
+        == [
+            "Broker",
+            "ConfigError",
+            "ConnectionLostError",
+            "Limits",
+            "Message",
+            "MultiClient",
+            "SubscriptionRefusedError",
+        ]
+    )
+    assert {getattr(mqttree, name).__module__ for name in mqttree.__all__} == {"mqttree"}
     assert issubclass(ConfigError, ValueError)
 
 
@@ -481,17 +493,7 @@ def test_the_wheel_is_typed_and_runs_a_users_program(tmp_path: Path) -> None:
     """What `pip install` brings has the types, and a user's program is checked and runs with it."""
     source, site, wheels = tmp_path / "source", tmp_path / "site", tmp_path / "wheels"
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for package in (
-        "mqttree",
-        "broker",
-        "bench",
-        "stp",
-        "discovery",
-        "routing",
-        "federator",
-        "placement",
-    ):
-        shutil.copytree(ROOT / package, source / package, ignore=ignored)
+    shutil.copytree(ROOT / "mqttree", source / "mqttree", ignore=ignored)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
 
@@ -514,8 +516,13 @@ def test_the_wheel_is_typed_and_runs_a_users_program(tmp_path: Path) -> None:
     [wheel] = wheels.iterdir()
     with zipfile.ZipFile(wheel) as packed:
         assert {"mqttree/py.typed", "mqttree/__main__.py"} <= set(packed.namelist())
+        assert all(name.startswith(("mqttree/", "mqttree-")) for name in packed.namelist())
         packed.extractall(site)
     (tmp_path / "user.py").write_text(USER)
+    # Files of the user's, beside the program.
+    (tmp_path / "bench").mkdir()
+    for name in ("broker.py", "routing.py", "bench/__init__.py"):
+        (tmp_path / name).write_text("raise SystemExit(__name__)\n")
     mypy = ["-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent"]
     run_python(*mypy, "--cache-dir", str(tmp_path / "cache"), "user.py")
     assert run_python("user.py") == f"from {site / 'mqttree' / '__init__.py'}\n"
