@@ -1,9 +1,10 @@
 # Every target sets up what it needs (scripts/setup) and finds it there the second time.
 #   make run [BROKERS=n]     a federation on loopback, ports 1883, 1884, ... with a live view; Ctrl-C stops all of it
-#   make test [ARGS=...]     the whole test suite
+#   make test [ARGS=...]     the tests, in ten minutes on two cores
+#   make test-long           more examples and seeds, and what takes long
 #   make compiled            compiles the core for this checkout (needs gcc); sources that change are not run compiled
 #   make wheel               a wheel with a compiled core, in dist (needs gcc)
-#   make interop             clients of other makers, MQTT.js (needs node and npm) among them
+#   make interop             brokers, clients, browsers and shells of other makers (needs node and npm)
 #   make check               ruff and its formatter, mypy, import-linter, the architecture
 #   make sim SEEDS=n         n simulated schedules from seed FIRST
 #   make fresh [SEEDS=n]     n simulated schedules and drawn examples that no run has tried; what fails is kept in build/found
@@ -26,7 +27,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test compiled wheel interop check sim fresh scale soak bridged chaos load fuzz bench converge paths containers compose picture licences lock clean
+.PHONY: help run test test-long compiled wheel interop check sim fresh scale soak bridged chaos load fuzz bench converge paths containers compose picture licences lock clean
 MAKEFLAGS += --no-print-directory
 
 # Debian keeps mosquitto and ip where only root's path looks.
@@ -49,8 +50,12 @@ run:
 	@exec $(PYTHON) -m mqttree.broker.cli.live --brokers $(BROKERS) $(ARGS)
 
 test:
-	@scripts/setup venv brokers mqttjs foreign chromium shells java
+	@scripts/setup venv brokers
 	@scripts/test $(ARGS)
+
+test-long:
+	@scripts/setup venv brokers
+	@scripts/test long
 
 compiled:
 	@scripts/setup venv compiler
@@ -61,8 +66,8 @@ wheel:
 	@scripts/compile wheel
 
 interop:
-	@scripts/setup venv brokers mqttjs-required
-	@$(PYTHON) -m pytest tests/process/test_clients.py tests/process/test_mqttjs.py $(ARGS)
+	@scripts/setup venv brokers mqttjs foreign chromium shells java
+	@scripts/test interop
 
 check:
 	@scripts/setup venv
@@ -70,7 +75,7 @@ check:
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-logo
-	@$(PYTHON) -m pytest -q tests/unit/test_architecture.py tests/unit/test_docstrings.py
+	@$(PYTHON) -m pytest -q tests/text
 
 sim:
 	@scripts/setup venv

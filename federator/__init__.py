@@ -15,5 +15,5 @@ publications to make, at its own broker or at a neighbour's.
   are children. A publication goes along the mesh, and each broker takes it once.
 
 The protocol is the paper's, with its losses: a restart, a lost core and a log that is too short
-cost publications. `tests/unit/test_federator_grid.py` shows how many.
+cost publications. `tests/unit/federator/test_federator_grid.py` shows how many.
 """

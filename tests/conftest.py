@@ -13,22 +13,22 @@ from hypothesis import HealthCheck, settings
 from mqttree.bench.lab.ports import free_ports as pick_ports
 from mqttree.broker import CORE
 from tests.kit.core import leave_out_tests_that_replace_code, left_out
+from tests.kit.effort import LONG, examples
 
 # A shared machine stalls at times, so neither an example nor its making has a deadline; the limit
 # of a test is pytest's.
-# What fails in `make test` fails every time; new examples are looked for with
-# ARGS=--hypothesis-profile=random.
+# What fails in `make test` fails every time; `make test-long` looks for new examples.
 settings.register_profile(
     "random",
     deadline=None,
-    max_examples=100,
+    max_examples=examples(200),
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("fixed", settings.get_profile("random"), derandomize=True)
 # This one is for a run between two edits.
 settings.register_profile("quick", settings.get_profile("fixed"), max_examples=10)
-settings.load_profile("fixed")
+settings.load_profile("random" if LONG else "fixed")
 
 # MQTT.js is there when node and npm were (scripts/setup mqttjs).
 _MQTTJS = shutil.which("node") and [

@@ -24,5 +24,5 @@ Private members of amqtt that are used, because there is no public one:
 * `BrokerSysPlugin._stats`, `_current_process`: fed from our counters instead of from every packet.
 * `BrokerContext._broker_instance`: the broker that a context of amqtt belongs to.
 
-`tests/unit/test_amqtt_contract.py` fails when amqtt changes what is relied on here.
+`tests/unit/compat/test_amqtt_contract.py` fails when amqtt changes what is relied on here.
 """

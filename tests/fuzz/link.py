@@ -29,9 +29,9 @@ from mqttree.stp import bpdu as bpdus
 from mqttree.stp.bpdu import Bpdu, ChangeNumber, Role, SeqRequest
 from mqttree.stp.priority_vector import RootVector
 from tests.fuzz.tape import Tape, check
-from tests.unit.link_harness import bid
-from tests.unit.node_harness import World
-from tests.unit.test_link import FAR, OWN, Neighbour, bridge, message, ping, vector_of
+from tests.kit.link_harness import bid
+from tests.kit.node_harness import World
+from tests.unit.cluster.test_link import FAR, OWN, Neighbour, bridge, message, ping, vector_of
 
 KINDS = (PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE, 99, DIGEST, PARTS, LIST, FETCH)
 TOPICS = (b"t", b"a/b", b"", b"#", b"\xff", b"$SYS/x", b"$TC", b"a" * 300)

@@ -35,7 +35,7 @@ from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.reader import PacketReader
 from mqttree.routing.topic_filter import split_shared
 from tests.fuzz.tape import Tape, check
-from tests.unit.node_harness import FakeClient, World
+from tests.kit.node_harness import FakeClient, World
 
 SMALL = Limits(
     max_queued=12,

@@ -6,8 +6,8 @@ from mqttree.broker.base.address import Address
 from mqttree.broker.io.proxy_protocol import SIGNATURE
 from mqttree.broker.wire.encode import encode_packet
 from mqttree.discovery.announcement import Announcement
-from tests.unit.test_link import bridge
-from tests.unit.wire_vectors import BAD, GOLDEN, LENIENT
+from tests.unit.cluster.test_link import bridge
+from tests.unit.wire.wire_vectors import BAD, GOLDEN, LENIENT
 
 VECTORS = [(versions[-1], data) for _, versions, _, data in GOLDEN]
 VECTORS += [(versions[-1], data) for _, versions, data, _ in (*LENIENT, *BAD)]

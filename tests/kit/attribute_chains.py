@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tests.kit.source import parse
+
 DATA = {"NamedTuple", "Enum", "IntEnum", "StrEnum", "IntFlag", "Flag", "TypedDict"}
 """A class with such a base is data."""
 
@@ -125,7 +127,7 @@ class Project:
         self._known: dict[tuple[int, int], Type] = {}
         for name, source in sources.items():
             package = next((p for p in packages if name == p or name.startswith(p + ".")), name)
-            self.modules[name] = Module(name, package, ast.parse(source), {})
+            self.modules[name] = Module(name, package, parse(source), {})
         for module in self.modules.values():
             self._read(module)
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from mqttree.bench.placement import grid
-from tests.unit.test_bench_placement import SIMULATED, simulated_case
+from tests.unit.bench.test_bench_placement import SIMULATED, simulated_case
 
 SPEED = """
 import sys

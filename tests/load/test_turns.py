@@ -43,9 +43,9 @@ from mqttree.routing.link_state import ASK as ASK_LISTING
 from mqttree.routing.link_state import LISTING
 from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
 from mqttree.stp.bpdu import Role
-from tests.unit.link_harness import FAR, OWN, Neighbour, bid, lone, ping
-from tests.unit.node_harness import World, connect_packet
-from tests.unit.test_directory import known
+from tests.kit.link_harness import FAR, OWN, Neighbour, bid, lone, ping
+from tests.kit.node_harness import World, connect_packet
+from tests.unit.cluster.test_directory import known
 
 COUNT = 300_000
 """messages of 64 bytes, a full log"""

@@ -15,10 +15,10 @@ from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.discovery.drivers.multicast import GROUP, PORT
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client, clients
+from tests.kit.link_harness import message
 from tests.kit.waiting import until
 from tests.process.stranger import Stranger
 from tests.process.test_federation import overhear, secret_file
-from tests.unit.link_harness import message
 
 Make = Callable[..., Client]
 PAYLOAD = b"what nobody on the way is to read"

@@ -40,10 +40,10 @@ from mqttree.broker.wire.varint import encode_varint, read_length
 from mqttree.discovery.announcement import MAGIC, Announcement
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client, clients
+from tests.kit.link_harness import message
 from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until
 from tests.process.test_federation import send_group
-from tests.unit.link_harness import message
 
 Make = Callable[..., Client]
 

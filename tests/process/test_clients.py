@@ -24,6 +24,8 @@ from tests.kit.clients import Client, Mosquitto, clients, mosquitto_pub
 from tests.kit.waiting import PATIENCE
 from tests.process.certificates import self_signed
 
+pytestmark = pytest.mark.interop
+
 Make = Callable[..., Client]
 
 _runs = itertools.count()

@@ -17,6 +17,8 @@ import pytest
 from mqttree.broker.cli.main import make_parser
 from tests.kit.waiting import PATIENCE, until
 
+pytestmark = pytest.mark.interop
+
 CLI = [sys.executable, "-m", "mqttree.broker.cli"]
 BASH = ["bash", "--norc", "--noprofile"]
 ZSH = ["zsh", "-f"]

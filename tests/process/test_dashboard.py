@@ -13,6 +13,8 @@ from tests.kit.browser import Browser
 from tests.kit.clients import Client
 from tests.kit.waiting import until
 
+pytestmark = pytest.mark.interop
+
 NASTY = "<img src=x onerror=document.title='hacked'>"
 ANSI = "\u202ered\u00ad\u009b31m"
 """Turns the direction of writing, and begins a command of terminals."""

@@ -29,6 +29,8 @@ from tests.kit.foreign import (
 from tests.kit.waiting import until
 from tests.process.test_legs import Gateway, legs, up, url
 
+pytestmark = pytest.mark.interop
+
 COUNT = 20
 """Messages of each direction and QoS."""
 

@@ -151,7 +151,7 @@ def test_a_full_disk_is_reported_and_the_broker_recovers_by_itself(
 
 
 def test_a_journal_that_cannot_be_used_is_reported_in_one_line(tmp_path: Path) -> None:
-    """More of them: tests/unit/test_journal_writer.py."""
+    """More of them: tests/unit/io/test_journal_writer.py."""
     folder = tmp_path / "journal"
     folder.mkdir()
     data = DataDir(tmp_path)

@@ -16,6 +16,8 @@ from mqttree.bench.lab.ports import free_ports
 from tests.kit.brokers import Cluster
 from tests.process.certificates import Authority
 
+pytestmark = pytest.mark.interop
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("mqttjs.js")
 

@@ -19,6 +19,8 @@ import pytest
 from mqttree.bench.spark.session import INTERPRETED, SparkMissingError, java
 from mqttree.bench.trace.generate import make
 
+pytestmark = pytest.mark.interop
+
 try:
     java()
 except SparkMissingError as error:

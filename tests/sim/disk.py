@@ -7,9 +7,9 @@ import random
 from mqttree.broker.core.effects import Effect
 from mqttree.broker.node import Node
 from mqttree.broker.persistence.journal import Journal
+from tests.kit.journal_harness import DiskEffect, Files
 from tests.sim.clients import SimClient
 from tests.sim.world import Host, World
-from tests.unit.journal_harness import DiskEffect, Files
 
 
 class Disk:

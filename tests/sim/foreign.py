@@ -27,9 +27,9 @@ from mqttree.broker.leg.marks import Federation
 from mqttree.broker.node import Node
 from mqttree.broker.wire.constants import PacketType, ReasonCode
 from mqttree.broker.wire.varint import read_length
+from tests.kit.journal_harness import Files
 from tests.sim.disk import Disk
 from tests.sim.world import DIAL_TIMEOUT, Host, World
-from tests.unit.journal_harness import Files
 
 FIRST = 50
 """The index of the first foreign broker's host, above those of the federation."""

@@ -29,6 +29,7 @@ from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBar
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.dispatcher import Dispatcher
 from mqttree.broker.core.session import Session
+from tests.kit.journal_harness import Files
 from tests.sim import test_durability
 from tests.sim.mutants import Mutant
 from tests.sim.strains import Strain, run_strain
@@ -36,7 +37,6 @@ from tests.sim.test_relays import Relays
 from tests.sim.test_sessions import Roaming
 from tests.sim.test_slow_links import broken_link
 from tests.sim.world import World
-from tests.unit.journal_harness import Files
 
 Found = list[tuple[str, str]]
 

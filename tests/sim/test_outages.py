@@ -11,11 +11,11 @@ import os
 import pytest
 
 from mqttree.broker.base.limits import Limits
+from tests.kit.journal_harness import Files
 from tests.sim.outages import run_outage
 from tests.sim.test_federation import Event, kill, part, start
 from tests.sim.test_log_tail import ROUTINGS, Away, lonely, played
 from tests.sim.test_merge import kept_row
-from tests.unit.journal_harness import Files
 
 EVENTS: dict[str, tuple[int, float, list[Event]]] = {
     "both are killed, and the publisher's is started first": (

@@ -13,10 +13,10 @@ import random
 
 import pytest
 
+from tests.kit.journal_harness import Files
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.disk import Disk
 from tests.sim.world import World
-from tests.unit.journal_harness import Files
 
 SEEDS = int(os.environ.get("SEEDS", "3"))
 FIRST = int(os.environ.get("FIRST", "0"))

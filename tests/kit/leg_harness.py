@@ -1,0 +1,207 @@
+"""A leg between two nodes on one virtual clock: one of them plays the foreign broker."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.core.session_owner import LEG_LISTENER
+from mqttree.broker.io.leg_driver import new_exchange
+from mqttree.broker.io.leg_retained import RetainedHere
+from mqttree.broker.leg.effects import (
+    AskInterest,
+    Close,
+    DialForeign,
+    Enter,
+    LegEffect,
+    Log,
+    RetainHere,
+    ToForeign,
+    ToHere,
+    TryHome,
+)
+from mqttree.broker.leg.leg import Leg
+from mqttree.broker.leg.leg_settings import LegSettings
+from mqttree.broker.leg.leg_states import State
+from mqttree.broker.leg.rules import Rules, parse_rule
+from mqttree.broker.leg.session_pair import LocalSession
+from tests.kit.node_harness import FakeClient, World
+
+
+def settings(*lines: str, **more: Any) -> LegSettings:
+    """Of a leg with these rules."""
+    rules = Rules([parse_rule(line) for line in lines or ("# both 2",)])
+    return LegSettings("n", "foreign:1883", rules, **more)
+
+
+class Joined:
+    """Both nodes, and the leg, which acts as its driver lets it."""
+
+    def __init__(
+        self,
+        *lines: str,
+        foreign: World | None = None,
+        others: tuple[World, ...] = (),
+        here: World | None = None,
+        standby: bool = False,
+        limits: Limits = DEFAULTS,
+        edit: Callable[[LegEffect], LegEffect | None] = lambda effect: effect,
+        **more: Any,
+    ) -> None:
+        """`lines`: rules; `foreign`: the foreign broker; `others`: at its other addresses; `here`:
+        this broker; `standby`: it waits for its turn; `limits`: of this broker; `edit`: see there;
+        `more`: of the leg's settings."""
+        self.here = here or World(limits=limits)
+        self.places = (foreign or World(), *others)
+        self.place = 0
+        self.settings = settings(*lines, **more)
+        self.leg = Leg(self.settings, random.Random(1), self.here.now, standby=standby)
+        self.retained = RetainedHere(self.here.node, self.settings.session)
+        self.exchange = new_exchange(
+            self.settings, self.here.node.leg_bases, self.retained, random.Random(1)
+        )
+        self.leg.exchange = self.exchange
+        self.ends: dict[str, FakeClient] = {}
+        self.log: list[str] = []
+        self.reachable = True
+        self.syncs = True
+        """Whether the second connection can be opened."""
+        self.deaf = False
+        """Whether all that the foreign broker sends is lost."""
+        self.down: set[int] = set()
+        """Addresses that do not answer."""
+        self.questions = 0
+        """How often it has asked what foreign clients want; tests answer."""
+        self.edit = edit
+        """Sees each effect; None: it is lost."""
+        self.run()
+
+    @property
+    def there(self) -> World:
+        """The foreign broker that was dialled last."""
+        return self.places[self.place]
+
+    @property
+    def up(self) -> bool:
+        """Whether messages cross."""
+        return self.leg.state is State.UP
+
+    def session(self) -> LocalSession | None:
+        """What the driver hands in when it has dialled."""
+        found = self.here.node.sessions.get(self.settings.session)
+        if found is None:
+            return None
+        return LocalSession(
+            {f: each.qos for f, each in found.subscriptions.items()},
+            tuple(found.incoming),
+            tuple(number for number in found.inflight if found.qos_in_flight(number) == 2),
+        )
+
+    def run(self) -> None:
+        """Do what is due, until nothing moves."""
+        now = self.here.now
+        found = self.here.node.sessions.get(self.settings.session)
+        self.leg.waiting = 0 if found is None else len(found.queue) + len(found.inflight)
+        moved = True
+        while moved:
+            moved = False
+            due = self.leg.next_deadline()
+            if due is not None and due <= now:
+                self.leg.tick(now)
+            for effect in self.leg.take_effects():
+                moved = True
+                if (seen := self.edit(effect)) is not None:
+                    self._do(seen)
+            for side, end in list(self.ends.items()):
+                data = bytes(end.transport.written)
+                if data:
+                    moved = True
+                    end.transport.written.clear()
+                    if self.leg.state is State.ENTERING:
+                        self.leg.entered = self.session()
+                    self._received(side, data)
+                elif end.conn.closed and side in self.ends:
+                    moved = True
+                    del self.ends[side]
+                    (self.leg.sync_lost if side == "sync" else self.leg.lost)("closed", now)
+
+    def _received(self, side: str, data: bytes) -> None:
+        if self.deaf and side != "here":
+            return
+        match side:
+            case "there":
+                self.leg.foreign_received(data, self.here.now)
+            case "here":
+                self.leg.here_received(data, self.here.now)
+            case _:
+                self.leg.sync_received(data, self.here.now)
+
+    def _do(self, effect: LegEffect) -> None:
+        now = self.here.now
+        match effect:
+            case DialForeign(sync=True):
+                if self.syncs:
+                    self.ends["sync"] = self.there.open(self.leg.version)
+                    self.leg.sync_dialled(now)
+                else:
+                    self.leg.sync_lost("no route", now)
+            case DialForeign(place):
+                self.place = place
+                if self.reachable and place not in self.down:
+                    self.ends["there"] = self.there.open(self.leg.version)
+                    self.leg.dialled(self.session(), now)
+                else:
+                    self.leg.lost("no route", now)
+            case TryHome():
+                if 0 not in self.down:
+                    self.leg.home_answers(now)
+            case ToForeign(data, sync=sync):
+                if (side := "sync" if sync else "there") in self.ends:
+                    self.ends[side].chunks([data])
+            case Enter():
+                self.ends["here"] = self.here.open(self.leg.version, LEG_LISTENER)
+            case ToHere(data):
+                if "here" in self.ends:
+                    self.ends["here"].chunks([data])
+            case AskInterest():
+                self.questions += 1
+            case Close(sync=sync):
+                for side in ("sync",) if sync else ("there", "here"):
+                    self._vanish(side)
+            case Log(_, text):
+                self.log.append(text)
+            case RetainHere(message):
+                self.retained.publish(message, now)
+                self.here.settle()
+
+    def _vanish(self, side: str) -> None:
+        end = self.ends.pop(side, None)
+        if end is not None:
+            end.vanish()
+
+    def cut(self) -> None:
+        """Lose the connection to the foreign broker, with all that is on its way."""
+        end = self.ends.pop("there")
+        end.vanish()
+        self.leg.lost("reset", self.here.now)
+        self.run()
+
+    def advance(self, seconds: float) -> None:
+        """Let the time pass at both nodes, in steps of a second at most."""
+        end = self.here.now + seconds
+        while self.here.now < end:
+            step = min(1.0, end - self.here.now)
+            due = self.leg.next_deadline()
+            if due is not None:
+                step = max(0.001, min(step, due - self.here.now))
+            self.here.advance(step)
+            for world in self.places:
+                world.advance(step)
+            self.run()
+
+    def send(self, client: FakeClient, *packets: Any) -> None:
+        """Have a client send packets, and let them cross."""
+        client.send(*packets)
+        self.run()

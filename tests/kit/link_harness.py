@@ -1,0 +1,230 @@
+"""A node, and neighbours that send what a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mqttree.broker.cluster.delivery.history import FETCH_TIME
+from mqttree.broker.cluster.delivery.replay_log import LogEntry
+from mqttree.broker.cluster.link.codec import encode_for_links, encode_origin, origin_key
+from mqttree.broker.cluster.link.control_records import BPDU, SEEN, decode_records, encode_record
+from mqttree.broker.cluster.link.handshake import LINK_PROTOCOL
+from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.cluster.link.message_batch import MessageBatch, encode_batch, is_batch
+from mqttree.broker.cluster.link.version_vector import encode_vector
+from mqttree.broker.wire import Connack, Connect, Publish, encode_packet
+from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.properties import Property
+from mqttree.broker.wire.reader import PacketReader
+from mqttree.broker.wire.varint import encode_varint, read_length
+from mqttree.stp import bpdu as bpdus
+from mqttree.stp.bpdu import Bpdu, Role
+from mqttree.stp.priority_vector import RootVector
+from tests.kit.node_harness import FakeTransport, World
+
+OWN = b"m" * 8
+FAR = b"f" * 8  # an origin somewhere behind the neighbour
+
+
+def bridge(number: int, *, boot: int = 1, capability: float = 1.0, **values: str) -> Connect:
+    """The CONNECT of broker `number`; values that are "" are left out."""
+    told = {
+        "cluster": "mqttree",
+        "protocol": str(LINK_PROTOCOL),
+        "boot": str(boot),
+        "address": f"10.0.0.{number}:1883",
+        "name": f"b{number}",
+        "capability": str(capability),
+    }
+    told |= values
+    client_id = told.pop("client_id", bid(number).hex())
+    properties: Any = {
+        Property.USER_PROPERTY: [(key, value) for key, value in told.items() if value]
+    }
+    return Connect("MQTT", 5, True, 2, client_id, None, None, None, properties, bridge=True)
+
+
+def bid(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+def ping(*records: tuple[int, bytes]) -> bytes:
+    payload = b"".join(encode_record(kind, body) for kind, body in records)
+    return b"\xc0" + encode_varint(len(payload)) + payload
+
+
+def singles(first: int, body: bytes) -> list[tuple[int, bytes]]:
+    """A packet, or one for each message if it is a batch."""
+    data = bytes((first,)) + encode_varint(len(body)) + body
+    if first >> 4 != 3 or not is_batch(data):
+        return [(first, body)]
+    batch = MessageBatch.read(data)
+    found = []
+    for number, one in batch.messages():
+        packet = encode_for_links(one, batch.key, number, 0.0)
+        found.append((packet[0], packet[read_length(packet, 1)[1] :]))
+    return found
+
+
+def message(
+    topic: bytes = b"t",
+    payload: bytes = b"x",
+    *,
+    qos: int = 1,
+    key: bytes = origin_key(FAR, 1),
+    sequence: int = 1,
+    properties: bytes = b"",
+    first: int = 0,
+) -> bytes:
+    """A PUBLISH as links carry it; `first`: another first byte."""
+    section = encode_origin(key, sequence) + properties
+    body = len(topic).to_bytes(2, "big") + topic + (b"\0\1" if (first or qos << 1) & 6 else b"")
+    body += encode_varint(len(section)) + section + payload
+    return bytes((first or 0x30 | qos << 1,)) + encode_varint(len(body)) + body
+
+
+def batch_entry(
+    key: bytes,
+    sequence: int,
+    messages: Sequence[tuple[bytes, bytes]],
+    *,
+    qos: int = 1,
+    version: int = 4,
+    at: float = 0.0,
+) -> LogEntry:
+    """The entry of a batch of messages, each with its topic and payload."""
+    packets = b"".join(
+        encode_packet(
+            Publish(topic.decode(), payload, qos, packet_id=number if qos else None), version
+        )
+        for number, (topic, payload) in enumerate(messages, 7)
+    )
+    data = encode_batch(key, sequence, packets, len(messages), version, qos)
+    return LogEntry.batch(key, sequence, len(messages), data, at)
+
+
+class Neighbour:
+    """A broker that calls the node and sends what a test says."""
+
+    def __init__(
+        self, world: World, number: int, *, boot: int = 1, link: bool = True, **values: Any
+    ) -> None:
+        self.world = world
+        self.number = number
+        self.boot = boot
+        self.capability = values.get("capability", 1.0)
+        self.transport = FakeTransport()
+        self.conn = world.node.connection_made(
+            "in", f"10.0.0.{number}:40000", "tcp", self.transport, world.now
+        )
+        self.transport.conn = self.conn
+        self.reader = PacketReader()
+        self.told = 0
+        self.answers = True  # to what asks whether it has handled what came before
+        world.peers.append(self)  # type: ignore[arg-type]
+        if link:
+            self.send(
+                encode_packet(bridge(number, boot=boot, **values), 5),
+                encode_packet(Connack(False, 0), 5),
+            )
+            assert self.up, world.logged[-1:]
+
+    def send(self, *data: bytes) -> None:
+        self.conn.receive(b"".join(data), self.world.now)
+        self.world.settle(self.conn)
+
+    @property
+    def up(self) -> bool:
+        link = self.world.node.cluster.links.get(bid(self.number))
+        return link is not None and link.conn is self.conn and link.up
+
+    def link(self) -> Link:
+        return self.world.node.cluster.links[bid(self.number)]
+
+    def take(self) -> list[tuple[int, bytes]]:
+        """Everything that came since the last look: (first byte, body). The messages of a batch
+        are as if each had come by itself."""
+        data = bytes(self.transport.written)
+        self.transport.written.clear()
+        found = [one for packet in self.reader.feed(data) for one in singles(*packet)]
+        marks = [body[4:8] for first, body in found if first == 0xC0 and body[4] & 0x80]
+        if marks and self.answers:
+            self.send(*(b"\xd0\x04" + number for number in marks))
+        return found
+
+    def messages(self) -> list[bytes]:
+        """Payloads of the messages that came."""
+        found = [decode_packet(first, body, 5) for first, body in self.take() if first >> 4 == 3]
+        return [packet.payload for packet in found if isinstance(packet, Publish)]
+
+    def control(self) -> list[tuple[int, bytes]]:
+        """The records that came: (type, body)."""
+        return [
+            record
+            for first, body in self.take()
+            if first == 0xC0
+            for record in decode_records(body)
+        ]
+
+    def records(self, kind: int) -> list[bytes]:
+        """Bodies of the records of a kind that came."""
+        return [body for found, body in self.control() if found == kind]
+
+    def bpdu(self, root: RootVector, role: Role, echo: Role, seq: int = 1, **more: Any) -> None:
+        self.told += 1
+        cost = more.pop("path_cost_us", 0)
+        said = Bpdu(
+            root, seq, cost, round(self.capability * 10), role, echo, number=self.told, **more
+        )
+        self.send(ping((BPDU, bpdus.encode(said))))
+
+    def child(self) -> None:
+        """Become a child of the node in the tree, which has nothing new to say: the link goes
+        live."""
+        own = self.world.node.cluster.tree.root
+        self.bpdu(own, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
+        self.send(ping((SEEN, b"")))
+        self.send(ping((SEEN, encode_vector(self.world.node.forwarder.vector))))
+        if not self.link().live:
+            # Others were asked for what it may lack, and do not answer.
+            self.world.advance(FETCH_TIME)
+        assert self.link().live
+        self.take()
+
+
+def lone(**config: Any) -> World:
+    values: dict[str, Any] = {
+        "id": OWN,
+        "boot": 1_000,
+        "capability": 9.0,
+        "host": "10.0.0.200",
+        "seeds": (),
+    } | config
+    return World(discovery="static", **values)
+
+
+def some_link(number: int = 1) -> Link:
+    """A link of a broker that nobody else knows."""
+    return Neighbour(lone(), number).link()
+
+
+def unharmed(world: World) -> None:
+    """Two good neighbours link, and messages go from the one to the other and to a client."""
+    one, other = Neighbour(world, 101), Neighbour(world, 102)
+    one.child()
+    other.child()
+    client = world.connect("witness")
+    client.subscribe("still/#", qos=2)
+    good = message(b"still/there", b"good", key=origin_key(bid(101), 2_000), sequence=1)
+    one.send(good)
+    assert other.messages() == [b"good"]
+    assert [packet.payload for packet in client.take() if isinstance(packet, Publish)] == [b"good"]
+
+
+def warnings(world: World) -> list[str]:
+    return [
+        line
+        for level, line in world.lines
+        if level != "debug" and line.startswith(("broker at", "link to"))
+    ]

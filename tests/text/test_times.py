@@ -1,0 +1,499 @@
+"""Every constant of time in cluster, persistence and discovery, and what it may cut short.
+
+`PROMISES` has those after which something is given up, taken for gone or for granted: each beside
+the words of docs/promises.md that it could break, and a test that shows that it does not. `PACES`
+has all others: how often something is done, how soon it is repeated, how long one waits before the
+same is done in another way. Longer or shorter, they cost time and work, and no message.
+
+A new constant fails here until it is entered.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.discovery.effects import MembershipConfig
+from tests.kit.source import parse
+
+ROOT = Path(__file__).parents[2]
+DISCOVERY = MembershipConfig()
+FOLDERS = ("broker/cluster", "broker/persistence", "discovery")
+UNITS = re.compile(r"(s|ms|Seconds)\b")
+"""How the docstring of a time begins."""
+
+PROMISES: dict[str, tuple[float, str, str]] = {
+    "settings.forget_after": (
+        300.0,
+        "however long the broker is alone",
+        "tests/sim/test_outages.py::test_a_broker_that_is_alone_keeps_what_the_others_lack",
+    ),
+    "mqttree.broker.cluster.cluster.STOPPED": (
+        1.0,
+        "The order also holds through repairs",
+        "tests/sim/test_federation.py::test_the_tree_is_repaired_after_cuts_and_kills",
+    ),
+    "mqttree.broker.cluster.cluster.ALONE": (
+        10.0,
+        "It does so across restarts of both brokers, in any order",
+        "tests/sim/test_outages.py::test_a_broker_that_is_alone_keeps_what_the_others_lack",
+    ),
+    "mqttree.broker.cluster.delivery.forwarder.FORGET_ORIGIN": (
+        3600.0,
+        "an hour",
+        "tests/sim/test_outages.py::test_an_origin_that_was_quiet_before_an_outage_loses_nothing",
+    ),
+    "mqttree.broker.cluster.delivery.gap_recovery.STRANGER": (
+        1.0,
+        "The order also holds through repairs",
+        "tests/sim/test_outages.py::test_outages_that_once_broke_a_promise_keep_it",
+    ),
+    "mqttree.broker.cluster.delivery.late.OFFER_INTERVAL": (
+        1.0,
+        "The disk keeps what no longer fits into the memory",
+        "tests/sim/test_log_tail.py::test_an_outage_longer_than_the_log_loses_nothing",
+    ),
+    "mqttree.broker.cluster.delivery.origin_feeds.PATIENCE": (
+        30.0,
+        "Nothing is lost by that",
+        "tests/sim/test_slow_links.py::test_more_than_the_log_holds_waits_for_a_slow_link",
+    ),
+    "mqttree.broker.cluster.delivery.tree_paths.SPLIT": (
+        5.0,
+        "splits of up to five seconds",
+        "tests/sim/test_feeds.py::test_a_broker_that_hung_gets_all_messages_in_order",
+    ),
+    "mqttree.broker.cluster.delivery.tree_paths.RELINK": (
+        3.5,
+        "splits of up to five seconds",
+        "tests/sim/test_feeds.py::test_a_broker_that_hung_gets_all_messages_in_order",
+    ),
+    "mqttree.broker.cluster.delivery.tree_paths.HOLD": (
+        8.5,
+        "splits of up to five seconds",
+        "tests/sim/test_feeds.py::test_a_broker_that_hung_gets_all_messages_in_order",
+    ),
+    "mqttree.broker.cluster.sessions.handover.GIVEN_TIME": (
+        5.0,
+        "A client id has one session in the federation",
+        "tests/sim/test_sessions.py::test_roaming_clients_lose_nothing",
+    ),
+    "mqttree.broker.cluster.sessions.handover.LINGER": (
+        1.0,
+        "A client id has one session in the federation",
+        "tests/sim/test_sessions.py::test_roaming_clients_lose_nothing",
+    ),
+    "mqttree.broker.cluster.sessions.handover.EXPORT_TIME": (
+        30.0,
+        "Nothing that waited is lost",
+        "tests/sim/test_outages.py::test_drawn_outages_keep_all_promises",
+    ),
+    "mqttree.broker.cluster.sessions.merge.UNSUBSCRIBED": (
+        2.0,
+        "Nothing that waited is lost",
+        "tests/sim/test_merge.py::test_a_merge_while_the_origin_hangs_loses_and_repeats_nothing",
+    ),
+    "mqttree.broker.cluster.sessions.merge.UNSETTLED": (
+        10.0,
+        "Nothing that waited is lost",
+        "tests/sim/test_merge.py::test_a_merge_while_the_origin_hangs_loses_and_repeats_nothing",
+    ),
+    "mqttree.broker.cluster.sessions.merge.HELD_TIME": (
+        30.0,
+        "Nothing that waited is lost",
+        "tests/sim/test_merge.py::test_a_client_that_was_on_both_sides_gets_both_queues_once",
+    ),
+    "mqttree.broker.cluster.sessions.messages_under_way.COMPLETE_TIME": (
+        5.0,
+        "A client that connects to another broker finds its",
+        "tests/sim/test_sessions.py::test_roaming_clients_lose_nothing",
+    ),
+    "mqttree.broker.cluster.sessions.messages_under_way.MERGE_TIME": (
+        30.0,
+        "Nothing that waited is lost",
+        "tests/sim/test_debts.py::test_what_a_merged_session_is_owed_waits_for_its_origin",
+    ),
+    "mqttree.broker.cluster.sessions.messages_under_way.MERGE_AWAY": (
+        10.0,
+        "Nothing that waited is lost",
+        "tests/sim/test_debts.py::test_what_a_merged_session_is_owed_waits_for_its_origin",
+    ),
+    "mqttree.broker.cluster.sessions.session_history.REPAIR_TIME": (
+        10.0,
+        "A client that connects to another broker finds its",
+        "tests/sim/test_sessions.py::test_roaming_clients_lose_nothing",
+    ),
+    "mqttree.broker.cluster.sessions.takeover.COVER_TIME": (
+        0.3,
+        "A client that connects to another broker finds its",
+        "tests/sim/test_sessions.py::test_roaming_clients_lose_nothing",
+    ),
+    "mqttree.broker.cluster.sessions.takeover.SETTLE": (
+        0.1,
+        "A client that connects to another broker finds its",
+        "tests/sim/test_sessions.py::test_roaming_clients_lose_nothing",
+    ),
+    "mqttree.broker.cluster.sessions.takeover.REPAIR": (
+        0.1,
+        "is silent for one second, or cannot be reached",
+        "tests/sim/test_takeover.py::test_messages_published_during_a_takeover_come_once",
+    ),
+    "mqttree.broker.cluster.sessions.whereabouts.LATELY": (
+        1.0,
+        "SUBACK also waits for a client that was at another broker",
+        "tests/sim/test_takeover.py::test_messages_published_during_a_takeover_come_once",
+    ),
+    "mqttree.broker.cluster.sharing.assignments.GONE": (
+        2.0,
+        "cut off for two seconds",
+        "tests/sim/test_groups.py::test_messages_given_to_a_broker_that_is_cut_off_wait_for_it",
+    ),
+    "mqttree.broker.cluster.sharing.assignments.QUEUE_TIME": (
+        30.0,
+        "delivers each message to one receiver",
+        "tests/sim/test_shared.py::test_groups_with_journals_keep_all_promises_beside_faults",
+    ),
+    "mqttree.broker.cluster.sharing.catchup.PATIENCE": (
+        5.0,
+        "delivers each message to one receiver",
+        "tests/sim/test_shared.py::test_groups_with_journals_keep_all_promises_beside_faults",
+    ),
+    "mqttree.broker.cluster.sharing.custody.DOUBT": (
+        10.0,
+        "delivers each message to one receiver",
+        "tests/sim/test_shared.py::test_groups_with_journals_keep_all_promises_beside_faults",
+    ),
+    "mqttree.broker.cluster.sharing.custody.SILENT": (
+        3.0,
+        "delivers each message to one receiver",
+        "tests/sim/test_shared.py::test_groups_with_journals_keep_all_promises_beside_faults",
+    ),
+    "mqttree.broker.cluster.sharing.group_table.CUT": (
+        5.0,
+        "If all members are away with their brokers",
+        "tests/sim/test_outages.py::test_outages_that_once_broke_a_promise_keep_it",
+    ),
+    "mqttree.broker.cluster.strategy.astray_brokers.AWAY": (
+        5.0,
+        "Neighbours replay in order what a repaired tree missed",
+        "tests/sim/test_topic.py::test_messages_survive_the_kill_of_a_relay",
+    ),
+    "mqttree.broker.cluster.strategy.astray_brokers.UNHEARD": (
+        0.1,
+        "Neighbours replay in order what a repaired tree missed",
+        "tests/sim/test_topic.py::test_messages_survive_the_kill_of_a_relay",
+    ),
+    "mqttree.broker.cluster.strategy.subscription_barrier.ADMITS": (
+        1.0,
+        "SUBACK waits until every broker that can be",
+        "tests/sim/test_takeover.py::test_messages_published_during_a_takeover_come_once",
+    ),
+    "mqttree.broker.cluster.strategy.subscription_barrier.LOST": (
+        1.0,
+        "SUBACK waits until every broker that can be",
+        "tests/sim/test_position.py::test_a_client_that_moves_across_a_split_gets_each_message_once",
+    ),
+    "mqttree.broker.persistence.journal.CLOCK_STEP": (
+        5.0,
+        "survive its death",
+        "tests/unit/persistence/test_journal.py::test_time_passes_while_the_broker_is_down",
+    ),
+    "mqttree.broker.persistence.recovery.SAME_CLOCK": (
+        5.0,
+        "nothing that was published before",
+        "tests/unit/persistence/test_recovery.py::test_another_clock_says_nothing_of_when_a_session_began",
+    ),
+    "limits.hold_time": (
+        0.5,
+        "reads nothing for half a second",
+        "tests/sim/test_backpressure.py::test_a_slow_subscriber_loses_nothing_and_delays_no_other",
+    ),
+    "limits.clock_ahead": (
+        300.0,
+        "by a hybrid logical clock",
+        "tests/sim/test_retained.py::test_after_a_split_the_last_write_is_everywhere",
+    ),
+    "limits.journal_beat": (
+        20.0,
+        "survive its death",
+        "tests/unit/persistence/test_recovery.py::test_another_clock_says_nothing_of_when_a_session_began",
+    ),
+    "limits.log_age": (
+        120.0,
+        "120 s",
+        "tests/sim/test_outages.py::test_a_broker_that_is_alone_keeps_what_the_others_lack",
+    ),
+    "limits.log_large_time": (
+        30.0,
+        "half a minute",
+        "tests/sim/test_slow_links.py::test_more_than_the_log_holds_waits_for_a_slow_link",
+    ),
+    "limits.parted_time": (
+        5.0,
+        "Neighbours replay in order what a repaired tree missed",
+        "tests/sim/test_slow_links.py::test_more_than_the_log_holds_waits_for_a_slow_link",
+    ),
+    "limits.repair_time": (
+        30.0,
+        "Neighbours replay in order what a repaired tree missed",
+        "tests/sim/test_slow_links.py::test_more_than_the_log_holds_waits_for_a_slow_link",
+    ),
+    "limits.cut_time": (
+        5.0,
+        "Messages on slow links may be lost as their path changes",
+        "tests/sim/test_log_tail.py::test_messages_queued_for_a_slow_link_that_is_cut_arrive_later",
+    ),
+    "limits.absent_time": (
+        3600.0,
+        "an hour",
+        "tests/sim/test_outages.py::test_an_hour_counts_from_when_a_broker_was_there_last",
+    ),
+    "limits.absent_back": (
+        5.0,
+        "across restarts of both brokers, in any order",
+        "tests/sim/test_outages.py::test_outages_that_once_broke_a_promise_keep_it",
+    ),
+    "limits.tail_back": (
+        60.0,
+        "across restarts of both brokers, in any order",
+        "tests/sim/test_outages.py::test_outages_that_once_broke_a_promise_keep_it",
+    ),
+    "limits.move_time": (
+        1.0,
+        "is silent for one second",
+        "tests/sim/test_takeover.py::test_messages_published_during_a_takeover_come_once",
+    ),
+    "limits.move_longest": (
+        10.0,
+        "for 10 seconds at most",
+        "tests/sim/test_takeover.py::test_messages_published_during_a_takeover_come_once",
+    ),
+    "limits.session_tombstone_time": (
+        86400.0,
+        "A client id has one session in the federation",
+        "tests/sim/test_merge.py::test_a_session_that_ended_elsewhere_does_not_come_back",
+    ),
+    "limits.share_waits": (
+        120.0,
+        "If all members are away with their brokers",
+        "tests/sim/test_outages.py::test_outages_that_once_broke_a_promise_keep_it",
+    ),
+    "limits.suback_wait": (
+        5.0,
+        "It takes at most five seconds",
+        "tests/sim/test_position.py::test_a_client_that_moves_across_a_split_gets_each_message_once",
+    ),
+}
+
+PACES: dict[str, Any] = {
+    "settings.discovery_time": 0.3,
+    "settings.beacon": 5.0,
+    "settings.dial_patience": 0.3,
+    "settings.dial_timeout": 5.0,
+    "settings.clock_window": 60.0,
+    "mqttree.broker.cluster.cluster.TIMER_DELAY": 0.1,
+    "mqttree.broker.cluster.delivery.forwarder.QUIET": 1800.0,
+    "mqttree.broker.cluster.delivery.gap_recovery.ASK_PAUSE": 0.005,
+    "mqttree.broker.cluster.delivery.history.FETCH_TIME": 0.5,
+    "mqttree.broker.cluster.delivery.late.PAUSE": 0.005,
+    "mqttree.broker.cluster.delivery.ordered_feed.RETRY": 0.1,
+    "mqttree.broker.cluster.delivery.ordered_feed.RETRY_MOST": 2.0,
+    "mqttree.broker.cluster.delivery.paced_release.STEP_INTERVAL": 0.001,
+    "mqttree.broker.cluster.delivery.paced_release.SLOW_CHECK_INTERVAL": 0.005,
+    "mqttree.broker.cluster.delivery.paced_release.SLOW_WAIT": 0.1,
+    "mqttree.broker.cluster.delivery.remote_flow_control.HOLD_LIFE": 10.0,
+    "mqttree.broker.cluster.delivery.subscription_start.UNSURE": 0.2,
+    "mqttree.broker.cluster.delivery.subscription_start.DRIFT": 0.0001,
+    "mqttree.broker.cluster.delivery.subscription_start.NOTED": 0.1,
+    "mqttree.broker.cluster.delivery.subscription_start.NOTES": 2048,
+    "mqttree.broker.cluster.delivery.subscription_start.NOTED_OLD": 10.0,
+    "mqttree.broker.cluster.delivery.subscription_start.OLD_NOTES": 512,
+    "mqttree.broker.cluster.delivery.trimmed_numbers.LOOK": 10.0,
+    "mqttree.broker.cluster.drain.STEP": 0.05,
+    "mqttree.broker.cluster.id_conflict.CALL_PAUSE": 1.0,
+    "mqttree.broker.cluster.id_conflict.GONE": 5.0,
+    "mqttree.broker.cluster.link.message_batch.OLDEST": 4294967295,
+    "mqttree.broker.cluster.placement.decider.PERIOD": 10.0,
+    "mqttree.broker.cluster.placement.decider.GATHER_WAIT": 0.5,
+    "mqttree.broker.cluster.placement.decider.QUIET": 600.0,
+    "mqttree.broker.cluster.placement.placement_service.WAIT": 2.0,
+    "mqttree.broker.cluster.placement.rebalancer.ROUND": 60.0,
+    "mqttree.broker.cluster.placement.rebalancer.ANSWER_WAIT": 2.0,
+    "mqttree.broker.cluster.placement.redirect_table.DAY": 86400.0,
+    "mqttree.broker.cluster.placement.redirector.CONNECT_WAIT": 0.5,
+    "mqttree.broker.cluster.placement.redirector.OUTLIVES": 30.0,
+    "mqttree.broker.cluster.placement.redirector.SAME_HOST": 600.0,
+    "mqttree.broker.cluster.placement.redirector.LOOK_AGAIN": 0.02,
+    "mqttree.broker.cluster.placement.topic_knowledge.FRESH": 5.0,
+    "mqttree.broker.cluster.placement.topic_knowledge.MOST_LATE": 0.5,
+    "mqttree.broker.cluster.retained_comparison.BUSY": 0.05,
+    "mqttree.broker.cluster.retained_comparison.MISSED": 1.0,
+    "mqttree.broker.cluster.sessions.merge.CHECK_INTERVAL": 0.05,
+    "mqttree.broker.cluster.sessions.merge.IDLE_INTERVAL": 1.0,
+    "mqttree.broker.cluster.sessions.merge.SUBSCRIBING": 0.25,
+    "mqttree.broker.cluster.sessions.pending_merge.RETRY": 0.25,
+    "mqttree.broker.cluster.sessions.pending_merge.RETRY_MOST": 1.0,
+    "mqttree.broker.cluster.sessions.pending_takeover.RETRY": 0.25,
+    "mqttree.broker.cluster.sessions.replay_messages.MOST_MS": 60000,
+    "mqttree.broker.cluster.sessions.session_codec.LONGEST": 4294967295000,
+    "mqttree.broker.cluster.sessions.session_codec.LATEST": 10000000000.0,
+    "mqttree.broker.cluster.sessions.session_parts.RESEND_PAUSE": 1.0,
+    "mqttree.broker.cluster.sessions.session_parts.MAX_RESEND_PAUSE": 30.0,
+    "mqttree.broker.cluster.sessions.session_replay.WAIT": 0.7,
+    "mqttree.broker.cluster.sessions.takeover.WRITING": 0.002,
+    "mqttree.broker.cluster.sharing.assignments.SWEEP": 0.25,
+    "mqttree.broker.cluster.sharing.assignments.PAUSE": 0.001,
+    "mqttree.broker.cluster.sharing.assignments.ASK": 10.0,
+    "mqttree.broker.cluster.sharing.assignments.ASK_AGAIN": 5.0,
+    "mqttree.broker.cluster.sharing.assignments.RETRY_MOST": 16.0,
+    "mqttree.broker.cluster.sharing.catchup.PAUSE": 0.001,
+    "mqttree.broker.cluster.sharing.catchup.RETRY": 1.0,
+    "mqttree.broker.cluster.sharing.custody.REPORT_DELAY": 0.002,
+    "mqttree.broker.cluster.sharing.custody.ROOM_CHECK_INTERVAL": 0.05,
+    "mqttree.broker.cluster.sharing.custody.CHECK": 1.0,
+    "mqttree.broker.cluster.strategy.directory.POST_INTERVAL": 0.005,
+    "mqttree.broker.cluster.strategy.directory.CHECK": 5.0,
+    "mqttree.broker.cluster.strategy.interest_table.LINGER": 0.5,
+    "mqttree.broker.cluster.strategy.new_filters.MAX_COMPARED_AGE": 5.0,
+    "mqttree.broker.cluster.strategy.new_filters.MAX_COMPARED": 300,
+    "mqttree.broker.cluster.strategy.new_filters.MAX_COMPARED_FILTERS": 16,
+    "mqttree.broker.cluster.strategy.path_costs.REVIEW": 2.0,
+    "mqttree.broker.cluster.strategy.published_topics.PACE": 0.01,
+    "mqttree.broker.cluster.strategy.source_trees.LEAST_PAUSE": 0.01,
+    "mqttree.broker.cluster.strategy.source_trees.PAUSE": 0.02,
+    "mqttree.broker.cluster.strategy.srt_prt.MAX_AGE": 4294967295,
+    "mqttree.broker.cluster.strategy.subscription_barrier.AT_ONCE": 0.1,
+    "mqttree.broker.cluster.strategy.subscription_barrier.PAUSE": 0.02,
+    "mqttree.broker.cluster.strategy.subscription_barrier.PAUSE_MOST": 0.5,
+    "mqttree.broker.persistence.log_tail.RETRY": 1.0,
+    "mqttree.broker.persistence.write_ahead_log.STEP_PAUSE": 0.01,
+    "mqttree.broker.persistence.write_ahead_log.SHORT_STEP_PAUSE": 0.001,
+    "mqttree.broker.persistence.write_ahead_log.RETRY": 1.0,
+    "mqttree.discovery.announcement.MAX_WALL": 4503599627370496,
+    "mqttree.discovery.announcement_filter.REPEAT_WINDOW": 2.0,
+    "mqttree.discovery.beacon.BURST": (0.05, 0.1, 0.2),
+    "mqttree.discovery.beacon.ANSWER_JITTER": (0.002, 0.02),
+    "mqttree.discovery.beacon.ANSWER_SPACING": 0.05,
+    "mqttree.discovery.dialler.BACKOFF_LATE": 60.0,
+    "mqttree.discovery.dialler.REDIAL_FLOOR": 0.1,
+    "mqttree.discovery.dialler.FIRST_TRY": 1.0,
+    "mqttree.discovery.drivers.dns.INTERVAL": 30.0,
+    "mqttree.discovery.drivers.dns.RETRY": 1.0,
+    "mqttree.discovery.drivers.multicast.RESCAN": 10.0,
+    "mqttree.discovery.effects.DISCOVERY_TIME": 0.3,
+    "mqttree.discovery.member_table.SELF_RETRY": 300.0,
+    "mqttree.discovery.member_table.ADDRESS_STAGGER": 0.15,
+    "mqttree.discovery.member_table.REDIAL_JITTER": 0.02,
+    "mqttree.discovery.membership.STABLE_LINK": 1.0,
+    "mqttree.discovery.neighbour_selection.SETTLE": 0.1,
+    "mqttree.discovery.neighbour_selection.SETTLE_AT_MOST": 0.5,
+    "mqttree.discovery.neighbour_selection.REVIEW": 5.0,
+    "mqttree.discovery.neighbour_selection.STRAY_AFTER": 10.0,
+    "mqttree.discovery.neighbour_selection.SURPLUS_AFTER": 30.0,
+    "limits.hold_pace": 0.02,
+    "limits.hold_repeat": 0.2,
+    "limits.hold_longest": 300.0,
+    "limits.redirect_settle": 5.0,
+    "limits.redirect_quiet": 60.0,
+    "limits.retained_check": 60.0,
+    "limits.retained_pace": 0.005,
+    "limits.retained_items": 200,
+    "limits.retained_bytes": 262144,
+    "limits.retained_records": 2048,
+    "limits.retained_again": 600.0,
+    "limits.journal_linger": 0.01,
+    "limits.gossip_pause": 0.05,
+    "limits.seen_pause": 0.05,
+    "limits.advertised_time": 600.0,
+    "limits.drain_time": 30.0,
+    "limits.drain_sessions": 5.0,
+    "limits.drain_tree": 4.0,
+    "limits.drain_ask": 0.2,
+}
+
+
+def times(folder: str) -> Iterator[str]:
+    """The names of the constants of time in a folder, as of `PROMISES`."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        module = ".".join(("mqttree", *path.relative_to(ROOT).with_suffix("").parts))
+        body = parse(path.read_text()).body
+        for node, after in pairwise(body):
+            if isinstance(node, ast.Assign):
+                targets = [n for target in node.targets for n in ast.walk(target)]
+            elif isinstance(node, ast.AnnAssign):
+                targets = [node.target]
+            else:
+                continue
+            text = after.value if isinstance(after, ast.Expr) else None
+            said = text.value if isinstance(text, ast.Constant) else ""
+            if isinstance(said, str) and UNITS.match(said):
+                for target in targets:
+                    if isinstance(target, ast.Name) and target.id.isupper():
+                        yield f"{module}.{target.id}"
+
+
+def limits() -> Iterator[str]:
+    """The names of the limits of time that the folders use."""
+    used = "".join(path.read_text() for f in FOLDERS[:2] for path in (ROOT / f).rglob("*.py"))
+    (limits,) = (
+        node
+        for node in parse((ROOT / "broker/base/limits.py").read_text()).body
+        if isinstance(node, ast.ClassDef)
+    )
+    run: list[str] = []
+    for node in limits.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            run.append(node.target.id)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            timed = UNITS.match(str(node.value.value)) is not None
+            for name in run:
+                if (timed or f"limits.{name}" in PROMISES) and re.search(
+                    rf"limits\.{name}\b", used
+                ):
+                    yield f"limits.{name}"
+            run = []
+
+
+def settings() -> Iterator[str]:
+    """The names of the settings of discovery, all of which are times."""
+    names: tuple[str, ...] = MembershipConfig.__slots__
+    for name in names:
+        if isinstance(getattr(DISCOVERY, name), float):
+            yield f"settings.{name}"
+
+
+def value(name: str) -> Any:
+    module, _, constant = name.rpartition(".")
+    where = {"limits": DEFAULTS, "settings": DISCOVERY}.get(module)
+    return getattr(where or importlib.import_module(module), constant)
+
+
+def test_every_constant_of_time_is_in_the_table() -> None:
+    found = {name for folder in FOLDERS for name in times(folder)}
+    found |= {*limits(), *settings()}
+    assert found == {*PROMISES, *PACES}
+    assert not PROMISES.keys() & PACES.keys()
+
+
+@pytest.mark.parametrize("name", PACES)
+def test_a_pace_is_what_the_table_says(name: str) -> None:
+    assert value(name) == PACES[name]
+
+
+@pytest.mark.parametrize("name", PROMISES)
+def test_a_time_breaks_no_promise(name: str) -> None:
+    """The constant, the promise and the test are there."""
+    seconds, promise, test = PROMISES[name]
+    assert value(name) == seconds
+    text = " ".join((ROOT / "docs/promises.md").read_text().split())
+    assert promise in text
+    file, _, function = test.partition("::")
+    assert f"def {function}(" in (ROOT / file).read_text()

@@ -1,0 +1,71 @@
+"""Every tool of the bench is a command of `mqttree bench`, and explains itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="tables need pyspark (the extra spark)")
+
+from mqttree.bench import cli
+
+ROOT = Path(__file__).parents[3]
+IN_THE_PARSER = {"mqttree.bench.cli", "mqttree.bench.studies.micro"}
+
+
+def test_every_program_of_the_bench_is_a_command() -> None:
+    programs = {
+        ".".join(("mqttree", *path.relative_to(ROOT).with_suffix("").parts))
+        for path in (ROOT / "bench").rglob("*.py")
+        if '\nif __name__ == "__main__":' in path.read_text()
+    }
+    assert programs - IN_THE_PARSER <= {module for module, _ in cli.TOOLS.values()}
+
+
+@pytest.mark.parametrize("name", sorted(cli.TOOLS))
+def test_a_tool_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([name, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"usage: mqttree bench {'spark live' if name == 'live' else name} ")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--fresh", "x"], ["x"], []])
+def test_a_report_without_its_libraries_says_what_to_install(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [each for each in sys.modules if each.startswith("mqttree.bench.report")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert cli.main(["report", *words]) == 2
+    assert capsys.readouterr().err == (
+        "mqttree bench: pyarrow is not installed: pip install 'mqttree[bench]'\n"
+    )
+
+
+def test_help_names_every_tool(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    said = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert set(cli.TOOLS) <= said
+
+
+def test_a_live_view_of_nothing_is_one_line_before_spark_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["live", str(tmp_path / "missing")]) == 2
+    assert capsys.readouterr().err == (f"mqttree bench spark: {tmp_path}/missing is not a folder\n")
+
+
+@pytest.mark.parametrize("words", [["x"], ["0"], ["70000"]])
+def test_the_sketch_listens_on_a_port_only(words: list[str]) -> None:
+    assert cli.main(["sketch", *words]) == 2
+
+
+def test_growth_takes_sizes() -> None:
+    assert cli.main(["growth", "10"]) == 2
+    command = [sys.executable, "-m", "mqttree.bench.cli", "growth", "--json", "1000", "2000"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("--json takes one SIZE")

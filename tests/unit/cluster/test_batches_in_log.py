@@ -1,0 +1,564 @@
+"""A batch of messages of several topics in the replay log: for all who read the log it is what its
+messages are one by one, and it is not looked into for those who want everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.sequence_set import LAST, Ranges, merge
+from mqttree.broker.cluster.delivery.answers import (
+    ANSWER,
+    ASK,
+    CHUNK,
+    LOOKS,
+    PIECE,
+    named,
+    parts_of,
+)
+from mqttree.broker.cluster.delivery.feed_states import Input
+from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.replay_log import (
+    LogEntry,
+    Looked,
+    ReplayLog,
+    in_order,
+    lacked_parts,
+    wanted_parts,
+)
+from mqttree.broker.cluster.delivery.subscription_start import encode_ages, numbers_at
+from mqttree.broker.cluster.link.codec import (
+    encode_for_links,
+    encode_run_for_links,
+    origin_key,
+    read_link_packets,
+)
+from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED, SEEN
+from mqttree.broker.cluster.link.message_batch import MessageBatch
+from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
+from mqttree.broker.cluster.sessions.pending_handover import Asked, PendingHandover
+from mqttree.broker.cluster.sessions.session_codec import WAITING, Item
+from mqttree.broker.cluster.sessions.takeover_messages import TAKE
+from mqttree.broker.cluster.sharing.catchup import Job
+from mqttree.broker.cluster.strategy.routing_strategy import every_topic
+from mqttree.broker.core.message import Message
+from mqttree.broker.persistence.absent_members import AbsentMember
+from mqttree.broker.wire import Property, Puback, Publish
+from mqttree.routing.link_state import ALL
+from mqttree.routing.subscription_trie import SubscriptionTrie
+from mqttree.stp.bpdu import Role
+from tests.kit.link_harness import FAR, OWN, Neighbour, batch_entry, bid, lone, ping, some_link
+from tests.kit.node_harness import World
+from tests.unit.cluster.test_feed_upkeep import known
+from tests.unit.core.test_publish_run import batch_of
+
+KEYS = [origin_key(FAR, 2_000), origin_key(bid(77), 1)]
+TOPICS = [b"a", b"b", b"a/b", b"\xc3\xa4"]
+
+Piece = tuple[int, str, int, int, int, list[bytes], float]
+"""Origin, kind, numbers that are left out before it, QoS, version, topics, s since the one before
+it."""
+
+pieces: st.SearchStrategy[list[Piece]] = st.lists(
+    st.tuples(
+        st.integers(0, 1),
+        st.sampled_from(["single", "run", "batch", "batch"]),
+        st.integers(0, 3),
+        st.integers(1, 2),
+        st.sampled_from([4, 5]),
+        st.lists(st.sampled_from(TOPICS), min_size=1, max_size=7),
+        st.sampled_from([0.0, 1.0]),
+    ),
+    max_size=10,
+)
+numbers: st.SearchStrategy[Ranges] = st.lists(
+    st.tuples(st.integers(1, 60), st.integers(0, 12)), min_size=1, max_size=5
+).map(lambda found: merge([(low, low + more) for low, more in found]))
+
+Told = tuple[bytes, int, bytes, int, bytes]
+"""Origin, number, topic, QoS, payload of a message."""
+
+
+def payload(number: int) -> bytes:
+    return b"%03d" % number
+
+
+def single(key: bytes, number: int, topic: bytes, qos: int = 1, at: float = 0.0) -> LogEntry:
+    message = Message(topic, payload(number), qos, False, b"", None, None)
+    data = encode_for_links(message, key, number, at) if number % 2 else b""
+    return LogEntry(key, number, data, message, at)
+
+
+def entries_of(
+    kind: str, key: bytes, first: int, topics: list[bytes], qos: int, version: int, now: float
+) -> list[LogEntry]:
+    """Messages with these topics as one batch, as one run, or one by one."""
+    if kind == "batch":
+        messages = [(topic, payload(n)) for n, topic in enumerate(topics, first)]
+        return [batch_entry(key, first, messages, qos=qos, version=version, at=now)]
+    if kind == "run" and len(topics) > 1:
+        run = batch_of(5, qos, b"", [payload(n) for n, _ in enumerate(topics, first)], topics[0])
+        data = encode_run_for_links(run, key, first)
+        return [LogEntry.run(key, first, len(topics), data, run.size, now)]
+    return [single(key, n, topic, qos, now) for n, topic in enumerate(topics, first)]
+
+
+def logs(said: list[Piece]) -> tuple[ReplayLog, ReplayLog]:
+    """A log with runs and batches, and one with the same messages one by one."""
+    mixed, plain = (ReplayLog(Counters(), limits=Limits()) for _ in range(2))
+    tops, now = [0, 0], 100.0
+    for origin, kind, skipped, qos, version, topics, later in said:
+        key, first, count = KEYS[origin], tops[origin] + skipped + 1, len(topics)
+        now += later
+        if kind == "run":
+            topics = topics[:1] * count
+        for entry in entries_of(kind, key, first, topics, qos, version, now):
+            mixed.append(entry, None)
+        for n, topic in enumerate(topics, first):
+            plain.append(single(key, n, topic, qos, now), None)
+        tops[origin] = first + count - 1
+    return mixed, plain
+
+
+def told(entries: Iterable[LogEntry]) -> list[Told]:
+    """All messages of some entries, in order: as links carry them, and as they are delivered, which
+    is the same."""
+    found: list[Told] = []
+    for entry in entries:
+        read = [
+            (key, number, m.topic, m.qos, m.payload)
+            for one in entry.singles()
+            for key, number, m, _, _ in read_link_packets(one.data(0.0), 0.0)
+        ]
+        assert read == [
+            (entry.key, number, m.topic, m.qos, m.payload)
+            for number, m in enumerate(entry.messages(), entry.sequence)
+        ]
+        assert [m[4] for m in read] == entry.payloads()
+        assert len(read) == entry.count
+        topics = list(entry.topics())
+        assert (topics if entry.mixed else topics * entry.count) == [m[2] for m in read]
+        assert {m[3] for m in read} == {entry.qos}
+        assert not entry.retain and entry.expires_at is None and not named(entry, OWN)
+        if entry.mixed:
+            batch = MessageBatch.read(entry.data(0.0))
+            assert (batch.key, batch.sequence, batch.count) == (
+                entry.key,
+                entry.sequence,
+                entry.count,
+            )
+            assert entry.size == len(entry.data(0.0))
+        found += read
+    return found
+
+
+# ---------------------------------------------------------------- the log itself
+
+
+@settings(deadline=None)
+@given(
+    pieces,
+    st.integers(0, 60),
+    st.lists(st.integers(1, 60), max_size=8),
+    st.sets(st.sampled_from(TOPICS)),
+)
+def test_a_neighbour_lacks_the_same_messages_of_a_batch_as_one_by_one(
+    said: list[Piece], top: int, gaps: list[int], wanted: set[bytes]
+) -> None:
+    window = LocalWindow(top, 0.0, None, Limits().max_gaps)
+    window.gaps = merge([(n, n) for n in gaps if n <= top])
+    found = []
+    for log in logs(said):
+        candidates, behind = log.lacked({KEYS[0]: window}, 0, len(log))
+        assert behind == log.next
+        lacked = [
+            part for entry in in_order(candidates, KEYS) for part in lacked_parts(entry, window)
+        ]
+        some = [part for entry in lacked for part in wanted_parts(entry, wanted.__contains__)]
+        found.append((told(lacked), told(some)))
+    assert found[0] == found[1]
+    lacked_told, some_told = found[0]
+    assert all(window.missing(number) for _, number, *_ in lacked_told)
+    assert some_told == [one for one in lacked_told if one[2] in wanted]
+
+
+@settings(deadline=None)
+@given(pieces, numbers, numbers, st.sampled_from([0.0, 101.5]))
+def test_messages_are_found_in_batches_as_one_by_one(
+    said: list[Piece], some: Ranges, others: Ranges, horizon: float
+) -> None:
+    mixed, plain = logs(said)
+    asked = {KEYS[0]: some, KEYS[1]: others}
+    expected = told(plain.those(asked, horizon))
+    found = mixed.those(asked, horizon)
+    # Batches are one entry where they are whole, so origins may follow each other otherwise.
+    for key in KEYS:
+        assert [one for one in told(found) if one[0] == key] == [
+            one for one in expected if one[0] == key
+        ]
+    own = told(plain.those({KEYS[0]: some}, 0.0))
+    assert told(mixed.own(KEYS[0], some, Looked())) == own
+    assert told(parts_of(mixed.latest(), KEYS[0], some)) == told(
+        parts_of(mixed.those({KEYS[0]: [(1, LAST)]}, 0.0)[::-1], KEYS[0], some)
+    )
+    assert mixed.first_of(KEYS[0]) == plain.first_of(KEYS[0])
+    times = [100.0, 101.0, 101.5, 105.0, 1000.0]
+    top = max([one[1] for one in told(plain.latest())], default=0)
+    assert (
+        numbers_at(mixed.latest(), KEYS[0], times, top)[0]
+        == (numbers_at(plain.latest(), KEYS[0], times, top)[0])
+    )
+
+
+@given(pieces)
+def test_ages_name_the_newest_message_of_a_batch(said: list[Piece]) -> None:
+    mixed, _ = logs(said)
+    entries = [entry for piece in mixed.pieces() for entry in piece]
+    ages = encode_ages(entries, 200.0)
+    for entry in entries:
+        last = (entry.sequence + entry.count - 1).to_bytes(6, "big")
+        assert last + round((200.0 - entry.at) * 1000).to_bytes(4, "big") in ages
+
+
+def test_a_neighbour_that_wants_everything_gets_batches_undecoded() -> None:
+    """Neither to be kept, nor to go, nor to be replayed is a batch looked into."""
+    whole = batch_entry(KEYS[0], 1, [(b"a", b"x")] * 9).data(0.0)
+    data = whole[:-30] + b"\xff" * 30  # no packets that could be read
+    log = ReplayLog(Counters(), 10 * len(data), limits=Limits())
+    for number in range(50):
+        log.append(LogEntry.batch(KEYS[0], 1 + 9 * number, 9, data, float(number)), None)
+    assert len(log) == 10
+    window = LocalWindow(9 * 44, 0.0, None, Limits().max_gaps)
+    found, _ = log.lacked({KEYS[0]: window}, 0, 100)
+    lacked = [part for entry in found for part in lacked_parts(entry, window)]
+    assert [wanted_parts(entry, every_topic) for entry in lacked] == [[entry] for entry in lacked]
+    assert len(lacked) == 6
+    log.forget_old(1e9)
+    assert len(log) == 0
+
+
+def test_old_batches_go_some_messages_at_a_time_while_somebody_looks_at_each() -> None:
+    log = ReplayLog(Counters(), limits=Limits(log_old=10))
+    for number in range(50):
+        log.append(batch_entry(KEYS[0], 1 + 4 * number, [(b"a", b"x")] * 4), None)
+    log.forget_old(1e9)
+    assert len(log) == 40
+    gone: list[int] = []
+    log.dropped.append(lambda entry, position, source: gone.append(entry.sequence))
+    log.forget_old(1e9)
+    assert gone == [41, 45, 49]
+    assert len(log) == 37
+
+
+# ---------------------------------------------------------------- replay and answers
+
+
+def test_a_neighbour_that_floods_gets_the_batch_as_it_is() -> None:
+    world = lone(link_timeout=1000.0)
+    relay = world.node.forwarder
+    entry = batch_entry(KEYS[0], 1, [(topic, payload(n)) for n, topic in enumerate(TOPICS)])
+    relay.accept(KEYS[0], 1, 4, world.now)
+    relay.log.append(entry, None)
+    neighbour = Neighbour(world, 1)
+    neighbour.bpdu(world.node.cluster.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
+    known_here = {relay.key: relay.own, KEYS[0]: OriginWindow(0, world.now)}
+    neighbour.send(ping((SEEN, encode_vector(known_here))))
+    assert neighbour.link().live
+    assert entry.data(0.0) in bytes(neighbour.transport.written)
+    assert world.counters.replayed == 4
+
+
+def selective(world: World, *filters: bytes) -> Neighbour:
+    """A neighbour of which it is known that nothing but these filters is wanted behind it."""
+    neighbour = Neighbour(world, 101, routing="interest")
+    neighbour.child()
+    known(world, neighbour, *filters)
+    neighbour.send(ping((DIRECTORY, bytes((ALL,)))))
+    assert not world.node.cluster.strategy.wanted_behind(neighbour.link())(b"unwanted")
+    return neighbour
+
+
+def test_a_selective_neighbour_gets_the_messages_of_a_batch_that_it_wants() -> None:
+    world = lone(routing="interest", link_timeout=1000.0)
+    neighbour = selective(world, b"a", b"a/#")
+    walks, link = world.node.cluster.walks, neighbour.link()
+    topics = [b"a", b"a/b", b"b", b"b", b"a", b"b", b"a/b", b"a"]
+    entry = batch_entry(KEYS[0], 1, [(topic, payload(n)) for n, topic in enumerate(topics, 1)])
+    found = walks.wanted([entry], link, {KEYS[0]: OriginWindow(0, 0.0)})
+    assert [(part.sequence, part.count) for part in found] == [(1, 2), (5, 1), (7, 2)]
+    assert [one[1] for one in told(found)] == [1, 2, 5, 7, 8]
+    found = walks.wanted([entry], link, {KEYS[0]: OriginWindow(1, 0.0)})
+    assert [one[1] for one in told(found)] == [2, 5, 7, 8]
+
+
+def test_batches_of_many_messages_are_replayed_in_steps() -> None:
+    world = lone(routing="interest", link_timeout=1000.0)
+    neighbour = selective(world, b"a")
+    relay, count = world.node.forwarder, 1000
+    relay.accept(KEYS[0], 1, 100 * count, world.now)
+    for number in range(100):
+        messages = [(TOPICS[n % 2], payload(n)) for n in range(count)]
+        entry = batch_entry(KEYS[0], 1 + number * count, messages)
+        relay.log.append(entry, None)
+    taken: list[list[int]] = []
+    ended: list[float] = []
+    walk = world.node.cluster.walks.walk(
+        neighbour.link(),
+        {KEYS[0]: OriginWindow(0, 0.0)},
+        lambda entries, _: taken.append([one[1] for one in told(entries)]),
+        ended.append,
+    )
+    walk.begin(world.now)
+    for _ in range(100):
+        world.node.turns.work = 0
+        world.advance(0.01)
+    assert ended
+    found = [number for part in taken for number in part]
+    assert found == list(range(1, 100 * count, 2))
+    most = world.node.limits.turn_work * 2 + 2 * count
+    assert max(map(len, taken)) <= most // 2
+
+
+def asked(world: World, neighbour: Neighbour, low: int, high: int) -> tuple[list[Told], int, bool]:
+    """Have the neighbour ask for numbers of this broker: the messages that come, up to which number
+    that is all, and whether there are more."""
+    head = bytes(16) + (1_000).to_bytes(4, "big") + b"\0"
+    body = head + low.to_bytes(6, "big") + high.to_bytes(6, "big")
+    neighbour.send(ping((ROUTED, OWN + bid(101) + bytes((0, ASK)) + body)))
+    parts = [
+        text[18:]
+        for kind, text in neighbour.control()
+        if kind == ROUTED and text[17] in (ANSWER, PIECE)
+    ]
+    data = b"".join(part[27:] for part in parts)[7:]
+    found = [
+        (key, number, m.topic, m.qos, m.payload)
+        for key, number, m, _, _ in read_link_packets(data, world.now)
+    ]
+    return found, int.from_bytes(parts[0][21:27], "big"), bool(parts[0][20] & 2)
+
+
+@pytest.mark.parametrize("size", [10, CHUNK // 100])
+def test_a_question_is_answered_with_single_messages(size: int) -> None:
+    """As many as one answer takes, also when that ends within a batch."""
+    world = lone(routing="interest", link_timeout=1000.0)
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    known(world, neighbour, b"a")
+    relay, count = world.node.forwarder, 600
+    for number in range(1, 5 * count, count):
+        messages = [(TOPICS[n % 2], bytes(size)) for n in range(number, number + count)]
+        relay.log.append(batch_entry(relay.key, number, messages, at=world.now), None)
+        relay.own.top = number + count - 1
+    got: list[int] = []
+    begin = 5
+    while begin <= 2_500:
+        found, top, _ = asked(world, neighbour, begin, 2_500)
+        assert all(one[2] == b"a" and begin <= one[1] <= top for one in found)
+        got += [one[1] for one in found]
+        begin = top + 1
+        world.advance(0.1)
+    assert got == [n for n in range(5, 2_501) if n % 2 == 0]
+
+
+def test_each_message_of_a_batch_counts_as_one_that_is_compared() -> None:
+    world = lone(routing="interest", link_timeout=1000.0)
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    known(world, neighbour, b"c")
+    relay, count, total = world.node.forwarder, 500, 8 * LOOKS // 5
+    for number in range(1, total, count):
+        relay.log.append(batch_entry(relay.key, number, [(b"a", b"")] * count, at=world.now), None)
+        relay.own.top = number + count - 1
+    answers = world.node.cluster.answers
+    before = answers._budget.left
+    assert asked(world, neighbour, 1, total) == ([], LOOKS, True)
+    assert before - answers._budget.left > LOOKS / 2000
+
+
+# ---------------------------------------------------------------- held back, or on the move
+
+
+def test_held_messages_of_a_batch_are_delivered_by_their_own_topics() -> None:
+    world = lone(routing="interest", link_timeout=1000.0)
+    key = origin_key(FAR, 1_000)
+    window = world.node.forwarder.vector[key] = LocalWindow(
+        0, world.now, world.node.counters, Limits().max_gaps
+    )
+    recovery = world.node.cluster.gap_recovery
+    recovery.met(key, window)
+    feed: Any = window.feed
+    clients = [world.connect(topic, properties={Property.RECEIVE_MAXIMUM: 9}) for topic in "ab"]
+    for client, topic in zip(clients, "ab", strict=True):
+        client.subscribe(topic, qos=1)
+    messages = [(b"ab$"[n % 3 : n % 3 + 1], payload(n)) for n in range(4, 31)]
+    messages = [(b"$x" if topic == b"$" else topic, content) for topic, content in messages]
+    assert feed.take(some_link(), 4, 27) == 0
+    recovery.hold(feed, batch_entry(key, 4, messages))
+    assert (feed.held_count, len(feed.waiting)) == (27, 27)
+    feed.advance(1, 9)  # local subscribers have had these meanwhile
+    feed.settled = 25
+    feed.step(Input.ANSWERED, some_link())
+    recovery.release.begin(feed, world.now)
+    got: list[list[int]] = [[], []]
+    for _ in range(10):
+        world.advance(0.1)
+        for client, found in zip(clients, got, strict=True):
+            packets = [packet for packet in client.take() if isinstance(packet, Publish)]
+            client.send(*(Puback(packet.packet_id or 0) for packet in packets))
+            found += [int(packet.payload) for packet in packets]
+    assert got == [[n for n in range(10, 26) if n % 3 == rest] for rest in (0, 1)]
+    assert (feed.done, feed.held_count) == (25, 5)
+    assert recovery.release.held_bytes == sum(held.size for held in feed.waiting)
+
+
+def test_numbers_in_a_batch_are_noted_for_absent_clients_alone() -> None:
+    world = lone()
+    away = world.connect("away", 5, clean=False, properties={17: 3600})
+    away.subscribe("a", qos=2)
+    away.subscribe("a/b", qos=2)
+    away.disconnect()
+    trimmed_numbers = world.node.cluster.trimmed_numbers
+    topics = [b"a", b"a/b", b"b", b"a", b"b"]
+    messages = [(topic, payload(n)) for n, topic in enumerate(topics, 1)]
+    trimmed_numbers._dropped(batch_entry(KEYS[0], 1, messages), 0, None)
+    assert not trimmed_numbers._noted
+    trimmed_numbers._dropped(batch_entry(KEYS[0], 1, messages, qos=2), 0, None)
+    assert [(key, first, len(hashes)) for key, first, hashes in trimmed_numbers._noted] == [
+        (KEYS[0], 1, 2),
+        (KEYS[0], 4, 1),
+    ]
+    places = {content: [index] for index, content in enumerate(messages)}
+    found: list[tuple[bytes, int] | None] = [None] * 5
+    trimmed_numbers.find(places, {KEYS[0]: [(1, 9)]}, found)
+    assert found == [(KEYS[0], 1), (KEYS[0], 2), None, (KEYS[0], 4), None]
+
+
+def test_a_batch_is_pinned_for_a_session_that_gets_any_of_it() -> None:
+    world = lone(routing="interest", limits=Limits(log_bytes=300))
+    client = world.connect("c", 5, clean=False, properties={17: 3600})
+    client.subscribe("a", qos=1)
+    log, pinned_entries = world.node.forwarder.log, world.node.cluster.pinned_entries
+    pinned_entries.pin("the move", world.session("c"))
+    log.append(batch_entry(KEYS[0], 1, [(b"b", b"x")] * 3, at=world.now), None)
+    log.append(batch_entry(KEYS[0], 4, [(b"b", b"x"), (b"a", b"y")] * 2, at=world.now), None)
+    for number in range(3):
+        log.append(batch_entry(KEYS[1], 1 + 9 * number, [(b"b", b"x")] * 9, at=world.now), None)
+    assert [(entry.sequence, entry.count) for entry in log.pinned] == [(4, 4)]
+    assert [one[1:3] for one in told(log.those({KEYS[0]: [(1, 5)]}, 0.0))] == [(4, b"b"), (5, b"a")]
+    pinned_entries.unpin("the move")
+    assert not log.pinned
+
+
+def test_what_a_session_had_is_found_in_batches() -> None:
+    """Numbers of what waits in it, what it got before its subscriptions began, and what came since
+    it was encoded."""
+    world = lone(routing="interest")
+    node, now = world.node, world.now
+    client = world.connect("c", 5, clean=False, properties={17: 3600})
+    client.subscribe("a", qos=1)
+    session = world.session("c")
+    topics = [b"a", b"b", b"a", b"a/b", b"a"]
+    messages = [(topic, b"x" if n < 5 else b"y") for n, topic in enumerate(topics, 1)]
+    node.forwarder.log.append(batch_entry(KEYS[0], 1, messages, at=now), None)
+    window = node.forwarder.vector[KEYS[0]] = LocalWindow(5, now, node.counters, Limits().max_gaps)
+    history = node.cluster.session_history
+    waiting = [
+        Item(WAITING, 0, 1, False, b"", Message(b"a", content, 1, False, b"", None, None), None)
+        for content in (b"y", b"x", b"x", b"x")
+    ]
+    assert history.origins_of(waiting, {KEYS[0]: [(1, 5)]}, now) == [
+        (KEYS[0], 5),
+        None,
+        (KEYS[0], 1),
+        (KEYS[0], 3),
+    ]
+    assert [(n, m.topic) for _, n, m in history.since({}, 0.0)] == list(enumerate(topics, 1))
+    start: Any = session.subscriptions["a"].start
+    start.tops, start.early = {KEYS[0]: 9}, {KEYS[0]: [(2, 4)]}
+    history.note(session)
+    assert history.given(session) == {KEYS[0]: [(3, 3)]}
+    asked = Asked(FAR, TAKE, 0, "c", 0, b"", {})
+    export = PendingHandover(asked, 0, {KEYS[0]: OriginWindow(1, now)}, 0, now)
+    rest = node.cluster.handover._contents.rest(session, export, now)
+    sent = rest[4 + int.from_bytes(rest[:4], "big") :]
+    assert [(n, m.topic, m.payload) for _, n, m, _, _ in read_link_packets(sent, now)] == [
+        (3, b"a", b"x"),
+        (5, b"a", b"y"),
+    ]
+    assert window.top == 5
+
+
+# ---------------------------------------------------------------- groups, and brokers that are away
+
+
+def test_a_group_gets_those_messages_of_a_batch_that_it_wants() -> None:
+    world = lone()
+    relay, catchup = world.node.forwarder, world.node.cluster.catchup
+    given: list[tuple[bytes, bytes]] = []
+
+    class Giver:
+        def give_late(self, group_id: bytes, message: Message) -> bool:
+            given.append((group_id, message.topic))
+            return len(given) < 3
+
+    catchup._giver = Giver()  # type: ignore[assignment]
+    group = b"g" * 8
+    job = Job(bid(101), {group: 0.0})
+    job.trie = SubscriptionTrie()
+    job.trie.insert("a/#", "g", group)
+    topics = [b"a", b"b", b"a/b", b"b", b"a"]
+    entry = batch_entry(relay.key, 1, [(topic, b"x") for topic in topics], at=world.now)
+    catchup._covered[group] = {relay.key: [(5, LAST)]}
+    job.entries = iter([entry, entry])
+    assert job.next() is entry
+    assert job.next() is None
+    assert sum(catchup._give(job, one) for one in entry.singles()) == 2
+    assert given == [(group, b"a"), (group, b"a/b")]
+    assert job.first == {(group, relay.key): 1}
+    # Its members have gone: it has what it was given, and is asked again.
+    later = batch_entry(relay.key, 6, [(b"a", b"x")] * 3, at=world.now)
+    catchup._covered[group] = {relay.key: [(5, 6)]}
+    job.entries = iter([later])
+    assert job.next() is later
+    assert sum(catchup._give(job, one) for one in later.singles()) == 0
+    assert not job.group_ids
+    assert catchup._covered[group] == {relay.key: [(1, 6)]}
+    assert group in catchup._asked[bid(101)].group_ids
+
+
+def test_messages_of_a_batch_are_lost_for_those_who_want_them() -> None:
+    """Counted to the message, for each broker that is away."""
+    world = lone(log_tail=0)
+    absent = world.node.absent_members
+    wishes: dict[bytes, tuple[bytes, ...]] = {
+        bid(1): (b"#",),
+        bid(2): (b"a", b"a/b"),
+        bid(3): (b"c",),
+    }
+    for broker, filters in wishes.items():
+        absent.absent[broker] = AbsentMember(filters, 0, world.now, world.node.limits)
+    topics = [b"a", b"a/b", b"b", b"b", b"a"]
+    key = world.node.forwarder.key
+    absent._dropped(batch_entry(key, 1, [(topic, b"x") for topic in topics]), 0, None)
+    assert [absent.absent[broker].lost for broker in wishes] == [5, 3, 0]
+    assert absent.absent[bid(1)].dropped == {key: [(1, 5, 5)]}
+    assert absent.absent[bid(2)].dropped == {key: [(1, 2, 2), (5, 5, 1)]}
+
+
+def test_what_a_link_in_repair_loses_of_a_batch_is_what_it_wants() -> None:
+    world = lone(routing="interest", link_timeout=1000.0)
+    neighbour = selective(world, b"a")
+    link, acks = neighbour.link(), world.node.cluster.acks
+    acks.keep(link, 0)
+    world.node.forwarder.leave(link)
+    link.seen = {KEYS[0]: OriginWindow(1, 0.0)}
+    topics = [b"a", b"b", b"a", b"a", b"b"]
+    acks._lost(batch_entry(KEYS[0], 1, [(topic, b"x") for topic in topics]), 0)
+    assert link.log_lost == 2

@@ -1,0 +1,161 @@
+"""What a broker far away says, and a listing that is full (directory.py)."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE
+from mqttree.broker.cluster.delivery.remote_flow_control import HOLD
+from mqttree.broker.cluster.delivery.replay_log import NEVER
+from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED
+from mqttree.broker.cluster.sessions.session_parts import WHERE
+from mqttree.broker.cluster.sessions.takeover_messages import ANSWER as GIVEN
+from mqttree.broker.cluster.sessions.takeover_messages import (
+    MOVED,
+    PART,
+    REQUEST,
+    REST,
+    TAKE,
+    heard,
+    say,
+)
+from mqttree.broker.cluster.strategy.directory import CLIENT, GROUP, INTEREST
+from mqttree.broker.cluster.strategy.path_change import BREAK, CHANGED
+from mqttree.broker.wire import Property
+from mqttree.routing.link_state import LISTING
+from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
+from tests.kit.link_harness import OWN, Neighbour, bid, lone, ping
+from tests.kit.node_harness import World
+
+FOREVER = {Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF}
+
+
+def routed(kind: int, body: bytes, sender: bytes = b"somebody") -> bytes:
+    return ping((ROUTED, OWN + sender + bytes((0, kind)) + body))
+
+
+def known(world: World, neighbour: Neighbour, number: int = 1, **entries: bytes) -> None:
+    """The neighbour announces itself, so that there is a way to it. `number`: of its listing."""
+    me, boot = bid(neighbour.number), neighbour.boot.to_bytes(4, "big")
+    mine: list[tuple[bytes, bytes | None]] = [(NEIGHBOUR + OWN, UP + b"\xff" * 12)]
+    mine += [(key.encode(), value) for key, value in entries.items()]
+    body = bytes((LISTING,)) + me + boot + number.to_bytes(8, "big") + b"\3" + encode_changes(mine)
+    neighbour.send(ping((DIRECTORY, body)))
+    assert world.node.cluster.directory.database.via(me) == me
+
+
+@pytest.mark.parametrize(
+    "kind", (ASK, ANSWER, PIECE, CHANGED, REQUEST, GIVEN, PART, BREAK, HOLD, 77)
+)
+@pytest.mark.parametrize("body", (b"", b"\xff" * 9, b"\xff" * 40), ids=len)
+def test_garbage_from_afar_closes_no_link_to_the_neighbour_that_passed_it_on(
+    kind: int, body: bytes
+) -> None:
+    world = lone(routing="interest")
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    neighbour.send(routed(kind, body))
+    assert neighbour.up
+    assert world.counters.link_garbage == 0
+
+
+def test_a_full_listing_still_has_room_for_what_the_federation_needs() -> None:
+    """Clients may come with as many sessions and groups as they like: links, filters and the tree
+    go on."""
+    limits = Limits(listing_entries=60, listing_reserved=30)
+    world = lone(routing="topic", link_timeout=1000.0, limits=limits)
+    one = Neighbour(world, 101, routing="topic")
+    one.child()
+    known(world, one)
+    for number in range(40):
+        client = world.connect(f"c{number}", properties=FOREVER)
+        assert client.subscribe(f"$share/g{number}/a", qos=1) == [1]
+        client.vanish()
+    world.advance(1)
+    own = world.node.cluster.directory.database.own.entries
+    assert sum(key[:1] in (CLIENT, GROUP) for key in own) <= 30
+    assert world.counters.sessions_unannounced + world.counters.groups_refused > 0
+    client = world.connect("late")
+    client.send(b"\x82\x07\x00\x01\x00\x00\x01z\x00")
+    world.advance(1)
+    assert INTEREST + b"z" in own
+    two = Neighbour(world, 102, routing="topic")
+    two.child()
+    world.advance(1)
+    assert one.up
+    assert two.up
+    assert own[NEIGHBOUR + bid(102)][:1] == UP
+
+
+def asked(neighbour: Neighbour) -> list[tuple[int, bytes]]:
+    """What the node answered about sessions: (answer, rest)."""
+    found = []
+    for body in neighbour.records(ROUTED):
+        if body[17] == GIVEN:
+            what, _, _, rest = heard(body[18:])
+            found.append((what, rest))
+    return found
+
+
+def test_a_taker_starts_again_when_the_encoding_is_gone() -> None:
+    """The holder was started again, or had no room: what came since the taker got its state is not
+    in what is encoded now."""
+    world = lone()
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    known(world, neighbour)
+    client = world.connect("k", properties=FOREVER)
+    client.subscribe("a", qos=1)
+    client.vanish()
+    stamp = world.session("k").stamp + 1
+    neighbour.take()
+    neighbour.send(routed(REQUEST, say(TAKE, stamp, "k", bytes(12)), bid(101)))
+    world.node.cluster.handover.ended("k")
+    world.connect("p").publish("a", b"between", 1)
+    neighbour.take()
+    neighbour.send(routed(REQUEST, say(REST, stamp, "k", bytes(12)), bid(101)))
+    assert asked(neighbour) == [(MOVED, OWN)]
+    neighbour.send(routed(REQUEST, say(TAKE, stamp, "k", bytes(12)), bid(101)))
+    parts = [body[18:] for body in neighbour.records(ROUTED) if body[17] == PART]
+    assert b"between" in b"".join(heard(part)[3][WHERE.size :] for part in parts)
+
+
+def test_messages_to_one_broker_do_not_fill_the_memory() -> None:
+    """However short: brokers behind a link that takes nothing get them once it does."""
+    limits = Limits(link_kept_bytes=50_000, pieces_backlog=10_000)
+    world = lone(routing="interest", link_timeout=1000.0, limits=limits)
+    slow, fast = Neighbour(world, 101), Neighbour(world, 102)
+    slow.child()
+    fast.child()
+    known(world, slow)
+    slow.transport.capacity = 0
+    record = (ROUTED, bid(101) + b"somebody" + bytes((0, PART)) + bytes(500))
+    for _ in range(20):
+        fast.send(ping(*[record] * 50))
+    assert slow.conn.backlog_bytes < 60_000
+    assert fast.up
+    assert world.counters.routed_dropped > 800
+
+
+@pytest.mark.parametrize("lags", [True, False])
+def test_the_backlog_of_a_link_that_lags_is_noted(lags: bool) -> None:
+    """What another one had not taken yet was little, and its origin still has it: nothing of others
+    is kept for that."""
+    world = lone(routing="flood")
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    known(world, neighbour)
+    link = neighbour.link()
+    position = link.kept_from
+    assert position is not None
+    if lags:
+        neighbour.transport.capacity = 0
+        world.connect("p").publish("a", bytes(1000), 1)
+        world.advance(1.1)
+        assert link.unsent
+    world.node.connection_lost(neighbour.conn, "reset", world.now)
+    world.settle()
+    absent = world.node.absent_members.absent[bid(101)]
+    assert absent.cut_from == (position if lags else NEVER)
+    assert absent.back is None

@@ -1,0 +1,212 @@
+"""A broker that hands over a session with false contents: they do no more than a client could
+(takeover.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.cluster.delivery.gap_recovery import STRANGER
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.control_records import DIRECTORY, HEARD, ROUTED, TOLD
+from mqttree.broker.cluster.sessions.session_codec import (
+    WAITING,
+    Item,
+    SessionState,
+    decode_state,
+    encode_state,
+)
+from mqttree.broker.cluster.sessions.session_parts import WHERE
+from mqttree.broker.cluster.sessions.takeover_messages import (
+    ANSWER,
+    COMING,
+    ENDED,
+    PART,
+    REST,
+    TAKE,
+    say,
+)
+from mqttree.broker.cluster.strategy.directory import CLIENT, POST_INTERVAL
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.session_owner import ANONYMOUS, GONE, KEPT, Entry, decode_entry
+from mqttree.broker.wire import Connack, Property, Publish
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.routing.link_state import LISTING
+from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
+from tests.kit.journal_harness import Durable
+from tests.kit.link_harness import Neighbour, bid, message, ping
+from tests.kit.node_harness import connect_packet
+from tests.unit.persistence.test_journal import copy_of
+
+FOREVER: Any = {Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF}
+
+
+class Holder:
+    """A neighbour that says that it has the session of `k`."""
+
+    def __init__(
+        self,
+        state: bytes,
+        rest: bytes,
+        *,
+        passed: bytes = b"",
+        meanwhile: Callable[[Durable], object] = lambda _: None,
+        **config: Any,
+    ) -> None:
+        """`passed`: messages that come over the link; `meanwhile`: what happens before the holder
+        has forgotten the session."""
+        self.world = Durable(discovery="static", **config)
+        self.neighbour = Neighbour(self.world, 101)
+        self.neighbour.child()
+        own = self.world.node.config.id
+        self.stamp = 5 << 16
+        entries: list[tuple[bytes, bytes | None]] = [
+            (NEIGHBOUR + own, UP + b"\xff" * 12),
+            (CLIENT + b"k", Entry(KEPT, self.stamp, self.stamp, 0, ANONYMOUS).encode()),
+        ]
+        head = (
+            bytes((LISTING,)) + bid(101) + (1).to_bytes(4, "big") + (1).to_bytes(8, "big") + b"\3"
+        )
+        self.neighbour.send(ping((DIRECTORY, head + encode_changes(entries))))
+        self.client = self.world.open()
+        self.client.send(connect_packet("k", clean=False, properties=FOREVER))
+        pull = self.world.node.takeover._pending["k"]
+        for what, data in ((TAKE, state), (REST, bytes(4) + rest)):
+            self.say(ANSWER, say(COMING, pull.stamp, "k"))
+            self.say(PART, say(what, pull.stamp, "k", WHERE.pack(1, len(data), 0) + data))
+            self.world.advance(POST_INTERVAL)
+            # What the session wants here is known everywhere.
+            for told in self.neighbour.records(TOLD):
+                self.neighbour.send(
+                    ping((HEARD, told[:8] + told[20:] + bid(101) + bytes((0, 0, 0, 1)) + bytes(6)))
+                )
+            self.world.advance(0.2)
+            if what == TAKE and passed:
+                self.neighbour.send(passed)
+        self.written = copy_of(self.world.files)
+        meanwhile(self.world)
+        self.say(ANSWER, say(ENDED, pull.stamp, "k"))
+
+    def say(self, kind: int, body: bytes) -> None:
+        """Say something to this broker alone."""
+        own = self.world.node.config.id
+        self.neighbour.send(ping((ROUTED, own + bid(101) + bytes((0, kind)) + body)))
+
+
+def state(*items: Item, expiry: float = 1e9) -> bytes:
+    return encode_state(
+        SessionState(None, expiry, 0, {}, set(), [("a", 1, False, False, 0)], list(items)), 0.0
+    )
+
+
+def test_a_session_is_taken() -> None:
+    holder = Holder(
+        state(Item(WAITING, 0, 1, False, b"", Message(b"a", b"waits", 1, False, b"", None, None))),
+        b"",
+    )
+    packets = holder.client.take()
+    assert isinstance(packets[0], Connack)
+    assert packets[0].session_present
+    assert len(holder.world.session("k").inflight) == 1
+    # Before the holder forgets it, it is in our journal: one of us may be killed.
+    again = holder.world.again(0.1, holder.written)
+    assert [outgoing.message.payload for outgoing in again.session("k").queue] == [b"waits"]
+
+
+@pytest.mark.parametrize("why", ["it is full", "its client is gone"])
+def test_a_session_is_taken_though_its_client_is_gone(why: str) -> None:
+    """It is here then, as that of any client that is away."""
+
+    def meanwhile(world: Durable) -> None:
+        if why == "it is full":
+            world.connect("another")
+        else:
+            world.peers[-1].conn.close()
+            world.settle()
+
+    holder = Holder(state(expiry=50.0), b"", meanwhile=meanwhile, max_connections=1)
+    world = holder.world
+    session = world.session("k")
+    assert session.conn is None
+    assert CLIENT + b"k" in world.node.cluster.directory.database.own.entries
+    world.advance(49)
+    assert world.session("k") is session
+    world.advance(2)
+    assert "k" not in world.node.sessions
+    (entry,) = [
+        decode_entry(v)
+        for k, v in world.node.cluster.directory.database.own.entries.items()
+        if k == CLIENT + b"k"
+    ]
+    assert entry is not None
+    assert entry.flags == GONE  # as long as the holder announces the older one
+
+
+def test_messages_held_here_are_not_taken_from_the_holder() -> None:
+    """It is here, and waits for older messages: the session gets it when all others here do."""
+    key = origin_key(bid(102), 1)
+    third, fifth = (
+        message(b"a", b"third", key=key, sequence=3),
+        message(b"a", b"fifth", key=key, sequence=5),
+    )
+    holder = Holder(state(), third + fifth, passed=third, routing="interest")
+    feed = holder.world.node.forwarder.vector[key].feed
+    assert feed is not None
+    assert (feed.done, feed.held_count) == (2, 1)
+
+    def got() -> list[bytes]:
+        return [packet.payload for packet in holder.client.take() if isinstance(packet, Publish)]
+
+    assert got() == [b"fifth"]
+    holder.world.advance(STRANGER + 0.1)  # so long it waits for what no broker has
+    assert got() == [b"third"]
+
+
+def test_a_message_expiry_beyond_the_maximum_is_refused() -> None:
+    """No Message Expiry Interval is that long (MQTT 5, 3.3.2.3.3), and no journal has room for
+    it."""
+    data = state(
+        Item(
+            WAITING,
+            0,
+            1,
+            False,
+            b"",
+            Message(b"a", b"x", 1, False, b"", (1 << 64) / 1000 - 1e6, None),
+        )
+    )
+    with pytest.raises(MalformedPacket):
+        decode_state(data, 0.0, Limits())
+    holder = Holder(data, b"")
+    assert isinstance(holder.client.take()[0], Connack)
+    assert holder.world.counters.session_takeovers_timed_out == 1
+
+
+def test_a_user_name_that_is_too_long_is_refused() -> None:
+    with pytest.raises(MalformedPacket):
+        decode_state(encode_state(SessionState("u" * 65_536), 0.0), 0.0, Limits())
+
+
+def test_a_message_of_a_malformed_origin_is_refused() -> None:
+    """What came with it would be sent to the next broker that takes the session."""
+    holder = Holder(state(), message(topic=b"a", key=b"!" * 15 + b"x"), routing="interest")
+    assert isinstance(holder.client.take()[0], Connack)
+    assert not holder.world.node.cluster.delivered_ranges.highest
+    assert holder.world.counters.session_takeovers_timed_out == 1
+
+
+def test_a_session_of_another_user_is_not_taken() -> None:
+    """Its entry says that it is this user's: it is not taken all the same, nor is its holder asked
+    to forget it."""
+    whose = SessionState(
+        None, 1e9, 0, {}, set(), [("a", 1, False, False, 0)], owner="anna", created=1
+    )
+    holder = Holder(encode_state(whose, 0.0), b"")
+    (connack,) = holder.client.take()
+    assert isinstance(connack, Connack)
+    assert connack.code == 0x85
+    assert "k" not in holder.world.node.sessions
+    assert holder.world.counters.sessions_wrong_user == 1

@@ -1,0 +1,236 @@
+"""What ordered feeds keep, and for how long; what a neighbour may have them do
+(gap_recovery.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE
+from mqttree.broker.cluster.delivery.answers import LOOKS
+from mqttree.broker.cluster.delivery.gap_recovery import CHANGED
+from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.replay_log import LogEntry, Looked, ReplayLog
+from mqttree.broker.cluster.link.codec import encode_stamp, origin_key, read_link_messages
+from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED, decode_records
+from mqttree.broker.cluster.strategy.directory import INTEREST
+from mqttree.broker.core.message import Message, Stamp
+from mqttree.broker.core.publish_run import PublishRun
+from mqttree.broker.wire import Property
+from mqttree.routing.link_state import LISTING
+from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
+from tests.kit.core import needs_python
+from tests.kit.link_harness import OWN, Neighbour, bid, lone, message, ping
+from tests.kit.node_harness import World
+
+
+def known(world: World, neighbour: Neighbour, *filters: bytes) -> None:
+    me = bid(neighbour.number)
+    entries: list[tuple[bytes, bytes | None]] = [(NEIGHBOUR + OWN, UP + b"\xff" * 12)]
+    entries += [(INTEREST + one, b"") for one in filters]
+    head = (
+        bytes((LISTING,)) + me + neighbour.boot.to_bytes(4, "big") + (1).to_bytes(8, "big") + b"\3"
+    )
+    neighbour.send(ping((DIRECTORY, head + encode_changes(entries))))
+    assert world.node.cluster.directory.database.via(me) == me
+
+
+def asks(neighbour: Neighbour) -> list[bytes]:
+    return [body for body in neighbour.records(ROUTED) if body[17] == ASK]
+
+
+@pytest.fixture
+def world() -> World:
+    return lone(routing="interest", link_timeout=1000.0)
+
+
+def test_an_origin_that_is_forgotten_is_not_asked_any_more(world: World) -> None:
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    known(world, neighbour)
+    key = origin_key(bid(101), neighbour.boot)
+    neighbour.send(message(key=key))
+    world.advance(5)
+    assert len(asks(neighbour)) > 2
+    del world.node.forwarder.vector[key]
+    world.advance(10)
+    neighbour.take()
+    timers = len(world.node.timers)
+    world.advance(10)
+    assert asks(neighbour) == []
+    assert len(world.node.timers) <= timers
+
+
+def test_messages_of_an_answer_do_not_slow_down_newer_ones(world: World) -> None:
+    """Only a run with a number that came by an answer is looked at message by message."""
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    relay, gap_recovery = world.node.forwarder, world.node.cluster.gap_recovery
+    key = origin_key(bid(101), 1)
+    window = relay.vector[key] = LocalWindow(9, world.now, world.node.counters, Limits().max_gaps)
+    window.history = [(3, 5)]
+    gap_recovery.met(key, window)
+    assert window.feed is not None
+    gap_recovery._questions._keep(
+        window.feed, 4, Message(b"t", b"x", 1, False, b"", None, None), None, world.now
+    )
+    assert window.feed.kept == [(4, 4)]
+    single = relay.received
+    seen: list[int] = []
+
+    def received(
+        link: Any, message: Any, key: bytes, sequence: int, *rest: Any, **more: Any
+    ) -> None:
+        seen.append(sequence)
+        single(link, message, key, sequence, *rest, **more)
+
+    needs_python("replaces a method")
+    relay.received = received  # type: ignore[method-assign]
+    packet = b"\x32\x07\0\1t\0\1\0x"
+    run = PublishRun(b"t", 1, b"", 5, packet * 3, 5, 8, len(packet))
+    relay.run_received(neighbour.link(), run, key, 10, b"", world.now)
+    assert seen == []
+    run = PublishRun(b"t", 1, b"", 5, packet * 3, 5, 8, len(packet))
+    relay.run_received(neighbour.link(), run, key, 3, b"", world.now)
+    assert seen == [3, 4, 5]
+
+
+def test_a_neighbour_cannot_have_the_log_searched_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A question costs what it takes to answer it; who asks too often is answered later."""
+    world = lone(routing="interest", link_timeout=1000.0, limits=Limits(link_requests=500.0))
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    known(world, neighbour)
+    client = world.connect("p")
+    for number in range(500):
+        client.publish("t", b"x", 1, properties={Property.CONTENT_TYPE: str(number)})
+    assert len(world.node.forwarder.log) == 500
+    log, searched = world.node.forwarder.log, [0]
+    own = type(log).own
+
+    def counting(self: Any, *args: Any) -> Any:
+        searched[0] += 1
+        return own(self, *args)
+
+    monkeypatch.setattr(type(log), "own", counting)
+    body = bytes(12) + bytes(4) + (1_000).to_bytes(4, "big") + b"\0" + (1).to_bytes(6, "big") * 2
+    question = (ROUTED, OWN + bid(101) + bytes((0, ASK)) + body)
+    neighbour.send(ping(*[question] * 2000))
+    assert neighbour.up
+    assert 300 < searched[0] <= 500
+    world.advance(10)
+    before = searched[0]
+    neighbour.send(ping(question))
+    assert searched[0] == before + 1
+
+
+def test_a_question_for_very_much_is_answered_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer looks at no more of the log than it takes, and says how far it looked."""
+    looks: list[Looked] = []
+    own = ReplayLog.own
+
+    def noting(self: ReplayLog, *args: Any) -> Any:
+        looks.append(args[-1])
+        return own(self, *args)
+
+    monkeypatch.setattr(ReplayLog, "own", noting)
+    count = 60_000
+    world = lone(routing="interest", link_timeout=1000.0)
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    known(world, neighbour, b"t")
+    listing = world.node.cluster.strategy.table
+    relay = world.node.forwarder
+    for number in range(1, count + 1):
+        relay.own.top = number
+        one = Message(
+            b"t" if number % 1000 == 0 else b"u", b"%d" % number, 1, False, b"", None, None
+        )
+        relay.log.append(LogEntry(relay.key, number, b"", one, world.now), None)
+    assert listing.brokers_wanting("t")
+    assert not listing.brokers_wanting("u")
+    got: list[int] = []
+    begin, answers = 1, 0
+    while begin <= count:
+        body = (
+            bytes(12)
+            + bytes(4)
+            + (1_000).to_bytes(4, "big")
+            + b"\0"
+            + begin.to_bytes(6, "big")
+            + count.to_bytes(6, "big")
+        )
+        neighbour.send(ping((ROUTED, OWN + bid(101) + bytes((0, ASK)) + body)))
+        (answer,) = [
+            text[18:]
+            for kind, text in neighbour.control()
+            if kind == ROUTED and text[17] in (ANSWER, PIECE)
+        ]
+        begin = int.from_bytes(answer[21:27], "big") + 1
+        got += [
+            int(message.payload) for _, _, message in read_link_messages(answer[34:], world.now)
+        ]
+        answers += 1
+        assert 0 < looks[-1].entries <= begin + LOOKS
+        assert bool(answer[20] & 2) == (begin <= count)
+        world.advance(0.1)
+    assert got == list(range(1000, count + 1, 1000))
+    assert answers == len(looks) == 1 + count // LOOKS
+
+
+def changes(neighbour: Neighbour) -> list[bytes]:
+    """What came, in order: origins whose messages come another way to the neighbour, and
+    messages."""
+    found = []
+    for first, body in neighbour.take():
+        if first == 0xC0:
+            found += [
+                text[18:]
+                for kind, text in decode_records(body)
+                if kind == ROUTED and text[17] == CHANGED
+            ]
+        elif first >> 4 == 3:
+            found.append(b"message")
+    return found
+
+
+def retained(key: bytes, sequence: int) -> bytes:
+    """A retained message, newer than those with a lower number."""
+    stamp = encode_stamp(Stamp(sequence << 16, 0))
+    return message(key=key, sequence=sequence, first=0x33, properties=stamp)
+
+
+def test_neighbours_hear_of_a_path_change_ahead_of_its_messages(world: World) -> None:
+    """Retained messages take all links, in a circle, too, and overtake others there;
+    once, until an answer of the origin has passed, behind which everything has to come over the
+    tree's way."""
+    origin, circle, behind = (Neighbour(world, number) for number in (101, 102, 103))
+    for neighbour in (origin, circle, behind):
+        neighbour.child()
+        known(world, neighbour)
+    key = origin_key(bid(101), 2_000)
+    origin.send(retained(key, 1))
+    changes(behind)
+    circle.send(retained(key, 3))
+    assert changes(behind) == [bid(101), b"message"]
+    assert changes(circle) == [b"message"]
+    assert bid(101) not in changes(origin)
+    circle.send(retained(key, 5))
+    assert changes(behind) == [b"message"]
+    answer = (
+        bid(103)
+        + bid(101)
+        + bytes((0, ANSWER))
+        + bytes(12)
+        + bytes(4)
+        + bytes(4)
+        + b"\1"
+        + bytes(6)
+    )
+    origin.send(ping((ROUTED, answer)))
+    circle.send(retained(key, 7))
+    assert changes(behind) == [bid(101), b"message"]

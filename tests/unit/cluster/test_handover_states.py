@@ -1,0 +1,210 @@
+"""The handover of a session goes through its states as its table says, whatever is asked."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.base.turns import PAUSE
+from mqttree.broker.cluster.link.control_records import ROUTED
+from mqttree.broker.cluster.link.version_vector import encode_vector
+from mqttree.broker.cluster.sessions.handover import Handover
+from mqttree.broker.cluster.sessions.pending_handover import (
+    TRANSITIONS,
+    Action,
+    Asked,
+    Input,
+    State,
+)
+from mqttree.broker.cluster.sessions.session_codec import WRITE_WORK
+from mqttree.broker.cluster.sessions.takeover_messages import (
+    ANSWER,
+    COMING,
+    DONE,
+    ENDED,
+    FOREIGN,
+    MERGE,
+    MOVED,
+    NEWER,
+    NOTHING,
+    REQUEST,
+    REST,
+    TAKE,
+    heard,
+    say,
+)
+from mqttree.broker.core.session_owner import digest
+from mqttree.broker.wire import Property
+from tests.kit.link_harness import OWN, Neighbour, bid, lone, ping
+from tests.kit.node_harness import World, connect_packet
+from tests.kit.state_tables import check_table
+from tests.unit.cluster.test_directory import known
+
+TAKEN = (State.ENCODING, State.ENCODED, State.COMPLETE)
+REQUESTS = (
+    Input.FOREIGN,
+    Input.OUTDATED,
+    Input.ELSEWHERE,
+    Input.ABSENT,
+    Input.DONE,
+)
+
+
+def test_the_table_is_whole() -> None:
+    """Every state is reached and left, every input and action is used."""
+    # Out of NONE leads a client that connects: it has a session, and that is not the table's.
+    check_table(TRANSITIONS, Action, [State.HERE], last=State.NONE)
+
+
+def test_every_action_is_done_by_the_handover() -> None:
+    handover = World().node.cluster.handover
+    assert handover._actions.keys() == set(Action)
+
+
+@pytest.mark.parametrize("state", [State.HERE, *TAKEN])
+def test_every_ending_ends_a_handover_in_every_state(state: State) -> None:
+    """A session is given once its taker has it, in whatever state it is here; and while it is
+    taken, whatever stops that leaves nothing behind."""
+    assert TRANSITIONS[state, Input.DONE] == (Action.GIVE, State.GIVEN)
+    assert TRANSITIONS[state, Input.BEGIN] == (Action.ENCODE, State.ENCODING)
+    for happens in (Input.RESTARTED, Input.CAME, Input.EXPIRED, Input.ENDED):
+        found = TRANSITIONS.get((state, happens))
+        assert found is None if state is State.HERE else found is not None
+        if found is not None:
+            assert found[0] is Action.DROP
+            assert found[1] not in TAKEN
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_a_request_is_answered_in_every_state(state: State) -> None:
+    """The answers to a broker that asks are in the table for every state that it can meet."""
+    met = {happens for known_state, happens in TRANSITIONS if known_state is state}
+    here = {Input.CONNECTED, Input.FOREIGN, Input.OUTDATED, Input.ELSEWHERE, Input.DONE}
+    expected = {
+        State.NONE: {Input.ELSEWHERE, Input.ABSENT},
+        State.GIVEN: set(REQUESTS),
+    }.get(state, here | {Input.EARLY, Input.BEGIN, Input.UNKNOWN})
+    assert expected <= met
+    if state in TAKEN:
+        assert Input.MORE in met
+
+
+ONE_AT_A_TIME = Limits(session_written=1, turn_work=WRITE_WORK)
+"""Each subscription takes a turn of its own."""
+
+
+class Holding:
+    """The node has, or had, the session of `k`, and two neighbours ask for it."""
+
+    def __init__(self, limits: Limits = DEFAULTS) -> None:
+        self.world = lone(routing="flood", link_timeout=1000.0, limits=limits)
+        self.takers = [Neighbour(self.world, number) for number in (101, 102)]
+        for taker in self.takers:
+            taker.child()
+            known(self.world, taker)
+        self.handover = self.world.node.cluster.handover
+        self.connect()
+        self.stamp = self.world.session("k").stamp
+        self.steps: list[tuple[State, Input]] = []
+        """What has happened, and the state in which it did."""
+
+    def connect(self) -> None:
+        """The client comes and goes; it waits in between if a neighbour has its session."""
+        client = self.world.open()
+        client.send(
+            connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
+        )
+        if client.take():
+            for number in range(3):
+                client.subscribe(f"t/{number}", qos=1)
+        client.vanish()
+
+    def ask(self, taker: int, request: int, later: int, *, owner: str | None = None) -> list[int]:
+        """Send a request; returns the answers."""
+        rest = encode_vector({}) if request in (REST, MERGE) else b""
+        body = say(request, self.stamp + later, "k", bytes(4) + digest(owner) + rest)
+        neighbour = self.takers[taker]
+        neighbour.take()
+        neighbour.send(ping((ROUTED, OWN + bid(101 + taker) + bytes((0, REQUEST)) + body)))
+        return [heard(body[18:])[0] for body in neighbour.records(ROUTED) if body[17] == ANSWER]
+
+    def turn(self, seconds: float = PAUSE) -> None:
+        self.world.now += seconds
+        self.world.node.tick(self.world.now)
+        self.world.settle()
+
+
+def test_a_session_is_taken() -> None:
+    holding = Holding()
+    state = holding.handover._state
+    assert state("k") is State.HERE
+    assert holding.ask(0, REST, 5) == [MOVED]
+    assert holding.ask(0, TAKE, -1) == [NEWER]
+    assert holding.ask(0, TAKE, 5, owner="another") == [FOREIGN]
+    assert holding.ask(0, TAKE, 5) == [COMING]
+    assert state("k") is State.ENCODED
+    assert holding.ask(1, TAKE, 4) == [NEWER]
+    assert holding.ask(0, REST, 5) == [COMING]
+    assert state("k") is State.COMPLETE
+    assert holding.ask(1, DONE, 5) == [NEWER]
+    assert holding.ask(0, DONE, 5) == [ENDED]
+    assert state("k") is State.GIVEN
+    assert holding.ask(0, DONE, 5) == [ENDED]
+    assert holding.ask(1, TAKE, 9) == [MOVED]
+    assert holding.ask(0, TAKE, 9) == [NOTHING]
+    for _ in range(8):
+        holding.turn(1.0)
+    assert state("k") is State.NONE
+    assert holding.ask(1, TAKE, 9) == [NOTHING]
+
+
+event = st.one_of(
+    st.tuples(
+        st.sampled_from([TAKE, TAKE, REST, MERGE, DONE]),
+        st.integers(0, 1),
+        st.integers(-1, 3),
+        st.sampled_from([None, None, None, "another"]),
+    ),
+    st.sampled_from(["turn", "second", "minute", "connect", "end"]),
+)
+
+
+@given(st.lists(event, max_size=25))
+def test_random_requests_take_only_steps_of_the_table(
+    events: list[str | tuple[int, int, int, str | None]],
+) -> None:
+    """Every request is answered; every step is in the table and leads where it says; and in the
+    end nothing is left that was encoded."""
+    holding = Holding(ONE_AT_A_TIME)
+    done = Handover._step
+
+    def step(handover: Handover, asked: Asked, state: State, happens: Input, now: float) -> None:
+        """Take a step, and see that it leads to the table's state."""
+        assert (state, happens) in TRANSITIONS
+        holding.steps.append((state, happens))
+        before = len(holding.steps)
+        done(handover, asked, state, happens, now)
+        if len(holding.steps) == before:  # no step within this one
+            assert handover._state("k") is TRANSITIONS[state, happens][1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Handover, "_step", step)
+        for one in events:
+            if isinstance(one, tuple):
+                request, taker, later, owner = one
+                assert len(holding.ask(taker, request, later, owner=owner)) == 1
+            elif one == "connect":
+                holding.connect()
+            elif one == "end":
+                if (session := holding.world.node.sessions.get("k")) is not None:
+                    holding.world.node.end_session(session, None)
+            else:
+                holding.turn({"turn": PAUSE, "second": 1.0, "minute": 60.0}[one])
+        for _ in range(4):
+            holding.turn(60.0)
+    assert not holding.handover._exports
+    assert not holding.handover._given
+    assert holding.handover.size == 0
+    assert not holding.world.counters.session_takeovers_unexpected

@@ -1,0 +1,332 @@
+"""What an ordered feed holds goes to local subscribers in steps, in order, as fast as they take it
+(paced_release.py)."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqttree.broker.base.costs import HELD_MEMORY
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.base.sequence_set import LAST
+from mqttree.broker.cluster.delivery.feed_states import Input
+from mqttree.broker.cluster.delivery.gap_recovery import STRANGER
+from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.ordered_feed import OrderedFeed
+from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE
+from mqttree.broker.cluster.delivery.orphans import EARLIER
+from mqttree.broker.cluster.delivery.paced_release import SLOW_WAIT, batch_of
+from mqttree.broker.cluster.delivery.replay_log import LogEntry
+from mqttree.broker.cluster.link.codec import encode_run_for_links, origin_key
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.publish_run import PublishRun
+from mqttree.broker.wire import Property, Puback, Publish
+from mqttree.routing.listing import Listing
+from tests.kit.link_harness import FAR, OWN, lone, some_link
+from tests.kit.node_harness import FakeClient, World
+
+STEP = DEFAULTS.release_step
+ONE, OTHER = some_link(1), some_link(2)
+"""The link that leads there, and another one."""
+
+
+@pytest.fixture
+def limits() -> Limits:
+    return DEFAULTS
+
+
+@pytest.fixture
+def world(limits: Limits) -> World:
+    return lone(routing="interest", link_timeout=1000.0, limits=limits)
+
+
+def feed_of(world: World, boot: int = 1_000) -> OrderedFeed:
+    key = origin_key(FAR, boot)
+    window = world.node.forwarder.vector[key] = LocalWindow(
+        0, world.now, world.node.counters, Limits().max_gaps
+    )
+    world.node.cluster.gap_recovery.met(key, window)
+    assert window.feed is not None
+    return window.feed
+
+
+def entry_of(feed: OrderedFeed, number: int, payload: bytes = b"", topic: bytes = b"t") -> LogEntry:
+    return LogEntry(
+        feed.key,
+        number,
+        b"",
+        Message(topic, payload or b"%d" % number, 1, False, b"", None, None),
+        0.0,
+    )
+
+
+def hold(world: World, feed: OrderedFeed, *numbers: int) -> None:
+    """Have messages come over no link in particular."""
+    for number in numbers:
+        assert feed.take(ONE if feed.behind is ONE else OTHER, number, 1) == 0
+        feed.window.top = max(feed.window.top, number)
+        world.node.cluster.gap_recovery.hold(feed, entry_of(feed, number))
+
+
+def settle(world: World, feed: OrderedFeed, top: int) -> None:
+    """Have the origin say that there is nothing else up to a number, and that what follows comes
+    over ONE."""
+    feed.settled = top
+    feed.step(Input.ANSWERED, ONE)
+    world.node.cluster.gap_recovery.release.begin(feed, world.now)
+    world.settle()
+
+
+def client_of(world: World, receive_maximum: int = 60_000) -> FakeClient:
+    client = world.connect("c", properties={Property.RECEIVE_MAXIMUM: receive_maximum})
+    client.subscribe("t", qos=1)
+    return client
+
+
+def got(client: FakeClient, *, acknowledge: bool = True) -> list[int]:
+    packets = [packet for packet in client.take() if isinstance(packet, Publish)]
+    if acknowledge:
+        client.send(*(Puback(packet.packet_id or 0) for packet in packets))
+    return [int(packet.payload) for packet in packets]
+
+
+def test_held_messages_are_released_in_steps_ahead_of_newer_ones(world: World) -> None:
+    feed, client = feed_of(world), client_of(world)
+    hold(world, feed, *range(1, 3 * STEP + 1))
+    assert got(client) == []
+    settle(world, feed, 3 * STEP)
+    assert got(client) == list(range(1, STEP + 1))
+    hold(world, feed, 3 * STEP + 1)
+    assert feed.source is None
+    world.advance(0.1)
+    assert got(client) == list(range(STEP + 1, 3 * STEP + 2))
+    assert (feed.source, feed.behind, feed.done, feed.held_count) == (
+        ONE,
+        None,
+        3 * STEP + 1,
+        0,
+    )
+    assert world.node.cluster.gap_recovery.release.held_bytes == 0
+    assert feed.take(ONE, 3 * STEP + 2, 1) == 1
+
+
+def test_held_messages_come_once_in_the_order_of_their_numbers(world: World) -> None:
+    """Whatever came first, and though an answer brings what is here."""
+    feed, client = feed_of(world), client_of(world)
+    hold(world, feed, 5, 2, 9)
+    hold(world, feed, 3, 2, 7)
+    settle(world, feed, 7)
+    assert got(client) == [2, 3, 5, 7]
+    assert feed.held_count == 1
+
+
+@pytest.mark.parametrize("limits", [Limits(hold_queued=1_000, max_queued=2_000)])
+def test_a_slow_session_is_waited_for_and_its_publishers_wait(world: World) -> None:
+    feed, client = feed_of(world), client_of(world, receive_maximum=100)
+    backpressure = world.node.cluster.remote_flow_control
+    hold(world, feed, *range(1, 8_001))
+    settle(world, feed, 8_000)
+    found = []
+    for _ in range(200):
+        world.advance(0.01)
+        if len(found) < 8_000:
+            assert (
+                client.conn in backpressure._wishes
+                or len(world.session("c").queue) < world.node.limits.hold_queued
+            )
+        found += got(client)
+    assert found == list(range(1, 8_001))
+    assert world.counters.dropped_queue_full == 0
+    assert not backpressure._wishes
+
+
+@pytest.mark.parametrize("limits", [Limits(hold_queued=1_000, max_queued=2_000)])
+def test_a_release_does_not_wait_for_a_dead_subscriber(world: World) -> None:
+    feed, dead = feed_of(world), client_of(world, receive_maximum=100)
+    other = world.connect("other", properties={Property.RECEIVE_MAXIMUM: 60_000})
+    other.subscribe("t", qos=1)
+    hold(world, feed, *range(1, 8_001))
+    settle(world, feed, 8_000)
+    found = []
+    for _ in range(30):
+        world.advance(0.1 * (SLOW_WAIT + DEFAULTS.hold_time))
+        found += got(other)
+    assert found == list(range(1, 8_001))
+    assert dead.conn.stalled
+
+
+def test_a_missing_message_that_comes_in_time_is_delivered_once(world: World) -> None:
+    """What is held is delivered in steps; what was missing behind it may come before its turn is
+    over, and is delivered once."""
+    client = client_of(world)
+    world.advance(0.1)
+    feed = feed_of(world)
+    hold(world, feed, *range(1, 3 * STEP + 1))
+    feed.settled = feed.window.top
+    world.node.cluster.gap_recovery._set_free(feed, world.now)
+    hold(world, feed, 3 * STEP + 11)
+    assert feed.outstanding == [(3 * STEP + 1, 3 * STEP + 10)]
+    hold(world, feed, *range(3 * STEP + 1, 3 * STEP + 9))
+    found = got(client)
+    world.advance(0.1)
+    found += got(client)
+    assert found == [*range(1, 3 * STEP + 9), 3 * STEP + 11]
+    assert feed.outstanding == [(3 * STEP + 9, 3 * STEP + 10)]
+    assert feed.take(ONE, 3 * STEP + 9, 1) == 1
+    assert feed.outstanding == [(3 * STEP + 10, 3 * STEP + 10)]
+
+
+@pytest.mark.parametrize("limits", [Limits(hold_feed=100)])
+def test_publishers_wait_while_much_is_held(world: World) -> None:
+    feed, client = feed_of(world), client_of(world)
+    wishes = world.node.cluster.remote_flow_control._wishes
+    hold(world, feed, *range(1, 100))
+    assert not wishes
+    hold(world, feed, 100)
+    assert list(wishes) == [feed]
+    settle(world, feed, 100)
+    assert got(client) == list(range(1, 101))
+    assert not wishes
+
+
+@pytest.mark.parametrize("limits", [Limits(held_feeds_bytes=10 * (HELD_MEMORY + 10))])
+def test_messages_that_a_full_feed_dropped_are_asked_for_again(world: World) -> None:
+    feed, client = feed_of(world), client_of(world)
+    hold(world, feed, *range(1, 21))
+    assert world.counters.ordered_feed_full == 20 - feed.held_count > 0
+    first = feed.held_count + 1
+    assert feed.lacks() == [(first, LAST)]
+    assert [level for level, text in world.lines if "asked for again" in text].count("warning") == 1
+    feed.settled = min(20, first - 1)
+    world.node.cluster.gap_recovery.release.begin(feed, world.now)
+    world.settle()
+    assert got(client) == list(range(1, first))
+    assert feed.done == first - 1
+    assert not feed.fed
+
+
+def test_messages_of_an_earlier_incarnation_are_released_first(world: World) -> None:
+    """Though the later one has answered before, as long as the broker says that it has more of the
+    earlier one."""
+    early, late = feed_of(world, 1_000), feed_of(world, 1_001)
+    client = client_of(world)
+    directory = world.node.cluster.directory.database
+    listing = Listing(FAR, 1_001)
+    listing.via, listing.entries = FAR, {EARLIER: (1_000).to_bytes(4, "big")}
+    directory.listings[FAR] = listing
+    hold(world, late, 1)
+    settle(world, late, 1)
+    world.advance(1.0)
+    assert got(client) == []
+    hold(world, early, 7)
+    early.finished = True
+    settle(world, early, 7)
+    assert got(client) == [7]
+    world.advance(0.1)
+    assert got(client) == [1]
+    assert (late.source, late.behind) == (ONE, None)
+
+
+def test_an_unknown_incarnation_is_awaited_for_a_while(world: World) -> None:
+    early, late = feed_of(world, 1_000), feed_of(world, 1_001)
+    client = client_of(world)
+    listing = Listing(FAR, 1_001)
+    listing.via, listing.entries = FAR, {EARLIER: (1_000).to_bytes(4, "big")}
+    world.node.cluster.directory.database.listings[FAR] = listing
+    hold(world, late, 1)
+    settle(world, late, 1)
+    world.advance(PATIENCE - 1.0)
+    assert got(client) == []
+    world.advance(2.0)
+    assert got(client) == [1]
+    assert early.finished
+    del world.node.cluster.directory.database.listings[FAR]
+
+
+def test_time_in_which_this_broker_stood_still_is_no_wait(world: World) -> None:
+    """What came meanwhile is still to be read when it goes on: the other brokers were there."""
+    feed, client = feed_of(world), client_of(world)
+    hold(world, feed, 2)
+    world.advance(0.3)
+    world.now += 4.0
+    world.advance(0.3)
+    assert got(client) == []
+    hold(world, feed, 1)
+    settle(world, feed, 2)
+    assert got(client) == [1, 2]
+
+
+def test_however_often_a_broker_stood_still_only_running_time_counts(world: World) -> None:
+    """What counts is the time in which it ran."""
+    feed, client = feed_of(world), client_of(world)
+    hold(world, feed, 2)
+    for _ in range(20):
+        world.now += 0.9
+        world.advance(0.02)
+    assert got(client) == []
+    world.advance(STRANGER - 20 * 0.02 - 0.01)
+    assert got(client) == []
+    world.advance(0.02)
+    assert got(client) == [2]
+
+
+def test_a_hurried_tick_is_no_time_in_which_the_broker_stood_still(world: World) -> None:
+    """A tick that was due long ago, as it was hurried, does not show that this broker stood
+    still."""
+    feed, client = feed_of(world), client_of(world)
+    hold(world, feed, 2)
+    begin = world.now
+    while world.now < begin + STRANGER - 0.1:
+        due = world.node.next_deadline()
+        assert due is not None
+        # Until then it has nothing to do.
+        world.now = max(world.now, min(due, begin + STRANGER) - 0.05)
+        world.node.cluster.hurry(world.now - 5.0)
+        world.advance(0.01)
+    assert got(client) == []
+    world.advance(begin + STRANGER + 0.01 - world.now)
+    assert got(client) == [2]
+
+
+def test_an_earlier_incarnation_is_not_silent_while_this_broker_stood_still(world: World) -> None:
+    early, late = feed_of(world, 1_000), feed_of(world, 1_001)
+    client = client_of(world)
+    listing = Listing(FAR, 1_001)
+    listing.via, listing.entries = FAR, {EARLIER: (1_000).to_bytes(4, "big")}
+    world.node.cluster.directory.database.listings[FAR] = listing
+    hold(world, late, 1)
+    settle(world, late, 1)
+    world.advance(1.0)
+    world.now += 2 * PATIENCE
+    world.advance(1.0)
+    assert got(client) == []
+    world.advance(PATIENCE + 2.0)
+    assert got(client) == [1]
+    assert early.finished
+    del world.node.cluster.directory.database.listings[FAR]
+
+
+@pytest.mark.parametrize("properties", [b"", b"\x26\x00\x01a\x00\x01b"])
+def test_a_run_of_the_log_is_a_batch_again(properties: bytes) -> None:
+    head = (
+        b"\x32"
+        + bytes((2 + 1 + 2 + 1 + len(properties) + 1,))
+        + b"\0\1t\0\1"
+        + bytes((len(properties),))
+        + properties
+    )
+    data = b"".join(head + b"%d" % n for n in range(4))
+    run = PublishRun(b"t", 1, properties, 5, data, 5, len(head), len(head) + 1)
+    key = origin_key(OWN, 1)
+    entry = LogEntry.run(key, 10, 4, encode_run_for_links(run, key, 10), run.size, 0.0)
+    for low, high in ((10, 13), (11, 12), (13, 13)):
+        batch = batch_of(entry.part(low, high))
+        assert [m.payload for m in batch.messages()] == [
+            b"%d" % (n - 10) for n in range(low, high + 1)
+        ]
+        assert (batch.topic, batch.qos, batch.properties, batch.size) == (
+            b"t",
+            1,
+            properties,
+            run.size,
+        )
+        assert batch.data == data[(low - 10) * run.size : (high - 9) * run.size]

@@ -1,0 +1,203 @@
+"""A session that is taken in steps gets what it would get if it were taken at once (takeover.py,
+session_codec.py)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.turns import PAUSE
+from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED
+from mqttree.broker.cluster.sessions.pending_takeover import State
+from mqttree.broker.cluster.sessions.session_codec import (
+    READ_WORK,
+    WAITING,
+    Item,
+    SessionState,
+    encode_state,
+)
+from mqttree.broker.cluster.sessions.session_parts import WHERE
+from mqttree.broker.cluster.sessions.takeover_messages import ANSWER, ENDED, PART, TAKE, say
+from mqttree.broker.cluster.strategy.directory import AT_ONCE, CLIENT, POST_INTERVAL
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
+from mqttree.broker.wire import Connack, Property, Publish
+from mqttree.routing.topic_filter import matches, split_shared
+from tests.kit.link_harness import OWN, Neighbour, bid, lone, message, ping
+from tests.kit.node_harness import FakeClient, FakeTransport, World, connect_packet
+from tests.unit.cluster.test_directory import known
+
+words = st.sampled_from("abc")
+topics = st.lists(words, min_size=1, max_size=2).map("/".join)
+filters = st.lists(
+    st.sampled_from([*"abc", "+", "#", "a/#", "a/b", "b/+", "+/c", "$share/g/a", "$share/h/b/c"]),
+    unique=True,
+)
+STAMP = 5 << 16
+
+
+ONE_AT_A_TIME = Limits(filters_at_once=1, session_read=1, turn_work=READ_WORK)
+"""Each subscription and each message takes a turn of its own."""
+
+
+class Taking:
+    """A neighbour has the session of `k`, who connects here."""
+
+    def __init__(self, state: SessionState) -> None:
+        self.world = lone(routing="flood", link_timeout=1000.0, limits=ONE_AT_A_TIME)
+        self.neighbour = Neighbour(self.world, 101)
+        self.neighbour.child()
+        known(
+            self.world,
+            self.neighbour,
+            **{(CLIENT + b"k").decode(): Entry(KEPT, STAMP, STAMP, 0, ANONYMOUS).encode()},
+        )
+        self.client = self.world.open()
+        self.client.send(
+            connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
+        )
+        self.pull = self.world.node.takeover._pending["k"]
+        self.steps = 0
+        data = encode_state(state, self.world.now)
+        self.say(PART, say(TAKE, self.pull.stamp, "k", WHERE.pack(1, len(data), 0) + data))
+
+    def say(self, kind: int, body: bytes) -> None:
+        self.neighbour.send(ping((ROUTED, OWN + bid(101) + bytes((0, kind)) + body)))
+
+    def step(self) -> None:
+        """One turn of the loop."""
+        self.steps += 1
+        self.world.now += PAUSE
+        self.world.node.tick(self.world.now)
+        self.world.settle()
+
+    def finish(self) -> list[bytes]:
+        """Let it come to an end; returns the payloads that the client gets."""
+        while self.pull.state is not State.CLOSING:
+            self.step()
+            assert self.steps < 1000
+        self.say(ANSWER, say(ENDED, self.pull.stamp, "k"))
+        for _ in range(100):
+            self.step()
+        return payloads(self.client)
+
+
+def payloads(client: FakeClient) -> list[bytes]:
+    packets = client.take()
+    assert isinstance(packets[0], Connack)
+    assert packets[0].session_present
+    return [packet.payload for packet in packets if isinstance(packet, Publish)]
+
+
+def state_of(among: list[str], waiting: int) -> SessionState:
+    state = SessionState(
+        None, 1e9, 0, {}, set(), [(topic_filter, 1, False, False, 0) for topic_filter in among]
+    )
+    numbers = [
+        number for number, topic_filter in enumerate(among) if topic_filter.startswith("$share/")
+    ]
+    for number in range(waiting):
+        one = Message(b"a", b"w%d" % number, 1, False, b"", None, None)
+        state.items.append(
+            Item(
+                WAITING, 0, 1, False, b"", one, numbers[0] if numbers and number % 3 == 1 else None
+            )
+        )
+    return state
+
+
+@given(filters, st.integers(0, 4), st.lists(st.lists(topics, max_size=2), max_size=20))
+def test_nothing_is_missed_or_comes_twice(
+    among: list[str], waiting: int, arriving: list[list[str]]
+) -> None:
+    """Whenever messages come: before a filter of theirs stands, after it, or when all do; each once
+    and in order."""
+    taking = Taking(state_of(among, waiting))
+    number, expected = 0, [b"w%d" % n for n in range(waiting)]
+    for some in arriving:
+        for topic in some:
+            number += 1
+            taking.neighbour.send(message(topic.encode(), b"%d" % number, sequence=number))
+            if any(split_shared(f)[0] is None and matches(f, topic) for f in among):
+                expected.append(b"%d" % number)
+        taking.step()
+    got = taking.finish()
+    assert got == expected
+    session = taking.world.session("k")
+    assert not session.ended
+    assert set(session.subscriptions) == set(among)
+    taking.neighbour.send(message(b"a/b", b"last", sequence=number + 1))
+    taking.step()
+    wanted = any(split_shared(f)[0] is None and matches(f, "a/b") for f in among)
+    assert [p.payload for p in taking.client.take() if isinstance(p, Publish)] == [b"last"] * wanted
+
+
+AMONG = [f"t/{number}" for number in range(50)]
+
+
+def subscribed(world: World) -> int:
+    """How many filters have subscribers."""
+    return sum(1 for _ in world.node.dispatcher.trie.filters())
+
+
+def half_taken() -> Taking:
+    """A session with three messages, not all of whose subscriptions are there yet."""
+    taking = Taking(state_of(AMONG, 3))
+    while taking.pull.state is not State.RESTORING or subscribed(taking.world) < 20:
+        taking.step()
+    return taking
+
+
+def test_a_client_that_goes_meanwhile_leaves_nothing_behind() -> None:
+    taking = half_taken()
+    taking.client.vanish()
+    taking.world.advance(1.0)
+    assert "k" not in taking.world.node.sessions
+    assert "k" not in taking.world.node.takeover._pending
+    assert subscribed(taking.world) == 0
+
+
+def test_a_client_that_comes_again_meanwhile_takes_it_from_the_beginning() -> None:
+    taking = half_taken()
+    again = taking.world.open()
+    again.send(
+        connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
+    )
+    taking.pull, taking.client = taking.world.node.takeover._pending["k"], again
+    data = encode_state(state_of(AMONG, 3), taking.world.now)
+    taking.say(PART, say(TAKE, taking.pull.stamp, "k", WHERE.pack(2, len(data), 0) + data))
+    assert taking.finish() == [b"w0", b"w1", b"w2"]
+    taking.world.advance(1.0)
+    assert set(taking.world.session("k").subscriptions) == set(AMONG)
+    assert subscribed(taking.world) == len(AMONG)
+
+
+def test_a_session_is_announced_to_neighbours_ahead_of_its_connack() -> None:
+    """Its client may go to one of them as soon as it has that. Of very many that come at once they
+    hear a little later."""
+    world = lone(routing="interest", link_timeout=1000.0)
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    known(world, neighbour)
+    neighbour.take()
+    world.advance(1.0)
+    sent: list[object] = []
+    client = world.open()
+    for conn in (neighbour.transport, client.transport):
+
+        def noted(data: bytes, conn: FakeTransport = conn) -> None:
+            sent.append(conn)
+            FakeTransport.write(conn, data)
+
+        conn.write = noted  # type: ignore[method-assign]
+    client.send(
+        connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
+    )
+    assert sent == [neighbour.transport, client.transport]
+    assert any(CLIENT + b"k" in body for body in neighbour.records(DIRECTORY))
+    for number in range(2 * AT_ONCE):
+        world.connect(f"k{number}")
+    assert len(neighbour.records(DIRECTORY)) <= AT_ONCE + 1
+    world.advance(POST_INTERVAL)
+    assert any(CLIENT + b"k%d" % (2 * AT_ONCE - 1) in body for body in neighbour.records(DIRECTORY))

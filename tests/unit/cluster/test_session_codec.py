@@ -1,0 +1,457 @@
+"""A session as bytes: nothing changes on the way, and what a broker invents gets no further than
+what a client does."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.sequence_set import LAST, Ranges
+from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
+from mqttree.broker.cluster.link.codec import encode_for_links, origin_key, read_link_messages
+from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector
+from mqttree.broker.cluster.sessions.message_vectors import (
+    behind,
+    need_of,
+    offered,
+    only,
+    ranges_of,
+    uncovered,
+    whole,
+)
+from mqttree.broker.cluster.sessions.session_codec import (
+    IN_FLIGHT,
+    IS_RELEASED,
+    MISSED,
+    REPEATED,
+    WAITING,
+    Item,
+    SessionState,
+    decode_state,
+    encode_state,
+    restore,
+    state_of,
+)
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.session import RELEASED, Outgoing, Repeat, SharedOutgoing, Subscription
+from mqttree.broker.core.start_point import UNKNOWN, SubscriptionStart
+from mqttree.broker.wire.errors import MalformedPacket, WireError
+from tests.kit.node_harness import World
+
+NOW = 500.0
+KEYS = [origin_key(bytes([n]) * 8, n) for n in range(3)]
+
+
+def window(top: int, gaps: list[tuple[int, int]], begin: int = 0) -> LocalWindow:
+    found = LocalWindow(top, NOW, None, Limits().max_gaps)
+    found.gaps = gaps
+    found.begin = begin
+    return found
+
+
+@st.composite
+def windows(draw: Any) -> LocalWindow:
+    missing = draw(st.sets(st.integers(1, 20)))
+    top = draw(st.integers(0, 25))
+    return window(
+        top, [(n, n) for n in sorted(missing) if n <= top], draw(st.sampled_from((0, 0, 3, 30)))
+    )
+
+
+vectors = st.dictionaries(st.sampled_from(KEYS), windows())
+letters = st.characters(codec="utf-8", exclude_characters="\0+#/$", exclude_categories=("Cs", "Cc"))
+names = st.text(letters, min_size=1, max_size=5)
+messages = st.builds(
+    Message,
+    names.map(str.encode),
+    st.binary(max_size=20),
+    st.integers(0, 2),
+    st.booleans(),
+    st.sampled_from((b"", b"\x26\0\1a\0\1b", b"\x01\x01")),
+    st.sampled_from((None, NOW + 60.0)),
+    st.none(),
+)
+
+
+@st.composite
+def items(draw: Any) -> Item:
+    place = draw(st.sampled_from((IN_FLIGHT, WAITING, REPEATED, MISSED)))
+    packet_id = draw(st.integers(1, 65535)) if place in (IN_FLIGHT, REPEATED) else 0
+    qos = draw(st.integers(1, 2)) if packet_id else draw(st.integers(0, 2))
+    ids = draw(st.sampled_from((b"", b"\x0b\x01", b"\x0b\xff\x7f\x0b\x02")))
+    return Item(
+        place,
+        packet_id,
+        qos,
+        draw(st.booleans()),
+        ids,
+        draw(messages),
+        draw(st.sampled_from((None, None, 0))),
+    )
+
+
+states = st.builds(
+    SessionState,
+    st.one_of(st.none(), st.text(max_size=5)),
+    st.sampled_from((0.0, 3600.0, float("inf"))),
+    st.integers(0, 65535),
+    vectors,
+    st.sets(st.integers(0, 65535), max_size=5),
+    st.lists(
+        st.tuples(
+            names, st.integers(0, 2), st.booleans(), st.booleans(), st.integers(0, 2**28 - 1)
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    st.lists(items(), max_size=6),
+    st.one_of(st.none(), st.text(max_size=5)),
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 2**63 - 1),
+)
+
+
+def plain(state: SessionState) -> Any:
+    """A state as something that can be compared."""
+    seen = {key: (w.top, list(w.gaps)) for key, w in state.seen.items()}
+    kept = [
+        (
+            i.place,
+            i.packet_id,
+            i.qos,
+            i.retain,
+            i.ids,
+            i.shared,
+            i.message.topic,
+            i.message.payload,
+            i.message.qos,
+            i.message.retain,
+            i.message.properties,
+            i.message.expires_at,
+        )
+        for i in state.items
+    ]
+    whose = (state.username, state.owner, state.created, state.floor)
+    return (
+        whose,
+        state.expiry,
+        state.next_packet_id,
+        seen,
+        state.incoming,
+        state.subscriptions,
+        kept,
+    )
+
+
+@given(states)
+def test_nothing_changes_on_the_way(state: SessionState) -> None:
+    assert plain(decode_state(encode_state(state, NOW), NOW, Limits())) == plain(state)
+
+
+@given(states, st.data())
+def test_bent_states_are_refused_or_read(state: SessionState, data: st.DataObject) -> None:
+    encoded = bytearray(encode_state(state, NOW))
+    for _ in range(data.draw(st.integers(1, 3))):
+        encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(encoded[: data.draw(st.integers(0, len(encoded)))])
+    for bent in (bytes(encoded), cut):
+        try:
+            found = decode_state(bent, NOW, Limits())
+        except WireError:
+            continue
+        world = World()
+        session = world.connect("c", clean=False).owner.session
+        restore(found, session, world.node.dispatcher, world.node.cluster.subscription_starts)
+        encode_state(state_of(session, {}, world.node.dispatcher), NOW)
+
+
+def test_truncated_states_are_refused() -> None:
+    state = SessionState(
+        "anna", 60.0, 7, {KEYS[0]: window(5, [(2, 3)])}, {1, 2}, [("a/#", 1, False, False, 0)]
+    )
+    state.items = [Item(WAITING, 0, 1, False, b"", Message(b"a", b"x", 1, False, b"", None, None))]
+    data = encode_state(state, NOW)
+    for size in range(len(data)):
+        with pytest.raises(MalformedPacket):
+            decode_state(data[:size], NOW, Limits())
+    with pytest.raises(MalformedPacket):
+        decode_state(data + b"\0", NOW, Limits())
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        SessionState(expiry=float("nan")),
+        SessionState(expiry=-1.0),
+        SessionState(created=1 << 63),
+        SessionState(owner="u" * 65_536),
+        SessionState(subscriptions=[("a/#/b", 0, False, False, 0)]),
+        SessionState(subscriptions=[("a", 3, False, False, 0)]),
+        SessionState(subscriptions=[("/" * 300, 0, False, False, 0)]),
+        SessionState(
+            items=[Item(WAITING, 5, 1, False, b"", Message(b"a", b"", 1, False, b"", None, None))]
+        ),
+        SessionState(
+            items=[Item(IN_FLIGHT, 5, 0, False, b"", Message(b"a", b"", 1, False, b"", None, None))]
+        ),
+        SessionState(
+            items=[Item(IN_FLIGHT, 0, 1, False, b"", Message(b"a", b"", 1, False, b"", None, None))]
+        ),
+        SessionState(
+            items=[
+                Item(WAITING, 0, 1, False, b"\x0b", Message(b"a", b"", 1, False, b"", None, None))
+            ]
+        ),
+        SessionState(
+            items=[Item(WAITING, 0, 1, False, b"", Message(b"a+", b"", 1, False, b"", None, None))]
+        ),
+        SessionState(
+            items=[
+                Item(WAITING, 0, 1, False, b"", Message(b"\xff", b"", 1, False, b"", None, None))
+            ]
+        ),
+        SessionState(
+            items=[
+                Item(
+                    WAITING, 0, 1, False, b"", Message(b"a", b"", 1, False, b"\x23\0\1", None, None)
+                )
+            ]
+        ),
+        SessionState(
+            items=[
+                Item(
+                    WAITING,
+                    0,
+                    1,
+                    False,
+                    b"",
+                    Message(b"a", b"", 1, False, b"\x26\0\x09a", None, None),
+                )
+            ]
+        ),
+        SessionState(
+            items=[
+                Item(WAITING, 0, 1, False, b"", Message(b"a", b"", 1, False, b"", None, None), 0)
+            ]
+        ),
+        SessionState(
+            items=[Item(9, 0, 1, False, b"", Message(b"a", b"", 1, False, b"", None, None))]
+        ),
+    ],
+    ids=lambda state: type(state).__name__,
+)
+def test_a_state_that_no_client_could_cause_is_refused(state: SessionState) -> None:
+    with pytest.raises(WireError):
+        decode_state(encode_state(state, NOW), NOW, Limits())
+
+
+def test_a_session_becomes_the_same_session() -> None:
+    """In flight, released, waiting, repeated, of a group; and what it does then is what it would
+    have done."""
+    here, there = World(), World()
+    client = here.connect("c", clean=False, properties={0x11: 60, 0x21: 2})
+    client.subscribe("a/#", qos=2, properties={0x0B: [9]})
+    client.subscribe("$share/g/s", qos=1)
+    publisher = here.connect("p")
+    for number in range(4):
+        publisher.publish(f"a/{number}", b"%d" % number, qos=2, packet_id=number + 1)
+    publisher.publish("s", b"shared", qos=1, packet_id=9)
+    client.take()
+    client.send(b"\x50\x02\x00\x01")  # PUBREC
+    client.send(b"\x34\x06\x00\x01x\x00\x05\x00")  # a QoS 2 message of its own, not released
+    client.vanish()
+    session = here.session("c")
+    assert len(session.inflight) == 2
+    state = decode_state(
+        encode_state(state_of(session, {}, here.node.dispatcher), here.now), there.now, Limits()
+    )
+    assert {i.place for i in state.items} == {IN_FLIGHT, IS_RELEASED, WAITING}
+    moved = there.connect("c", clean=False, properties={0x11: 60}).owner.session
+    there.node.connection_lost(there.peers[0].conn, "gone", there.now)
+    restore(state, moved, there.node.dispatcher, there.node.cluster.subscription_starts)
+    assert plain(state_of(moved, {}, there.node.dispatcher)) == plain(state)
+    assert [type(o) for o in moved.queue].count(SharedOutgoing) == 1
+    assert RELEASED in moved.inflight.values()
+    again = there.connect("c", clean=False, properties={0x11: 60, 0x21: 1})
+    assert again.connack.session_present
+    packets = again.take()
+    assert [p.packet_id for p in packets] == [1]  # type: ignore[union-attr]
+    again.send(b"\x70\x02\x00\x01")  # PUBCOMP
+    assert [(p.payload, p.packet_id, p.dup) for p in again.take_publishes()] == [(b"1", 2, True)]
+    again.send(b"\x34\x06\x00\x01x\x00\x05\x00")
+    assert there.counters.publish_received == 0  # it is known already
+
+
+def test_messages_to_be_repeated_keep_their_identifiers() -> None:
+    message = Message(b"a", b"x", 1, False, b"", None, None)
+    world = World()
+    session = world.connect("c", clean=False).owner.session
+    session.queue.append(Repeat(Outgoing(message, 1, False, b""), 77))
+    state = decode_state(
+        encode_state(state_of(session, {}, world.node.dispatcher), NOW), NOW, Limits()
+    )
+    assert [(i.place, i.packet_id) for i in state.items] == [(REPEATED, 77)]
+
+
+# ---------------------------------------------------------------- what was offered
+
+
+def numbers(vector: Vector, delivered: bool) -> set[tuple[bytes, int]]:
+    """What a vector says has been here, up to 30; `delivered`: or needs no delivery."""
+    return {
+        (key, n)
+        for key, w in vector.items()
+        for n in range(1, 31)
+        if (n <= w.top and not any(a <= n <= b for a, b in w.gaps)) or (delivered and n <= w.begin)
+    }
+
+
+def listed(ranges: dict[bytes, Ranges]) -> set[tuple[bytes, int]]:
+    """Each of these numbers."""
+    return {
+        (key, n)
+        for key, pairs in ranges.items()
+        for low, high in pairs
+        for n in range(low, high + 1)
+    }
+
+
+@given(vectors)
+def test_numbers_before_the_begin_count_as_offered(vector: Vector) -> None:
+    assert numbers(offered(vector), False) == numbers(vector, True)
+
+
+tops = st.dictionaries(st.sampled_from(KEYS), st.integers(0, 25))
+
+
+@given(st.lists(tops, max_size=3), vectors, vectors)
+def test_numbers_that_a_session_was_not_offered_are_found(
+    starts: list[dict[bytes, int]], first: Vector, second: Vector
+) -> None:
+    need = need_of(starts)
+    expected = {
+        (key, n)
+        for start in starts
+        for key, top in start.items()
+        for n in range(1, top + 1)
+        if key in first
+    }
+    assert listed(uncovered(need, first, second)) == expected - numbers(first, False) - numbers(
+        second, False
+    )
+    # Of an earlier incarnation of this broker nothing comes any more.
+    assert need_of([{KEYS[0]: LAST}]) == {}
+
+
+@given(vectors, vectors)
+def test_a_prefix_without_gaps_is_found(one: Vector, other: Vector) -> None:
+    has = numbers(one, False) | numbers(other, False)
+    for key, top in whole(one, other).items():
+        assert (key, top + 1) not in has
+        assert {(key, n) for n in range(1, top + 1)} <= has
+
+
+@given(vectors, tops)
+def test_numbers_behind_a_subscription_start_are_found(
+    vector: Vector, begins: dict[bytes, int]
+) -> None:
+    before = {key: OriginWindow(top, NOW) for key, top in begins.items()}
+    assert listed(behind(ranges_of(vector), before)) == {
+        (key, n) for key, n in numbers(vector, False) if n > begins.get(key, 0)
+    }
+
+
+def test_a_session_begins_where_its_oldest_subscription_does() -> None:
+    """The next broker has to deliver what is behind that, whatever a later subscription says."""
+    world = World()
+    session = world.connect("c", clean=False).owner.session
+    for number, begins in enumerate(({KEYS[0]: 3}, {KEYS[0]: 5, KEYS[1]: 9})):
+        subscription = Subscription(session, f"a/{number}", 1)
+        subscription.start = SubscriptionStart(NOW, begins, set(), (0, 0, 0))
+        world.node.dispatcher.subscribe(subscription, None, f"a/{number}")
+    assert {
+        key: w.top for key, w in state_of(session, {}, world.node.dispatcher).before.items()
+    } == {KEYS[0]: 3}
+
+
+def begun(*unsettled: bytes, began: float = -3.5) -> SessionState:
+    state = SessionState(
+        "anna", 60.0, before={KEYS[0]: window(5, []), KEYS[1]: window(0, [])}, began=began
+    )
+    state.open = set(unsettled)
+    return state
+
+
+def test_the_begin_of_a_session_goes_along() -> None:
+    """And of which origins more may be older; what is not known takes no room."""
+    for unsettled in ((), KEYS[:1], KEYS[:2]):
+        found = decode_state(encode_state(begun(*unsettled), NOW), NOW, Limits())
+        assert (found.began, found.open) == (-3.5, set(unsettled))
+    found = decode_state(encode_state(begun(*KEYS, began=UNKNOWN), NOW), NOW, Limits())
+    assert (found.began, found.open) == (UNKNOWN, set())
+
+
+@pytest.mark.parametrize(
+    "state",
+    [begun(KEYS[2]), begun(*KEYS), begun(KEYS[0], began=1e300), begun(KEYS[0], began=-1e300)],
+)
+def test_bent_beginnings_are_refused(state: SessionState) -> None:
+    with pytest.raises(MalformedPacket):
+        decode_state(encode_state(state, NOW), NOW, Limits())
+
+
+@pytest.mark.parametrize("began", [float("nan"), float("inf"), -float("inf")])
+def test_an_impossible_begin_of_a_session_is_refused(began: float) -> None:
+    data = encode_state(begun(KEYS[0], began=7.0), NOW)
+    assert data.count(struct.pack(">d", 7.0)) == 1
+    with pytest.raises(MalformedPacket):
+        decode_state(data.replace(struct.pack(">d", 7.0), struct.pack(">d", began)), NOW, Limits())
+
+
+@given(vectors, vectors)
+def test_the_difference_of_two_vectors_is_that_of_their_numbers(
+    mine: Vector, theirs: Vector
+) -> None:
+    assert listed(only(mine, theirs)) == numbers(mine, False) - numbers(theirs, False)
+
+
+def test_the_log_gives_what_is_asked_for() -> None:
+    world = World()
+    log = ReplayLog(world.counters, limits=Limits())
+    for n in range(1, 9):
+        message = Message(
+            b"t", b"%d" % n, 1, False, b"\x26\0\1a\0\1b", None if n < 8 else NOW + 60, None
+        )
+        log.append(
+            LogEntry(
+                KEYS[0],
+                n,
+                encode_for_links(message, KEYS[0], n, NOW) if n % 2 else b"",
+                message,
+                NOW + n,
+            ),
+            None,
+        )
+    found = log.those({KEYS[0]: [(2, 3), (5, 5), (8, LAST)], KEYS[1]: [(1, 1)]}, NOW)
+    assert [e.sequence for e in found] == [2, 3, 5, 8]
+    assert [m.payload for e in found for m in e.messages()] == [b"2", b"3", b"5", b"8"]
+    assert found[-1].messages()[0].expires_at == NOW + 60
+    assert [e.sequence for e in log.those({KEYS[0]: [(1, 8)]}, NOW + 7)] == [7, 8]
+    read = list(read_link_messages(b"".join(e.data(NOW) for e in found), NOW))
+    assert [(key, n, m.payload) for key, n, m in read] == [
+        (KEYS[0], n, b"%d" % n) for n in (2, 3, 5, 8)
+    ]
+    assert read[0][2].properties == b"\x26\0\1a\0\1b"
+
+
+@given(st.binary(max_size=60))
+def test_messages_of_another_broker_are_read_or_refused(data: bytes) -> None:
+    with suppress(WireError):
+        list(read_link_messages(b"\x32" + data, NOW))

@@ -1,0 +1,524 @@
+"""PUBLISH both ways: QoS 0, 1 and 2, topic names, aliases, properties, flow control (MQTT 3.3 to
+3.7, 4.3, 4.9)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.wire import (
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Property,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    ReasonCode,
+    encode_packet,
+)
+from tests.kit.node_harness import FakeClient, World, cut
+
+ALL = pytest.mark.parametrize("version", [3, 4, 5])
+P = Property
+
+
+def pair(version: int = 5, qos: int = 2, **options) -> tuple[World, FakeClient, FakeClient]:
+    """A world with a publisher, and a subscriber of "#"."""
+    world = World(**options)
+    publisher, subscriber = world.connect("p", version), world.connect("s", version)
+    subscriber.subscribe("#", qos=qos)
+    return world, publisher, subscriber
+
+
+def packet_ids(packets: list[Publish]) -> list[int | None]:
+    return [p.packet_id for p in packets]
+
+
+@pytest.mark.parametrize("to", [3, 4, 5])
+@pytest.mark.parametrize("version", [3, 4, 5])
+@pytest.mark.parametrize("granted", [0, 1, 2])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_message_is_delivered_at_the_lower_qos_and_acknowledged(
+    qos: int, granted: int, version: int, to: int
+) -> None:
+    """MQTT-3.8.4-8: min(published, granted); the same on the way without and with a cached
+    route."""
+    world = World()
+    publisher, subscriber = world.connect("p", version), world.connect("s", to)
+    assert subscriber.subscribe("t", qos=granted) == [granted]
+    for number in (1, 2, 3):
+        publisher.publish("t", b"x%d" % number, qos, packet_id=number)
+        assert publisher.take() == {0: [], 1: [Puback(number)], 2: [Pubrec(number)]}[qos]
+        if qos == 2:
+            publisher.send(Pubrel(number))
+            assert publisher.take() == [Pubcomp(number)]
+        least = min(qos, granted)
+        assert subscriber.take() == [
+            Publish("t", b"x%d" % number, least, packet_id=number if least else None)
+        ]
+    assert world.counters.published == 3
+    assert world.counters.delivered == 3
+
+
+@ALL
+def test_flags_of_the_publisher_do_not_travel(version: int) -> None:
+    """MQTT-3.3.1-3 (DUP) and MQTT-3.3.1-9 of 3.1.1, MQTT-3.3.1-12 of 5 (RETAIN)."""
+    _, publisher, subscriber = pair(version)
+    publisher.publish("t", b"1", 1, dup=True)
+    publisher.publish("t", b"2", 2, dup=True, packet_id=2)
+    publisher.publish("t", b"3", 1, retain=True, packet_id=3)
+    publisher.publish("t", b"4", 0, retain=True)
+    assert [(p.payload, p.dup, p.retain) for p in subscriber.take_publishes()] == [
+        *((b"%d" % n, False, False) for n in (1, 2, 3, 4))
+    ]
+
+
+@ALL
+def test_qos_2_is_delivered_once(version: int) -> None:
+    """MQTT-4.3.3-10 and -11: until PUBREL a repetition is answered, not delivered; after it the
+    identifier is a new message."""
+    _, publisher, subscriber = pair(version)
+    publisher.publish("t", b"1", 2)
+    publisher.publish("t", b"1", 2, dup=True)
+    publisher.publish("t", b"other", 2)
+    assert publisher.take() == [Pubrec(1)] * 3
+    publisher.send(Pubrel(1))
+    publisher.publish("t", b"2", 2)
+    assert publisher.take() == [Pubcomp(1), Pubrec(1)]
+    assert subscriber.payloads() == [b"1", b"2"]
+
+
+@ALL
+def test_a_repeated_or_unknown_pubrel_is_answered(version: int) -> None:
+    """MQTT-4.3.3-11; MQTT 5 says 0x92 (3.7.2.1)."""
+    _, publisher, _ = pair(version)
+    publisher.publish("t", b"1", 2)
+    publisher.send(Pubrel(1), Pubrel(1), Pubrel(77))
+    reason = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND if version == 5 else 0
+    assert publisher.take() == [Pubrec(1), Pubcomp(1), Pubcomp(1, reason), Pubcomp(77, reason)]
+
+
+@ALL
+def test_a_qos_2_delivery_is_completed_step_by_step(version: int) -> None:
+    world, publisher, subscriber = pair(version)
+    publisher.publish("t", b"1", 2)
+    assert packet_ids(subscriber.take_publishes()) == [1]
+    subscriber.send(Pubrec(1))
+    assert subscriber.take() == [Pubrel(1)]
+    subscriber.send(Pubrec(1))
+    assert subscriber.take() == [Pubrel(1)]
+    subscriber.send(Pubcomp(1))
+    assert not world.session("s").inflight
+    subscriber.send(Pubcomp(1))
+    assert subscriber.take() == []
+    subscriber.send(Pubrec(1))
+    assert subscriber.take() == [
+        Pubrel(1, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND if version == 5 else 0)
+    ]
+
+
+def test_negative_acknowledgements_end_the_exchange() -> None:
+    """MQTT-4.3.3-4: after PUBREC from 0x80 on there is no PUBREL and the identifier is free."""
+    world, publisher, subscriber = pair()
+    publisher.publish("t", b"1", 2)
+    publisher.publish("t", b"2", 1, packet_id=2)
+    subscriber.take()
+    subscriber.send(
+        Pubrec(1, ReasonCode.QUOTA_EXCEEDED), Puback(2, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+    )
+    assert subscriber.take() == []
+    assert not world.session("s").inflight
+    subscriber.send(Pubrec(1, ReasonCode.QUOTA_EXCEEDED))
+    assert subscriber.take() == []
+    assert not subscriber.closed
+
+
+@pytest.mark.parametrize("answer", [Puback(1), Pubcomp(1), Puback(1, 0x10)])
+def test_a_wrong_acknowledgement_at_qos_2_is_refused(answer) -> None:
+    _, publisher, subscriber = pair()
+    publisher.publish("t", b"1", 2)
+    subscriber.send(answer)
+    assert subscriber.last_reason() == ReasonCode.PROTOCOL_ERROR
+
+
+@pytest.mark.parametrize("answer", [Pubrec(1), Pubcomp(1), Pubrec(1, 0x80)])
+def test_a_wrong_acknowledgement_at_qos_1_is_refused(answer) -> None:
+    _, publisher, subscriber = pair()
+    publisher.publish("t", b"1", 1)
+    subscriber.send(answer)
+    assert subscriber.last_reason() == ReasonCode.PROTOCOL_ERROR
+
+
+@ALL
+def test_acknowledgements_of_nothing_are_ignored(version: int) -> None:
+    _, _, subscriber = pair(version)
+    subscriber.send(Puback(5), Pubcomp(6), Puback(7), Pingreq())
+    assert subscriber.take() == [Pingresp()]
+
+
+def test_packet_identifiers_are_used_again_when_they_are_free() -> None:
+    """MQTT-2.2.1-4: one that is in flight is skipped, 0 is none."""
+    world, publisher, subscriber = pair(qos=1)
+    publisher.publish("t", b"kept", 1)
+    assert packet_ids(subscriber.take_publishes()) == [1]
+    world.session("s").next_packet_id = 65533
+    for n in range(4):
+        publisher.publish("t", b"%d" % n, 1)
+    assert packet_ids(subscriber.take_publishes()) == [65534, 65535, 2, 3]
+
+
+def test_sixty_five_thousand_unacknowledged_qos_2_publishes() -> None:
+    world, publisher, subscriber = pair(qos=0)
+    packets = [encode_packet(Publish("t", b"", 2, packet_id=n), 5) for n in range(1, 65536)]
+    publisher.chunks([b"".join(packets)])
+    world.advance(0.1)
+    assert publisher.take() == [Pubrec(n) for n in range(1, 65536)]
+    assert len(subscriber.payloads()) == 65535
+    publisher.chunks([b"".join(packets)])
+    world.advance(0.1)  # not in one turn
+    assert len(publisher.take()) == 65535
+    assert subscriber.payloads() == []
+    assert world.counters.published == 65535
+
+
+# ---------------------------------------------------------------- topic names
+
+
+@ALL
+@pytest.mark.parametrize("topic", [b"", b"a/+", b"#", b"a/#/b", b"a\0b", b"\xff", b"\xed\xa0\x80"])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_bad_topic_name_closes_its_publisher_alone(version: int, topic: bytes, qos: int) -> None:
+    """MQTT-3.3.2-1, -2, MQTT-1.5.4-1, -2: only the one who said it is closed."""
+    world, publisher, subscriber = pair(version)
+    body = (
+        len(topic).to_bytes(2, "big")
+        + topic
+        + (b"\0\1" if qos else b"")
+        + (b"\0" if version == 5 else b"")
+        + b"xy"
+    )
+    publisher.send(bytes((0x30 | qos << 1, len(body))) + body)
+    assert publisher.closed
+    assert subscriber.take() == []
+    assert world.counters.published == 0
+
+
+@ALL
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_topic_with_too_many_levels_is_refused(version: int, qos: int) -> None:
+    world, publisher, subscriber = pair(version)
+    publisher.publish("/".join("a" * DEFAULTS.max_topic_levels), b"fits", qos)
+    assert not publisher.closed
+    publisher.take()
+    publisher.publish("/".join("a" * (DEFAULTS.max_topic_levels + 1)), b"x", qos, packet_id=2)
+    assert publisher.closed
+    assert publisher.last_reason() == (ReasonCode.TOPIC_NAME_INVALID if version == 5 else None)
+    assert subscriber.payloads() == [b"fits"]
+    assert world.counters.protocol_errors == 1
+
+
+@ALL
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_dollar_topics_are_the_brokers_own(version: int, qos: int) -> None:
+    """MQTT-4.7.2-1: refused and counted each time, also once the broker itself has published
+    there."""
+    world, publisher, _ = pair(version)
+    watcher = world.connect("w")
+    watcher.subscribe("$SYS/#", "$x/+")
+    for number in range(1, 4):
+        world.node.publish_internal("$SYS/uptime", b"%d" % number, 0, True)
+        world.settle()
+        publisher.publish("$SYS/uptime", b"no", qos, packet_id=number)
+        publisher.publish("$x/y", b"no", qos, packet_id=number + 10)
+        if qos == 2:
+            publisher.send(Pubrel(number), Pubrel(number + 10))
+    assert watcher.payloads() == [b"1", b"2", b"3"]
+    assert world.counters.publish_refused == 6
+    reasons = {
+        getattr(p, "reason", None) for p in publisher.take() if isinstance(p, Puback | Pubrec)
+    }
+    assert reasons == (set() if qos == 0 else {ReasonCode.NOT_AUTHORIZED if version == 5 else 0})
+    assert not publisher.closed
+
+
+def test_very_long_topics_and_very_many_do_not_stay_in_the_cache() -> None:
+    world, publisher, subscriber = pair(qos=1, limits=Limits(route_cache=10))
+    for number in range(25):
+        publisher.publish(f"t/{number}", b"%d" % number)
+        publisher.publish("x" * 60_000, b"%d" % number)
+    assert len(world.node.dispatcher.routes) <= 10
+    assert subscriber.payloads() == [b"%d" % n for n in range(25) for _ in (1, 2)]
+
+
+def test_routes_to_very_many_receivers_do_not_stay_in_the_cache() -> None:
+    world = World(limits=Limits(route_cache_deliveries=10))
+    clients = [world.connect(f"c{n}") for n in range(4)]
+    for client in clients:
+        client.subscribe("+")
+    for number in range(20):
+        clients[number % 4].unsubscribe("+")  # so that no two routes are the same
+        clients[number % 4].subscribe("+")
+        clients[0].publish(f"{number}")
+        kept = set(world.node.dispatcher.routes.values())
+        assert sum(len(route.deliveries) for route in kept) <= 16
+    for client in clients:
+        assert len(client.take()) == 20
+
+
+# ---------------------------------------------------------------- properties
+
+
+def test_properties_travel_unaltered() -> None:
+    """MQTT-3.3.2-4, -17, -18, -20 and -15, -16."""
+    properties = {
+        P.PAYLOAD_FORMAT_INDICATOR: 1,
+        P.CONTENT_TYPE: "text/plain",
+        P.RESPONSE_TOPIC: "answer/here",
+        P.CORRELATION_DATA: b"\x00\xff",
+        P.USER_PROPERTY: [("b", "2"), ("a", "1"), ("b", "2")],
+    }
+    for qos in (0, 1, 2):
+        _, publisher, subscriber = pair()
+        old = subscriber.world.connect("old", 4)
+        old.subscribe("t", qos=2)
+        publisher.publish("t", b"x", qos, properties=dict(properties))
+        (packet,) = subscriber.take_publishes()
+        assert packet.properties == properties
+        (packet,) = old.take_publishes()
+        assert (packet.payload, packet.properties) == (b"x", None)
+
+
+def test_properties_longer_than_a_byte_counts() -> None:
+    _, publisher, subscriber = pair()
+    properties = {P.USER_PROPERTY: [("k" * 300, "v" * 20_000)]}
+    publisher.publish("t", b"x", properties=properties)
+    assert subscriber.take() == [Publish("t", b"x", properties=properties)]
+
+
+def test_message_expiry_tells_the_remaining_time() -> None:
+    """MQTT-3.3.2-5, -6."""
+    world, publisher, subscriber = pair(qos=1)
+    subscriber.disconnect()
+    world = World()
+    publisher = world.connect("p")
+    keep = {P.SESSION_EXPIRY_INTERVAL: 1000}
+    subscriber = world.connect("s", clean=False, properties=keep)
+    subscriber.subscribe("t", qos=1)
+    publisher.publish("t", b"now", 0, properties={P.MESSAGE_EXPIRY_INTERVAL: 30})
+    assert subscriber.take() == [Publish("t", b"now", properties={P.MESSAGE_EXPIRY_INTERVAL: 30})]
+    subscriber.vanish()
+    for seconds in (10, 30, 0xFFFFFFFF):
+        publisher.publish("t", b"%d" % seconds, 1, properties={P.MESSAGE_EXPIRY_INTERVAL: seconds})
+    publisher.publish("t", b"never", 1)
+    world.advance(12)
+    subscriber = world.connect("s", clean=False, properties=keep)
+    left = [
+        (p.payload, (p.properties or {}).get(P.MESSAGE_EXPIRY_INTERVAL)) for p in subscriber.inbox
+    ]
+    assert left == [(b"30", 18), (b"%d" % 0xFFFFFFFF, 0xFFFFFFFF - 12), (b"never", None)]
+    assert world.counters.expired == 1
+
+
+def test_a_publish_with_a_subscription_identifier_is_refused() -> None:
+    """MQTT-3.3.4-6."""
+    _, publisher, _ = pair()
+    publisher.publish("t", properties={P.SUBSCRIPTION_IDENTIFIER: [1]})
+    assert publisher.last_reason() == ReasonCode.PROTOCOL_ERROR
+
+
+# ---------------------------------------------------------------- topic aliases
+
+
+def test_a_topic_alias_stands_for_its_topic() -> None:
+    """MQTT-3.3.2-7 to -12: the alias is replaced, and not passed on."""
+    _, publisher, subscriber = pair()
+    alias = {P.TOPIC_ALIAS: 3}
+    publisher.publish("t", b"1", properties=dict(alias))
+    publisher.publish("", b"2", properties=dict(alias))
+    publisher.publish("u", b"3", 1, properties=dict(alias))
+    publisher.publish("", b"4", 2, packet_id=2, properties={**alias, P.CONTENT_TYPE: "c"})
+    assert [(p.topic, p.payload, p.properties) for p in subscriber.take_publishes()] == [
+        *(
+            ("t", b"1", None),
+            ("t", b"2", None),
+            ("u", b"3", None),
+            ("u", b"4", {P.CONTENT_TYPE: "c"}),
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("alias", "reason"),
+    [
+        (9, 0x82),
+        (0, 0x94),
+        (NodeConfig().topic_alias_maximum + 1, 0x94),
+        (65535, 0x94),
+        (NodeConfig().topic_alias_maximum, 0x82),
+    ],
+)
+def test_a_bad_topic_alias_closes_its_publisher(alias: int, reason: int) -> None:
+    _, publisher, _ = pair()
+    publisher.publish("", b"x", properties={P.TOPIC_ALIAS: alias})
+    assert publisher.last_reason() == reason
+
+
+def test_aliases_end_with_their_connection() -> None:
+    """MQTT-3.3.2-7."""
+    world = World()
+    keep = {P.SESSION_EXPIRY_INTERVAL: 100}
+    client = world.connect("a", properties=keep)
+    client.publish("t", properties={P.TOPIC_ALIAS: 1})
+    client = world.connect("a", clean=False, properties=keep)
+    client.publish("", properties={P.TOPIC_ALIAS: 1})
+    assert client.last_reason() == ReasonCode.PROTOCOL_ERROR
+
+
+# ---------------------------------------------------------------- flow control
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_deliveries_keep_to_the_clients_receive_maximum(qos: int) -> None:
+    """MQTT-3.3.4-9, MQTT-4.9.0-1, -2: QoS 0 and answers are not held back; order stays."""
+    world = World()
+    publisher = world.connect("p")
+    subscriber = world.connect("s", properties={P.RECEIVE_MAXIMUM: 2})
+    subscriber.subscribe("t", qos=2)
+    for number in range(1, 6):
+        publisher.publish("t", b"%d" % number, qos, packet_id=number)
+    publisher.publish("t", b"zero")
+    assert subscriber.payloads() == [b"1", b"2", b"zero"]
+    subscriber.send(Pingreq())
+    assert subscriber.take() == [Pingresp()]
+    if qos == 1:
+        subscriber.send(Puback(2))
+    else:
+        subscriber.send(Pubrec(2))
+        assert subscriber.take() == [Pubrel(2)]
+        subscriber.send(Pubcomp(2))
+    (third,) = subscriber.take_publishes()
+    assert third.payload == b"3"
+    if qos == 1:
+        subscriber.send(Puback(1), Puback(3))
+    else:
+        subscriber.send(Pubrec(1, 0x80), Pubrec(3, 0x80))
+    assert subscriber.payloads() == [b"4", b"5"]
+
+
+def test_a_message_too_large_for_its_receiver_is_not_sent() -> None:
+    """MQTT-3.1.2-24, -25: not sent, as if it had been; the session goes on."""
+    world = World()
+    publisher = world.connect("p")
+    subscriber = world.connect("s", properties={P.MAXIMUM_PACKET_SIZE: 30})
+    subscriber.subscribe("t", qos=2)
+    for qos in (0, 1, 2):
+        publisher.publish("t", b"x" * 30, qos, packet_id=qos)
+        publisher.publish("t", b"%d" % qos, qos, packet_id=qos + 10)
+    assert subscriber.payloads() == [b"0", b"1", b"2"]
+    assert world.counters.dropped_too_large == 3
+    subscriber.publish("u", b"x" * 100)  # its own limit says nothing about what it sends
+    assert not subscriber.closed
+
+
+def test_maximum_packet_size_is_exact() -> None:
+    world = World()
+    publisher = world.connect("p")
+    subscriber = world.connect("s", properties={P.MAXIMUM_PACKET_SIZE: 20})
+    subscriber.subscribe("t")
+    for size in (14, 15):
+        publisher.publish("t", b"x" * size)
+    assert [len(encode_packet(p, 5)) for p in subscriber.take()] == [20]
+
+
+def test_a_packet_above_the_brokers_maximum_size_is_refused() -> None:
+    """A packet beyond what CONNACK announced is refused by its header, before its body has come."""
+    _, publisher, _ = pair(max_packet_size=1000)
+    publisher.send(b"\x30\xff\xff\x03\x00\x01t")
+    assert publisher.last_reason() == ReasonCode.PACKET_TOO_LARGE
+
+
+def test_a_publish_above_the_maximum_qos_is_refused() -> None:
+    """MQTT-3.2.2-9 to -11."""
+    world = World(max_qos=1)
+    publisher, subscriber = world.connect("p"), world.connect("s")
+    assert subscriber.subscribe("t", qos=2) == [1]
+    publisher.publish("t", b"x", 1)
+    assert subscriber.payloads() == [b"x"]
+    publisher.publish("t", b"x", 2, packet_id=2)
+    assert publisher.last_reason() == ReasonCode.QOS_NOT_SUPPORTED
+    assert subscriber.take() == []
+
+
+@pytest.mark.parametrize("sender", [3, 4, 5])
+@pytest.mark.parametrize("receiver", [3, 4, 5])
+@given(
+    messages=st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b/c", "é", "$d"]), st.binary(max_size=200), st.integers(0, 2)
+        )
+    ),
+    places=st.lists(st.integers(0, 5000), max_size=8),
+)
+def test_messages_between_versions_arrive_whole_and_in_order(
+    sender: int, receiver: int, messages: list, places: list[int]
+) -> None:
+    """Order per publisher over all topics and QoS of an always ready subscriber; every byte as it
+    was."""
+    world = World()
+    publisher, subscriber = world.connect("p", sender), world.connect("s", receiver)
+    subscriber.subscribe("#", qos=2)
+    packets = [
+        Publish(t, body, qos, packet_id=n + 1 if qos else None)
+        for n, (t, body, qos) in enumerate(messages)
+    ]
+    publisher.chunks(cut(b"".join(encode_packet(p, sender) for p in packets), places))
+    got = [(p.topic, p.payload, p.qos) for p in subscriber.take_publishes()]
+    assert got == [m for m in messages if m[0] != "$d"]
+    assert not publisher.closed
+    assert not any(isinstance(p, Disconnect) for p in publisher.take())
+
+
+@ALL
+@pytest.mark.parametrize("count", [1, 2, 40])
+def test_a_packet_identifier_in_use_is_counted_and_named(version: int, count: int) -> None:
+    """Mosquitto 2.0 gives identifiers that are not released to new messages once it has none left.
+    Nothing can be done, as each looks like a repetition; but it is seen."""
+    world, publisher, subscriber = pair(version)
+    ids = range(1, count + 1)
+
+    def sent(payload: bytes, *, dup: bool) -> None:
+        packets = [Publish("t", payload, 2, dup=dup, packet_id=number) for number in ids]
+        publisher.chunks([b"".join(encode_packet(packet, version) for packet in packets)])
+        assert publisher.take() == [Pubrec(number) for number in ids]
+
+    sent(b"first", dup=False)
+    sent(b"first", dup=True)
+    assert world.node.counters.packet_ids_reused == 0
+    sent(b"other", dup=False)
+    assert {p.payload for p in subscriber.take_publishes()} == {b"first"}
+    assert world.node.counters.packet_ids_reused == count
+    (line,) = [
+        text for level, text in world.lines if "is not released" in text and level != "debug"
+    ]
+    assert "client 'p'" in line
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_repetition_without_dup_on_a_new_connection_is_no_use_of_an_identifier(
+    version: int,
+) -> None:
+    world = World()
+    expiry = {"properties": {P.SESSION_EXPIRY_INTERVAL: 60}} if version == 5 else {}
+    client = world.connect("p", version, clean=False, **expiry)
+    client.publish("t", b"x", 2, packet_id=7)
+    client.vanish()
+    client = world.connect("p", version, clean=False, **expiry)
+    client.publish("t", b"x", 2, packet_id=7)
+    assert client.take() == [Pubrec(7)]
+    assert world.node.counters.packet_ids_reused == 0

@@ -1,0 +1,224 @@
+"""Retained messages (MQTT 3.3.1.3, 3.8.3.1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqttree.broker.base.counters import Counters
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.retained_store import RetainedStore
+from mqttree.broker.wire import Property, Publish, Suback, Subscribe, SubscriptionRequest
+from tests.kit.node_harness import World
+
+ALL = pytest.mark.parametrize("version", [3, 4, 5])
+P = Property
+
+
+@ALL
+@pytest.mark.parametrize("granted", [0, 1, 2])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_new_subscription_gets_retained_messages(qos: int, granted: int, version: int) -> None:
+    """MQTT-3.3.1-5, -6, -8 (3.1.1: -5 to -8): RETAIN set, the lower QoS, behind the SUBACK."""
+    world = World()
+    world.connect("p").publish("a/b", b"kept", qos, retain=True)
+    client = world.connect("s", version)
+    client.send(Subscribe(1, [SubscriptionRequest("a/+", granted)]))
+    least = min(qos, granted)
+    assert client.take() == [
+        Suback(1, [granted]),
+        Publish("a/b", b"kept", least, True, packet_id=1 if least else None),
+    ]
+
+
+def test_the_last_retained_message_counts_at_any_qos() -> None:
+    world = World()
+    publisher = world.connect("p")
+    publisher.publish("t", b"1", 2, retain=True)
+    publisher.publish("t", b"2", 0, retain=True)
+    publisher.publish("t", b"3", 1, retain=False, packet_id=2)
+    publisher.subscribe("t")
+    assert [p.payload for p in publisher.take() if isinstance(p, Publish)] == [b"2"]
+
+
+@ALL
+def test_an_empty_payload_deletes_the_retained_message(version: int) -> None:
+    """MQTT-3.3.1-6, -7 (3.1.1: -10, -11): delivered to those who are there, never kept."""
+    world = World()
+    publisher, client = world.connect("p", version), world.connect("s", version)
+    client.subscribe("t")
+    publisher.publish("t", b"x", retain=True)
+    publisher.publish("t", b"", retain=True)
+    publisher.publish("u", b"", retain=True)
+    assert client.payloads() == [b"x", b""]
+    assert len(world.node.retained) == 0
+    client.subscribe("#")
+    assert client.take() == []
+
+
+def test_messages_without_retain_change_no_retained_message() -> None:
+    """MQTT-3.3.1-8 (3.1.1: -12)."""
+    world = World()
+    publisher = world.connect("p")
+    publisher.publish("t", b"1", retain=True)
+    publisher.publish("t", b"")
+    assert world.node.retained.get("t").payload == b"1"
+
+
+@pytest.mark.parametrize(
+    ("handling", "first", "second"),
+    [(0, [b"x"], [b"x"]), (1, [b"x"], []), (2, [], [])],
+    ids=["send", "if new", "never"],
+)
+def test_retain_handling_decides_when_retained_messages_are_sent(
+    handling: int, first: list, second: list
+) -> None:
+    """MQTT-3.3.1-9 to -11."""
+    world = World()
+    world.connect("p").publish("t", b"x", retain=True)
+    client = world.connect("s")
+    client.subscribe("t", retain_handling=handling)
+    assert client.payloads() == first
+    client.subscribe("t", retain_handling=handling, qos=1)
+    assert client.payloads() == second
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_subscribing_again_sends_retained_messages_again(version: int) -> None:
+    """MQTT-3.8.4-3 of 3.1.1."""
+    world = World()
+    world.connect("p").publish("t", b"x", retain=True)
+    client = world.connect("s", version)
+    for _ in range(2):
+        client.subscribe("t")
+        assert client.payloads() == [b"x"]
+
+
+def test_several_filters_in_one_packet_bring_their_retained_messages() -> None:
+    world = World()
+    publisher = world.connect("p")
+    for topic in ("a", "b/c", "$own"):
+        publisher.publish(topic, b"x", 1, retain=True)
+    world.node.publish_internal("$SYS/x", b"y", 0, True)
+    client = world.connect("s")
+    client.send(
+        Subscribe(
+            1,
+            [
+                SubscriptionRequest("#", 1),
+                SubscriptionRequest("b/+", 0),
+                SubscriptionRequest("/" * 201, 0),
+            ],
+            {P.SUBSCRIPTION_IDENTIFIER: [300]},
+        )
+    )
+    suback, *packets = client.take()
+    assert suback == Suback(1, [1, 0, 0x8F])
+    assert sorted((p.topic, p.qos) for p in packets) == [("a", 1), ("b/c", 0), ("b/c", 1)]
+    assert all(p.properties == {P.SUBSCRIPTION_IDENTIFIER: [300]} and p.retain for p in packets)
+    client.subscribe("$SYS/+")
+    assert client.payloads() == [b"y"]
+
+
+def test_shared_subscriptions_get_no_retained_messages() -> None:
+    """4.8.2; also by their inner filter."""
+    world = World()
+    world.connect("p").publish("t", b"x", retain=True)
+    client = world.connect("s")
+    client.subscribe("$share/g/t", "$share/g/#")
+    assert client.take() == []
+
+
+def test_retain_as_published_does_not_matter_to_a_new_subscription() -> None:
+    world = World()
+    world.connect("p").publish("t", b"x", retain=True)
+    for flag in (False, True):
+        client = world.connect("s")
+        client.subscribe("t", retain_as_published=flag)
+        assert [p.retain for p in client.take_publishes()] == [True]
+
+
+def test_a_resumed_session_gets_no_retained_messages_again() -> None:
+    world = World()
+    world.connect("p").publish("t", b"x", retain=True)
+    client = world.connect("s", 4, clean=False)
+    client.subscribe("t")
+    client.vanish()
+    assert world.connect("s", 4, clean=False).inbox == []
+
+
+def test_retained_messages_expire() -> None:
+    """MQTT-3.3.2-5, -6."""
+    world = World()
+    publisher = world.connect("p")
+    publisher.publish(
+        "t", b"x", retain=True, properties={P.MESSAGE_EXPIRY_INTERVAL: 10, P.CONTENT_TYPE: "c"}
+    )
+    world.advance(4)
+    client = world.connect("s")
+    client.subscribe("t")
+    assert [p.properties for p in client.take_publishes()] == [
+        {P.MESSAGE_EXPIRY_INTERVAL: 6, P.CONTENT_TYPE: "c"}
+    ]
+    world.advance(6)
+    client.subscribe("t")
+    assert client.take() == []
+    assert len(world.node.retained) == 0
+    assert world.counters.expired == 1
+
+
+def test_a_retained_message_too_large_for_the_subscriber_is_left_out() -> None:
+    world = World()
+    publisher = world.connect("p")
+    publisher.publish("t/1", b"x" * 100, retain=True)
+    publisher.publish("t/2", b"x", 1, retain=True)
+    client = world.connect("s", properties={P.MAXIMUM_PACKET_SIZE: 50})
+    client.subscribe("t/+", qos=1)
+    assert client.payloads() == [b"x"]
+    assert world.counters.dropped_too_large == 1
+
+
+# ---------------------------------------------------------------- limits
+
+
+def message(payload: bytes, topic: bytes = b"t") -> Message:
+    return Message(topic, payload, 0, True, b"", None, None)
+
+
+def test_the_number_of_retained_messages_is_bounded() -> None:
+    counters = Counters()
+    store = RetainedStore(counters, limits=Limits(max_retained=2))
+    assert store.store("a", message(b"1"))
+    assert store.store("b", message(b"1"))
+    assert not store.store("c", message(b"1"))
+    assert store.store("a", message(b"2"))
+    assert store.store("b", message(b""))
+    assert store.store("c", message(b"1"))
+    assert counters.retained_refused == 1
+    assert sorted(topic for topic, _ in store.items()) == ["a", "c"]
+
+
+def test_the_bytes_of_retained_messages_are_bounded() -> None:
+    counters = Counters()
+    store = RetainedStore(counters, limits=Limits(max_retained_bytes=100))
+    assert store.store("t", message(b"x" * 90))
+    assert not store.store("u", message(b"x" * 10))
+    assert store.store("t", message(b"x" * 50))
+    assert store.store("u", message(b"x" * 40))
+    assert not store.store("t", message(b"x" * 60))
+    assert store.get("t").payload == b"x" * 50
+    assert store.store("t", message(b""))
+    assert store.store("u", message(b"x" * 99))
+    store.clear()
+    assert len(store) == 0
+    assert store.store("t", message(b"x" * 99))
+    assert counters.retained_refused == 2
+
+
+def test_a_refused_message_is_still_delivered() -> None:
+    world = World(limits=Limits(max_retained=0))
+    client = world.connect("s")
+    client.subscribe("t", qos=1)
+    client.publish("t", b"x", 1, retain=True)
+    assert [p.payload for p in client.take() if isinstance(p, Publish)] == [b"x"]
+    assert world.counters.retained_refused == 1

@@ -1,0 +1,451 @@
+"""SUBSCRIBE, UNSUBSCRIBE, overlapping and shared subscriptions (MQTT 3.8 to 3.11, 4.7, 4.8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.wire import (
+    Disconnect,
+    Property,
+    Puback,
+    Publish,
+    Pubrec,
+    ReasonCode,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Unsuback,
+    Unsubscribe,
+)
+from tests.kit.node_harness import FakeClient, World
+
+ALL = pytest.mark.parametrize("version", [3, 4, 5])
+P = Property
+
+BAD_FILTERS = [
+    "",
+    "a#",
+    "#/a",
+    "a/#/b",
+    "+a",
+    "a/b+/c",
+    "##",
+    "$share/",
+    "$share/g",
+    "$share/g/",
+    "$share//a",
+    "$share/+/a",
+]
+
+TOO_DEEP = "/" * DEFAULTS.max_topic_levels
+
+
+def ids(packet: Publish) -> list[int]:
+    return (packet.properties or {}).get(P.SUBSCRIPTION_IDENTIFIER, [])
+
+
+@ALL
+def test_suback_has_a_code_for_each_filter_in_order(version: int) -> None:
+    """MQTT-3.8.4-1 to -8: one code for each filter, with the packet's identifier; one that is
+    refused hurts no other."""
+    world = World()
+    client = world.connect("a", version)
+    asked = (("a", 2), (TOO_DEEP, 1), ("c/+", 0), ("$share/g/" + TOO_DEEP, 2), ("#", 1))
+    requests = [SubscriptionRequest(f, q) for f, q in asked]
+    client.send(Subscribe(4711, requests))
+    bad = 0x8F if version == 5 else 0x80
+    assert client.take() == [Suback(4711, [2, bad, 0, bad, 1])]
+    assert set(world.session("a").subscriptions) == {"a", "c/+", "#"}
+    assert world.counters.subscriptions_refused == 2
+
+
+@ALL
+@pytest.mark.parametrize("topic_filter", BAD_FILTERS)
+@pytest.mark.parametrize("kind", ["SUBSCRIBE", "UNSUBSCRIBE"])
+def test_an_ill_formed_filter_closes_the_connection(
+    version: int, topic_filter: str, kind: str
+) -> None:
+    """MQTT-4.7.1-1, -2, MQTT-4.7.3-1, MQTT-4.8.2-1, -2, MQTT-4.13.1-1; nothing of the packet
+    counts. Before MQTT 5 `$share` is a name as any other: such a filter is well formed, and
+    refused."""
+    world = World()
+    client = world.connect("a", version)
+    client.send(
+        Subscribe(1, [SubscriptionRequest("good", 0), SubscriptionRequest(topic_filter, 0)])
+        if kind == "SUBSCRIBE"
+        else Unsubscribe(1, ["good", topic_filter])
+    )
+    if version < 5 and topic_filter.startswith("$share"):
+        code = Suback(1, [0, 0x80]) if kind == "SUBSCRIBE" else Unsuback(1, [])
+        assert client.take() == [code]
+        return
+    assert client.closed
+    assert client.take() == ([Disconnect(ReasonCode.MALFORMED_PACKET)] if version == 5 else [])
+    assert not world.node.dispatcher.trie
+    assert world.counters.malformed == 1
+
+
+@ALL
+def test_a_filter_with_too_many_levels_is_refused_not_closed(version: int) -> None:
+    """0x8F: well formed, and not accepted. Mosquitto's limit: 200 slashes pass, 201 do not."""
+    world = World()
+    client = world.connect("a", version)
+    assert client.subscribe("/" * 200, "/" * 201) == [0, 0x8F if version == 5 else 0x80]
+    assert client.unsubscribe("/" * 201) == ([0x8F] if version == 5 else [])
+    assert not client.closed
+
+
+@ALL
+def test_the_longest_filter_is_granted(version: int) -> None:
+    client = World().connect("a", version)
+    assert client.subscribe("/".join("+" * DEFAULTS.max_topic_levels), "x" * 65535) == [0, 0]
+
+
+@ALL
+def test_unsubscribe_ends_a_subscription(version: int) -> None:
+    """MQTT-3.10.4-1 to -6; 0x11 for what was not subscribed to, also when its letters match."""
+    world = World()
+    client = world.connect("a", version)
+    client.subscribe("a/b", "a/#")
+    client.send(Unsubscribe(9, ["a/#", "a/+", "a/b"]))
+    assert client.take() == [Unsuback(9, [0, 0x11, 0] if version == 5 else [])]
+    client.publish("a/b")
+    assert client.take() == []
+
+
+def test_unsubscribe_takes_effect_on_a_cached_route() -> None:
+    client = World().connect("a")
+    client.subscribe("t")
+    client.publish("t", b"1")
+    client.unsubscribe("t")
+    client.publish("t", b"2")
+    client.subscribe("+")
+    client.publish("t", b"3")
+    assert client.payloads() == [b"1", b"3"]
+
+
+@ALL
+def test_messages_in_flight_survive_unsubscribe(version: int) -> None:
+    """MQTT-3.10.4-3."""
+    world = World()
+    client = world.connect("a", version)
+    client.subscribe("t", qos=2)
+    client.publish("t", b"x", 2)
+    client.unsubscribe("t")
+    assert len(world.session("a").inflight) == 1
+
+
+@ALL
+def test_a_second_subscription_with_the_same_filter_replaces_the_first(version: int) -> None:
+    """MQTT-3.8.4-3."""
+    world = World()
+    client = world.connect("a", version)
+    client.subscribe("t", qos=2)
+    assert client.subscribe("t", qos=0) == [0]
+    client.publish("t", b"x", 0)
+    client.publish("t", b"y", 1)
+    assert [(p.payload, p.qos) for p in client.take() if isinstance(p, Publish)] == [
+        (b"x", 0),
+        (b"y", 0),
+    ]
+    assert len(world.session("a").subscriptions) == 1
+
+
+@ALL
+def test_overlapping_subscriptions_deliver_once_at_the_highest_qos(version: int) -> None:
+    """MQTT-3.3.5-1 of 3.1.1, MQTT-3.3.4-2 of 5."""
+    world = World()
+    client, publisher = world.connect("a", version), world.connect("p", version)
+    client.subscribe("t/#", qos=0)
+    client.subscribe("t/+", qos=2)
+    client.subscribe("t/u", qos=1)
+    for qos in (0, 1, 2):
+        publisher.publish("t/u", b"x", qos)
+        assert [p.qos for p in client.take_publishes()] == [qos]
+
+
+def test_a_message_has_the_identifiers_of_all_overlapping_subscriptions() -> None:
+    """MQTT-3.3.4-3, -4, -5."""
+    world = World()
+    client, publisher = world.connect("a"), world.connect("p")
+    client.subscribe("t/#", properties={P.SUBSCRIPTION_IDENTIFIER: [268_435_455]})
+    client.subscribe("t/+", qos=1, properties={P.SUBSCRIPTION_IDENTIFIER: [1]})
+    client.subscribe("t/u", qos=2)
+    for qos in (0, 1, 2):
+        publisher.publish("t/u", b"x", qos, properties={P.USER_PROPERTY: [("a", "b")]})
+        (packet,) = client.take_publishes()
+        assert sorted(ids(packet)) == [1, 268_435_455]
+        assert packet.properties[P.USER_PROPERTY] == [("a", "b")]
+    publisher.publish("t/u/v", b"x")
+    assert [ids(p) for p in client.take_publishes()] == [[268_435_455]]
+    client.subscribe("t/+", properties={P.SUBSCRIPTION_IDENTIFIER: [2]})
+    client.subscribe("t/#")
+    publisher.publish("t/u", b"x")
+    assert [ids(p) for p in client.take_publishes()] == [[2]]
+
+
+def test_an_identifier_holds_for_every_filter_of_its_packet() -> None:
+    client = World().connect("a")
+    client.subscribe("a", "b", properties={P.SUBSCRIPTION_IDENTIFIER: [5]})
+    client.publish("a")
+    client.publish("b")
+    assert [ids(p) for p in client.take_publishes()] == [[5], [5]]
+
+
+# ---------------------------------------------------------------- options
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_no_local_keeps_a_clients_own_messages_from_it(qos: int) -> None:
+    """MQTT-3.8.3-3; a subscription without it still gets them, with its own QoS and identifier."""
+    world = World()
+    client, other = world.connect("a"), world.connect("b")
+    client.subscribe("t", qos=1, no_local=True, properties={P.SUBSCRIPTION_IDENTIFIER: [1]})
+    client.publish("t", b"own", qos)
+    other.publish("t", b"other", qos)
+    client.publish("t", b"own again", qos, packet_id=2)
+    assert [p.payload for p in client.take() if isinstance(p, Publish)] == [b"other"]
+    client.subscribe("+", qos=0, properties={P.SUBSCRIPTION_IDENTIFIER: [2]})
+    client.publish("t", b"own", qos, packet_id=3)
+    other.publish("t", b"other", qos, packet_id=4)
+    got = [(p.payload, p.qos, sorted(ids(p))) for p in client.take() if isinstance(p, Publish)]
+    assert got == [(b"own", 0, [2]), (b"other", qos, [1, 2])]
+
+
+def test_no_local_survives_reconnection() -> None:
+    """MQTT-3.8.3-3 goes by the client identifier, not by the connection."""
+    world = World()
+    keep = {P.SESSION_EXPIRY_INTERVAL: 100}
+    client = world.connect("a", properties=keep)
+    client.subscribe("t", no_local=True)
+    client = world.connect("a", clean=False, properties=keep)
+    client.publish("t")
+    assert client.take() == []
+
+
+def test_retain_as_published_keeps_the_retain_flag() -> None:
+    """MQTT-3.8.3 (Retain As Published), MQTT-3.3.1-12, -13; also with an overlapping subscription
+    without it."""
+    world = World()
+    plain, keeps, both = (world.connect(n) for n in ("plain", "keeps", "both"))
+    plain.subscribe("t", qos=1)
+    keeps.subscribe("t", qos=1, retain_as_published=True)
+    both.subscribe("t", qos=1)
+    both.subscribe("+", qos=1, retain_as_published=True)
+    publisher = world.connect("p")
+    for qos in (0, 1):
+        publisher.publish("t", b"r", qos, retain=True)
+        publisher.publish("t", b"n", qos, retain=False, packet_id=2)
+    assert [p.retain for p in plain.take_publishes()] == [False] * 4
+    assert [p.retain for p in keeps.take_publishes()] == [True, False] * 2
+    assert [p.retain for p in both.take_publishes()] == [True, False] * 2
+
+
+def test_no_local_on_a_shared_subscription_is_refused() -> None:
+    """MQTT-3.8.3-4."""
+    client = World().connect("a")
+    client.send(b"\x82\x10\x00\x01\x00\x00\x0a$share/g/a\x04")
+    assert client.last_reason() == 0x82
+
+
+# ---------------------------------------------------------------- matching
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "topics"),
+    [
+        (
+            "sport/tennis/player1/#",
+            [
+                "sport/tennis/player1",
+                "sport/tennis/player1/ranking",
+                "sport/tennis/player1/score/x",
+            ],
+        ),
+        ("sport/#", ["sport", "sport/", "sport/a/b"]),
+        ("#", ["a", "/", "a/b"]),
+        ("+/tennis/#", ["sport/tennis", "/tennis/x"]),
+        ("sport/+", ["sport/", "sport/x"]),
+        ("+/+", ["/finance", "a/b"]),
+        ("/+", ["/finance"]),
+        ("a/+/c", ["a//c", "a/b/c"]),
+        ("ACCOUNTS", ["ACCOUNTS"]),
+        ("é", ["é"]),
+    ],
+)
+def test_wildcards_match_as_the_specification_says(topic_filter: str, topics: list[str]) -> None:
+    """MQTT-4.7.1-1 to -3, MQTT-4.7.3-4."""
+    others = ["finance", "Accounts", "/x/y", "e\u0301", "sports", "b/c/d"]
+    client = World().connect("a")
+    client.subscribe(topic_filter)
+    expected = [t for t in topics + others if t in topics or topic_filter == "#"]
+    for topic in topics + others:
+        client.publish(topic)
+    assert [p.topic for p in client.take_publishes()] == expected
+
+
+def test_leading_wildcards_do_not_match_dollar_topics() -> None:
+    """MQTT-4.7.2-1."""
+    world = World()
+    wild, named = world.connect("a"), world.connect("b")
+    wild.subscribe("#", "+/monitor/Clients", "+/#")
+    named.subscribe("$SYS/#", "$SYS/monitor/+")
+    world.node.publish_internal("$SYS/monitor/Clients", b"x", 0, True)
+    world.settle()
+    assert wild.take() == []
+    assert named.payloads() == [b"x"]
+    assert world.connect("c").subscribe("#") == [0]
+    assert world.peers[-1].take() == []
+
+
+# ---------------------------------------------------------------- shared subscriptions
+
+
+def members(
+    world: World, count: int, topic_filter: str = "$share/g/t", qos: int = 2, **options
+) -> list[FakeClient]:
+    clients = [world.connect(f"m{n}", **options) for n in range(count)]
+    for client in clients:
+        client.subscribe(topic_filter, qos=qos)
+    return clients
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_each_message_goes_to_one_member_in_turn(qos: int) -> None:
+    """MQTT-4.8.2-3, and beside the ordinary subscriptions (4.8.2)."""
+    world = World()
+    shared = members(world, 3)
+    plain = world.connect("plain")
+    plain.subscribe("t", qos=2)
+    publisher = world.connect("p")
+    for number in range(1, 31):
+        publisher.publish("t", b"%d" % number, qos, packet_id=number)
+    assert plain.payloads() == [b"%d" % n for n in range(1, 31)]
+    got = [client.payloads() for client in shared]
+    if qos == 0:
+        assert [len(g) for g in got] == [10, 10, 10]
+    assert sorted(int(body) for g in got for body in g) == list(range(1, 31))
+    assert all(g == sorted(g, key=int) for g in got)
+
+
+def test_groups_are_separate_and_names_count() -> None:
+    world = World()
+    a, b, c = (world.connect(n) for n in "abc")
+    a.subscribe("$share/g/t/+")
+    b.subscribe("$share/h/t/+")
+    c.subscribe("$share/g/t/#")
+    for number in range(6):
+        c.publish("t/x", b"%d" % number)
+    for client in (a, b, c):
+        assert len(client.payloads()) == 6
+
+
+def test_shared_qos_is_that_of_the_member() -> None:
+    world = World()
+    low, high = world.connect("low"), world.connect("high")
+    low.subscribe("$share/g/t", qos=0, properties={P.SUBSCRIPTION_IDENTIFIER: [1]})
+    high.subscribe("$share/g/t", qos=1, properties={P.SUBSCRIPTION_IDENTIFIER: [2]})
+    publisher = world.connect("p")
+    for number in range(1, 5):
+        publisher.publish("t", b"x", 2, packet_id=number)
+    assert [(p.qos, ids(p)) for p in low.take_publishes()] == [(0, [1])] * 2
+    assert [(p.qos, ids(p)) for p in high.take_publishes()] == [(1, [2])] * 2
+
+
+def test_members_that_are_away_or_behind_are_passed_over() -> None:
+    world = World()
+    keep = {P.SESSION_EXPIRY_INTERVAL: 100, P.RECEIVE_MAXIMUM: 1}
+    away, behind, ready = members(world, 3, qos=1, properties=keep)
+    publisher = world.connect("p")
+    away.vanish()
+    behind.subscribe("full", qos=1)
+    publisher.publish("full", b"x", 1)
+    publisher.publish("full", b"x", 1, packet_id=2)
+    for number in range(3, 9):
+        publisher.publish("t", b"%d" % number, 1, packet_id=number)
+        ready.send(Puback(number - 2))
+    assert len(ready.take_publishes()) == 6
+    ready.vanish()
+    behind.vanish()
+    publisher.publish("t", b"late", 1, packet_id=20)
+    # One of them waits for "full".
+    assert sum(len(world.session(f"m{n}").queue) for n in range(3)) == 2
+
+
+@pytest.mark.parametrize("leave", ["disconnect", "vanish", "expiry", "clean start"])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_messages_of_a_member_that_leaves_go_to_another(qos: int, leave: str) -> None:
+    """4.8.2: what waited, and what was not acknowledged at QoS 1, goes to another; not what was
+    sent at QoS 2 (MQTT-4.8.2-5)."""
+    world = World()
+    options = {P.RECEIVE_MAXIMUM: 2}
+    if leave in ("expiry", "clean start"):
+        options[P.SESSION_EXPIRY_INTERVAL] = 100
+    (leaver,) = members(world, 1, properties=options)
+    publisher = world.connect("p")
+    for number in range(1, 6):
+        publisher.publish("t", b"%d" % number, qos, packet_id=number)
+    assert leaver.payloads() == [b"1", b"2"]
+    leaver.send(Puback(1) if qos == 1 else Pubrec(1))
+    other = world.connect("other")
+    other.subscribe("$share/g/t", qos=2)
+    if leave == "disconnect":
+        leaver.disconnect()
+    else:
+        leaver.vanish()
+        assert leave == "vanish" or other.take() == []
+        if leave == "expiry":
+            world.advance(101)
+        elif leave == "clean start":
+            world.connect("m0")
+    # At QoS 1 the third was sent when the first was acknowledged.
+    expected = [b"2", b"3", b"4", b"5"] if qos == 1 else [b"3", b"4", b"5"]
+    assert [(p.payload, p.qos, p.dup) for p in other.take_publishes()] == [
+        (body, qos, False) for body in expected
+    ]
+
+
+def test_messages_of_the_last_member_end_with_it() -> None:
+    world = World()
+    (client,) = members(world, 1)
+    world.connect("p").publish("t", b"x", 1)
+    client.disconnect()
+    (client,) = members(world, 1)
+    assert client.take() == []
+    assert len(world.node.dispatcher.shared) == 1
+
+
+def test_expired_messages_are_not_passed_on() -> None:
+    world = World()
+    (leaver,) = members(world, 1)
+    world.connect("p").publish("t", b"x", 1, properties={P.MESSAGE_EXPIRY_INTERVAL: 5})
+    world.advance(6)
+    other = world.connect("other")
+    other.subscribe("$share/g/t", qos=1)
+    leaver.disconnect()
+    assert other.take() == []
+
+
+def test_a_negative_acknowledgement_passes_no_message_on() -> None:
+    """MQTT-4.8.2-6."""
+    world = World()
+    first, second = members(world, 2)
+    world.connect("p").publish("t", b"x", 1)
+    got = first if first.take_publishes() else second
+    got.send(Puback(1, 0x83))
+    got.disconnect()
+    assert first.take() == second.take() == []
+
+
+def test_a_member_that_unsubscribes_gets_no_more_messages() -> None:
+    world = World()
+    first, second = members(world, 2)
+    assert first.unsubscribe("$share/g/t", "t") == [0, 0x11]
+    publisher = world.connect("p")
+    for number in (1, 2, 3):
+        publisher.publish("t", b"x", 1, packet_id=number)
+    assert first.take() == []
+    assert len(second.take_publishes()) == 3
+    assert second.unsubscribe("$share/g/t") == [0]
+    assert not world.node.dispatcher.shared

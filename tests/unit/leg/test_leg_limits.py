@@ -1,0 +1,123 @@
+"""Legs at foreign brokers that take little, or refuse, and at brokers that are slow."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqttree.broker.base.limits import Limits
+from mqttree.broker.wire import Property, Puback, Publish, encode_packet
+from mqttree.broker.wire.publish_header import PACKET_IDS, PUBACK_HEAD
+from tests.kit.leg_harness import Joined
+from tests.kit.node_harness import World
+
+
+def test_no_more_is_in_flight_than_the_foreign_broker_takes() -> None:
+    joined = Joined(foreign=World(receive_maximum=20))
+    here, there = joined.here.connect("h"), joined.there.connect("t")
+    there.subscribe("#", qos=1)
+    session = joined.here.session("leg:n")
+    most = 0
+    for number in range(1, 101):
+        here.send(Publish("a", b"%d" % number, 1, packet_id=number))
+        most = max(most, len(session.inflight))
+    joined.run()
+    assert most == 20
+    got = []
+    while packets := [p for p in there.take() if isinstance(p, Publish)]:
+        got += [p.payload for p in packets]
+        there.send(*[Puback(p.packet_id or 0) for p in packets])
+        joined.run()
+    assert got == [b"%d" % number for number in range(1, 101)]
+    assert joined.there.node.counters.protocol_errors == 0
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_message_too_large_for_the_foreign_broker_is_dropped_once(qos: int) -> None:
+    joined = Joined(foreign=World(max_packet_size=1000))
+    here, there = joined.here.connect("h"), joined.there.connect("t")
+    there.subscribe("#", qos=1)
+    joined.send(here, Publish("large", bytes(2000), qos, packet_id=1))
+    joined.send(here, Publish("small", b"x", qos, packet_id=2))
+    assert [p.topic for p in there.take() if isinstance(p, Publish)] == ["small"]
+    assert joined.here.session("leg:n").dropped_large == 1
+    joined.cut()
+    joined.advance(60.0)
+    assert joined.up
+    assert joined.here.session("leg:n").dropped_large == 1
+
+
+def test_a_message_that_the_foreign_broker_refuses_is_counted_and_not_repeated() -> None:
+    joined = Joined()
+    here = joined.here.connect("h")
+    refused = PUBACK_HEAD[:1] + b"\x03" + PACKET_IDS[1] + b"\x87"
+    assert len(encode_packet(Puback(1, 0x87), 5)) == len(refused)
+    session = joined.here.session("leg:n")
+    here.send(Publish("a", b"1", 1, packet_id=1))
+    assert len(session.inflight) == 1
+    joined.leg.foreign_received(refused, joined.here.now)
+    joined.run()
+    assert not session.inflight
+    assert joined.leg.drops()["refused_there"] == 1
+    assert joined.up
+
+
+def test_a_topic_that_would_be_invalid_is_acknowledged_and_counted() -> None:
+    """Its name here would begin with $, under which no client may publish."""
+    joined = Joined('# in 1 "" out/')
+    here, there = joined.here.connect("h"), joined.there.connect("t")
+    here.subscribe("#", qos=1)
+    for number, topic in enumerate(("out/$a", "out/b"), 1):
+        joined.send(there, Publish(topic, b"1", 1, packet_id=number))
+    assert [p.topic for p in here.take() if isinstance(p, Publish)] == ["b"]
+    assert joined.leg.drops()["unnamed"] == 1
+    assert not joined.there.session("mqttree-n").inflight
+
+
+def test_publishers_wait_for_a_slow_foreign_broker() -> None:
+    joined = Joined(limits=Limits(hold_queued=50), foreign=World(receive_maximum=20))
+    here = joined.here.connect("h")
+    end = joined.ends["here"]
+    end.conn.pause()  # as the driver does while the foreign broker takes no more
+    for number in range(1, 2000):
+        here.send(Publish("a", b"x", 1, packet_id=number))
+        if here.conn.held:
+            break
+    assert here.conn.held
+    session = joined.here.session("leg:n")
+    assert session.dropped_full == 0
+    end.conn.writable(joined.here.now)
+    joined.run()
+    joined.advance(1.0)
+    assert not here.conn.held
+
+
+def test_the_foreign_broker_is_not_read_while_a_subscriber_here_is_slow() -> None:
+    joined = Joined(limits=Limits(hold_queued=50))
+    slow, there = (
+        joined.here.connect("slow", properties={Property.RECEIVE_MAXIMUM: 20}),
+        joined.there.connect("t"),
+    )
+    slow.subscribe("#", qos=1)
+    end = joined.ends["here"]
+    for number in range(1, 2000):
+        joined.send(there, Publish("a", b"x", 1, packet_id=number))
+        if not end.transport.reading:
+            break
+    assert not end.transport.reading
+    assert joined.here.session("slow").dropped_full == 0
+
+
+def test_the_queue_of_a_leg_has_a_bound_of_its_own() -> None:
+    joined = Joined()
+    here = joined.here.connect("h")
+    joined.reachable = False
+    joined.cut()
+    session = joined.here.session("leg:n")
+    session.max_queued = 3
+    for number in range(1, 6):
+        here.send(Publish("a", b"%d" % number, 1, packet_id=number))
+    assert (len(session.queue), session.dropped_full) == (3, 2)
+    session.max_queued_bytes = 0
+    session.max_queued = 100
+    here.send(Publish("a", b"6", 1, packet_id=6))
+    assert session.dropped_full == 3
