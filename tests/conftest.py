@@ -77,6 +77,11 @@ LIMIT = 600
 too busy."""
 
 
+BUDGET = 20_000
+"""examples of all tests together that `make test` may try: a limit of seconds would depend on the
+machine."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--drawn`: only tests whose examples Hypothesis draws; with `--hypothesis-profile=random`
     these are new ones each time."""
@@ -96,6 +101,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LIMIT))
+    tried = sum(examples_of(item) for item in items)
+    if tried > BUDGET and not LONG:
+        raise pytest.UsageError(
+            f"{tried:,} examples in `make test`, more than {BUDGET:,}: mark what takes long"
+        )
+
+
+def examples_of(item: pytest.Item) -> int:
+    """Return how many examples `make test` tries of a test: 1 if Hypothesis draws none."""
+    if item.get_closest_marker("long") or item.get_closest_marker("interop"):
+        return 0
+    drawn = getattr(getattr(item, "obj", None), "_hypothesis_internal_use_settings", None)
+    return 1 if drawn is None else int(drawn.max_examples)
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ def run(out: Path, scenario: str, *only: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_the_grid_has_the_papers_mesh_and_as_many_messages_as_it_takes(tmp_path: Path) -> None:
     found = run(tmp_path, "federator-grid", "setup=federators", "qos=2")
     federators = found["summary"]["federators"]
@@ -51,6 +52,7 @@ def test_the_grid_has_the_papers_mesh_and_as_many_messages_as_it_takes(tmp_path:
     assert found["summary"]["convergence_s"] >= 0
 
 
+@pytest.mark.long
 def test_a_federator_that_restarts_loses_though_its_broker_stays(tmp_path: Path) -> None:
     found = run(tmp_path, "federator-faults", "fault=publisher-federator", "redundancy=2")
     flow = found["summary"]["flows"][""]

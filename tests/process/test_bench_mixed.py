@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PATIENCE = 110.0
 WORKS = ("mix1-tls", "mix1-ws", "mix1-journal", "hop-mix2", "paced0-1k")
 
 
+@pytest.mark.long
 def test_every_kind_of_mixed_load_is_measured(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     words = ["compare", "--rounds", "1", "--seconds", "0.2", "--against", "", "--json", str(out)]

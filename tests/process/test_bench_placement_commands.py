@@ -9,6 +9,7 @@ import pytest
 from mqttree.bench.placement.command import main
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at", ["root", "other"])
 def test_all_questions_at_a_low_rate_are_answered(
     at: str, capsys: pytest.CaptureFixture[str]

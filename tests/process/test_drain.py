@@ -258,7 +258,14 @@ def all_arrived(watchers: list[Client], faithful: Faithful, streams: dict[Broker
         assert not once.intersection(repeated(watcher.payloads()))
 
 
-@pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
+@pytest.mark.parametrize(
+    "routing",
+    [
+        pytest.param("flood", marks=pytest.mark.long),
+        pytest.param("interest", marks=pytest.mark.long),
+        "topic",
+    ],
+)
 def test_a_rolling_restart_loses_nothing_for_clients_elsewhere(
     cluster: Cluster, routing: str
 ) -> None:

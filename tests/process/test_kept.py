@@ -270,7 +270,14 @@ def alone(publisher: Client, seconds: float) -> list[bytes]:
     return sent
 
 
-@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize(
+    "routing",
+    [
+        pytest.param("flood", marks=pytest.mark.long),
+        pytest.param("interest", marks=pytest.mark.long),
+        "topic",
+    ],
+)
 def test_a_broker_that_starts_alone_keeps_messages_for_the_others(
     tmp_path: Path, routing: str
 ) -> None:
@@ -291,7 +298,7 @@ def test_a_broker_that_starts_alone_keeps_messages_for_the_others(
         assert here.counter("replay_log_lost") == 0
 
 
-@pytest.mark.parametrize("routing", ["interest", "topic"])
+@pytest.mark.parametrize("routing", [pytest.param("interest", marks=pytest.mark.long), "topic"])
 def test_what_a_merged_session_is_owed_survives_its_broker(tmp_path: Path, routing: str) -> None:
     """It comes to that session, and a second time to no other one that has had it."""
     names = ("moves", "beside")

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="Mosquitto is not inst
 KILLS = 2
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_nothing_is_lost_or_repeated_over_kills_and_restarts(tmp_path: Path) -> None:
     with Bridged(tmp_path, 1) as run:

@@ -254,6 +254,7 @@ def rest(gateways: list[Gateway]) -> None:
     until(rests, "rest")
 
 
+@pytest.mark.long
 def test_a_ring_of_two_gateways_without_marks_comes_to_rest(tmp_path: Path) -> None:
     with (
         Cluster(tmp_path / "ours") as cluster,

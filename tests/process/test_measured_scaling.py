@@ -26,6 +26,7 @@ factors:
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_two_brokers_carry_between_them_what_the_model_says(tmp_path: Path) -> None:
     file, out = tmp_path / "two.yaml", tmp_path / "out"

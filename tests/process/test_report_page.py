@@ -15,6 +15,8 @@ from mqttree.bench.report.page import page
 from tests.kit.browser import Browser
 from tests.kit.report import made_up
 
+pytestmark = pytest.mark.interop
+
 LOADED = "document.readyState === 'complete' && document.querySelectorAll('svg').length"
 WIDE = """
 (() => {

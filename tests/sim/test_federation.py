@@ -24,7 +24,7 @@ from tests.sim.checkers import tree_faults
 from tests.sim.schedule import Schedule, faults_of, quiet, run_seed
 from tests.sim.world import End, Host, World
 
-SEEDS = int(os.environ.get("SEEDS", "200"))
+SEEDS = int(os.environ.get("SEEDS", "48"))
 FIRST = int(os.environ.get("FIRST", "0"))
 BLOCKS = 8
 

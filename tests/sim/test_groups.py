@@ -361,6 +361,7 @@ MUTANTS: dict[str, tuple[Callable[[Mutant], None], set[str]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_caught(name: str, monkeypatch: Patch) -> None:
     plant, kinds = MUTANTS[name]

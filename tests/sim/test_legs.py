@@ -26,7 +26,7 @@ from tests.sim.legs import run_legs
 from tests.sim.mutants import Mutant
 from tests.sim.schedule import Result
 
-SEEDS = int(os.environ.get("SEEDS", "24"))
+SEEDS = int(os.environ.get("SEEDS", "8"))
 FIRST = int(os.environ.get("FIRST", "0"))
 BLOCKS = 2
 
@@ -150,6 +150,7 @@ MUTANTS: dict[str, tuple[Callable[[Mutant], None], tuple[int, ...], str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_fault_in_a_leg_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, seeds, kind = MUTANTS[name]
@@ -202,6 +203,7 @@ def stays_on_standby(patch: Mutant) -> None:
     patch.setattr(Leg, "take_turn", lambda self, now, *, heir: None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("plant", "run", "kind"),
     [

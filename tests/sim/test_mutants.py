@@ -271,6 +271,7 @@ MUTANTS: dict[str, tuple[Callable[[Mutant], None], Callable[[], Iterator[Found]]
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, schedules, kind = MUTANTS[name]

@@ -16,7 +16,7 @@ from tests.sim.lossy_modes import EvenScene, missing
 from tests.sim.ort import OrtSchedule, Unowed, members, overlay_faults, reached, run_ort
 from tests.sim.test_federation import Event, kill, part, start
 
-SEEDS = int(os.environ.get("SEEDS", "8"))
+SEEDS = int(os.environ.get("SEEDS", "4"))
 FIRST = int(os.environ.get("FIRST", "0"))
 
 
@@ -183,6 +183,7 @@ def own_root(overlay: TopicOverlay, claims: object) -> None:
     """Follow nobody."""
 
 
+@pytest.mark.long
 @pytest.mark.skipif(CORE.running != "python", reason="a compiled core cannot be changed")
 @pytest.mark.parametrize(
     ("place", "name", "mutant", "kinds"),

@@ -266,6 +266,7 @@ MUTANTS: dict[str, tuple[Plant, Callable[[], bool]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mend_that_is_taken_out_is_missed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, caught = MUTANTS[name]

@@ -418,6 +418,7 @@ def test_a_broker_believes_the_root_alone() -> None:
     row.join()
 
 
+@pytest.mark.long
 def test_a_broker_with_too_much_to_do_is_relieved() -> None:
     """Everybody wants one topic, and nearly all clients are at one broker: to move some of them
     saves nothing, and adds nothing."""

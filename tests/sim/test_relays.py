@@ -138,6 +138,7 @@ def left_over(group: list[Host]) -> list[str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("just_behind", (False, True), ids=("at any time", "just behind a fault"))
 def test_relays_lose_nothing_while_clients_subscribe_beside_faults(just_behind: bool) -> None:
     for seed in range(FIRST, FIRST + SEEDS):

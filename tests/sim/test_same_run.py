@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from mqttree.broker import CORE
 
 SEEDS = (70218, 70233, 5000004, 5000013, 5000020, 5000025, 70200, 70203, 70205, 70228)
@@ -39,6 +41,7 @@ def start(*, hashes: int, ballast: int, core: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.long
 def test_a_seed_is_the_same_run_in_every_process() -> None:
     core = CORE.running
     processes = [

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from mqttree.broker.base.limits import DEFAULTS
 from mqttree.discovery.neighbour_selection import REVIEW, SURPLUS_AFTER
 from tests.sim.checkers import directory_faults
@@ -56,6 +58,7 @@ def check_sparse(scale: Scale) -> None:
         assert len(linked(host)) < len(alive) - 1
 
 
+@pytest.mark.long
 def test_many_brokers_agree_again_after_kills_cuts_and_restarts() -> None:
     scale = Scale(COUNT, 1)
     world = scale.world

@@ -209,6 +209,7 @@ def test_a_restarted_core_is_ignored_until_its_old_life_counts_as_silent() -> No
     assert world.mesh(1).seq <= 5 and world.mesh(2).live_children(world.now) == [1, 5]
 
 
+@pytest.mark.long
 def test_a_log_that_is_too_short_sends_publications_round_for_ever() -> None:
     """A copy that a slow link brings when its id is forgotten counts as new."""
     world = paper(log_size=20)

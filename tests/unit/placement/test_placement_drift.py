@@ -22,6 +22,7 @@ def test_rates_that_only_jitter_move_nobody() -> None:
         assert found.moves == found.moves_known == 0
 
 
+@pytest.mark.long
 def test_measured_rates_are_about_as_good_as_known_ones() -> None:
     """One run depends on where a few topics with very high rates happen to be."""
     found = []
