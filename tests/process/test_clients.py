@@ -108,6 +108,7 @@ LISTENERS: dict[str, Callable[[Served], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.statement("MQTT-4.2.0-1", "3.1.1/MQTT-7.0.0-2", "3.1.1/MQTT-7.1.1-1")
 @pytest.mark.parametrize("protocol", [3, 4, 5])
 @pytest.mark.parametrize("listener", LISTENERS)
 def test_paho_gets_every_message_on_every_listener(
@@ -317,6 +318,7 @@ async def eventually(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.statement("3.1.1/MQTT-7.0.0-2")
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("tls", [False, True])
 async def test_gmqtt_gets_every_message(one: Served, base: str, version: int, tls: bool) -> None:
@@ -375,6 +377,7 @@ async def test_gmqtt_resumes_its_session_and_its_will_is_sent(
 # ------------------------------------------------------------------ mosquitto's
 
 
+@pytest.mark.statement("3.1.1/MQTT-7.0.0-2")
 @pytest.mark.parametrize("version", ["31", "311", "5"])
 @pytest.mark.parametrize("tls", [False, True])
 def test_mosquittos_clients_get_every_message(

@@ -75,6 +75,7 @@ def wait_subscribed(publisher: Client, subscribers: list[Client], topic: str) ->
 # ------------------------------------------------------------------ everybody gets everything
 
 
+@pytest.mark.statement("3.1.1/MQTT-7.0.0-1")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_every_subscriber_gets_each_message_exactly_once(
     five: Cluster, make: Make, base: str, qos: int

@@ -182,6 +182,7 @@ def again(
     return new, new.wait(Connack)
 
 
+@pytest.mark.statement("MQTT-3.1.4-3")
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_messages_sent_before_a_reconnection_are_delivered(

@@ -424,6 +424,7 @@ async def exchange(broker: Broker, client: MQTTClient, uri: str, **tls: Any) -> 
     await until(lambda: not broker.sessions, "the session is gone")
 
 
+@pytest.mark.statement("MQTT-4.2.0-1")
 async def test_amqtts_client_is_served_on_every_listener(certificate: tuple[Path, Path]) -> None:
     tls = {"ssl": True, "certfile": str(certificate[0]), "keyfile": str(certificate[1])}
     listeners = {
@@ -536,6 +537,7 @@ async def websocket() -> AsyncIterator[tuple[Broker, ClientConnection]]:
             yield broker, ws
 
 
+@pytest.mark.statement("MQTT-6.0.0-2", "MQTT-6.0.0-4", "3.1.1/MQTT-6.0.0-2", "3.1.1/MQTT-6.0.0-4")
 async def test_websocket_frames_may_cut_packets_anywhere() -> None:
     async with websocket() as (_, ws):
         assert ws.subprotocol == "mqtt"
@@ -549,6 +551,7 @@ async def test_websocket_frames_may_cut_packets_anywhere() -> None:
         await asyncio.wait_for(await ws.ping(), PATIENCE)
 
 
+@pytest.mark.statement("MQTT-6.0.0-1", "MQTT-6.0.0-3", "3.1.1/MQTT-6.0.0-1", "3.1.1/MQTT-6.0.0-3")
 async def test_only_mqtt_is_taken_over_websocket() -> None:
     async with websocket() as (broker, ws):
         await ws.send("text")

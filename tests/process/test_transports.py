@@ -234,6 +234,7 @@ async def test_tls_handshakes_that_never_end_are_harmless(
 # -------------------------------------------------------------------- WebSocket
 
 
+@pytest.mark.statement("MQTT-4.2.0-1", "3.1.1/MQTT-7.1.1-1")
 @pytest.mark.parametrize("tls", [False, True])
 async def test_websockets_are_served_with_and_without_tls(
     tls: bool, authority: Authority, server_files: dict[str, str]
@@ -254,6 +255,7 @@ async def test_websockets_are_served_with_and_without_tls(
 # -------------------------------------------------------------------- Unix sockets
 
 
+@pytest.mark.statement("MQTT-4.2.0-1", "3.1.1/MQTT-7.1.1-1")
 async def test_a_unix_socket_is_served_with_its_mode(tmp_path: Path) -> None:
     path = tmp_path / "broker.sock"
     async with running(local={"bind": f"unix:{path}", "socket_mode": "0600"}) as broker:

@@ -1,192 +1,122 @@
-"""docs/conformance.md: each statement of both standards has its row, and each test that a row names
-is there."""
+"""docs/conformance.md joins tests/data/statements.yaml with the marks `statement` of tests.
+
+`python -m tests.text.test_conformance_table` writes the page again."""
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
+import ast
 from pathlib import Path
 
-import pytest
+import yaml
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "conformance.md"
+from tests.kit.source import parse
 
-# Section -> how many statements it has, as appendix B of each standard lists them (4.2.0-1 is 4.2-1
-# in the text of MQTT 5).
-MQTT_5 = {
-    **{"1.5.4": 3, "1.5.5": 1, "1.5.7": 1, "2.1.3": 1, "2.2.1": 6, "2.2.2": 1},
-    **{"3.1.0": 2, "3.1.2": 30, "3.1.3": 12, "3.1.4": 6, "3.2.0": 2, "3.2.2": 22},
-    **{
-        "3.3.1": 13,
-        "3.3.2": 20,
-        "3.3.4": 10,
-        "3.4.2": 3,
-        "3.5.2": 3,
-        "3.6.1": 1,
-        "3.6.2": 3,
-        "3.7.2": 3,
-    },
-    **{
-        "3.8.1": 1,
-        "3.8.3": 5,
-        "3.8.4": 8,
-        "3.9.2": 2,
-        "3.9.3": 2,
-        "3.10.1": 1,
-        "3.10.3": 2,
-        "3.10.4": 6,
-        "3.11.2": 2,
-        "3.11.3": 2,
-    },
-    **{"3.12.4": 1, "3.14.0": 1, "3.14.1": 1, "3.14.2": 4, "3.14.4": 3, "3.15.1": 1, "3.15.2": 3},
-    **{
-        "4.1.0": 2,
-        "4.2.0": 1,
-        "4.3.1": 1,
-        "4.3.2": 5,
-        "4.3.3": 13,
-        "4.4.0": 2,
-        "4.5.0": 2,
-        "4.6.0": 6,
-    },
-    **{
-        "4.7.0": 1,
-        "4.7.1": 2,
-        "4.7.2": 1,
-        "4.7.3": 4,
-        "4.8.2": 6,
-        "4.9.0": 3,
-        "4.12.0": 7,
-        "4.12.1": 2,
-        "4.13.1": 1,
-        "4.13.2": 1,
-    },
-    **{"6.0.0": 4},
+TESTS = Path(__file__).resolve().parents[1]
+PAGE = TESTS.parent / "docs" / "conformance.md"
+# Chapter -> section -> number -> cells, and a note where there is one.
+CHAPTERS: dict[str, dict[str, dict[str, list[str]]]] = yaml.safe_load(
+    (TESTS / "data" / "statements.yaml").read_text()
+)
+STATEMENT = "statement | what it says, in short | who"
+HEADS = {
+    "MQTT 5": STATEMENT,
+    "MQTT 3.1.1": STATEMENT,
+    "MQTT 3.1": "about | what is different",
+    "Where the standards leave a choice": "choice | what this broker does",
 }
-NOT_IN_MQTT_5 = {"MQTT-2.2.1-1"}
-MQTT_3_1_1 = {
-    **{
-        "1.5.3": 3,
-        "2.2.2": 2,
-        "2.3.1": 7,
-        "3.1.0": 2,
-        "3.1.2": 24,
-        "3.1.3": 11,
-        "3.1.4": 5,
-        "3.2.0": 1,
-        "3.2.2": 6,
-    },
-    **{
-        "3.3.1": 12,
-        "3.3.2": 3,
-        "3.3.4": 1,
-        "3.3.5": 2,
-        "3.6.1": 1,
-        "3.8.1": 1,
-        "3.8.3": 4,
-        "3.8.4": 6,
-        "3.9.3": 2,
-    },
-    **{"3.10.1": 1, "3.10.3": 2, "3.10.4": 6, "3.12.4": 1, "3.14.1": 1, "3.14.4": 3},
-    **{"4.1.0": 2, "4.3.1": 1, "4.3.2": 2, "4.3.3": 2, "4.4.0": 1, "4.5.0": 2, "4.6.0": 6},
-    **{
-        "4.7.1": 3,
-        "4.7.2": 1,
-        "4.7.3": 4,
-        "4.8.0": 2,
-        "6.0.0": 4,
-        "7.0.0": 2,
-        "7.1.1": 1,
-        "7.1.2": 1,
-    },
-}
+INTRODUCTION = """\
+# Conformance: every statement of the standards and the test that shows it
+
+This page is generated: `python -m tests.text.test_conformance_table` writes it. The texts are in
+`tests/data/statements.yaml`; a test is named where its mark `@pytest.mark.statement` has the
+number.
+
+Numbers are those of the normative statements of [MQTT
+5.0](https://docs.oasis-open.org/mqtt/mqtt/v5.0/os/mqtt-v5.0-os.html) and [MQTT
+3.1.1](https://docs.oasis-open.org/mqtt/mqtt/v3.1.1/os/mqtt-v3.1.1-os.html) (appendix B of each);
+the words are ours and short: the standard's own count. "who" is bound by the statement: server,
+client or both. A client's duty cannot be shown of a broker; there the test shows what becomes of a
+client that does otherwise. MQTT 3.1 has no numbered statements; it is served as 3.1.1 is, with the
+differences that its table lists. Tests stand below `tests/`.
+
+Sessions and retained messages are kept across starts of the broker if it has a data directory
+([what survives what](guides/operations.md#what-survives-what)); the standards leave that open.
+
+Most of these tests speak to the broker as one pure object, in packets and on a virtual clock, also
+in packets that are cut anywhere. The tests below `process/` use real sockets and other people's
+clients. All clients of the tests read what the broker sends by the strict decoder, so a packet that
+breaks a rule of the standard's formats fails any of them."""
 
 
-def numbers(sections: dict[str, int]) -> list[str]:
-    return [
-        f"MQTT-{section}-{n}" for section, count in sections.items() for n in range(1, count + 1)
-    ]
+def marks() -> dict[str, list[str]]:
+    """Number -> the tests that are marked with it, as the page names them."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(TESTS.rglob("test_*.py")):
+        source = path.read_text()
+        if "@pytest.mark.statement(" not in source:
+            continue
+        for node in ast.walk(parse(source)):
+            for mark in getattr(node, "decorator_list", []):
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.statement":
+                    test = f"`{path.relative_to(TESTS).as_posix()}::{node.name}`"
+                    for number in mark.args:
+                        found.setdefault(ast.literal_eval(number), []).append(test)
+    return found
 
 
-STATEMENTS = {
-    "MQTT 5": [n for n in numbers(MQTT_5) if n not in NOT_IN_MQTT_5],
-    "MQTT 3.1.1": numbers(MQTT_3_1_1),
-}
-TEST = re.compile(r"`((?:unit/\w+|process|sim)/test_\w+\.py)::(test_\w+)`")
+def page() -> str:
+    shown_by = marks()
+    lines = [INTRODUCTION]
+    for chapter, sections in CHAPTERS.items():
+        head = HEADS[chapter]
+        columns = head.count("|")
+        lines += ["", f"## {chapter}"]
+        for section, rows in sections.items():
+            lines += ["", f"### {section}"] if section else []
+            lines += ["", f"| {head} | shown by |", "|---" * (columns + 2) + "|"]
+            for number, cells in rows.items():
+                tests = ", ".join(shown_by.get(number, []))
+                shown = ": ".join(filter(None, [*cells[columns:], tests]))
+                name = number.partition("/")[2] or number
+                lines.append(f"| {' | '.join([name, *cells[:columns], shown])} |")
+    return "\n".join(lines) + "\n"
 
 
-def rows(title: str) -> list[list[str]]:
-    """The cells of the rows of a chapter, without the heads of its tables."""
-    chapter = PAGE.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
-    cells = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in chapter.splitlines()
-        if line.startswith("|")
-    ]
-    return [
-        row
-        for row in cells
-        if row[0] not in ("statement", "about") and not row[0].startswith("---")
-    ]
-
-
-def test_both_standards_have_their_number_of_statements() -> None:
-    assert {name: len(found) for name, found in STATEMENTS.items()} == {
-        "MQTT 5": 251,
-        "MQTT 3.1.1": 141,
+def statements(*chapters: str) -> dict[str, list[str]]:
+    return {
+        number: cells
+        for chapter in chapters
+        for rows in CHAPTERS[chapter].values()
+        for number, cells in rows.items()
     }
 
 
-@pytest.mark.parametrize("standard", STATEMENTS)
-def test_every_statement_has_one_row_in_order(standard: str) -> None:
-    assert [row[0] for row in rows(standard)] == STATEMENTS[standard]
+def test_the_page_is_that_of_the_marks() -> None:
+    assert PAGE.read_text() == page(), "python -m tests.text.test_conformance_table"
 
 
-@pytest.mark.parametrize("standard", STATEMENTS)
-def test_every_row_says_who_and_is_shown_by_something(standard: str) -> None:
-    for number, gist, who, shown in rows(standard):
-        assert 1 <= len(gist.split()) <= 16, number
-        assert who in ("server", "client", "both"), number
-        if shown.startswith("client's duty"):
-            assert who == "client", number
-        if not TEST.search(shown):
-            assert shown == "client's duty: not the broker's", number
-        rest = TEST.sub("", shown)
-        assert "::" not in rest, number
-        assert "`" not in rest, number
+def test_both_standards_have_their_number_of_statements() -> None:
+    assert len(statements("MQTT 5")) == 251
+    assert len(statements("MQTT 3.1.1")) == 141
 
 
-def test_few_statements_have_no_test() -> None:
-    unshown = [
-        row[0] for standard in STATEMENTS for row in rows(standard) if not TEST.search(row[3])
-    ]
+def test_every_mark_names_a_statement() -> None:
+    assert marks().keys() - statements(*CHAPTERS).keys() == set()
+
+
+def test_every_statement_has_a_mark_or_is_a_clients_alone() -> None:
+    rows = statements(*CHAPTERS)
+    unshown = rows.keys() - marks().keys()
+    reason = ["client", "not the broker's duty"]
+    assert {number for number in unshown if rows[number][1:] != reason} == set()
     assert len(unshown) <= 6, unshown
 
 
-def test_every_test_named_is_collected() -> None:
-    """By pytest itself, so that a misspelt parametrisation or a file that does not import shows up
-    here, too."""
-    named = set(TEST.findall(PAGE.read_text()))
-    files = sorted({file for file, _ in named})
-    run = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "--collect-only",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            *(f"tests/{file}" for file in files),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
-    collected = set(re.findall(r"^tests/(\S+?\.py)::(\w+)", run.stdout, re.MULTILINE))
-    assert sorted(named - collected) == []
+def test_statements_are_short_and_say_whom_they_bind() -> None:
+    for number, (gist, who, *_) in statements("MQTT 5", "MQTT 3.1.1").items():
+        assert 1 <= len(gist.split()) <= 16, number
+        assert who in ("server", "client", "both"), number
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -348,6 +348,7 @@ def _may_receive(session: Session, topic: str) -> bool:
     return session.permissions.may_receive(topic)
 
 
+@pytest.mark.statement("3.1.1/MQTT-3.3.5-2")
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_refused_publish_is_answered_counted_and_goes_nowhere(version: int) -> None:
     world = world_of("allow all a\nallow subscribe #")
@@ -484,6 +485,7 @@ def test_a_user_name_that_was_not_verified_counts_for_nothing() -> None:
     assert [a.reason for a in client.take()] == [0x87, 0]  # type: ignore[union-attr]
 
 
+@pytest.mark.statement("MQTT-3.1.4-2")
 @pytest.mark.parametrize("version", [3, 4, 5])
 def test_connect_needs_a_known_user(version: int) -> None:
     world = world_of("user anna\nallow all #", users={"anna"}, anonymous=None)
@@ -596,6 +598,7 @@ def test_a_user_removed_from_the_file_stays_connected_without_rights() -> None:
     assert not anna.closed
 
 
+@pytest.mark.statement("choice/another user takes the client identifier of a session")
 def test_a_session_is_not_handed_on_to_another_user() -> None:
     world = world_of("allow all #", users={"anna", "bert"})
     anna = enter(world, "anna", "shared", 4, clean=False)

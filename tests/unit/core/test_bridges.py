@@ -196,6 +196,7 @@ def test_a_bridge_with_other_user_properties_is_a_client() -> None:
     assert "b" in world.node.sessions
 
 
+@pytest.mark.statement("MQTT-3.1.2-2", "3.1.1/MQTT-3.1.2-2")
 @pytest.mark.parametrize(
     "beginning", [b"\x00\x06MQIsdp\x84", b"\x00\x04MQTT\x83", b"\x00\x04MQTT\x86"]
 )

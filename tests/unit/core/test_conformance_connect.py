@@ -35,12 +35,12 @@ def frame(body: bytes) -> bytes:
 # ---------------------------------------------------------------- CONNECT
 
 
+@pytest.mark.statement("MQTT-3.1.2-1", "3.1.1/MQTT-3.1.2-1", "3.1/name")
 @pytest.mark.parametrize(
     "name", [b"", b"MQT", b"mqtt", b"MQTTT", b"MQIsdp", b"\xef\xbb\xbfMQTT", b"AMQP"]
 )
 def test_other_protocol_names_are_refused(name: bytes) -> None:
-    """MQTT-3.1.2-1: refused and closed; no session comes of it. MQIsdp belongs to version 3
-    only."""
+    """Refused and closed; no session comes of it. MQIsdp belongs to version 3 only."""
     world = World()
     client = world.open(4)
     client.send(frame(len(name).to_bytes(2, "big") + name + b"\x04\x02\x00\x00\x00\x01c"))
@@ -49,10 +49,12 @@ def test_other_protocol_names_are_refused(name: bytes) -> None:
     assert not world.node.sessions
 
 
+@pytest.mark.statement("MQTT-3.1.3-2", "MQTT-3.1.3-5", "3.1.1/MQTT-3.1.3-2", "3.1.1/MQTT-3.1.3-5")
+@pytest.mark.statement("3.1/client identifier")
 @ALL
 @pytest.mark.parametrize("length", [1, 2, 22, 23, 24, 200])
 def test_client_identifiers_that_must_be_allowed(version: int, length: int) -> None:
-    """MQTT-3.1.3-5, MQTT-3.1.3-2: digits and letters, 1 to 23 of them; more are allowed, too."""
+    """Digits and letters, 1 to 23 of them; more are allowed, too."""
     world = World()
     letters = string.digits + string.ascii_letters
     for start in range(0, len(letters), 23):
@@ -61,8 +63,9 @@ def test_client_identifiers_that_must_be_allowed(version: int, length: int) -> N
         assert client_id in world.node.sessions
 
 
+@pytest.mark.statement("3.1.1/MQTT-3.1.3-6")
 def test_clients_without_an_identifier_are_different_ones() -> None:
-    """MQTT-3.1.3-6 of 3.1.1, where the client does not learn its identifier."""
+    """In 3.1.1 the client does not learn its identifier."""
     world = World()
     clients = [world.connect("", 4) for _ in range(3)]
     for number, client in enumerate(clients):
@@ -92,10 +95,17 @@ BROKEN_PAYLOADS = {
 }
 
 
+@pytest.mark.statement("MQTT-3.1.2-3", "MQTT-3.1.2-9", "MQTT-3.1.2-11", "MQTT-3.1.2-12")
+@pytest.mark.statement("MQTT-3.1.2-13", "MQTT-3.1.2-16", "MQTT-3.1.2-17", "MQTT-3.1.2-18")
+@pytest.mark.statement("MQTT-3.1.2-19", "MQTT-3.1.3-1", "MQTT-3.1.3-3", "MQTT-3.1.4-1")
+@pytest.mark.statement("3.1.1/MQTT-3.1.2-3", "3.1.1/MQTT-3.1.2-9", "3.1.1/MQTT-3.1.2-11")
+@pytest.mark.statement("3.1.1/MQTT-3.1.2-13", "3.1.1/MQTT-3.1.2-14", "3.1.1/MQTT-3.1.2-15")
+@pytest.mark.statement("3.1.1/MQTT-3.1.2-18", "3.1.1/MQTT-3.1.2-19", "3.1.1/MQTT-3.1.2-20")
+@pytest.mark.statement("3.1.1/MQTT-3.1.2-21", "3.1.1/MQTT-3.1.3-1", "3.1.1/MQTT-3.1.3-3")
+@pytest.mark.statement("3.1.1/MQTT-3.1.4-1", "3.1.1/MQTT-3.2.2-6")
 @pytest.mark.parametrize("what", BROKEN_PAYLOADS)
 def test_flags_and_payload_of_connect_agree(what: str) -> None:
-    """MQTT-3.1.2-3, -9, -11 to -13, -16 to -19, MQTT-3.1.3-1, -3, MQTT-3.1.4-1; before MQTT 5
-    without a CONNACK."""
+    """Before MQTT 5 without a CONNACK."""
     flags, old, new = BROKEN_PAYLOADS[what]
     for version, data in (
         (4, V4 + bytes((flags,)) + b"\0\0" + old),
@@ -112,6 +122,8 @@ def test_flags_and_payload_of_connect_agree(what: str) -> None:
         assert not world.node.sessions
 
 
+@pytest.mark.statement("MQTT-3.1.4-1", "MQTT-3.2.2-6", "MQTT-3.2.2-7", "MQTT-3.2.2-8")
+@pytest.mark.statement("MQTT-3.14.0-1", "MQTT-4.13.2-1", "choice/malformed CONNECT of MQTT 5")
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -134,6 +146,8 @@ def test_a_bad_mqtt_5_connect_is_answered_with_its_reason(data: bytes, reason: i
     assert client.closed
 
 
+@pytest.mark.statement("MQTT-3.1.4-6", "MQTT-3.2.0-2", "MQTT-3.2.2-7", "3.1.1/MQTT-3.1.4-5")
+@pytest.mark.statement("3.1.1/MQTT-3.2.2-5")
 @ALL
 @pytest.mark.parametrize("refused", ["anonymous", "will above the Maximum QoS", "bad will topic"])
 def test_nothing_behind_a_refused_connect_is_processed(version: int, refused: str) -> None:
@@ -163,6 +177,8 @@ def test_nothing_behind_a_refused_connect_is_processed(version: int, refused: st
     assert set(world.node.sessions) == {"w"}
 
 
+@pytest.mark.statement("MQTT-3.1.4-5", "MQTT-3.2.0-1", "MQTT-3.2.0-2", "MQTT-3.2.2-1")
+@pytest.mark.statement("3.1.1/MQTT-3.1.4-4", "3.1.1/MQTT-3.2.0-1")
 @ALL
 def test_connack_comes_first_and_once(version: int) -> None:
     """MQTT-3.2.0-1, -2, MQTT-3.2.2-1, -2, MQTT-3.1.4-5; reserved bits are zero."""
@@ -189,9 +205,10 @@ def test_connack_comes_first_and_once(version: int) -> None:
 # ---------------------------------------------------------------- keep-alive and limits
 
 
+@pytest.mark.statement("MQTT-3.1.2-21", "MQTT-3.2.2-21")
 @pytest.mark.parametrize("asked", [0, 100])
 def test_the_servers_keep_alive_replaces_the_clients(asked: int) -> None:
-    """MQTT-3.1.2-21, MQTT-3.2.2-21: a client that goes by its own longer one is closed."""
+    """A client that goes by its own longer one is closed."""
     world = World(max_keep_alive=10)
     client = world.connect("c", keep_alive=asked)
     assert client.connack.properties[P.SERVER_KEEP_ALIVE] == 10
@@ -201,8 +218,8 @@ def test_the_servers_keep_alive_replaces_the_clients(asked: int) -> None:
     assert client.last_reason() == ReasonCode.KEEP_ALIVE_TIMEOUT
 
 
+@pytest.mark.statement("MQTT-3.2.2-22")
 def test_without_a_server_keep_alive_the_clients_applies() -> None:
-    """MQTT-3.2.2-22."""
     world = World(max_keep_alive=10)
     client = world.connect("c", keep_alive=4)
     assert P.SERVER_KEEP_ALIVE not in client.connack.properties
@@ -212,9 +229,11 @@ def test_without_a_server_keep_alive_the_clients_applies() -> None:
     assert client.closed
 
 
+@pytest.mark.statement("MQTT-3.1.2-24")
+@pytest.mark.statement("choice/answer larger than the client's Maximum Packet Size")
 def test_no_packet_exceeds_the_maximum_packet_size_of_the_client() -> None:
-    """MQTT-3.1.2-24: whatever the client does; what cannot be answered ends the connection with
-    0x95 or without a word."""
+    """Whatever the client does; what cannot be answered ends the connection with 0x95 or without a
+    word."""
     for maximum in range(1, 60):
         world = World()
         client = world.open()
@@ -236,10 +255,10 @@ def test_no_packet_exceeds_the_maximum_packet_size_of_the_client() -> None:
 # ---------------------------------------------------------------- sessions and wills
 
 
+@pytest.mark.statement("MQTT-4.1.0-1", "3.1.1/MQTT-4.1.0-2")
 @ALL
 def test_no_session_ends_while_its_client_is_connected(version: int) -> None:
-    """MQTT-4.1.0-1; MQTT-4.1.0-2 of 3.1.1: also one that is to end with its connection (Session
-    Expiry Interval 0 or small)."""
+    """Also one that is to end with its connection (Session Expiry Interval 0 or small)."""
     world = World()
     for expiry in (0, 5):
         client = world.connect(
@@ -251,9 +270,10 @@ def test_no_session_ends_while_its_client_is_connected(version: int) -> None:
         assert [p.payload for p in client.take() if isinstance(p, Publish)] == [b"x"]
 
 
+@pytest.mark.statement("3.1.1/MQTT-3.1.2-6", "3.1.1/MQTT-3.1.2-7")
 @ALL
 def test_retained_messages_outlive_the_session(version: int) -> None:
-    """MQTT-3.1.2-7 of 3.1.1: they are no part of it."""
+    """Retained messages are not part of the session."""
     world = World()
     client = world.connect("c", version)
     client.publish("t", b"kept", 1, retain=True)
@@ -264,8 +284,8 @@ def test_retained_messages_outlive_the_session(version: int) -> None:
     assert client.payloads() == [b"kept"]
 
 
+@pytest.mark.statement("MQTT-3.1.3-10")
 def test_a_will_keeps_the_order_of_its_user_properties() -> None:
-    """MQTT-3.1.3-10."""
     pairs = [("b", "2"), ("a", "1"), ("b", "1"), ("", ""), ("a", "1")]
     world = World()
     watcher = world.connect("w")
@@ -275,6 +295,9 @@ def test_a_will_keeps_the_order_of_its_user_properties() -> None:
     assert packet.properties == {P.USER_PROPERTY: pairs}
 
 
+@pytest.mark.statement("MQTT-3.1.2-7", "MQTT-3.1.2-10", "MQTT-3.1.2-14", "MQTT-3.1.2-15")
+@pytest.mark.statement("3.1.1/MQTT-3.1.2-8", "3.1.1/MQTT-3.1.2-10", "3.1.1/MQTT-3.1.2-16")
+@pytest.mark.statement("3.1.1/MQTT-3.1.2-17")
 @pytest.mark.parametrize("retain", [False, True])
 @ALL
 def test_a_will_is_published_once(version: int, retain: bool) -> None:
@@ -299,9 +322,9 @@ def test_a_will_is_published_once(version: int, retain: bool) -> None:
     assert late.payloads() == ([b"x"] if retain else [])
 
 
+@pytest.mark.statement("3.1.1/MQTT-3.1.2-12")
 @ALL
 def test_no_will_without_the_will_flag(version: int) -> None:
-    """MQTT-3.1.2-12 of 3.1.1."""
     world = World()
     watcher = world.connect("w")
     watcher.subscribe("#")
@@ -313,12 +336,13 @@ def test_no_will_without_the_will_flag(version: int) -> None:
 # ---------------------------------------------------------------- DISCONNECT
 
 
+@pytest.mark.statement("MQTT-3.14.2-1", "MQTT-3.14.2-2", "MQTT-3.14.4-1", "MQTT-3.14.4-2")
+@pytest.mark.statement("MQTT-4.13.1-1", "MQTT-4.13.2-1")
 @pytest.mark.parametrize(
     "end", ["garbage", "second CONNECT", "take-over", "keep-alive", "QoS", "alias"]
 )
 def test_a_disconnect_of_the_broker_is_the_last_packet(end: str) -> None:
-    """MQTT-3.14.2-1, -2, MQTT-3.14.4-1, -2, MQTT-4.13.1-1, MQTT-4.13.2-1: a code of the table, no
-    Session Expiry Interval."""
+    """A code of the table, no Session Expiry Interval."""
     world = World(max_qos=1)
     keep = {P.SESSION_EXPIRY_INTERVAL: 50}
     client = world.connect("c", keep_alive=10, properties=keep)
@@ -344,6 +368,7 @@ def test_a_disconnect_of_the_broker_is_the_last_packet(end: str) -> None:
     assert client.closed
 
 
+@pytest.mark.statement("MQTT-3.14.4-1", "3.1.1/MQTT-3.14.4-1", "3.1.1/MQTT-3.14.4-2")
 @ALL
 def test_disconnect_of_the_client_closes_the_connection(version: int) -> None:
     """MQTT-3.14.4-1, -2 are the client's; the broker closes from its side and looks at nothing
@@ -361,6 +386,7 @@ def test_disconnect_of_the_client_closes_the_connection(version: int) -> None:
 # ---------------------------------------------------------------- MQTT 3.1
 
 
+@pytest.mark.statement("3.1/name", "3.1/user name, password", "3.1/DUP")
 def test_mqtt_3_1_clients_are_served_as_its_text_says() -> None:
     """MQTT V3.1, 3.1 and 3.2: its name, no Session Present, DUP on packets that are sent again,
     fields that may be missing."""

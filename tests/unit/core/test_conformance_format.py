@@ -79,10 +79,16 @@ ILL_FORMED = {
 }
 
 
+@pytest.mark.statement("MQTT-1.5.4-1", "MQTT-1.5.4-2", "MQTT-1.5.7-1", "MQTT-3.1.3-4")
+@pytest.mark.statement("MQTT-3.1.3-11", "MQTT-3.1.3-12", "MQTT-3.3.2-13", "MQTT-3.3.2-19")
+@pytest.mark.statement("MQTT-3.8.3-1", "MQTT-3.10.3-1", "MQTT-4.7.3-2", "3.1.1/MQTT-1.5.3-1")
+@pytest.mark.statement("3.1.1/MQTT-1.5.3-2", "3.1.1/MQTT-3.1.3-4", "3.1.1/MQTT-3.1.3-10")
+@pytest.mark.statement("3.1.1/MQTT-3.1.3-11", "3.1.1/MQTT-3.8.3-1", "3.1.1/MQTT-3.10.3-1")
+@pytest.mark.statement("3.1.1/MQTT-4.7.3-2", "3.1/`$` topics, wildcards, UTF-8")
 @pytest.mark.parametrize("where", STRINGS)
 @pytest.mark.parametrize("text", ILL_FORMED.values(), ids=ILL_FORMED)
 def test_ill_formed_strings_close_the_connection(where: str, text: bytes) -> None:
-    """MQTT-1.5.4-1, -2, MQTT-1.5.7-1; MQTT-1.5.3-1, -2 of 3.1.1. No other client notices."""
+    """No other client notices."""
     versions, packet = STRINGS[where]
     for version in versions:
         world = World()
@@ -97,6 +103,7 @@ def test_ill_formed_strings_close_the_connection(where: str, text: bytes) -> Non
         assert [type(p).__name__ for p in watcher.take()] == ["Pingresp"]
 
 
+@pytest.mark.statement("choice/noncharacters and control characters in strings")
 @pytest.mark.parametrize("where", STRINGS)
 def test_any_well_formed_string_is_taken(where: str) -> None:
     """The same packets with letters of every length, noncharacters and control characters, which
@@ -111,9 +118,9 @@ def test_any_well_formed_string_is_taken(where: str) -> None:
         assert not world.counters.malformed
 
 
+@pytest.mark.statement("MQTT-1.5.4-3", "3.1.1/MQTT-1.5.3-3")
 @ALL
 def test_a_byte_order_mark_is_kept_as_a_character(version: int) -> None:
-    """MQTT-1.5.4-3; MQTT-1.5.3-3 of 3.1.1."""
     world = World()
     publisher, with_mark, without = (
         world.connect(name, version) for name in ("p", "with", "without")
@@ -127,9 +134,10 @@ def test_a_byte_order_mark_is_kept_as_a_character(version: int) -> None:
     assert without.take() == []
 
 
+@pytest.mark.statement("MQTT-4.7.3-4", "3.1.1/MQTT-4.7.3-4")
 @ALL
 def test_names_are_not_normalised(version: int) -> None:
-    """MQTT-4.7.3-4: letters that look alike, case, blanks and empty levels are different names."""
+    """Letters that look alike, case, blanks and empty levels are different names."""
     world = World()
     names = [
         "caf\u00e9",
@@ -153,10 +161,11 @@ def test_names_are_not_normalised(version: int) -> None:
         assert [(p.topic, p.payload) for p in client.take_publishes()] == [(name, name.encode())]
 
 
+@pytest.mark.statement("MQTT-4.7.3-3", "3.1.1/MQTT-4.7.3-3")
 @ALL
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_the_longest_topic_name(version: int, qos: int) -> None:
-    """MQTT-4.7.3-3: 65,535 bytes is what the length of a string can say."""
+    """65,535 bytes is what the length of a string can say."""
     world = World()
     publisher, subscriber = world.connect("p", version), world.connect("s", version)
     topic = "\u20ac" * 21845
@@ -196,13 +205,16 @@ ANSWERS = [
 ]
 
 
+@pytest.mark.statement("MQTT-2.1.3-1", "MQTT-2.2.1-2", "MQTT-2.2.1-5", "MQTT-2.2.1-6")
+@pytest.mark.statement("MQTT-2.2.2-1", "MQTT-3.3.2-1", "MQTT-3.8.4-2", "MQTT-3.10.4-5")
+@pytest.mark.statement("MQTT-4.3.2-4", "MQTT-4.3.3-8", "MQTT-4.3.3-11", "3.1.1/MQTT-2.2.2-1")
+@pytest.mark.statement("3.1.1/MQTT-2.3.1-5", "3.1.1/MQTT-2.3.1-6", "3.1.1/MQTT-2.3.1-7")
+@pytest.mark.statement("3.1.1/MQTT-3.3.2-1", "3.1.1/MQTT-3.8.4-2", "3.1.1/MQTT-3.10.4-4")
 @pytest.mark.parametrize(("version", "sent", "received"), ANSWERS)
 def test_answers_are_exact_to_the_byte(version: int, sent: bytes, received: bytes) -> None:
-    """MQTT-2.1.3-1, MQTT-2.2.1-2, -5, -6, MQTT-2.2.2-1: reserved bits, packet identifiers, and a
-    zero for no properties.
+    """Reserved bits, packet identifiers, and a zero for no properties.
 
-    The client has subscribed to "t" at QoS 0.
-    """
+    The client has subscribed to "t" at QoS 0."""
     client = World().connect("c", version)
     client.send(Subscribe(1, [SubscriptionRequest("t", 0)]))
     client.transport.written.clear()
@@ -210,10 +222,13 @@ def test_answers_are_exact_to_the_byte(version: int, sent: bytes, received: byte
     assert bytes(client.transport.written) == received
 
 
+@pytest.mark.statement("MQTT-2.2.1-4", "MQTT-4.3.2-1", "MQTT-4.3.2-2", "MQTT-4.3.3-1")
+@pytest.mark.statement("MQTT-4.3.3-2", "3.1.1/MQTT-2.3.1-4", "3.1.1/MQTT-4.3.2-1")
+@pytest.mark.statement("3.1.1/MQTT-4.3.3-1")
 @ALL
 @pytest.mark.parametrize("qos", [1, 2])
 def test_the_brokers_packet_identifiers_are_never_zero_or_in_use(version: int, qos: int) -> None:
-    """MQTT-2.2.1-4, MQTT-4.3.2-1, -2, MQTT-4.3.3-1, -2: never zero, never one in use, DUP 0."""
+    """Never zero, never one in use, DUP 0."""
     world = World()
     publisher, subscriber = world.connect("p", version), world.connect("s", version)
     subscriber.subscribe("t", qos=2)

@@ -90,6 +90,7 @@ def proven(world: World) -> FakeClient:
 # ---------------------------------------------------------------- enhanced authentication
 
 
+@pytest.mark.statement("MQTT-3.15.2-1", "MQTT-4.12.0-2", "MQTT-4.12.0-5")
 def test_a_client_may_authenticate_by_auth_packets() -> None:
     """MQTT-4.12.0-2, -5, MQTT-3.15.2-1, MQTT-3.2.0-1: AUTH 0x18, again, then CONNACK, all of them
     with the method."""
@@ -107,9 +108,10 @@ def test_a_client_may_authenticate_by_auth_packets() -> None:
     assert world.session("c").username == "counter"
 
 
+@pytest.mark.statement("MQTT-4.12.0-4")
 @pytest.mark.parametrize("wrong", [1, 2, 3])
 def test_authentication_may_be_rejected_at_any_point(wrong: int) -> None:
-    """MQTT-4.12.0-4: a CONNACK from 0x80 on, and the end; no session."""
+    """A CONNACK from 0x80 on, and the end; no session."""
     world = counting()
     client = begin(world, b"no" if wrong == 1 else b"1")
     for number in range(2, wrong + 1):
@@ -122,6 +124,7 @@ def test_authentication_may_be_rejected_at_any_point(wrong: int) -> None:
     assert not world.node.sessions
 
 
+@pytest.mark.statement("MQTT-4.12.0-3", "MQTT-4.12.0-5")
 @pytest.mark.parametrize(
     "packet",
     [
@@ -133,7 +136,7 @@ def test_authentication_may_be_rejected_at_any_point(wrong: int) -> None:
     ids=["0x00", "0x19", "another method", "no method"],
 )
 def test_an_auth_of_the_client_goes_on_with_its_method(packet: Auth) -> None:
-    """MQTT-4.12.0-3, -5: anything but 0x18 and the method of CONNECT is a Protocol Error."""
+    """Anything but 0x18 and the method of CONNECT is a Protocol Error."""
     world = counting()
     client = begin(world)
     client.take()
@@ -143,6 +146,7 @@ def test_an_auth_of_the_client_goes_on_with_its_method(packet: Auth) -> None:
     assert not world.node.sessions
 
 
+@pytest.mark.statement("MQTT-3.1.2-30")
 @pytest.mark.parametrize(
     "packet",
     [
@@ -155,7 +159,7 @@ def test_an_auth_of_the_client_goes_on_with_its_method(packet: Auth) -> None:
     ids=lambda p: type(p).__name__,
 )
 def test_only_auth_and_disconnect_before_connack(packet: Packet) -> None:
-    """MQTT-3.1.2-30: nothing of it is done."""
+    """Nothing of it is done."""
     world = counting()
     watcher = world.connect("w")
     watcher.subscribe("#")
@@ -178,9 +182,9 @@ def test_a_disconnect_before_connack_ends_the_authentication() -> None:
     assert not world.node.sessions
 
 
+@pytest.mark.statement("MQTT-4.12.1-1")
 def test_a_client_may_authenticate_again() -> None:
-    """MQTT-4.12.1-1: 0x19 begins, AUTH 0x18 goes on, AUTH 0x00 ends it; the connection works
-    meanwhile."""
+    """0x19 begins, AUTH 0x18 goes on, AUTH 0x00 ends it; the connection works meanwhile."""
     world = counting()
     client = proven(world)
     client.subscribe("t")
@@ -194,23 +198,25 @@ def test_a_client_may_authenticate_again() -> None:
     assert not client.closed
 
 
+@pytest.mark.statement("MQTT-4.12.1-1")
 @pytest.mark.parametrize("method", ["OTHER", None])
 def test_authenticating_again_by_another_method_is_refused(method: str | None) -> None:
-    """MQTT-4.12.1-1."""
     client = proven(counting())
     client.send(auth(b"1", ReasonCode.RE_AUTHENTICATE, method))
     assert client.closed
     assert client.last_reason() == ReasonCode.PROTOCOL_ERROR
 
 
+@pytest.mark.statement("MQTT-4.12.1-2")
 def test_a_failed_reauthentication_closes_the_connection() -> None:
-    """MQTT-4.12.1-2: DISCONNECT says so, the connection is closed."""
+    """DISCONNECT says so, the connection is closed."""
     client = proven(counting())
     client.send(auth(b"no", ReasonCode.RE_AUTHENTICATE))
     assert client.closed
     assert client.last_reason() == ReasonCode.NOT_AUTHORIZED
 
 
+@pytest.mark.statement("MQTT-4.12.0-6")
 def test_no_auth_for_clients_that_do_not_ask_for_it() -> None:
     """MQTT-4.12.0-6, -7: neither AUTH nor the method in CONNACK; an AUTH of theirs is a Protocol
     Error."""
@@ -240,9 +246,10 @@ EXPLAINED = {"PUBACK", "PUBREC", "SUBACK", "DISCONNECT"}
 """What this broker gives a Reason String, if it may."""
 
 
+@pytest.mark.statement("MQTT-3.1.2-29")
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_client_that_wants_no_problem_information_gets_none(name: str) -> None:
-    """MQTT-3.1.2-29: with Request Problem Information 0 neither Reason String nor User Property."""
+    """With Request Problem Information 0 neither Reason String nor User Property."""
     packet, kind = REFUSED[name]
     for wanted in (0, 1):
         client = World().connect("c", properties={P.REQUEST_PROBLEM_INFORMATION: wanted})
@@ -253,6 +260,10 @@ def test_a_client_that_wants_no_problem_information_gets_none(name: str) -> None
         assert len(client.said) == (wanted if name in EXPLAINED else 0)
 
 
+@pytest.mark.statement("MQTT-3.4.2-2", "MQTT-3.4.2-3", "MQTT-3.5.2-2", "MQTT-3.5.2-3")
+@pytest.mark.statement("MQTT-3.6.2-2", "MQTT-3.6.2-3", "MQTT-3.7.2-2", "MQTT-3.7.2-3")
+@pytest.mark.statement("MQTT-3.9.2-1", "MQTT-3.9.2-2", "MQTT-3.11.2-1", "MQTT-3.11.2-2")
+@pytest.mark.statement("MQTT-3.14.2-3", "MQTT-3.14.2-4")
 @pytest.mark.parametrize("name", [*REFUSED, "DISCONNECT"])
 def test_a_reason_that_makes_the_packet_too_large_is_left_out(name: str) -> None:
     """MQTT-3.4.2-2, -3 to MQTT-3.7.2-2, -3, MQTT-3.9.2-1, -2, MQTT-3.11.2-1, -2, MQTT-3.14.2-3, -4:
@@ -280,8 +291,8 @@ def test_a_reason_that_makes_the_packet_too_large_is_left_out(name: str) -> None
     assert set(explained) == ({0, 1} if name in EXPLAINED else {0})
 
 
+@pytest.mark.statement("MQTT-3.2.2-19", "MQTT-3.2.2-20")
 def test_a_refusal_keeps_to_the_maximum_packet_size() -> None:
-    """MQTT-3.2.2-19, -20."""
     for maximum in range(1, 120):
         client = World(allow_anonymous=False).open()
         client.send(connect_packet("c", properties={P.MAXIMUM_PACKET_SIZE: maximum}))
@@ -296,17 +307,19 @@ def test_a_refusal_keeps_to_the_maximum_packet_size() -> None:
     assert client.said
 
 
+@pytest.mark.statement("MQTT-3.15.2-2", "MQTT-3.15.2-3")
 def test_auth_of_the_broker_has_no_reason_string() -> None:
-    """MQTT-3.15.2-2, -3: neither Reason String nor User Property, so none can be too large."""
+    """Neither Reason String nor User Property, so none can be too large."""
     client = begin(counting())
     (packet,) = client.take()
     assert isinstance(packet, Auth)
     assert set(packet.properties or {}) == {P.AUTHENTICATION_METHOD, P.AUTHENTICATION_DATA}
 
 
+@pytest.mark.statement("MQTT-3.1.2-24")
 def test_auth_keeps_to_the_maximum_packet_size() -> None:
-    """MQTT-3.1.2-24, at CONNECT and later: who cannot take the answer is closed with 0x95, if he
-    can take that."""
+    """At CONNECT and later: a client that cannot take the answer is closed with 0x95, if it can
+    take that."""
     for maximum in range(1, 80):
         world = counting()
         client = begin(world, maximum_packet_size=maximum)
@@ -326,15 +339,17 @@ def test_auth_keeps_to_the_maximum_packet_size() -> None:
 # ---------------------------------------------------------------- information, aliases, limits
 
 
+@pytest.mark.statement("MQTT-3.1.2-28")
 @pytest.mark.parametrize(("asked", "given"), [(None, False), (0, False), (1, True)])
 def test_response_information_is_given_to_clients_that_ask(asked: int | None, given: bool) -> None:
-    """MQTT-3.1.2-28: only for clients that ask."""
+    """Only for clients that ask."""
     world = World(response_information="answers/%c")
     properties = None if asked is None else {P.REQUEST_RESPONSE_INFORMATION: asked}
     client = world.connect("c", properties=properties)
     assert client.connack.properties.get(P.RESPONSE_INFORMATION) == ("answers/c" if given else None)
 
 
+@pytest.mark.statement("MQTT-3.1.2-26", "MQTT-3.1.2-27", "MQTT-3.3.2-11")
 @pytest.mark.parametrize("maximum", [None, 0, 1, 3, 65535])
 def test_the_brokers_topic_aliases_keep_to_the_clients_maximum(maximum: int | None) -> None:
     """MQTT-3.1.2-26, -27, MQTT-3.3.2-7, -8, -11: 1 to what the client takes, at most; topics are
@@ -387,9 +402,10 @@ def test_the_brokers_topic_aliases_keep_to_the_clients_maximum(maximum: int | No
     assert bool(used) is bool(maximum)
 
 
+@pytest.mark.statement("MQTT-3.3.4-7")
 @pytest.mark.parametrize("maximum", [1, 3])
 def test_a_client_that_exceeds_the_receive_maximum_is_closed(maximum: int) -> None:
-    """MQTT-3.3.4-7: closed with 0x93; PUBREL makes room."""
+    """Closed with 0x93; PUBREL makes room."""
     client = World(receive_maximum=maximum).connect("c")
     assert client.connack.properties[P.RECEIVE_MAXIMUM] == maximum
     for number in range(1, maximum + 1):
@@ -402,8 +418,9 @@ def test_a_client_that_exceeds_the_receive_maximum_is_closed(maximum: int) -> No
     assert client.last_reason() == ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
 
 
+@pytest.mark.statement("MQTT-3.2.2-13", "MQTT-3.2.2-14")
 def test_a_broker_without_retain_refuses_retained_messages() -> None:
-    """MQTT-3.2.2-13, -14: it says so, refuses such a will, and closes on RETAIN."""
+    """It says so, refuses such a will, and closes on RETAIN."""
     world = World(retain_available=False)
     client = world.connect("c")
     assert client.connack.properties[P.RETAIN_AVAILABLE] == 0

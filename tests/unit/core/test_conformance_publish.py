@@ -41,6 +41,8 @@ def stay(world: World, version: int = 5, **properties: int) -> FakeClient:
 # ---------------------------------------------------------------- delivery
 
 
+@pytest.mark.statement("MQTT-4.3.2-3", "MQTT-4.3.3-3", "MQTT-4.3.3-5", "MQTT-4.4.0-1")
+@pytest.mark.statement("MQTT-4.5.0-2", "3.1.1/MQTT-4.3.2-1", "3.1.1/MQTT-4.5.0-2", "3.1/repetition")
 @ALL
 def test_nothing_is_sent_again_on_one_connection(version: int) -> None:
     """MQTT-4.4.0-1: only a reconnection repeats, however long an acknowledgement takes;
@@ -65,6 +67,7 @@ def test_nothing_is_sent_again_on_one_connection(version: int) -> None:
     ]
 
 
+@pytest.mark.statement("MQTT-4.3.2-5", "MQTT-4.3.3-12", "3.1.1/MQTT-4.3.2-2", "3.1.1/MQTT-4.3.3-2")
 @ALL
 @pytest.mark.parametrize("dup", [False, True])
 def test_an_acknowledged_identifier_is_a_new_message(version: int, dup: bool) -> None:
@@ -82,12 +85,13 @@ def test_an_acknowledged_identifier_is_a_new_message(version: int, dup: bool) ->
     assert subscriber.payloads() == [b"one 1", b"two 1", b"one 2", b"two 2"]
 
 
+@pytest.mark.statement("MQTT-3.3.1-2", "MQTT-3.3.1-3", "MQTT-4.3.1-1", "3.1.1/MQTT-3.3.1-2")
+@pytest.mark.statement("3.1.1/MQTT-3.3.1-3", "3.1.1/MQTT-4.3.1-1")
 @ALL
 @pytest.mark.parametrize("dup", [False, True])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_dup_and_qos_are_right_on_the_wire(version: int, qos: int, dup: bool) -> None:
-    """MQTT-3.3.1-2, -3, MQTT-4.3.1-1: DUP at QoS 0 is malformed; otherwise it says nothing of what
-    subscribers get."""
+    """DUP at QoS 0 is malformed; otherwise it says nothing of what subscribers get."""
     world = World()
     publisher, subscriber = world.connect("p", version), world.connect("s", version)
     subscriber.subscribe("t", qos=2)
@@ -97,10 +101,11 @@ def test_dup_and_qos_are_right_on_the_wire(version: int, qos: int, dup: bool) ->
     assert subscriber.take() == expected
 
 
+@pytest.mark.statement("MQTT-4.3.3-7")
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_message_that_was_sent_does_not_expire(qos: int) -> None:
-    """MQTT-4.3.3-7: it is repeated, with nothing left of its Message Expiry Interval, and its
-    exchange goes on."""
+    """It is repeated, with nothing left of its Message Expiry Interval, and its exchange goes
+    on."""
     world = World()
     publisher, subscriber = world.connect("p"), stay(world)
     subscriber.subscribe("t", qos=2)
@@ -117,8 +122,8 @@ def test_a_message_that_was_sent_does_not_expire(qos: int) -> None:
     assert subscriber.take() == ([] if qos == 1 else [Pubrel(1)])
 
 
+@pytest.mark.statement("MQTT-4.3.3-13")
 def test_the_exchange_with_the_publisher_does_not_expire() -> None:
-    """MQTT-4.3.3-13."""
     world = World()
     publisher = world.connect("p")
     publisher.publish("t", b"x", 2, properties={P.MESSAGE_EXPIRY_INTERVAL: 1})
@@ -129,9 +134,9 @@ def test_the_exchange_with_the_publisher_does_not_expire() -> None:
     assert publisher.take() == [Pubrec(1), Pubcomp(1)]
 
 
+@pytest.mark.statement("MQTT-3.3.2-5")
 def test_expired_messages_are_not_sent() -> None:
-    """MQTT-3.3.2-5: neither from the queue of a client that is away, nor behind a full window, nor
-    retained."""
+    """Neither from the queue of a client that is away, nor behind a full window, nor retained."""
     world = World()
     publisher, busy = world.connect("p"), world.connect("b", properties={P.RECEIVE_MAXIMUM: 1})
     away = stay(world)
@@ -158,6 +163,8 @@ def test_expired_messages_are_not_sent() -> None:
     assert (packet.payload, packet.properties) == (b"long", {P.MESSAGE_EXPIRY_INTERVAL: 40})
 
 
+@pytest.mark.statement("MQTT-4.6.0-2", "MQTT-4.6.0-3", "MQTT-4.6.0-4", "3.1.1/MQTT-4.6.0-2")
+@pytest.mark.statement("3.1.1/MQTT-4.6.0-3", "3.1.1/MQTT-4.6.0-4")
 @ALL
 def test_acknowledgements_come_in_the_order_of_messages(version: int) -> None:
     """MQTT-4.6.0-2 to -4 bind clients; the broker answers in the order of what it answers, too."""
@@ -179,6 +186,7 @@ def test_acknowledgements_come_in_the_order_of_messages(version: int) -> None:
 # ---------------------------------------------------------------- topic aliases
 
 
+@pytest.mark.statement("MQTT-3.3.2-12")
 def test_every_topic_alias_that_was_granted_is_taken() -> None:
     """MQTT-3.3.2-12, MQTT-3.2.2-17: 1 to the Topic Alias Maximum of CONNACK, each its own, at each
     QoS."""
@@ -214,10 +222,11 @@ def acknowledge(packet: Publish) -> Packet:
     return Puback(packet.packet_id) if packet.qos == 1 else Pubrec(packet.packet_id, 0x80)
 
 
+@pytest.mark.statement("MQTT-3.3.4-9", "MQTT-4.9.0-1", "MQTT-4.9.0-2")
 @pytest.mark.parametrize("maximum", [1, 2, 10, 65535])
 @pytest.mark.parametrize("qos", [1, 2])
 def test_the_send_window_is_the_clients_receive_maximum(maximum: int, qos: int) -> None:
-    """MQTT-3.3.4-9, MQTT-4.9.0-1, -2: all of it and not one more; the first waits for nothing."""
+    """All of it and not one more; the first waits for nothing."""
     world = World()
     publisher = world.connect("p")
     subscriber = world.connect("s", properties={P.RECEIVE_MAXIMUM: maximum})
@@ -246,9 +255,9 @@ UNHELD: dict[str, tuple[Packet, Callable[[], list[Packet]]]] = {
 }
 
 
+@pytest.mark.statement("MQTT-3.3.4-10", "MQTT-4.9.0-3")
 @pytest.mark.parametrize("name", UNHELD)
 def test_a_full_window_holds_only_publish(name: str) -> None:
-    """MQTT-3.3.4-10, MQTT-4.9.0-3."""
     packet, answer = UNHELD[name]
     world = World()
     client = world.connect("c", properties={P.RECEIVE_MAXIMUM: 1})
@@ -265,10 +274,12 @@ def test_a_full_window_holds_only_publish(name: str) -> None:
 # ---------------------------------------------------------------- retained messages
 
 
+@pytest.mark.statement("MQTT-3.3.1-5", "MQTT-3.3.1-6", "MQTT-3.3.1-7", "MQTT-3.3.1-8")
+@pytest.mark.statement("3.1.1/MQTT-3.3.1-5", "3.1.1/MQTT-3.3.1-7", "3.1.1/MQTT-3.3.1-10")
+@pytest.mark.statement("3.1.1/MQTT-3.3.1-11", "3.1.1/MQTT-3.3.1-12")
 @ALL
 def test_retain_stores_replaces_and_deletes_messages(version: int) -> None:
-    """MQTT-3.3.1-5 to -8; MQTT-3.3.1-5, -7, -10 to -12 of 3.1.1: set, replaced, kept, removed,
-    nothing stored."""
+    """Set, replaced, kept, removed, nothing stored."""
     steps = [
         ("kept without RETAIN", b"no", False, []),
         ("stored", b"1", True, [b"1"]),

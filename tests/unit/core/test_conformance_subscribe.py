@@ -26,10 +26,13 @@ ALL = pytest.mark.parametrize("version", [3, 4, 5])
 P = Property
 
 
+@pytest.mark.statement("MQTT-3.8.4-5", "MQTT-3.8.4-6", "MQTT-3.8.4-7", "MQTT-3.9.3-1")
+@pytest.mark.statement("MQTT-3.9.3-2", "MQTT-3.10.4-6", "MQTT-3.11.3-1", "MQTT-3.11.3-2")
+@pytest.mark.statement("3.1.1/MQTT-3.8.4-4", "3.1.1/MQTT-3.8.4-5", "3.1.1/MQTT-3.9.3-1")
+@pytest.mark.statement("3.1.1/MQTT-3.9.3-2", "3.1.1/MQTT-3.10.4-6")
 @ALL
 def test_many_filters_in_one_packet_act_as_one_packet_each(version: int) -> None:
-    """MQTT-3.8.4-5, -6, MQTT-3.9.3-1, MQTT-3.10.4-6, MQTT-3.11.3-1: in their order, also one filter
-    twice; one answer."""
+    """In their order, also one filter twice; one answer."""
     world = World()
     world.connect("r").publish("a", b"kept", retain=True)
     client = world.connect("c", version)
@@ -53,6 +56,7 @@ def test_many_filters_in_one_packet_act_as_one_packet_each(version: int) -> None
     assert set(world.session("c").subscriptions) == {"c"}
 
 
+@pytest.mark.statement("MQTT-3.8.4-4", "3.1.1/MQTT-3.8.4-3")
 @ALL
 def test_a_replaced_subscription_loses_nothing(version: int) -> None:
     """MQTT-3.8.4-3, -4: the retained message comes again, what was in flight and the queue stay."""
@@ -79,10 +83,12 @@ def test_a_replaced_subscription_loses_nothing(version: int) -> None:
     assert len(world.session("c").subscriptions) == 1
 
 
+@pytest.mark.statement("MQTT-3.10.4-2", "MQTT-3.10.4-3", "3.1.1/MQTT-3.10.4-2")
+@pytest.mark.statement("3.1.1/MQTT-3.10.4-3")
 @ALL
 @pytest.mark.parametrize("qos", [1, 2])
 def test_delivery_goes_on_after_unsubscribe(version: int, qos: int) -> None:
-    """MQTT-3.10.4-2, -3: nothing new; what was begun is completed, over a reconnection, too."""
+    """Nothing new; what was begun is completed, over a reconnection, too."""
     world = World()
     publisher = world.connect("p")
     keep = {P.SESSION_EXPIRY_INTERVAL: 100} if version == 5 else None
@@ -107,14 +113,15 @@ def test_delivery_goes_on_after_unsubscribe(version: int, qos: int) -> None:
     assert not world.session("c").inflight
 
 
+@pytest.mark.statement("MQTT-3.6.1-1", "MQTT-3.8.1-1", "MQTT-3.10.1-1", "3.1.1/MQTT-3.6.1-1")
+@pytest.mark.statement("3.1.1/MQTT-3.8.1-1", "3.1.1/MQTT-3.10.1-1", "3.1/other flags of these")
 @ALL
 @pytest.mark.parametrize(
     "first",
     [0x80, 0x81, 0x83, 0x86, 0x8F, 0xA0, 0xA1, 0xA3, 0xA6, 0xAF, 0x60, 0x61, 0x63, 0x66, 0x6F],
 )
 def test_wrong_reserved_flags_of_a_packet_close_the_connection(version: int, first: int) -> None:
-    """MQTT-3.6.1-1, MQTT-3.8.1-1, MQTT-3.10.1-1: anything but 0010 closes the connection (3.1 has
-    DUP there, too)."""
+    """Anything but 0010 closes the connection (3.1 has DUP there, too)."""
     world = World()
     client = world.connect("c", version)
     body = {0x80: b"\0\1\0\0\1t\0", 0xA0: b"\0\1\0\0\1t", 0x60: b"\0\1"}[first & 0xF0]
@@ -143,9 +150,10 @@ BAD_SUBSCRIBES: dict[str, tuple[tuple[int, ...], bytes, int]] = {
 }
 
 
+@pytest.mark.statement("MQTT-3.8.3-2", "MQTT-3.8.3-4", "MQTT-3.8.3-5", "3.1.1/MQTT-3.8.3-3")
+@pytest.mark.statement("3.1.1/MQTT-3.8.3-4")
 @pytest.mark.parametrize("what", BAD_SUBSCRIBES)
 def test_a_malformed_subscribe_closes_the_connection(what: str) -> None:
-    """MQTT-3.8.3-2, -4, -5; MQTT-3.8.3-3, -4 of 3.1.1."""
     versions, payload, reason = BAD_SUBSCRIBES[what]
     for version in versions:
         world = World()
@@ -156,6 +164,8 @@ def test_a_malformed_subscribe_closes_the_connection(what: str) -> None:
         assert not world.node.dispatcher.trie
 
 
+@pytest.mark.statement("MQTT-3.10.4-1", "MQTT-3.10.4-5", "3.1.1/MQTT-3.10.4-1")
+@pytest.mark.statement("3.1.1/MQTT-3.10.4-5")
 @ALL
 def test_filters_are_compared_letter_by_letter(version: int) -> None:
     """MQTT-3.10.4-1, -4, -5: what only means the same is not unsubscribed; the answer comes all the
@@ -171,10 +181,13 @@ def test_filters_are_compared_letter_by_letter(version: int) -> None:
 # ---------------------------------------------------------------- what is delivered
 
 
+@pytest.mark.statement("MQTT-3.3.2-3", "MQTT-4.5.0-1", "MQTT-4.7.1-1", "MQTT-4.7.1-2")
+@pytest.mark.statement("MQTT-4.7.2-1", "3.1.1/MQTT-3.3.2-3", "3.1.1/MQTT-4.5.0-1")
+@pytest.mark.statement("3.1.1/MQTT-4.7.1-2", "3.1.1/MQTT-4.7.1-3", "3.1.1/MQTT-4.7.2-1")
+@pytest.mark.statement("3.1/`$` topics, wildcards, UTF-8")
 @ALL
 def test_delivered_topics_match_a_filter_of_the_client(version: int) -> None:
-    """MQTT-3.3.2-3, MQTT-4.5.0-1, MQTT-4.7.1-1, -2, MQTT-4.7.2-1: each client with a matching
-    filter, and no other."""
+    """Each client with a matching filter, and no other."""
     table = {
         "#": {"a", "a/b", "/a", "a//b", "a/b/c"},
         "a/#": {"a", "a/b", "a//b", "a/b/c"},
@@ -214,10 +227,10 @@ def shared(world: World, name: str, qos: int = 2) -> FakeClient:
     return client
 
 
+@pytest.mark.statement("MQTT-4.8.2-4", "MQTT-4.8.2-5")
 @pytest.mark.parametrize("state", ["nothing answered", "PUBREC sent"])
 def test_qos_2_of_a_shared_subscription_is_completed_with_the_same_client(state: str) -> None:
-    """MQTT-4.8.2-4, -5: when it comes back; no other member gets it, neither meanwhile nor when its
-    session ends."""
+    """When it comes back; no other member gets it, neither meanwhile nor when its session ends."""
     world = World()
     first = shared(world, "first")
     world.connect("p").publish("t", b"x", 2)
@@ -240,6 +253,7 @@ def test_qos_2_of_a_shared_subscription_is_completed_with_the_same_client(state:
     assert other.take() == []
 
 
+@pytest.mark.statement("MQTT-4.8.2-1", "MQTT-4.8.2-2")
 @pytest.mark.parametrize(
     "topic_filter",
     [
@@ -256,7 +270,7 @@ def test_qos_2_of_a_shared_subscription_is_completed_with_the_same_client(state:
     ],
 )
 def test_malformed_shared_subscriptions_are_refused(topic_filter: str) -> None:
-    """MQTT-4.8.2-1, -2: `$share` alone is a plain filter, the others are malformed."""
+    """`$share` alone is a plain filter, the others are malformed."""
     world = World()
     client = world.connect("c")
     client.send(Subscribe(1, [SubscriptionRequest(topic_filter, 0)]))

@@ -150,6 +150,9 @@ def properties(count: int) -> Properties:
     return {Property.USER_PROPERTY: [("", "")] * count}
 
 
+@pytest.mark.statement(
+    "choice/more than 20,000 User Properties, or Subscription Identifiers, in one packet"
+)
 @pytest.mark.parametrize(
     "kind", [PacketType.PUBLISH, PacketType.CONNECT, PacketType.SUBSCRIBE, WILL]
 )
@@ -169,6 +172,9 @@ def test_too_many_subscription_identifiers_are_refused() -> None:
         decode_properties(many, 0, PacketType.SUBSCRIBE)
 
 
+@pytest.mark.statement(
+    "choice/more than 20,000 User Properties, or Subscription Identifiers, in one packet"
+)
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_too_many_properties_close_a_client_and_many_end_its_turn(qos: int) -> None:
     world = World()

@@ -92,6 +92,7 @@ def authenticated(
 # ------------------------------------------------------------------ at CONNECT
 
 
+@pytest.mark.statement("MQTT-4.12.0-5")
 def test_a_client_may_authenticate_by_scram_at_connect() -> None:
     there = world(allow_anonymous=False)
     client, scram, challenge = begin(there)
@@ -108,6 +109,7 @@ def test_a_client_may_authenticate_by_scram_at_connect() -> None:
     assert client.payloads() == [b"x"]
 
 
+@pytest.mark.statement("MQTT-4.12.0-2")
 def test_a_connect_without_data_is_asked_to_begin() -> None:
     there = world()
     client = there.open()
@@ -142,6 +144,7 @@ def test_connect_and_auth_may_come_in_one_chunk() -> None:
     assert [type(p) for p in client.take()] == [Auth, Auth]
 
 
+@pytest.mark.statement("MQTT-3.1.4-2", "MQTT-4.12.0-4")
 @pytest.mark.parametrize("user", ["anna", "nobody"])
 def test_a_wrong_password_and_a_wrong_name_look_the_same(user: str) -> None:
     there = world()
@@ -156,6 +159,7 @@ def test_a_wrong_password_and_a_wrong_name_look_the_same(user: str) -> None:
     assert "wrong user name or password" in there.logged[-1]
 
 
+@pytest.mark.statement("MQTT-4.12.0-1")
 def test_an_unknown_authentication_method_is_refused() -> None:
     there = world()
     client = there.open()
@@ -164,6 +168,7 @@ def test_an_unknown_authentication_method_is_refused() -> None:
     assert client.closed
 
 
+@pytest.mark.statement("MQTT-3.1.2-30", "MQTT-4.12.0-3")
 @pytest.mark.parametrize(
     ("packet", "code"),
     [
@@ -264,6 +269,7 @@ def test_an_assigned_client_id_and_the_proof_come_in_one_connack() -> None:
 # ------------------------------------------------------------------ again
 
 
+@pytest.mark.statement("MQTT-4.12.1-1")
 def test_authenticating_again_while_messages_flow() -> None:
     there = world()
     client = authenticated(there)
@@ -283,6 +289,7 @@ def test_authenticating_again_while_messages_flow() -> None:
     assert not client.closed
 
 
+@pytest.mark.statement("MQTT-4.12.0-7")
 @pytest.mark.parametrize(
     "packet",
     [auth(b"x", ReasonCode.RE_AUTHENTICATE), auth(b"x"), Auth(), auth(None, ReasonCode.SUCCESS)],
@@ -295,6 +302,7 @@ def test_auth_of_a_client_that_did_not_begin_with_it(packet: Auth) -> None:
     assert client.closed
 
 
+@pytest.mark.statement("MQTT-4.12.1-1")
 @pytest.mark.parametrize(
     "packets",
     [
@@ -313,6 +321,7 @@ def test_a_reauthentication_in_the_wrong_order_is_refused(packets: list[Auth]) -
     assert client.closed
 
 
+@pytest.mark.statement("MQTT-4.12.1-2")
 @pytest.mark.parametrize(("user", "password"), [("anna", "wrong"), ("bob", "bob's password")])
 def test_failing_again_disconnects_and_so_does_another_user(user: str, password: str) -> None:
     there = world()

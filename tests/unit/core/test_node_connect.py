@@ -26,6 +26,7 @@ from tests.kit.node_harness import World, connect_packet
 ALL = pytest.mark.parametrize("version", [3, 4, 5])
 
 
+@pytest.mark.statement("MQTT-3.1.4-5", "MQTT-3.12.4-1", "3.1.1/MQTT-3.1.4-4", "3.1.1/MQTT-3.12.4-1")
 @ALL
 def test_a_client_may_connect_ping_and_disconnect(version: int) -> None:
     world = World()
@@ -47,6 +48,7 @@ def test_connack_leaves_out_what_is_the_default() -> None:
     }
 
 
+@pytest.mark.statement("MQTT-3.2.2-9")
 def test_connack_announces_limits() -> None:
     world = World(max_qos=1, max_packet_size=1000, max_keep_alive=60, session_expiry_max=100)
     client = world.connect("a", properties={Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF})
@@ -60,6 +62,7 @@ def test_connack_announces_limits() -> None:
     assert client.owner.keep_alive == 90
 
 
+@pytest.mark.statement("MQTT-3.1.3-6", "MQTT-3.1.3-7", "MQTT-3.2.2-16")
 def test_a_client_without_id_is_given_one() -> None:
     world = World()
     first, second = world.connect(""), world.connect("", clean=False)
@@ -69,13 +72,16 @@ def test_a_client_without_id_is_given_one() -> None:
     assert Property.ASSIGNED_CLIENT_IDENTIFIER not in world.connect("named").connack.properties
 
 
+@pytest.mark.statement("MQTT-3.1.3-8", "3.1.1/MQTT-3.1.3-6", "3.1.1/MQTT-3.1.3-7")
+@pytest.mark.statement("3.1.1/MQTT-3.1.3-8", "3.1.1/MQTT-3.1.3-9", "3.1.1/MQTT-3.2.2-4")
+@pytest.mark.statement("3.1/client identifier")
 @pytest.mark.parametrize(
     ("version", "clean", "code"), [(3, True, 2), (3, False, 2), (4, True, 0), (4, False, 2)]
 )
 def test_clients_before_mqtt_5_need_a_client_id_or_a_clean_session(
     version: int, clean: bool, code: int
 ) -> None:
-    """MQTT-3.1.3-7 and -8 of 3.1.1; 3.1 asks for 1 to 23 characters."""
+    """3.1 asks for 1 to 23 characters."""
     world = World()
     client = world.open(version)
     client.send(connect_packet("", version, clean=clean))
@@ -84,6 +90,10 @@ def test_clients_before_mqtt_5_need_a_client_id_or_a_clean_session(
     assert world.counters.connects_refused == (code != 0)
 
 
+@pytest.mark.statement("MQTT-3.1.2-4", "MQTT-3.1.2-5", "MQTT-3.1.2-6", "MQTT-3.1.3-2")
+@pytest.mark.statement("MQTT-3.1.4-4", "MQTT-3.2.2-2", "MQTT-3.2.2-3", "3.1.1/MQTT-3.1.2-4")
+@pytest.mark.statement("3.1.1/MQTT-3.1.2-6", "3.1.1/MQTT-3.1.3-2", "3.1.1/MQTT-3.1.4-3")
+@pytest.mark.statement("3.1.1/MQTT-3.2.2-1", "3.1.1/MQTT-3.2.2-2", "3.1.1/MQTT-3.2.2-3")
 @pytest.mark.parametrize(
     ("first", "second", "present"),
     [
@@ -101,8 +111,7 @@ def test_clients_before_mqtt_5_need_a_client_id_or_a_clean_session(
 def test_session_present_says_whether_there_was_a_session(
     first: tuple, second: tuple, present: bool, takeover: bool
 ) -> None:
-    """MQTT-3.1.2-4 to -6, MQTT-3.2.2-2, -3: a session that ends with its connection is not there
-    for the next one."""
+    """A session that ends with its connection is not there for the next one."""
     world = World()
 
     def connect(version: int, clean: bool, expiry: int | None):
@@ -120,6 +129,7 @@ def test_session_present_says_whether_there_was_a_session(
     assert world.counters.taken_over == takeover
 
 
+@pytest.mark.statement("3.1/Session Present")
 def test_session_present_is_not_said_in_3_1() -> None:
     world = World()
     client = world.connect("a", 3, clean=False)
@@ -130,9 +140,10 @@ def test_session_present_is_not_said_in_3_1() -> None:
     assert "t" in world.session("a").subscriptions
 
 
+@pytest.mark.statement("MQTT-3.1.4-3", "3.1.1/MQTT-3.1.4-2")
 @ALL
 def test_a_newer_connection_takes_the_session_over(version: int) -> None:
-    """MQTT-3.1.4-3; the connection that was first hears 0x8E."""
+    """The connection that was first hears 0x8E."""
     world = World()
     old = world.connect("a", version)
     new = world.connect("a", version)
@@ -170,6 +181,7 @@ def test_a_protocol_error_closes_a_client_that_waits_for_its_flush() -> None:
     assert client.take() == [Publish("t", b"1"), Disconnect(ReasonCode.MALFORMED_PACKET)]
 
 
+@pytest.mark.statement("MQTT-3.1.0-1", "3.1.1/MQTT-3.1.0-1")
 @pytest.mark.parametrize(
     "first",
     [
@@ -182,7 +194,6 @@ def test_a_protocol_error_closes_a_client_that_waits_for_its_flush() -> None:
     ],
 )
 def test_a_first_packet_other_than_connect_closes_the_connection(first: bytes) -> None:
-    """MQTT-3.1.0-1."""
     world = World()
     client = world.open()
     client.send(first)
@@ -191,9 +202,9 @@ def test_a_first_packet_other_than_connect_closes_the_connection(first: bytes) -
     assert world.counters.malformed == 1
 
 
+@pytest.mark.statement("MQTT-3.1.0-2", "3.1.1/MQTT-3.1.0-2")
 @ALL
 def test_a_second_connect_closes_the_connection(version: int) -> None:
-    """MQTT-3.1.0-2."""
     world = World()
     client = world.connect("a", version)
     client.send(connect_packet("b", version))
@@ -203,15 +214,16 @@ def test_a_second_connect_closes_the_connection(version: int) -> None:
     assert "b" not in world.node.sessions
 
 
+@pytest.mark.statement("MQTT-3.1.0-2")
 def test_a_second_connect_of_an_unknown_version_is_a_protocol_error() -> None:
     client = World().connect()
     client.send(b"\x10\x0c\x00\x04MQTT\x09\x02\x00\x00\x00\x00")
     assert client.last_reason() == ReasonCode.PROTOCOL_ERROR
 
 
+@pytest.mark.statement("MQTT-3.1.2-2", "3.1.1/MQTT-3.1.2-2", "choice/malformed CONNECT of MQTT 5")
 @pytest.mark.parametrize("level", [0, 1, 2, 6, 127])
 def test_an_unknown_protocol_version_is_refused(level: int) -> None:
-    """MQTT-3.1.2-2."""
     world = World()
     client = world.open(4)
     client.send(b"\x10\x0c\x00\x04MQTT" + bytes((level,)) + b"\x02\x00\x00\x00\x00")
@@ -219,6 +231,7 @@ def test_an_unknown_protocol_version_is_refused(level: int) -> None:
     assert client.closed
 
 
+@pytest.mark.statement("3.1.1/MQTT-2.2.2-2")
 def test_a_connect_of_mqtt_3_1_may_set_bits_that_it_does_not_use() -> None:
     """MQTT 3.1, 3.1: DUP, QoS and RETAIN are not used in CONNECT; MQTT-2.2.2-2 of 3.1.1 and
     MQTT-2.1.3-1 of 5 forbid them."""
@@ -235,6 +248,7 @@ def test_a_connect_of_mqtt_3_1_may_set_bits_that_it_does_not_use() -> None:
             assert bool(accepted) == (version == 3 or not bits), (version, bits)
 
 
+@pytest.mark.statement("MQTT-4.12.0-1")
 def test_authentication_methods_are_refused() -> None:
     client = World().open()
     client.send(connect_packet(properties={Property.AUTHENTICATION_METHOD: "SCRAM-SHA-256"}))
@@ -242,12 +256,14 @@ def test_authentication_methods_are_refused() -> None:
     assert client.closed
 
 
+@pytest.mark.statement("MQTT-4.12.0-7")
 def test_an_auth_packet_without_a_method_is_refused() -> None:
     client = World().connect()
     client.send(Auth())
     assert client.last_reason() == ReasonCode.PROTOCOL_ERROR
 
 
+@pytest.mark.statement("MQTT-3.1.4-2", "MQTT-3.2.2-8", "3.1.1/MQTT-3.2.2-5")
 @pytest.mark.parametrize(("version", "code"), [(3, 5), (4, 5), (5, 0x87)])
 def test_anonymous_clients_refused(version: int, code: int) -> None:
     world = World(allow_anonymous=False)
@@ -326,9 +342,11 @@ def test_a_connect_that_is_too_large_is_refused_by_its_header() -> None:
 # ---------------------------------------------------------------- keep-alive
 
 
+@pytest.mark.statement("MQTT-3.1.2-20", "MQTT-3.1.2-22", "3.1.1/MQTT-3.1.2-23")
+@pytest.mark.statement("3.1.1/MQTT-3.1.2-24")
 @ALL
 def test_keep_alive(version: int) -> None:
-    """MQTT-3.1.2-22: closed after one and a half times Keep Alive, the will is sent."""
+    """Closed after one and a half times Keep Alive, the will is sent."""
     world = World()
     watcher = world.connect("w")
     watcher.subscribe("will")
@@ -345,6 +363,7 @@ def test_keep_alive(version: int) -> None:
     assert world.counters.keep_alive_timeout == 1
 
 
+@pytest.mark.statement("MQTT-3.1.2-20")
 def test_any_packet_keeps_alive() -> None:
     world = World()
     client = world.connect("a", keep_alive=10)

@@ -56,6 +56,7 @@ def subscribed(
 # ---------------------------------------------------------------- authentication
 
 
+@pytest.mark.statement("MQTT-3.1.4-2")
 @ALL
 @pytest.mark.parametrize("allowed", [False, True])
 def test_packets_behind_connect_wait_for_authentication(version: int, allowed: bool) -> None:
@@ -141,6 +142,7 @@ def test_of_two_authentications_of_one_id_the_later_stays() -> None:
 # ---------------------------------------------------------------- publishing
 
 
+@pytest.mark.statement("3.1.1/MQTT-3.3.5-2", "3.1/not authorised PUBLISH")
 @ALL
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_publish_waits_and_is_answered(version: int, qos: int) -> None:
@@ -162,6 +164,7 @@ def test_publish_waits_and_is_answered(version: int, qos: int) -> None:
         assert client.take() == [Pubcomp(2, 0x92 if version == 5 else 0)]
 
 
+@pytest.mark.statement("MQTT-4.3.3-9")
 def test_refused_qos_2_may_be_tried_again() -> None:
     """4.3.3: after PUBREC from 0x80 on the identifier is free."""
     world = World(hooks=Hooks(topics=True))

@@ -59,10 +59,14 @@ def check_peace(publisher: FakeClient, subscriber: FakeClient) -> None:
 # ---------------------------------------------------------------- bad packets
 
 
+@pytest.mark.statement("MQTT-2.1.3-1", "MQTT-2.2.1-3", "MQTT-3.3.1-4", "MQTT-3.3.2-14")
+@pytest.mark.statement("MQTT-3.10.3-2", "MQTT-3.14.1-1", "MQTT-3.15.1-1", "MQTT-4.13.1-1")
+@pytest.mark.statement("3.1.1/MQTT-2.2.2-2", "3.1.1/MQTT-2.3.1-1", "3.1.1/MQTT-3.3.1-4")
+@pytest.mark.statement("3.1.1/MQTT-3.10.3-2", "3.1.1/MQTT-3.14.1-1", "3.1.1/MQTT-4.8.0-1")
 @pytest.mark.parametrize("route", [False, True], ids=["", "route known"])
 @ALL
 def test_every_malformed_packet_closes_its_client_only(version: int, route: bool) -> None:
-    """MQTT-4.8.0-1 of 3.1.1, MQTT-4.13.1-1: MQTT 5 hears why in a DISCONNECT."""
+    """MQTT 5 hears why in a DISCONNECT."""
     world = World()
     peace = served(world)
     if route:
@@ -90,6 +94,7 @@ def test_every_malformed_packet_closes_its_client_only(version: int, route: bool
     assert not world.node.dirty
 
 
+@pytest.mark.statement("MQTT-3.14.0-1", "3.1.1/MQTT-3.1.2-22")
 @ALL
 def test_a_malformed_packet_before_connect_closes_its_connection(version: int) -> None:
     world = World()
@@ -309,6 +314,7 @@ def test_memory_for_a_subscriber_that_never_reads() -> None:
     assert world.counters.dropped_slow_consumer or world.counters.slow_consumer_closed
 
 
+@pytest.mark.statement("3.1.1/MQTT-4.8.0-2")
 def test_a_client_that_does_not_take_its_answers() -> None:
     world = World(limits=Limits(client_backlog_bytes=10_000))
     peace = served(world)

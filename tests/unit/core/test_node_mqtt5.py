@@ -101,6 +101,7 @@ def test_a_topic_goes_out_once() -> None:
     ]
 
 
+@pytest.mark.statement("MQTT-3.1.2-27")
 @pytest.mark.parametrize(
     ("options", "config"),
     [({}, {}), ({Property.TOPIC_ALIAS_MAXIMUM: 0}, {}), (ALIASES, {"topic_aliases_out": 0})],
@@ -124,6 +125,7 @@ def test_clients_before_mqtt_5_get_none() -> None:
     assert world.session("s").aliases is None
 
 
+@pytest.mark.statement("MQTT-3.3.2-11")
 def test_short_and_late_topics_get_no_alias() -> None:
     world = World()
     subscriber = world.connect("s", properties=ALIASES)
@@ -138,6 +140,7 @@ def test_short_and_late_topics_get_no_alias() -> None:
     assert reader.by_alias == 3
 
 
+@pytest.mark.statement("MQTT-3.3.2-7")
 def test_an_alias_ends_with_its_connection() -> None:
     """What is sent again, and what is sent first, on the next connection has its topic (MQTT 5,
     3.3.2.3.4)."""
@@ -207,6 +210,7 @@ def test_aliases_leave_the_fast_path_alone() -> None:
     assert bytes(subscriber.transport.written) == chunk * 2
 
 
+@pytest.mark.statement("MQTT-3.1.2-24")
 @pytest.mark.parametrize("room", range(-3, GROWTH + 3))
 def test_the_maximum_packet_size_holds_with_aliases(room: int) -> None:
     plain = encode_packet(Publish(TOPIC, b"x" * 40, 1, packet_id=1), 5)
@@ -226,6 +230,7 @@ def test_the_maximum_packet_size_holds_with_aliases(room: int) -> None:
     assert len(world.session("s").inflight) == len(packets)
 
 
+@pytest.mark.statement("MQTT-3.1.2-26")
 @settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(
@@ -285,9 +290,10 @@ def test_the_receive_maximum_is_announced() -> None:
     }
 
 
+@pytest.mark.statement("MQTT-3.3.4-7")
 @pytest.mark.parametrize("known", [True, False])
 def test_receive_maximum_exceeded_closes_the_client(known: bool) -> None:
-    """MQTT-3.3.4-7, on the fast path and off it; QoS 1 is acknowledged at once and never counts."""
+    """On the fast path and off it; QoS 1 is acknowledged at once and never counts."""
     world = World(receive_maximum=2)
     if known:
         world.connect("s").subscribe("t")
@@ -339,6 +345,7 @@ def test_completed_messages_make_room(one_chunk: bool) -> None:
     assert sum(isinstance(p, Pubcomp) for p in client.take()) == 28
 
 
+@pytest.mark.statement("MQTT-4.9.0-1")
 def test_the_receive_window_ends_with_its_connection() -> None:
     """MQTT 5, 4.9: it is not kept; what the last connection has left does not take its room."""
     world = World(receive_maximum=2)
@@ -400,8 +407,9 @@ def test_reason_strings_say_why() -> None:
     assert len(client.said) == 4  # and the DISCONNECT's
 
 
+@pytest.mark.statement("MQTT-3.1.2-29")
 def test_request_problem_information_0_is_heeded() -> None:
-    """MQTT-3.1.2-29: nothing but PUBLISH, CONNACK and DISCONNECT explains itself."""
+    """Nothing but PUBLISH, CONNACK and DISCONNECT explains itself."""
     client = World().connect(properties=NOT_TOLD)
     client.publish("$SYS/x", b"x", 1)
     client.publish("$SYS/x", b"x", 2, 2)
@@ -413,6 +421,7 @@ def test_request_problem_information_0_is_heeded() -> None:
     assert len(client.said) == 1
 
 
+@pytest.mark.statement("MQTT-3.1.2-29")
 def test_messages_keep_user_properties_without_problem_information() -> None:
     world = World()
     client = world.connect(properties=NOT_TOLD)
@@ -422,6 +431,7 @@ def test_messages_keep_user_properties_without_problem_information() -> None:
     assert [p.properties for p in client.take_publishes()] == [mine]
 
 
+@pytest.mark.statement("MQTT-3.4.2-2")
 @pytest.mark.parametrize("room", [-1, 0, 1])
 def test_a_reason_string_comes_only_when_it_fits(room: int) -> None:
     """MQTT-3.4.2-2, MQTT-3.9.2-1."""
@@ -433,8 +443,8 @@ def test_a_reason_string_comes_only_when_it_fits(room: int) -> None:
     assert client.said == ([why] if room >= 0 else [])
 
 
+@pytest.mark.statement("MQTT-3.2.2-19")
 def test_a_refused_connect_says_why_when_it_fits() -> None:
-    """MQTT-3.2.2-19."""
     for maximum, told in ((100, True), (10, False)):
         client = World(allow_anonymous=False).open()
         client.send(connect_packet(properties={Property.MAXIMUM_PACKET_SIZE: maximum}))
@@ -451,8 +461,8 @@ def test_a_reason_is_cut_to_a_line() -> None:
 # ------------------------------------------------------------------ what clients ask for
 
 
+@pytest.mark.statement("MQTT-3.1.2-28")
 def test_response_information_is_given_to_who_asks() -> None:
-    """MQTT-3.1.2-28."""
     world = World(response_information="answers/%c")
     for asked in (None, 0, 1):
         options = {} if asked is None else {Property.REQUEST_RESPONSE_INFORMATION: asked}
@@ -483,6 +493,8 @@ def test_connack_says_what_is_not_offered() -> None:
     }
 
 
+@pytest.mark.statement("MQTT-3.2.2-11", "MQTT-3.2.2-14", "MQTT-3.2.2-15", "MQTT-3.2.2-17")
+@pytest.mark.statement("MQTT-3.2.2-18")
 @pytest.mark.parametrize(
     ("config", "packet", "code"),
     [
@@ -544,8 +556,8 @@ def test_before_mqtt_5_no_client_gets_a_reason(version: int) -> None:
     assert world.connect("w", version, will=Will("t", b"x", retain=True)).connack.code == 0
 
 
+@pytest.mark.statement("MQTT-3.2.2-13")
 def test_a_retained_will_where_nothing_is_retained() -> None:
-    """MQTT-3.2.2-13."""
     client = World(retain_available=False).open()
     client.send(connect_packet(will=Will("t", b"x", retain=True)))
     assert client.last_reason() == ReasonCode.RETAIN_NOT_SUPPORTED

@@ -40,6 +40,8 @@ def packet_ids(packets: list[Publish]) -> list[int | None]:
     return [p.packet_id for p in packets]
 
 
+@pytest.mark.statement("MQTT-2.2.1-5", "MQTT-3.3.4-1", "MQTT-3.8.4-8", "3.1.1/MQTT-3.3.4-1")
+@pytest.mark.statement("3.1.1/MQTT-3.8.4-6")
 @pytest.mark.parametrize("to", [3, 4, 5])
 @pytest.mark.parametrize("version", [3, 4, 5])
 @pytest.mark.parametrize("granted", [0, 1, 2])
@@ -47,8 +49,7 @@ def packet_ids(packets: list[Publish]) -> list[int | None]:
 def test_a_message_is_delivered_at_the_lower_qos_and_acknowledged(
     qos: int, granted: int, version: int, to: int
 ) -> None:
-    """MQTT-3.8.4-8: min(published, granted); the same on the way without and with a cached
-    route."""
+    """min(published, granted); the same on the way without and with a cached route."""
     world = World()
     publisher, subscriber = world.connect("p", version), world.connect("s", to)
     assert subscriber.subscribe("t", qos=granted) == [granted]
@@ -66,6 +67,7 @@ def test_a_message_is_delivered_at_the_lower_qos_and_acknowledged(
     assert world.counters.delivered == 3
 
 
+@pytest.mark.statement("MQTT-3.3.1-3", "3.1.1/MQTT-3.3.1-3", "3.1.1/MQTT-3.3.1-9")
 @ALL
 def test_flags_of_the_publisher_do_not_travel(version: int) -> None:
     """MQTT-3.3.1-3 (DUP) and MQTT-3.3.1-9 of 3.1.1, MQTT-3.3.1-12 of 5 (RETAIN)."""
@@ -79,6 +81,7 @@ def test_flags_of_the_publisher_do_not_travel(version: int) -> None:
     ]
 
 
+@pytest.mark.statement("MQTT-2.2.1-3", "MQTT-4.3.3-10", "3.1.1/MQTT-2.3.1-2", "3.1.1/MQTT-4.3.3-2")
 @ALL
 def test_qos_2_is_delivered_once(version: int) -> None:
     """MQTT-4.3.3-10 and -11: until PUBREL a repetition is answered, not delivered; after it the
@@ -94,9 +97,10 @@ def test_qos_2_is_delivered_once(version: int) -> None:
     assert subscriber.payloads() == [b"1", b"2"]
 
 
+@pytest.mark.statement("MQTT-3.7.2-1", "MQTT-4.3.3-11")
 @ALL
 def test_a_repeated_or_unknown_pubrel_is_answered(version: int) -> None:
-    """MQTT-4.3.3-11; MQTT 5 says 0x92 (3.7.2.1)."""
+    """MQTT 5 says 0x92 (3.7.2.1)."""
     _, publisher, _ = pair(version)
     publisher.publish("t", b"1", 2)
     publisher.send(Pubrel(1), Pubrel(1), Pubrel(77))
@@ -104,6 +108,7 @@ def test_a_repeated_or_unknown_pubrel_is_answered(version: int) -> None:
     assert publisher.take() == [Pubrec(1), Pubcomp(1), Pubcomp(1, reason), Pubcomp(77, reason)]
 
 
+@pytest.mark.statement("MQTT-3.6.2-1", "MQTT-4.3.3-4", "3.1.1/MQTT-2.3.1-6", "3.1.1/MQTT-4.3.3-1")
 @ALL
 def test_a_qos_2_delivery_is_completed_step_by_step(version: int) -> None:
     world, publisher, subscriber = pair(version)
@@ -123,8 +128,9 @@ def test_a_qos_2_delivery_is_completed_step_by_step(version: int) -> None:
     ]
 
 
+@pytest.mark.statement("MQTT-4.3.3-4", "MQTT-4.4.0-2")
 def test_negative_acknowledgements_end_the_exchange() -> None:
-    """MQTT-4.3.3-4: after PUBREC from 0x80 on there is no PUBREL and the identifier is free."""
+    """After PUBREC from 0x80 on there is no PUBREL and the identifier is free."""
     world, publisher, subscriber = pair()
     publisher.publish("t", b"1", 2)
     publisher.publish("t", b"2", 1, packet_id=2)
@@ -139,6 +145,7 @@ def test_negative_acknowledgements_end_the_exchange() -> None:
     assert not subscriber.closed
 
 
+@pytest.mark.statement("MQTT-4.3.3-3")
 @pytest.mark.parametrize("answer", [Puback(1), Pubcomp(1), Puback(1, 0x10)])
 def test_a_wrong_acknowledgement_at_qos_2_is_refused(answer) -> None:
     _, publisher, subscriber = pair()
@@ -147,6 +154,8 @@ def test_a_wrong_acknowledgement_at_qos_2_is_refused(answer) -> None:
     assert subscriber.last_reason() == ReasonCode.PROTOCOL_ERROR
 
 
+@pytest.mark.statement("MQTT-4.3.2-3")
+@pytest.mark.statement("choice/acknowledgement of a packet identifier that is not in use")
 @pytest.mark.parametrize("answer", [Pubrec(1), Pubcomp(1), Pubrec(1, 0x80)])
 def test_a_wrong_acknowledgement_at_qos_1_is_refused(answer) -> None:
     _, publisher, subscriber = pair()
@@ -155,6 +164,7 @@ def test_a_wrong_acknowledgement_at_qos_1_is_refused(answer) -> None:
     assert subscriber.last_reason() == ReasonCode.PROTOCOL_ERROR
 
 
+@pytest.mark.statement("choice/acknowledgement of a packet identifier that is not in use")
 @ALL
 def test_acknowledgements_of_nothing_are_ignored(version: int) -> None:
     _, _, subscriber = pair(version)
@@ -162,8 +172,9 @@ def test_acknowledgements_of_nothing_are_ignored(version: int) -> None:
     assert subscriber.take() == [Pingresp()]
 
 
+@pytest.mark.statement("MQTT-2.2.1-4")
 def test_packet_identifiers_are_used_again_when_they_are_free() -> None:
-    """MQTT-2.2.1-4: one that is in flight is skipped, 0 is none."""
+    """One that is in flight is skipped, 0 is none."""
     world, publisher, subscriber = pair(qos=1)
     publisher.publish("t", b"kept", 1)
     assert packet_ids(subscriber.take_publishes()) == [1]
@@ -190,6 +201,9 @@ def test_sixty_five_thousand_unacknowledged_qos_2_publishes() -> None:
 # ---------------------------------------------------------------- topic names
 
 
+@pytest.mark.statement("MQTT-3.3.2-1", "MQTT-3.3.2-2", "MQTT-4.7.0-1", "MQTT-4.7.3-1")
+@pytest.mark.statement("3.1.1/MQTT-3.3.2-1", "3.1.1/MQTT-3.3.2-2", "3.1.1/MQTT-4.7.1-1")
+@pytest.mark.statement("3.1.1/MQTT-4.7.3-1")
 @ALL
 @pytest.mark.parametrize("topic", [b"", b"a/+", b"#", b"a/#/b", b"a\0b", b"\xff", b"\xed\xa0\x80"])
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -223,6 +237,8 @@ def test_a_topic_with_too_many_levels_is_refused(version: int, qos: int) -> None
     assert world.counters.protocol_errors == 1
 
 
+@pytest.mark.statement("MQTT-3.4.2-1", "MQTT-3.5.2-1", "3.1.1/MQTT-3.3.5-2")
+@pytest.mark.statement("choice/topics that begin with `$`")
 @ALL
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_dollar_topics_are_the_brokers_own(version: int, qos: int) -> None:
@@ -274,8 +290,9 @@ def test_routes_to_very_many_receivers_do_not_stay_in_the_cache() -> None:
 # ---------------------------------------------------------------- properties
 
 
+@pytest.mark.statement("MQTT-3.3.2-4", "MQTT-3.3.2-15", "MQTT-3.3.2-16", "MQTT-3.3.2-17")
+@pytest.mark.statement("MQTT-3.3.2-18", "MQTT-3.3.2-20")
 def test_properties_travel_unaltered() -> None:
-    """MQTT-3.3.2-4, -17, -18, -20 and -15, -16."""
     properties = {
         P.PAYLOAD_FORMAT_INDICATOR: 1,
         P.CONTENT_TYPE: "text/plain",
@@ -301,6 +318,7 @@ def test_properties_longer_than_a_byte_counts() -> None:
     assert subscriber.take() == [Publish("t", b"x", properties=properties)]
 
 
+@pytest.mark.statement("MQTT-3.3.2-6")
 def test_message_expiry_tells_the_remaining_time() -> None:
     """MQTT-3.3.2-5, -6."""
     world, publisher, subscriber = pair(qos=1)
@@ -325,8 +343,8 @@ def test_message_expiry_tells_the_remaining_time() -> None:
     assert world.counters.expired == 1
 
 
+@pytest.mark.statement("MQTT-3.3.4-6")
 def test_a_publish_with_a_subscription_identifier_is_refused() -> None:
-    """MQTT-3.3.4-6."""
     _, publisher, _ = pair()
     publisher.publish("t", properties={P.SUBSCRIPTION_IDENTIFIER: [1]})
     assert publisher.last_reason() == ReasonCode.PROTOCOL_ERROR
@@ -353,6 +371,7 @@ def test_a_topic_alias_stands_for_its_topic() -> None:
     ]
 
 
+@pytest.mark.statement("MQTT-3.2.2-17", "MQTT-3.3.2-8", "MQTT-3.3.2-9")
 @pytest.mark.parametrize(
     ("alias", "reason"),
     [
@@ -369,8 +388,8 @@ def test_a_bad_topic_alias_closes_its_publisher(alias: int, reason: int) -> None
     assert publisher.last_reason() == reason
 
 
+@pytest.mark.statement("MQTT-3.3.2-7")
 def test_aliases_end_with_their_connection() -> None:
-    """MQTT-3.3.2-7."""
     world = World()
     keep = {P.SESSION_EXPIRY_INTERVAL: 100}
     client = world.connect("a", properties=keep)
@@ -383,6 +402,7 @@ def test_aliases_end_with_their_connection() -> None:
 # ---------------------------------------------------------------- flow control
 
 
+@pytest.mark.statement("MQTT-4.9.0-2")
 @pytest.mark.parametrize("qos", [1, 2])
 def test_deliveries_keep_to_the_clients_receive_maximum(qos: int) -> None:
     """MQTT-3.3.4-9, MQTT-4.9.0-1, -2: QoS 0 and answers are not held back; order stays."""
@@ -411,6 +431,7 @@ def test_deliveries_keep_to_the_clients_receive_maximum(qos: int) -> None:
     assert subscriber.payloads() == [b"4", b"5"]
 
 
+@pytest.mark.statement("MQTT-3.1.2-25")
 def test_a_message_too_large_for_its_receiver_is_not_sent() -> None:
     """MQTT-3.1.2-24, -25: not sent, as if it had been; the session goes on."""
     world = World()
@@ -426,6 +447,7 @@ def test_a_message_too_large_for_its_receiver_is_not_sent() -> None:
     assert not subscriber.closed
 
 
+@pytest.mark.statement("MQTT-3.1.2-24")
 def test_maximum_packet_size_is_exact() -> None:
     world = World()
     publisher = world.connect("p")
@@ -436,6 +458,7 @@ def test_maximum_packet_size_is_exact() -> None:
     assert [len(encode_packet(p, 5)) for p in subscriber.take()] == [20]
 
 
+@pytest.mark.statement("MQTT-3.2.2-15")
 def test_a_packet_above_the_brokers_maximum_size_is_refused() -> None:
     """A packet beyond what CONNACK announced is refused by its header, before its body has come."""
     _, publisher, _ = pair(max_packet_size=1000)
@@ -443,6 +466,7 @@ def test_a_packet_above_the_brokers_maximum_size_is_refused() -> None:
     assert publisher.last_reason() == ReasonCode.PACKET_TOO_LARGE
 
 
+@pytest.mark.statement("MQTT-3.2.2-10", "MQTT-3.2.2-11", "MQTT-3.8.4-7")
 def test_a_publish_above_the_maximum_qos_is_refused() -> None:
     """MQTT-3.2.2-9 to -11."""
     world = World(max_qos=1)
@@ -455,6 +479,7 @@ def test_a_publish_above_the_maximum_qos_is_refused() -> None:
     assert subscriber.take() == []
 
 
+@pytest.mark.statement("MQTT-4.6.0-5", "MQTT-4.6.0-6", "3.1.1/MQTT-4.6.0-5", "3.1.1/MQTT-4.6.0-6")
 @pytest.mark.parametrize("sender", [3, 4, 5])
 @pytest.mark.parametrize("receiver", [3, 4, 5])
 @given(

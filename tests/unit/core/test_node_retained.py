@@ -15,6 +15,7 @@ ALL = pytest.mark.parametrize("version", [3, 4, 5])
 P = Property
 
 
+@pytest.mark.statement("3.1.1/MQTT-3.3.1-5", "3.1.1/MQTT-3.3.1-6", "3.1.1/MQTT-3.3.1-8")
 @ALL
 @pytest.mark.parametrize("granted", [0, 1, 2])
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -31,6 +32,7 @@ def test_a_new_subscription_gets_retained_messages(qos: int, granted: int, versi
     ]
 
 
+@pytest.mark.statement("3.1.1/MQTT-3.3.1-7")
 def test_the_last_retained_message_counts_at_any_qos() -> None:
     world = World()
     publisher = world.connect("p")
@@ -41,6 +43,7 @@ def test_the_last_retained_message_counts_at_any_qos() -> None:
     assert [p.payload for p in publisher.take() if isinstance(p, Publish)] == [b"2"]
 
 
+@pytest.mark.statement("MQTT-3.3.1-6", "3.1.1/MQTT-3.3.1-10")
 @ALL
 def test_an_empty_payload_deletes_the_retained_message(version: int) -> None:
     """MQTT-3.3.1-6, -7 (3.1.1: -10, -11): delivered to those who are there, never kept."""
@@ -65,6 +68,7 @@ def test_messages_without_retain_change_no_retained_message() -> None:
     assert world.node.retained.get("t").payload == b"1"
 
 
+@pytest.mark.statement("MQTT-3.3.1-9", "MQTT-3.3.1-10", "MQTT-3.3.1-11")
 @pytest.mark.parametrize(
     ("handling", "first", "second"),
     [(0, [b"x"], [b"x"]), (1, [b"x"], []), (2, [], [])],
@@ -73,7 +77,6 @@ def test_messages_without_retain_change_no_retained_message() -> None:
 def test_retain_handling_decides_when_retained_messages_are_sent(
     handling: int, first: list, second: list
 ) -> None:
-    """MQTT-3.3.1-9 to -11."""
     world = World()
     world.connect("p").publish("t", b"x", retain=True)
     client = world.connect("s")
@@ -83,9 +86,9 @@ def test_retain_handling_decides_when_retained_messages_are_sent(
     assert client.payloads() == second
 
 
+@pytest.mark.statement("3.1.1/MQTT-3.8.4-3")
 @pytest.mark.parametrize("version", [3, 4])
 def test_subscribing_again_sends_retained_messages_again(version: int) -> None:
-    """MQTT-3.8.4-3 of 3.1.1."""
     world = World()
     world.connect("p").publish("t", b"x", retain=True)
     client = world.connect("s", version)
@@ -94,6 +97,7 @@ def test_subscribing_again_sends_retained_messages_again(version: int) -> None:
         assert client.payloads() == [b"x"]
 
 
+@pytest.mark.statement("3.1.1/MQTT-3.3.1-6")
 def test_several_filters_in_one_packet_bring_their_retained_messages() -> None:
     world = World()
     publisher = world.connect("p")

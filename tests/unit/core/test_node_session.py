@@ -31,6 +31,7 @@ def told(packets: list) -> list:
     return [(p.payload, p.packet_id, p.dup) if isinstance(p, Publish) else p for p in packets]
 
 
+@pytest.mark.statement("MQTT-3.1.2-5", "MQTT-4.5.0-1", "3.1.1/MQTT-3.1.2-5", "3.1.1/MQTT-4.5.0-1")
 @ALL
 def test_messages_wait_for_a_client_that_is_away(version: int) -> None:
     """MQTT-4.1.0-1, MQTT-3.1.2-5 of 3.1.1: QoS 1 and 2, in order; QoS 0 is not kept."""
@@ -46,6 +47,9 @@ def test_messages_wait_for_a_client_that_is_away(version: int) -> None:
     assert client.connack.session_present is (version > 3)
 
 
+@pytest.mark.statement("MQTT-3.3.1-1", "MQTT-4.3.3-6", "MQTT-4.4.0-1", "MQTT-4.6.0-1")
+@pytest.mark.statement("3.1.1/MQTT-2.3.1-4", "3.1.1/MQTT-3.3.1-1", "3.1.1/MQTT-4.1.0-1")
+@pytest.mark.statement("3.1.1/MQTT-4.3.3-1", "3.1.1/MQTT-4.4.0-1", "3.1.1/MQTT-4.6.0-1")
 @ALL
 def test_unacknowledged_messages_are_repeated(version: int) -> None:
     """MQTT-4.4.0-1, -2, MQTT-3.3.1-1, MQTT-4.6.0-1: same identifiers and order, DUP, before what
@@ -82,6 +86,7 @@ def test_unacknowledged_messages_are_repeated(version: int) -> None:
     assert not world.session("a").inflight
 
 
+@pytest.mark.statement("MQTT-4.3.3-10", "3.1.1/MQTT-2.3.1-3")
 @ALL
 @pytest.mark.parametrize("state", range(4))
 def test_a_publishers_qos_2_exchange_goes_on_after_reconnection(version: int, state: int) -> None:
@@ -124,9 +129,10 @@ def test_a_session_of_another_version_goes_on() -> None:
     assert client.take() == [Publish("t", b"y", properties={P.SUBSCRIPTION_IDENTIFIER: [7]})]
 
 
+@pytest.mark.statement("MQTT-3.3.4-9")
 def test_a_smaller_receive_maximum_on_reconnection_is_kept_to() -> None:
-    """MQTT-3.3.4-9: what was in flight waits with its identifier; PUBRELs are not counted as
-    messages but as places."""
+    """What was in flight waits with its identifier; PUBRELs are not counted as messages but as
+    places."""
     world = World()
     client = come(world)
     client.subscribe("t", qos=2)
@@ -154,6 +160,7 @@ def test_a_smaller_receive_maximum_on_reconnection_is_kept_to() -> None:
     assert world.session("a").queued_bytes == 0
 
 
+@pytest.mark.statement("MQTT-3.1.2-25")
 def test_repeated_messages_do_not_exceed_the_maximum_packet_size() -> None:
     world = World()
     client = come(world)
@@ -168,8 +175,9 @@ def test_repeated_messages_do_not_exceed_the_maximum_packet_size() -> None:
     assert world.counters.dropped_too_large == 1
 
 
+@pytest.mark.statement("MQTT-3.1.2-23", "MQTT-4.1.0-2")
 def test_a_session_expires_after_its_interval() -> None:
-    """MQTT-3.1.2-23; a reconnection stops the clock."""
+    """A reconnection stops the clock."""
     world = World()
     world.connect("a", properties={P.SESSION_EXPIRY_INTERVAL: 10}).vanish()
     world.advance(9)
@@ -183,6 +191,7 @@ def test_a_session_expires_after_its_interval() -> None:
     assert "a" not in world.node.sessions
 
 
+@pytest.mark.statement("MQTT-3.1.2-23", "3.1.1/MQTT-3.1.2-4", "3.1.1/MQTT-4.1.0-1")
 @pytest.mark.parametrize(("version", "interval"), [(4, None), (5, 0xFFFFFFFF)])
 def test_a_session_may_never_expire(version: int, interval: int | None) -> None:
     world = World()
@@ -199,6 +208,7 @@ def test_longest_expiry_for_old_clients() -> None:
     assert "a" not in world.node.sessions
 
 
+@pytest.mark.statement("MQTT-4.1.0-2")
 def test_a_session_that_ends_leaves_nothing() -> None:
     world = World()
     client = come(world)
@@ -314,6 +324,7 @@ def test_a_broker_that_is_late_each_time_judges_at_last() -> None:
     assert publisher.transport.reading
 
 
+@pytest.mark.statement("3.1.1/MQTT-4.8.0-2")
 def test_the_number_of_sessions_is_bounded() -> None:
     world = World(limits=Limits(max_sessions=2))
     for name in "ab":
@@ -330,6 +341,7 @@ def test_the_number_of_sessions_is_bounded() -> None:
 # ---------------------------------------------------------------- any order of events
 
 
+@pytest.mark.statement("MQTT-4.6.0-5", "3.1.1/MQTT-4.6.0-6")
 @given(
     st.lists(
         st.one_of(

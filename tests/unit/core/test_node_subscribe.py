@@ -45,6 +45,9 @@ def ids(packet: Publish) -> list[int]:
     return (packet.properties or {}).get(P.SUBSCRIPTION_IDENTIFIER, [])
 
 
+@pytest.mark.statement("MQTT-2.2.1-6", "MQTT-3.8.4-1", "MQTT-3.8.4-2", "MQTT-3.8.4-6")
+@pytest.mark.statement("3.1.1/MQTT-2.3.1-7", "3.1.1/MQTT-3.8.4-1", "3.1.1/MQTT-3.8.4-2")
+@pytest.mark.statement("3.1/SUBACK")
 @ALL
 def test_suback_has_a_code_for_each_filter_in_order(version: int) -> None:
     """MQTT-3.8.4-1 to -8: one code for each filter, with the packet's identifier; one that is
@@ -60,6 +63,9 @@ def test_suback_has_a_code_for_each_filter_in_order(version: int) -> None:
     assert world.counters.subscriptions_refused == 2
 
 
+@pytest.mark.statement("MQTT-4.7.1-1", "MQTT-4.7.1-2", "MQTT-4.7.3-1", "MQTT-4.8.2-1")
+@pytest.mark.statement("MQTT-4.8.2-2", "3.1.1/MQTT-4.7.1-2", "3.1.1/MQTT-4.7.1-3")
+@pytest.mark.statement("3.1.1/MQTT-4.7.3-1", "choice/an ill-formed filter among others")
 @ALL
 @pytest.mark.parametrize("topic_filter", BAD_FILTERS)
 @pytest.mark.parametrize("kind", ["SUBSCRIBE", "UNSUBSCRIBE"])
@@ -86,6 +92,7 @@ def test_an_ill_formed_filter_closes_the_connection(
     assert world.counters.malformed == 1
 
 
+@pytest.mark.statement("choice/a filter with more than 200 slashes")
 @ALL
 def test_a_filter_with_too_many_levels_is_refused_not_closed(version: int) -> None:
     """0x8F: well formed, and not accepted. Mosquitto's limit: 200 slashes pass, 201 do not."""
@@ -96,12 +103,14 @@ def test_a_filter_with_too_many_levels_is_refused_not_closed(version: int) -> No
     assert not client.closed
 
 
+@pytest.mark.statement("MQTT-4.7.3-3", "3.1.1/MQTT-4.7.3-3")
 @ALL
 def test_the_longest_filter_is_granted(version: int) -> None:
     client = World().connect("a", version)
     assert client.subscribe("/".join("+" * DEFAULTS.max_topic_levels), "x" * 65535) == [0, 0]
 
 
+@pytest.mark.statement("MQTT-3.10.4-1", "MQTT-3.10.4-4", "3.1.1/MQTT-3.10.4-1")
 @ALL
 def test_unsubscribe_ends_a_subscription(version: int) -> None:
     """MQTT-3.10.4-1 to -6; 0x11 for what was not subscribed to, also when its letters match."""
@@ -114,6 +123,7 @@ def test_unsubscribe_ends_a_subscription(version: int) -> None:
     assert client.take() == []
 
 
+@pytest.mark.statement("MQTT-3.10.4-2")
 def test_unsubscribe_takes_effect_on_a_cached_route() -> None:
     client = World().connect("a")
     client.subscribe("t")
@@ -136,9 +146,9 @@ def test_messages_in_flight_survive_unsubscribe(version: int) -> None:
     assert len(world.session("a").inflight) == 1
 
 
+@pytest.mark.statement("MQTT-3.8.4-3")
 @ALL
 def test_a_second_subscription_with_the_same_filter_replaces_the_first(version: int) -> None:
-    """MQTT-3.8.4-3."""
     world = World()
     client = world.connect("a", version)
     client.subscribe("t", qos=2)
@@ -152,9 +162,9 @@ def test_a_second_subscription_with_the_same_filter_replaces_the_first(version: 
     assert len(world.session("a").subscriptions) == 1
 
 
+@pytest.mark.statement("MQTT-3.3.4-2", "3.1.1/MQTT-3.3.5-1")
 @ALL
 def test_overlapping_subscriptions_deliver_once_at_the_highest_qos(version: int) -> None:
-    """MQTT-3.3.5-1 of 3.1.1, MQTT-3.3.4-2 of 5."""
     world = World()
     client, publisher = world.connect("a", version), world.connect("p", version)
     client.subscribe("t/#", qos=0)
@@ -165,8 +175,9 @@ def test_overlapping_subscriptions_deliver_once_at_the_highest_qos(version: int)
         assert [p.qos for p in client.take_publishes()] == [qos]
 
 
+@pytest.mark.statement("MQTT-3.3.4-3", "MQTT-3.3.4-4", "MQTT-3.3.4-5")
+@pytest.mark.statement("choice/overlapping subscriptions")
 def test_a_message_has_the_identifiers_of_all_overlapping_subscriptions() -> None:
-    """MQTT-3.3.4-3, -4, -5."""
     world = World()
     client, publisher = world.connect("a"), world.connect("p")
     client.subscribe("t/#", properties={P.SUBSCRIPTION_IDENTIFIER: [268_435_455]})
@@ -196,9 +207,10 @@ def test_an_identifier_holds_for_every_filter_of_its_packet() -> None:
 # ---------------------------------------------------------------- options
 
 
+@pytest.mark.statement("MQTT-3.8.3-3")
 @pytest.mark.parametrize("qos", [0, 1])
 def test_no_local_keeps_a_clients_own_messages_from_it(qos: int) -> None:
-    """MQTT-3.8.3-3; a subscription without it still gets them, with its own QoS and identifier."""
+    """A subscription without it still gets them, with its own QoS and identifier."""
     world = World()
     client, other = world.connect("a"), world.connect("b")
     client.subscribe("t", qos=1, no_local=True, properties={P.SUBSCRIPTION_IDENTIFIER: [1]})
@@ -213,6 +225,7 @@ def test_no_local_keeps_a_clients_own_messages_from_it(qos: int) -> None:
     assert got == [(b"own", 0, [2]), (b"other", qos, [1, 2])]
 
 
+@pytest.mark.statement("MQTT-3.8.3-3")
 def test_no_local_survives_reconnection() -> None:
     """MQTT-3.8.3-3 goes by the client identifier, not by the connection."""
     world = World()
@@ -224,6 +237,7 @@ def test_no_local_survives_reconnection() -> None:
     assert client.take() == []
 
 
+@pytest.mark.statement("MQTT-3.3.1-12", "MQTT-3.3.1-13")
 def test_retain_as_published_keeps_the_retain_flag() -> None:
     """MQTT-3.8.3 (Retain As Published), MQTT-3.3.1-12, -13; also with an overlapping subscription
     without it."""
@@ -242,8 +256,8 @@ def test_retain_as_published_keeps_the_retain_flag() -> None:
     assert [p.retain for p in both.take_publishes()] == [True, False] * 2
 
 
+@pytest.mark.statement("MQTT-3.8.3-4")
 def test_no_local_on_a_shared_subscription_is_refused() -> None:
-    """MQTT-3.8.3-4."""
     client = World().connect("a")
     client.send(b"\x82\x10\x00\x01\x00\x00\x0a$share/g/a\x04")
     assert client.last_reason() == 0x82
@@ -252,6 +266,7 @@ def test_no_local_on_a_shared_subscription_is_refused() -> None:
 # ---------------------------------------------------------------- matching
 
 
+@pytest.mark.statement("3.1.1/MQTT-3.8.3-2")
 @pytest.mark.parametrize(
     ("topic_filter", "topics"),
     [
@@ -285,8 +300,8 @@ def test_wildcards_match_as_the_specification_says(topic_filter: str, topics: li
     assert [p.topic for p in client.take_publishes()] == expected
 
 
+@pytest.mark.statement("MQTT-4.7.2-1", "3.1.1/MQTT-4.7.2-1")
 def test_leading_wildcards_do_not_match_dollar_topics() -> None:
-    """MQTT-4.7.2-1."""
     world = World()
     wild, named = world.connect("a"), world.connect("b")
     wild.subscribe("#", "+/monitor/Clients", "+/#")
@@ -341,6 +356,7 @@ def test_groups_are_separate_and_names_count() -> None:
         assert len(client.payloads()) == 6
 
 
+@pytest.mark.statement("MQTT-3.3.4-5", "MQTT-4.8.2-3")
 def test_shared_qos_is_that_of_the_member() -> None:
     world = World()
     low, high = world.connect("low"), world.connect("high")
@@ -373,6 +389,8 @@ def test_members_that_are_away_or_behind_are_passed_over() -> None:
     assert sum(len(world.session(f"m{n}").queue) for n in range(3)) == 2
 
 
+@pytest.mark.statement("MQTT-4.8.2-5")
+@pytest.mark.statement("choice/shared subscription, member leaves with messages at QoS 1")
 @pytest.mark.parametrize("leave", ["disconnect", "vanish", "expiry", "clean start"])
 @pytest.mark.parametrize("qos", [1, 2])
 def test_messages_of_a_member_that_leaves_go_to_another(qos: int, leave: str) -> None:
@@ -427,8 +445,8 @@ def test_expired_messages_are_not_passed_on() -> None:
     assert other.take() == []
 
 
+@pytest.mark.statement("MQTT-4.8.2-6")
 def test_a_negative_acknowledgement_passes_no_message_on() -> None:
-    """MQTT-4.8.2-6."""
     world = World()
     first, second = members(world, 2)
     world.connect("p").publish("t", b"x", 1)

@@ -49,6 +49,7 @@ def test_a_will_is_published_with_its_properties() -> None:
     assert world.counters.wills == 3
 
 
+@pytest.mark.statement("MQTT-3.1.2-8", "3.1.1/MQTT-3.1.2-8")
 @ALL
 @pytest.mark.parametrize(
     "end",
@@ -89,9 +90,10 @@ def test_wills_of_connections_that_end_otherwise(version: int, end: str) -> None
     assert watcher.payloads() == [b"gone"]
 
 
+@pytest.mark.statement("MQTT-3.1.2-8", "MQTT-3.1.2-10", "MQTT-3.14.4-3", "3.1.1/MQTT-3.1.2-10")
+@pytest.mark.statement("3.1.1/MQTT-3.14.4-3")
 @ALL
 def test_a_disconnect_discards_the_will(version: int) -> None:
-    """MQTT-3.1.2-10, MQTT-3.14.4-3."""
     world, watcher = watched()
     client = world.connect("a", version, will=Will("will/a", b"gone"))
     client.disconnect()
@@ -100,6 +102,7 @@ def test_a_disconnect_discards_the_will(version: int) -> None:
     assert watcher.take() == []
 
 
+@pytest.mark.statement("MQTT-3.1.2-15", "3.1.1/MQTT-3.1.2-17")
 @ALL
 def test_a_will_may_be_retained(version: int) -> None:
     """MQTT-3.1.2-14, -15 (3.1.1: -16, -17)."""
@@ -140,11 +143,12 @@ def delayed(world: World, delay: int, expiry: int, clean: bool = True) -> FakeCl
     )
 
 
+@pytest.mark.statement("MQTT-3.1.2-8")
 @pytest.mark.parametrize(
     ("delay", "expiry", "due"), [(5, 100, 5), (100, 5, 5), (5, 0xFFFFFFFF, 5), (5, 5, 5), (5, 0, 0)]
 )
 def test_a_will_is_sent_after_its_delay(delay: int, expiry: int, due: int) -> None:
-    """MQTT-3.1.2-8: after the delay or when the session ends, whichever is first."""
+    """After the delay or when the session ends, whichever is first."""
     world, watcher = watched()
     delayed(world, delay, expiry).vanish()
     if due:
@@ -157,9 +161,9 @@ def test_a_will_is_sent_after_its_delay(delay: int, expiry: int, due: int) -> No
     assert world.counters.wills == 1
 
 
+@pytest.mark.statement("MQTT-3.1.2-8", "MQTT-3.1.3-9")
 @pytest.mark.parametrize("take_over", [False, True])
 def test_a_client_that_is_back_in_time(take_over: bool) -> None:
-    """MQTT-3.1.3-9."""
     world, watcher = watched()
     client = delayed(world, 5, 100)
     if not take_over:
@@ -203,9 +207,9 @@ def test_disconnect_with_will_waits_for_the_delay_too() -> None:
 # ---------------------------------------------------------------- wills that cannot be
 
 
+@pytest.mark.statement("MQTT-3.2.2-12")
 @pytest.mark.parametrize(("version", "code"), [(4, 3), (5, 0x9B)])
 def test_a_will_above_the_maximum_qos_is_refused(version: int, code: int) -> None:
-    """MQTT-3.2.2-12."""
     world, _ = watched(max_qos=1)
     client = world.open(version)
     client.send(connect_packet("a", version, will=Will("will/a", b"x", 2)))

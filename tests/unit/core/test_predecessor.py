@@ -50,6 +50,7 @@ def accepted(client: FakeClient) -> bool:
     return [type(packet) for packet in packets] == [Connack] and packets[0].code == 0  # type: ignore[union-attr]
 
 
+@pytest.mark.statement("MQTT-3.14.4-3")
 def test_bytes_in_the_kernel_are_read_before_the_takeover() -> None:
     world = World()
     listener = subscriber(world)

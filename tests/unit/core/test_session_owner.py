@@ -46,6 +46,8 @@ def users_of(kind: str) -> World:
     return world
 
 
+@pytest.mark.statement("MQTT-3.1.3-8")
+@pytest.mark.statement("choice/another user takes the client identifier of a session")
 @pytest.mark.parametrize("kind", ["plugins", "users"])
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("clean", [False, True])

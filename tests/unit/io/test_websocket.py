@@ -264,6 +264,7 @@ def test_any_path_and_any_origin_are_accepted(path: str, origin: str | None) -> 
     assert page.answer().startswith(b"HTTP/1.1 101 ")
 
 
+@pytest.mark.statement("MQTT-6.0.0-4", "3.1.1/MQTT-6.0.0-4")
 @pytest.mark.parametrize(
     ("offered", "chosen"),
     [
@@ -279,6 +280,7 @@ def test_the_subprotocol_is_answered_as_it_was_offered(offered: str, chosen: str
     assert f"sec-websocket-protocol: {chosen}\r\n" in page.answer().decode().lower()
 
 
+@pytest.mark.statement("MQTT-6.0.0-3", "3.1.1/MQTT-6.0.0-3")
 @pytest.mark.parametrize(
     ("data", "status"),
     [
@@ -339,6 +341,7 @@ def test_a_parked_websocket_may_end() -> None:
 # -------------------------------------------------------------------- frames
 
 
+@pytest.mark.statement("MQTT-6.0.0-2", "3.1.1/MQTT-6.0.0-2")
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 64])
 def test_bytes_are_cut_anywhere(step: int) -> None:
     page = Page().open()
@@ -445,6 +448,7 @@ def test_part_of_a_long_frame_is_a_sign_of_life() -> None:
     assert page.socket.closed and page.node.counters.keep_alive_timeout == 1
 
 
+@pytest.mark.statement("MQTT-6.0.0-1", "3.1.1/MQTT-6.0.0-1")
 @pytest.mark.parametrize("half", [True, False])
 @pytest.mark.parametrize(
     "data", [[frame(TEXT, b"x")], [frame(TEXT, b"x", end=False), frame(CONT, b"y")]]

@@ -53,6 +53,7 @@ def durable_client(world: Durable, name: str = "k", version: int = 5, **options:
 # ---------------------------------------------------------------- what comes back
 
 
+@pytest.mark.statement("MQTT-3.1.2-5", "3.1.1/MQTT-3.1.2-4")
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_session_comes_back(version: int) -> None:
     world = Durable()
@@ -135,6 +136,7 @@ def test_a_session_ends_with_the_one_that_continues_it(snapshot: bool) -> None:
     assert not world.again(5).node.sessions
 
 
+@pytest.mark.statement("MQTT-4.4.0-1", "3.1.1/MQTT-4.4.0-1")
 def test_messages_in_flight_are_repeated_with_their_identifiers() -> None:
     world = Durable()
     client = durable_client(world, "k", 4)
@@ -157,6 +159,7 @@ def test_messages_in_flight_are_repeated_with_their_identifiers() -> None:
     assert durable_client(again.again(), "k", 4).take() == []
 
 
+@pytest.mark.statement("MQTT-4.3.3-10")
 def test_a_qos_2_message_is_taken_once() -> None:
     """The publisher repeats it because it has not heard of our PUBREC."""
     world = Durable()
@@ -177,6 +180,7 @@ def test_a_qos_2_message_is_taken_once() -> None:
     assert b"another" in durable_client(third, "l").payloads()
 
 
+@pytest.mark.statement("MQTT-3.3.1-5", "3.1.1/MQTT-3.3.1-5")
 def test_retained_messages_come_back_and_deleted_ones_do_not() -> None:
     world = Durable()
     client = world.connect("p")
@@ -205,6 +209,7 @@ def test_retained_messages_come_back_and_deleted_ones_do_not() -> None:
     assert listener.payloads() == [b"three"]
 
 
+@pytest.mark.statement("MQTT-3.1.2-23")
 def test_time_passes_while_the_broker_is_down() -> None:
     world = Durable()
     listener = world.connect("w")

@@ -329,6 +329,7 @@ def test_property_is_refused_in_other_packets(ident: Property, packet_type: int)
         assert caught.value.reason == 0x81
 
 
+@pytest.mark.statement("MQTT-2.2.2-1")
 def test_empty_properties_are_none() -> None:
     assert encode_properties(None) == encode_properties({}) == b"\x00"
     assert decode_properties(b"\x00", 0, PacketType.PUBLISH) == (None, 1)

@@ -124,6 +124,7 @@ def test_binary_and_string_are_read_where_they_stand(value: bytes, around: bytes
         assert encode_string(text) == encode_binary(value)
 
 
+@pytest.mark.statement("MQTT-1.5.4-2")
 def test_utf8_limits() -> None:
     assert (
         decode_utf8(b"\xef\xbb\xbf\x01\x7f\xef\xbf\xbf\xf4\x8f\xbf\xbf")
@@ -135,6 +136,7 @@ def test_utf8_limits() -> None:
 
 
 # MQTT 5, table 1-1
+@pytest.mark.statement("MQTT-1.5.5-1")
 @pytest.mark.parametrize(
     ("value", "data"),
     [
@@ -162,6 +164,7 @@ def test_a_varint_out_of_range_is_refused(value: int) -> None:
         encode_varint(value)
 
 
+@pytest.mark.statement("MQTT-1.5.5-1")
 @pytest.mark.parametrize(
     "data", [b"\x80\x00", b"\xff\x80\x00", b"\x80\x80\x80\x00", b"\x80\x80\x80\x80\x01"]
 )
@@ -186,6 +189,7 @@ def test_length_is_read_once_it_is_whole(value: int, behind: bytes) -> None:
         assert read_length(data[:cut], 1) == (0, -1)
 
 
+@pytest.mark.statement("MQTT-1.5.5-1", "choice/padded Remaining Length")
 def test_length_may_be_padded_but_not_beyond_four_bytes() -> None:
     assert read_length(b"\x80\x80\x80\x00", 0) == (0, 4)
     assert read_length(b"\x80\x80\x80", 0) == (0, -1)

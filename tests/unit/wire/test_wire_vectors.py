@@ -40,6 +40,7 @@ def each_version(table):
     ]
 
 
+@pytest.mark.statement("MQTT-2.2.1-2", "MQTT-3.1.3-1", "3.1.1/MQTT-2.2.2-1", "3.1.1/MQTT-3.1.3-1")
 @pytest.mark.parametrize(("name", "version", "packet", "data"), each_version(GOLDEN))
 def test_packets_have_the_golden_bytes(
     name: str, version: int, packet: Packet, data: bytes
@@ -48,11 +49,17 @@ def test_packets_have_the_golden_bytes(
     assert Decoder(version).receive(data) == [packet]
 
 
+@pytest.mark.statement("3.1/user name, password", "3.1/will flags, reserved bit", "3.1/DUP")
 @pytest.mark.parametrize(("name", "version", "data", "packet"), each_version(LENIENT))
 def test_unusual_packets_are_accepted(name: str, version: int, data: bytes, packet: Packet) -> None:
     assert Decoder(version).receive(data) == [packet]
 
 
+@pytest.mark.statement("MQTT-3.2.2-6", "MQTT-3.2.2-8", "MQTT-3.3.1-4", "MQTT-3.3.2-14")
+@pytest.mark.statement("MQTT-3.4.2-1", "MQTT-3.5.2-1", "MQTT-3.6.2-1", "MQTT-3.7.2-1")
+@pytest.mark.statement("MQTT-3.9.3-2", "MQTT-3.11.3-2", "MQTT-3.14.2-1", "MQTT-3.15.2-1")
+@pytest.mark.statement("3.1.1/MQTT-3.1.2-22", "3.1.1/MQTT-3.2.2-4", "3.1/name")
+@pytest.mark.statement("3.1/other flags of these")
 @pytest.mark.parametrize(("name", "version", "data", "reason"), each_version(BAD))
 def test_wrong_packets_are_refused_with_their_reason(
     name: str, version: int, data: bytes, reason: ReasonCode
@@ -99,6 +106,7 @@ def test_every_truncation_of_a_golden_body_is_an_error_or_a_shorter_packet(versi
             assert not isinstance(shorter, Subscribe) or len(shorter.filters) < len(packet.filters)
 
 
+@pytest.mark.statement("3.1.1/MQTT-3.9.3-2")
 @pytest.mark.parametrize("version", [V31, V311])
 def test_old_versions_leave_out_what_they_do_not_have(version: int) -> None:
     extra = {Property.USER_PROPERTY: [("a", "b")]}
@@ -119,6 +127,7 @@ def test_old_versions_leave_out_what_they_do_not_have(version: int) -> None:
         encode_packet(Auth(), version)
 
 
+@pytest.mark.statement("3.1.1/MQTT-3.2.2-6")
 @pytest.mark.parametrize(
     ("reason", "code"),
     [
