@@ -166,14 +166,14 @@ def _operate(arguments: argparse.Namespace) -> int:
 
 def _complete(arguments: argparse.Namespace) -> int:
     from mqttree.broker.cli import live
-    from mqttree.broker.cli.completion import PROGRAM, read, script
+    from mqttree.broker.cli.completion import script
 
     own = {"live": live.make_parser()}
     if (bench := _bench()) is not None:
         own["bench"] = bench.parser()
-    commands = list(read(make_parser(), (PROGRAM,), "", own))
+    text = script(arguments.shell, make_parser(), own)
     if sys.stdout is not None:
-        sys.stdout.write(script(arguments.shell, commands))
+        sys.stdout.write(text)
     return 0
 
 

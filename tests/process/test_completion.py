@@ -52,7 +52,7 @@ def completed(bash: Path, *words: str) -> set[str]:
         source completion.bash
         COMP_WORDS=(mqttree "$@")
         COMP_CWORD=$#
-        _mqttree
+        _shtab_mqttree
         printf '%s\\n' "${COMPREPLY[@]}"
     """
     found = subprocess.run(
@@ -75,14 +75,12 @@ def completed(bash: Path, *words: str) -> set[str]:
         (["run", "--adm"], {"--admin", "--admin-token-file"}),
         (["run", "--routing", "sr"], {"srt"}),
         (["run", "--discovery", ""], {"multicast", "static", "dns", "off"}),
-        (["run", "--discovery", "=", "st"], {"static"}),
-        (["run", "--discovery", "="], {"multicast", "static", "dns", "off"}),
         (["run", "--name", ""], set()),
         (["run", "-c", "a"], {"a file.yaml"}),
         (["run", "--data-dir", ""], {"folder"}),
         (["clients", "--state", "c"], {"connected"}),
-        (["--json", "clients", "--lim"], {"--limit"}),
-        (["completion", ""], {"bash", "zsh", "fish", "-h", "--help"}),
+        (["clients", "--json", "--lim"], {"--limit"}),
+        (["completion", ""], {"bash", "zsh", "fish"}),
         (["completion", "f"], {"fish"}),
         (["passwd", "a"], {"a file.yaml"}),
         (["passwd", "--del"], {"--delete"}),
@@ -138,6 +136,9 @@ class Terminal:
             self._seen += os.read(self._ours, 65536)
         return wanted in self._seen
 
+    def has(self, text: bytes) -> bool:
+        return text in self._seen
+
     def says(self, keys: bytes, wanted: bytes) -> None:
         """Type `keys`, and wait for `wanted`."""
         self._seen = b""
@@ -149,7 +150,7 @@ def test_an_interactive_bash_completes_by_the_tabulator(bash: Path) -> None:
     with typing(bash.parent, BASH) as ours:
         terminal = Terminal(ours)
         until(lambda: terminal.came(b"ready> "), "a prompt")
-        listed = b"complete -F _mqttree mqttree\r\n"
+        listed = b"-F _shtab_mqttree mqttree\r\n"
         terminal.says(b"source completion.bash; complete -p mqttree\n", listed)
         terminal.says(b"mqttree stat\t --js\t\x01echo \n", b"\nmqttree status --json")
 
@@ -160,15 +161,22 @@ def test_an_interactive_zsh_completes_by_the_tabulator(bash: Path) -> None:
         terminal = Terminal(ours)
         until(lambda: terminal.came(b"ready> "), "a prompt")
         terminal.says(b"autoload -Uz compinit; compinit -u -D; echo be''gun\n", b"begun")
-        terminal.says(b"source completion.zsh; echo $? sour''ced\n", b"0 sourced")
+        terminal.says(b'eval "$(<completion.zsh)"; echo $? regis""tered\n', b"0 registered")
         # A word after the other: what is typed while zsh completes is not waited for.
         terminal.says(b"mqttree stat\t", b"status ")
         terminal.says(b"--js\t", b"--json ")
         terminal.says(b"\x01echo \n", b"\nmqttree status --json")
         terminal.says(b"mqttree run --routing sr\t", b"srt ")
         terminal.says(b"--data-dir f\t", b"folder/")
-        terminal.says(b"\x15mqttree to\t\t", b"topics  -- ")
+        terminal.says(b"\x15mqttree to\t\t", b"topics  -- show the busiest")
+        terminal.says(b"\x15mqttree d\t\t", b"doctor  -- find out why")
+        terminal.says(b"\x15mqttree passwd a\t", b"a\\ file.yaml ")
+        terminal.says(b"\x15mqttree live --bro\t", b"kers ")
         terminal.says(b"\x15mqttree bench lo\t", b"load ")
+        terminal.says(b"--mode lat\t", b"latency ")
+        # The bell: nothing is offered.
+        terminal.says(b"\x15mqttree run --listen \t", b"\x07")
+        assert not terminal.has(b"not found")
 
 
 @needs_fish
@@ -185,7 +193,7 @@ def test_an_interactive_zsh_completes_by_the_tabulator(bash: Path) -> None:
         ("run -c a", {"a file.yaml"}),
         ("run --data-dir f", {"folder/"}),
         ("clients --state c", {"connected"}),
-        ("--json clients --lim", {"--limit"}),
+        ("clients --json --lim", {"--limit"}),
         ("completion ", {"bash", "zsh", "fish"}),
         ("passwd a", {"a file.yaml"}),
         ("bench lo", {"load"}),

@@ -26,6 +26,8 @@ NOT_NEEDED = {
     "psutil",
     # A request at the admin port.
     "h11",
+    # Scripts for shells.
+    "shtab",
     # The papers' routing modes.
     "mqttree.broker.cluster.strategy.ort",
     "mqttree.broker.cluster.strategy.srt_prt",
