@@ -1,19 +1,15 @@
 """Which broker each client should connect to, so that few messages cross between brokers. Pure.
 
-What it may know: nothing but Python. Only `blocks`, which no broker imports, knows numpy. A message
-crosses to every broker that has a subscriber of its topic and not its publisher. So clients that
-want the same topics belong together, as far as the brokers' loads allow; a client may be split over
-several brokers, with a connection to each. Rates are messages/s, and whoever uses this package says
-what they are.
+What it may know: nothing but Python. A message crosses to every broker that has a subscriber of its
+topic and not its publisher. So clients that want the same topics belong together, as far as the
+brokers' loads allow; a client may be split over several brokers, with a connection to each. Rates
+are messages/s, and whoever uses this package says what they are.
 
 * `traffic`: the model of clients that connect to random brokers (equations 1 to 15 of Detti et
   al., "Sub-linear Scalability of MQTT Clusters").
 * `state`: what is placed where, and the traffic that follows from it, kept up with each change.
 * `greedy`, `optimum`, `strategies`: where one client that comes is placed.
-* `tree_network`: the same, and the traffic, where brokers are linked as a tree.
-* `clients`: the clients that are placed, those that a failed broker leaves, and moves that pay.
-* `blocks`: many clients at once, by numpy.
-* `local_search`: a better placement of everything, slowly.
+* `clients`: the clients that are placed, and those that a failed broker leaves.
 
 Nothing here decides about delivery: a placement that is wrong costs traffic, not messages.
 """

@@ -6,10 +6,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from mqttree.bench.placement.rebalancing import apply, plan
 from mqttree.bench.workloads import simulator
 from mqttree.bench.workloads.workload import Workload
 from mqttree.placement.clients import Clients
-from mqttree.placement.rebalancing import apply, plan
 from mqttree.placement.strategies import STRATEGIES, publisher_slot
 
 FAILED = "3"

@@ -112,8 +112,8 @@ FIGURES = (
         "Beyond the paper: moves of single subscriptions, the same workload",
         "moves at most",
         ("internal", "peak"),
-        "The moves that `placement/rebalancing.py` finds when all clients are there. Clients may "
-        "have four sessions.",
+        "The moves that `bench/placement/rebalancing.py` finds when all clients are there. Clients "
+        "may have four sessions.",
     ),
     Figure(
         "failure",

@@ -104,7 +104,7 @@ def _in_blocks(
     """Place clients at once; return the CPU time for it, that to look up their topics, and the last
     ones. Raises ValueError if there is no numpy."""
     try:
-        from mqttree.placement import blocks
+        from mqttree.bench.placement import blocks
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is not installed: pip install 'mqttree[bench]'") from None
     numbering = blocks.Numbering()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from mqttree.placement.tree_network import TreeNetwork
+from mqttree.bench.workloads.tree_network import TreeNetwork
 
 
 def carried(

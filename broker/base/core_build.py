@@ -44,14 +44,12 @@ INTERPRETED = (
     "mqttree.broker.core.effects",
     "mqttree.broker.leg.effects",
     "mqttree.broker.leg.leg_settings",
-    "mqttree.placement.blocks",
     "mqttree.placement.question",
 )
 """Modules of these packages that are not compiled: what only drivers use, data classes that name
-types of modules above them, or are made of many options, code that mypyc cannot compile, what needs
-numpy (`mqttree.placement.blocks`), and an exception (`mqttree.placement.question.TooMuchError`)
-that callers catch beside a built-in one by the same name: compiled, each of that name would have to
-be the first one."""
+types of modules above them, or are made of many options, code that mypyc cannot compile, and an
+exception (`mqttree.placement.question.TooMuchError`) that callers catch beside a built-in one by
+the same name: compiled, each of that name would have to be the first one."""
 
 ROOT = Path(__file__).parents[3]
 """The folder that has the package `mqttree`."""

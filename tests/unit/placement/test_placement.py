@@ -11,11 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from mqttree.bench.placement.local_search import LocalSearch, problem_of
+from mqttree.bench.placement.rebalancing import apply, plan
 from mqttree.placement.clients import Clients
 from mqttree.placement.greedy import greedy, greedy_items
-from mqttree.placement.local_search import LocalSearch, problem_of
 from mqttree.placement.optimum import cheapest_set
-from mqttree.placement.rebalancing import apply, plan
 from mqttree.placement.state import Placement, bits
 from mqttree.placement.strategies import STRATEGIES, publisher_slot
 from tests.kit.effort import examples

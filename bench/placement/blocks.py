@@ -1,5 +1,4 @@
 """Many clients at once, as at a start from nothing: placed in *blocks* of some thousand, by numpy.
-Nothing that a broker runs imports this module, as brokers do without numpy.
 
 The clients of a block choose their brokers at the same time, each as the greedy strategy says: what
 costs nothing where, and the loads of brokers, are those of the moment. Two things would make much

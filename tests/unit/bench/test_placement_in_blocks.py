@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import mqttree.placement as package
+import mqttree.bench.placement as package
 from mqttree.bench.cli import main
+from mqttree.bench.placement import blocks
+from mqttree.bench.placement.blocks import Numbering, Placed, Wanted
 from mqttree.bench.workloads import simulator, workload, workload_file
 from mqttree.bench.workloads.workload import Workload
-from mqttree.placement import blocks
-from mqttree.placement.blocks import Numbering, Placed, Wanted
 from mqttree.placement.clients import Clients, Rows
 from mqttree.placement.state import Placement
 from tests.kit.effort import examples
@@ -355,7 +355,7 @@ def test_what_blocks_need_is_named_where_it_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delattr(package, "blocks")
-    monkeypatch.delitem(sys.modules, "mqttree.placement.blocks")
+    monkeypatch.delitem(sys.modules, "mqttree.bench.placement.blocks")
     monkeypatch.setitem(sys.modules, "numpy", None)
     words = ("--clients", "10", "--topics", "50", "--each", "2", "--blocks")
     assert main(["placement", "speed", *words]) != 0
