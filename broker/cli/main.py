@@ -362,12 +362,11 @@ LEG_FLAGS = (
     ("--alpn", "NAME", "protocol that TLS asks for"),
     ("--psk-identity", "NAME", "name of the key that both sides know, instead of certificates"),
     ("--psk-file", "FILE", "file with that key, in hexadecimal digits"),
-    ("--interest", "all|emqx|nanomq|beacon", "who says what clients there want (all: all is sent)"),
-    ("--interest-url", "http[s]://[USER@]HOST:PORT", "HTTP interface of that EMQX or NanoMQ"),
-    ("--interest-password-file", "FILE", "file with the password of its USER, or EMQX's API key"),
     ("--marks", "on|off", "mark what goes there, so that it is known if it comes back (on)"),
 )
 """Flags of a leg that take one value."""
+REFUSED_LEG_FLAGS = ("--interest", "--interest-url", "--interest-password-file")
+"""Flags that are refused with a line that says what to use instead."""
 
 
 def _add_federate(federate: Parser) -> None:
@@ -416,6 +415,8 @@ def _add_federate(federate: Parser) -> None:
     )
     for flag, metavar, text in LEG_FLAGS:
         federate.add_argument(flag, metavar=metavar, help=text)
+    for flag in REFUSED_LEG_FLAGS:
+        federate.add_argument(flag, help=argparse.SUPPRESS)
     federate.add_argument(
         "--round-robin",
         action="store_const",

@@ -235,20 +235,9 @@ def _leg(leg: dict[str, Any]) -> str:
         about.append(f"leads to the same broker as leg {', '.join(others)}")
     if leg.get("no_subscribers"):
         about.append(_unmatched(leg))
-    if interest := leg.get("interest"):
-        about.append(_interest(interest))
     if leg.get("last_error"):
         about.append(f"last error: {leg['last_error']}")
     return f"  {_title(leg.get('name'), leg.get('broker'))}  {', '.join(about)}"
-
-
-def _interest(interest: dict[str, Any]) -> str:
-    """Return in words how much a leg knows of what foreign clients want."""
-    source, filters = interest.get("source"), interest.get("filters")
-    if not interest.get("sends_all"):
-        return f"sends what {filters} filters there want ({source})"
-    why = interest.get("last_error")
-    return f"sends all, interest {interest.get('state')} ({source}{f': {why}' if why else ''})"
 
 
 def _unmatched(leg: dict[str, Any]) -> str:

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from mqttree.broker.config.broker_url import BrokerUrl, HttpUrl, read_http_url, read_url
+from mqttree.broker.config.broker_url import BrokerUrl, read_url
 from mqttree.broker.config.secret_file import read_secret
 from mqttree.broker.config.yaml_file import ConfigError, ConfigFile, kind_of
-from mqttree.broker.leg.interest import Source
 from mqttree.broker.leg.leg_settings import Start
 from mqttree.broker.leg.retained_rules import Conflict, Retain
 from mqttree.broker.leg.rules import RuleError, Rules, parse_rule
@@ -54,14 +53,14 @@ LEG_OPTIONS = (
     "alpn",
     "psk_identity",
     "psk_file",
-    "interest",
-    "interest_url",
-    "interest_password_file",
     "marks",
     "retain",
     "conflict",
 )
 """Keys of a section, and flags."""
+_RULES = "no longer exists: the topic rules say what is sent"
+REFUSED = {"interest": _RULES, "interest_url": _RULES, "interest_password_file": _RULES}
+"""Keys and flags that are refused -> what to use instead."""
 MAX_QUEUED, MAX_QUEUED_BYTES = 100_000, 256 * 1024 * 1024
 """Messages at QoS 1 and 2 that wait here for one foreign broker, and bytes of them: a night of one
 message a second and more, as a foreign broker may be away for long unnoticed. Those beyond
@@ -96,11 +95,6 @@ class LegModel:
     None: it may do everything."""
     state_topic: str | None = None
     """Where its state is published; None: at `mqttree/leg/NAME/state`; "": nowhere."""
-    interest: Source = Source.ALL
-    """Who says what foreign clients want."""
-    interest_url: HttpUrl | None = None
-    """Where it is asked; None if it is not asked over HTTP."""
-    interest_password_file: Path | None = None
     marks: bool = True
     """Whether messages carry the mark of this federation (MQTT 5)."""
     retain: Retain = Retain.BOTH
@@ -155,12 +149,6 @@ class LegModel:
         file = self.password_file
         return self.secret if file is None else read_secret(file, 1, WHAT)
 
-    def interest_password(self) -> bytes:
-        """Return the password of the user in `interest_url`, read each time. Raises ValueError with
-        one line."""
-        file = self.interest_password_file
-        return b"" if file is None else read_secret(file, 1, WHAT)
-
     @property
     def rules(self) -> Rules:
         """Which topics cross."""
@@ -179,7 +167,7 @@ def read_legs(file: ConfigFile) -> dict[str, LegModel]:
     for name in legs:
         if not isinstance(name, str) or not name or len(name) > MAX_NAME or not name.isprintable():
             file.fail(("legs", str(name)), f"a leg's name is a text of 1-{MAX_NAME} characters")
-        values = file.section(("legs", name), LEG_OPTIONS)
+        values = file.section(("legs", name), (*LEG_OPTIONS, *REFUSED))
 
         def fail(option: str, reason: str, name: str = name) -> NoReturn:
             file.fail(("legs", name, option.replace("_", "-")), reason)
@@ -195,6 +183,9 @@ def read_leg(values: Mapping[str, object], fail: Fail) -> LegModel:
     Raises:
         ConfigError: one of them cannot be used.
     """
+    for option, instead in REFUSED.items():
+        if values.get(option) is not None:
+            fail(option, instead)
     url, *others = _urls(values, fail)
     version = str(values.get("mqtt") or "auto")
     if version not in VERSIONS:
@@ -234,7 +225,6 @@ def read_leg(values: Mapping[str, object], fail: Fail) -> LegModel:
         key,
         _text(values, "as_user", fail),
         _state_topic(values, fail),
-        *_interest(values, fail),
         _marks(values.get("marks"), fail),
         others=tuple(others),
         round_robin=_switch(values, "round_robin", fail),
@@ -368,38 +358,6 @@ def _state_topic(values: Mapping[str, object], fail: Fail) -> str | None:
     if not valid_topic_name(topic) or topic.startswith("$"):
         fail("state_topic", f"{shorten(topic)} is no topic to which a leg may publish")
     return topic
-
-
-def _interest(
-    values: Mapping[str, object], fail: Fail
-) -> tuple[Source, HttpUrl | None, Path | None]:
-    """Return who says what foreign clients want, where to ask, and the file of the password."""
-    text = _text(values, "interest", fail) or Source.ALL.value
-    try:
-        source = Source(text)
-    except ValueError:
-        known = ", ".join(each.value for each in Source)
-        fail("interest", f"must be one of {known}, not {shorten(text)}")
-    where, file = _text(values, "interest_url", fail), _path(values, "interest_password_file", fail)
-    if source not in (Source.EMQX, Source.NANOMQ):
-        for option, value in (("interest_url", where), ("interest_password_file", file)):
-            if value is not None:
-                fail(option, "is of no use without interest: emqx or nanomq")
-        return source, None, None
-    if where is None:
-        fail("interest_url", f"is missing: where {text} answers, http[s]://[USER@]HOST:PORT")
-    try:
-        url = read_http_url(where)
-    except ValueError as error:
-        fail("interest_url", str(error))
-    if (url.user is None) != (file is None):
-        fail("interest_password_file", "and a user in interest-url need each other")
-    if file is not None:
-        try:
-            read_secret(file, 1, WHAT)
-        except ValueError as error:
-            fail("interest_password_file", str(error))
-    return source, url, file
 
 
 def _marks(value: object, fail: Fail) -> bool:

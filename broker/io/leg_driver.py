@@ -14,17 +14,14 @@ from mqttree.broker.base.log_format import log_line
 from mqttree.broker.base.rate_limit import Budget
 from mqttree.broker.config.leg_options import LegModel
 from mqttree.broker.io.driver import Driver
-from mqttree.broker.io.interest_driver import InterestDriver
 from mqttree.broker.io.leg_connections import ForeignProtocol, HereTransport, SyncProtocol
 from mqttree.broker.io.leg_report import leg_report
 from mqttree.broker.io.leg_retained import RetainedHere
 from mqttree.broker.io.leg_turns import LastActive
 from mqttree.broker.io.leg_watch import LegWatch, own_broker
-from mqttree.broker.io.subscription_reader import ReadError, SubscriptionReader
 from mqttree.broker.io.tls import describe_error
 from mqttree.broker.leg.backoff import OWN_PAUSE
 from mqttree.broker.leg.effects import (
-    AskInterest,
     Close,
     DialForeign,
     Enter,
@@ -57,11 +54,9 @@ class LegDriver:
         settings: LegSettings,
         model: LegModel,
         context: ssl.SSLContext | None,
-        reader: SubscriptionReader | None = None,
     ) -> None:
         """`driver`: of this broker's node; `settings`: of the leg; `model`: the options that these
-        were made of; `context`: of TLS, None: without; `reader`: reads what foreign clients
-        subscribe to, None: nothing does over HTTP."""
+        were made of; `context`: of TLS, None: without."""
         self.driver = driver
         self.settings = settings
         now = driver.time()
@@ -94,7 +89,6 @@ class LegDriver:
         self._sent = 0  # messages that the budget knows of
         self._slowed: asyncio.TimerHandle | None = None
         self._watch = LegWatch(settings.name)
-        self._interest = None if reader is None else InterestDriver(reader, self._interest_read)
 
     @property
     def session(self) -> Session | None:
@@ -130,8 +124,6 @@ class LegDriver:
                 task.cancel()
         if self._slowed is not None:
             self._slowed.cancel()
-        if self._interest is not None:
-            self._interest.stop()
 
     # ---------------------------------------------------------------- once a second
 
@@ -227,9 +219,6 @@ class LegDriver:
                 if self._last_active is not None:
                     self._last_active.note()
                 self._here = HereTransport(self, self.settings.name)
-            case AskInterest():
-                if self._interest is not None:
-                    self._interest.ask(self.driver.loop)
             case Close(sync=True):
                 sync_connection, self._sync = self._sync, None
                 if sync_connection is not None:
@@ -329,14 +318,6 @@ class LegDriver:
         """Note that one of the connections has ended, or could not be opened. `why`: for the log;
         `least`: s until the next dial at least."""
         self.leg.lost(why, self.driver.time(), least)
-        self.act()
-
-    def _interest_read(self, answer: set[str] | ReadError) -> None:
-        now = self.driver.time()
-        if isinstance(answer, ReadError):
-            self.leg.interest_failed(str(answer), now)
-        else:
-            self.leg.interest_answered(answer, now)
         self.act()
 
     def foreign_received(self, data: bytes) -> None:

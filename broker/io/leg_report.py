@@ -18,7 +18,7 @@ def leg_report(leg: Leg, session: Session | None, broker: str, now: float) -> di
     `leg`: the leg; `session`: its session here, None if there is none; `broker`: the URL of the
     foreign broker; `now`: s.
     """
-    counters, interest, exchange = leg.counters, leg.interest, leg.exchange
+    counters, exchange = leg.counters, leg.exchange
     drops = leg.drops()
     drops |= {
         "queue_full": 0 if session is None else session.dropped_full,
@@ -44,23 +44,7 @@ def leg_report(leg: Leg, session: Session | None, broker: str, now: float) -> di
         "loops": leg.loops,
         "same_broker": leg.same_broker(now),
         **leg.unmatched(),
-        "interest_failures": 0 if interest is None else interest.failures,
         "refused_filters": list(counters.refused_filters),
         "last_error": leg.last_error,
-        "interest": _interest_report(leg),
         **({} if exchange is None else exchange.report(now)),
-    }
-
-
-def _interest_report(leg: Leg) -> dict[str, Any] | None:
-    """Return what is known of the interest of foreign clients; None if it is not asked for."""
-    interest = leg.interest
-    if interest is None:
-        return None
-    return {
-        "source": leg.settings.interest.value,
-        "state": interest.state.value,
-        "filters": interest.filters,
-        "sends_all": leg.sends_all,
-        "last_error": interest.last_error,
     }

@@ -18,9 +18,7 @@ from mqttree.broker.io.driver import Driver
 from mqttree.broker.io.leg_driver import LegDriver
 from mqttree.broker.io.leg_forget import forget
 from mqttree.broker.io.leg_turns import LegTurns
-from mqttree.broker.io.subscription_reader import SubscriptionReader
 from mqttree.broker.io.tls import client_context, describe_error
-from mqttree.broker.leg.interest import Source
 from mqttree.broker.leg.leg_settings import LegSettings
 from mqttree.broker.leg.leg_states import State
 from mqttree.broker.leg.retained_base import STATE, topic_of
@@ -64,7 +62,6 @@ class Legs:
                 leg_settings(name, model, config),
                 model,
                 leg_context(name, model),
-                subscription_reader(name, model),
             )
             for name, model in wanted.items()
             if self._models.get(name) != model
@@ -162,7 +159,6 @@ def leg_settings(name: str, model: LegModel, config: NodeConfig) -> LegSettings:
     """Return how a leg connects. `name`: of the leg; `model`: its options; `config`: of this
     broker."""
     state = topic_of(name, STATE) if model.state_topic is None else model.state_topic
-    beacons = model.interest is Source.BEACON
     return LegSettings(
         name,
         str(model.url).partition("://")[2],
@@ -173,10 +169,9 @@ def leg_settings(name: str, model: LegModel, config: NodeConfig) -> LegSettings:
         plain=model.plain,
         probes=True,
         state_topic=state if valid_topic_name(state) else "",
-        interest=model.interest,
         marks=model.marks,
         # An alias may belong to a message that is dropped, and then to one that is not.
-        topic_alias_maximum=0 if model.marks or beacons else config.topic_alias_maximum,
+        topic_alias_maximum=0 if model.marks else config.topic_alias_maximum,
         maximum_packet_size=min(config.max_packet_size, MAX_PACKET_SIZE),
         keep_alive=model.keep_alive,
         receive_maximum=model.receive_maximum,
@@ -230,22 +225,3 @@ def psk_context(model: LegModel) -> ssl.SSLContext:
     if model.alpn is not None:
         context.set_alpn_protocols([model.alpn])
     return context
-
-
-def subscription_reader(name: str, model: LegModel) -> SubscriptionReader | None:
-    """Return what reads over HTTP what foreign clients subscribe to, None if nothing does. `name`:
-    of the leg; `model`: its options. Raises ConfigError for a file that cannot be used."""
-    url = model.interest_url
-    if url is None:
-        return None
-    try:
-        context = client_context(model.cafile) if url.tls else None
-    except OSError as error:
-        raise ConfigError(
-            f"leg {name}: cannot use {model.cafile}: {describe_error(error)}"
-        ) from None
-    client_id = f"mqttree-{name}"
-    own = (client_id, f"{client_id}-sync")
-    return SubscriptionReader(
-        model.interest, url, context, model.interest_password, own, model.rules
-    )

@@ -212,8 +212,6 @@ GAUGE_HELP = {
     "link_rtt_seconds": "Round-trip time of each link.",
     "link_forwarding": "1 if messages take the link as part of the tree, else 0.",
     "leg_up": "1 if messages cross the leg to a foreign broker, else 0.",
-    "leg_interest_known": "1 if only what foreign clients want is sent, 0 if all is, as it is not "
-    "known what they want; nothing for a leg that does not ask.",
     "leg_retained_base": "Topics of which the leg knows what it and the foreign broker had last.",
 }
 """Gauge, as it is named behind mqttree_ -> help."""
@@ -226,7 +224,6 @@ LEG_HELP = {
     "sessions_lost": "Times that the foreign broker had lost the session of the leg.",
     "lowered": "Messages that crossed at a lower QoS than they had here, as the foreign broker "
     "takes no higher one.",
-    "interest_failures": "Times that it could not be found what foreign clients want.",
     "rings": "Times that a message of the leg came back to this federation by another way.",
     "loops": "Times that the probe of another leg of this federation has come: both lead to one "
     "foreign broker, or to brokers that are bridged.",

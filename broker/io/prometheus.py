@@ -112,12 +112,6 @@ def _leg_metrics(lines: list[str], legs: list[tuple[dict[str, str], Mapping[str,
     """Append the metrics of legs, each with its labels."""
     up = [(labels, 1 if leg["state"] == "up" else 0) for labels, leg in legs]
     _metric(lines, "mqttree_leg_up", "gauge", GAUGE_HELP["leg_up"], up)
-    known = [
-        (labels, 0 if leg["interest"]["sends_all"] else 1)
-        for labels, leg in legs
-        if leg["interest"] is not None
-    ]
-    _metric(lines, "mqttree_leg_interest_known", "gauge", GAUGE_HELP["leg_interest_known"], known)
     base = [(labels, leg["retained_base"]) for labels, leg in legs]
     _metric(lines, "mqttree_leg_retained_base", "gauge", GAUGE_HELP["leg_retained_base"], base)
     for name, text in LEG_HELP.items():

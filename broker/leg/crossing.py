@@ -6,7 +6,6 @@ import math
 import random
 import re
 
-from mqttree.broker.leg.beacons import Beacons, has_beacons
 from mqttree.broker.leg.marks import Federation, Marks
 from mqttree.broker.leg.packets import inwards, messages, outwards, without
 from mqttree.broker.leg.retained_base import ACTIVE, stays
@@ -35,7 +34,6 @@ class Crossing:
     """The messages of one leg, between the packets of both sides."""
 
     __slots__ = (
-        "_beacons",
         "_came",
         "_echoes",
         "_federation",
@@ -61,17 +59,14 @@ class Crossing:
         name: str,
         rules: Rules,
         rng: random.Random,
-        beacons: Beacons | None = None,
         federation: Federation | None = None,
         *,
         marks: bool = True,
     ) -> None:
         """`name`: of the leg; `rules`: which topics cross; `rng`: draws numbers of probes;
-        `beacons`: gets those of foreign clients, None: these are messages like others;
         `federation`: of this broker, if there is one; `marks`: whether messages get its mark."""
         self.loops = 0
         """Times that the probe of another leg of this federation has come."""
-        self._beacons = beacons
         self._federation = federation
         self._loops: dict[str, float] = {}  # other leg -> when its probe came (s)
         self._marks = Marks(federation) if marks and federation is not None else None
@@ -135,11 +130,9 @@ class Crossing:
     def inwards(self, packets: bytes, now: float) -> bytes:
         """Return what came from the foreign broker, `packets` at `now` (s), as it is for here.
         Raises MalformedPacket and ProtocolViolation."""
-        echoes, watch, beacons = self._echoes, self._watch, self._beacons
+        echoes, watch = self._echoes, self._watch
         self._came += len(packets)
         looped = PROBE in packets and self._look_for_probes(packets, now)
-        if beacons is not None and has_beacons(packets):
-            packets, _ = without(packets, self._version, lambda topic, _: beacons.takes(topic, now))
         if echoes is not None:
             packets, count = without(
                 packets, self._version, lambda topic, payload: echoes.takes(topic, payload, now)

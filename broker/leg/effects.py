@@ -45,12 +45,6 @@ class ToHere:
 
 
 @dataclass(frozen=True, slots=True)
-class AskInterest:
-    """Ask the foreign broker what its clients subscribe to. Answer: `Leg.interest_answered`, or
-    `Leg.interest_failed`."""
-
-
-@dataclass(frozen=True, slots=True)
 class Close:
     """Close the connections to both brokers, or the second one, once the bytes are out. Harmless
     when there is none."""
@@ -74,6 +68,4 @@ class RetainHere:
     message: Publish
 
 
-LegEffect = (
-    DialForeign | TryHome | ToForeign | Enter | ToHere | AskInterest | Close | Log | RetainHere
-)
+LegEffect = DialForeign | TryHome | ToForeign | Enter | ToHere | Close | Log | RetainHere

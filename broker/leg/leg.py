@@ -5,16 +5,14 @@ two sessions (`session_pair`)."""
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from mqttree.broker.leg.addresses import Addresses
 from mqttree.broker.leg.backoff import SHORTEST, TAKEN_OVER_PAUSE, Backoff
-from mqttree.broker.leg.beacons import Beacons
 from mqttree.broker.leg.connect import UNSUPPORTED, describe, foreign_connect, local_connect
 from mqttree.broker.leg.effects import (
-    AskInterest,
     Close,
     DialForeign,
     Enter,
@@ -24,7 +22,6 @@ from mqttree.broker.leg.effects import (
     ToHere,
     TryHome,
 )
-from mqttree.broker.leg.interest import Interest, Source
 from mqttree.broker.leg.leg_settings import LegSettings, Start
 from mqttree.broker.leg.leg_states import CROSSES, ENTERED, Action, Input, State, transition
 from mqttree.broker.leg.marks import Federation
@@ -34,7 +31,7 @@ from mqttree.broker.leg.relay import Relay
 from mqttree.broker.leg.retained_exchange import RetainedExchange
 from mqttree.broker.leg.ring_alarm import RingAlarm
 from mqttree.broker.leg.session_pair import LocalSession, SessionPair
-from mqttree.broker.leg.subscriptions import CHANGE_ID, Subscriptions
+from mqttree.broker.leg.subscriptions import Subscriptions
 from mqttree.broker.leg.takeover_alarm import TakeoverAlarm
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
 from mqttree.broker.wire.decode import decode_packet
@@ -100,10 +97,6 @@ class Leg:
         self.entered: LocalSession | None = None
         """The session here once this broker has let the leg in; the driver sets it ahead of
         `here_received` while the leg is entering."""
-        asked = settings.interest is not Source.ALL
-        self.interest = Interest(settings.rules) if asked else None
-        """What foreign clients want, None if all is sent."""
-        self._beacons = Beacons() if settings.interest is Source.BEACON else None
         self._told: set[str] = set()  # reasons for which it was lost, since it was up
         self._rng = rng
         self._effects: list[LegEffect] = []
@@ -114,9 +107,9 @@ class Leg:
         self._capabilities: Properties = {}  # of the foreign broker
         self._will = bool(settings.state_topic)  # it takes a retained will
         self._pair = SessionPair()
-        self._subscriptions = Subscriptions(settings, self.interest, self._beacons)
+        self._subscriptions = Subscriptions(settings)
         self._early: list[bytes] = []  # of the foreign broker, before this one has accepted
-        self._relay = Relay(settings, rng, self._beacons, federation)
+        self._relay = Relay(settings, rng, federation)
         self._crossing = self._relay.crossing
         self._alarm = RingAlarm(settings.name, self._crossing)
         self._addresses = Addresses(len(settings.addresses), settings.round_robin)
@@ -139,8 +132,6 @@ class Leg:
         if self.state in (State.STOPPED, State.STANDBY):
             return None
         dues = [self._due]
-        if self.interest is not None and self.state in CROSSES:
-            dues.append(self.interest.next_deadline())
         if self.exchange is not None and (due := self.exchange.due) is not None:
             dues.append(due)
         return min(dues)
@@ -174,11 +165,6 @@ class Leg:
         """Return how many messages did not get across, by reason: no rule has a name for them, and
         those of `Relay.drops`."""
         return {"unnamed": self.settings.rules.unnamed, **self._relay.drops()}
-
-    @property
-    def sends_all(self) -> bool:
-        """Whether more is sent than what foreign clients are known to want."""
-        return self.interest is None or not (self.interest.narrow and self._subscriptions.settled)
 
     @property
     def max_qos(self) -> int:
@@ -216,7 +202,6 @@ class Leg:
 
     def tick(self, now: float) -> None:
         """Do what is due at `now` (s)."""
-        self._look_for_interest(now)
         if self.exchange is not None:
             self.exchange.tick(now)
         if now < self._due or self.state in (State.STOPPED, State.STANDBY):
@@ -354,20 +339,6 @@ class Leg:
         except WireError as error:
             self.lost(error.message, now)
 
-    def interest_answered(self, filters: Collection[str], now: float) -> None:
-        """Take what foreign clients subscribe to, as `filters`, without the leg's own ones. `now`:
-        s."""
-        if self.interest is not None:
-            self.interest.answered(filters, now)
-            self._follow_interest()
-
-    def interest_failed(self, why: str, now: float) -> None:
-        """Note that it could not be found what foreign clients subscribe to, for the reason `why`,
-        at `now` (s)."""
-        if self.interest is not None:
-            self.interest.failed(why, now)
-            self._follow_interest()
-
     # ---------------------------------------------------------------- steps
 
     def _on(self, given: Input, now: float) -> None:
@@ -448,10 +419,6 @@ class Leg:
             # What this session received with our identifiers was released elsewhere, or never is.
             self._there_send(b"".join(PUBREL_HEAD + number for number in PACKET_IDS[1:65536]))
         pair.entered()
-        if self.interest is not None:
-            self.interest.begin(now)
-        if self._beacons is not None:
-            self._beacons.begin(now)
         subscriptions = self._subscriptions
         self._here_send(subscriptions.begin(self.version, self._retains(), pair.filters))
         self._there_send(subscriptions.subscribe_there(pair.filters_there(self.address)))
@@ -501,7 +468,6 @@ class Leg:
     def _carry(self, now: float) -> None:
         self._backoff.came_up(now)
         self._takeovers.came_up(now)
-        self._subscriptions.came_up()
         self.counters.connects += 1
         self._due = now + self._interval()
         self._busy = now
@@ -512,8 +478,6 @@ class Leg:
         self._level.came_up()
         self._publish_state(b"1", now)
         self._look_for_rings(now)
-        # Answers came while it was not up.
-        self._follow_interest()
         if self.exchange is not None:
             moved = self._pair.moved(self.address)
             self.exchange.up(now, present=self._pair.present and not moved)
@@ -524,44 +488,6 @@ class Leg:
         self._due = now + (SHORTEST if self._addresses.more else pause)
         self._early.clear()
         self._effects.append(Close())
-
-    # ---------------------------------------------------------------- what foreign clients want
-
-    def _look_for_interest(self, now: float) -> None:
-        """Ask what foreign clients want if that is due at `now` (s)."""
-        if self.interest is None or self.state not in CROSSES:
-            return
-        self.interest.tick(now)
-        if self._beacons is None:
-            if self.interest.asks(now):
-                self._effects.append(AskInterest())
-        elif self.interest.asks(now):
-            if (filters := self._beacons.filters(now)) is None:
-                self.interest.postponed(now)
-            else:
-                self.interest.answered(filters, now)
-        self._follow_interest()
-
-    def _follow_interest(self) -> None:
-        """Subscribe here to what foreign clients want by now, as far as that is known."""
-        if self.interest is None:
-            return
-        for level, line in self.interest.take_lines():
-            self._log(level, f"leg {self.settings.name}: {line}")
-        if self.state is State.UP:
-            self._here_send(self._subscriptions.change())
-
-    def _local_suback(self, packet: Suback, now: float) -> None:
-        """Take the answer to a SUBSCRIBE of `_follow_interest`, at `now` (s)."""
-        if refused := self._subscriptions.changed(packet):
-            code = max(packet.codes)
-            why = f"this broker refuses the filter {shorten(refused[0])} (code {code:#04x})"
-            if self.interest is not None and self.interest.narrow:
-                self.interest.refused(why, now)
-                self._follow_interest()
-                return
-            self._log("warning", f"leg {self.settings.name}: {why}")
-        self._here_send(self._subscriptions.next_change())
 
     # ---------------------------------------------------------------- packets
 
@@ -578,9 +504,6 @@ class Leg:
                 self._here_send(self._relay.inwards(packets, now, stored=stored))
                 if self._alarm.due:
                     self._raise_alarm(now)
-                if self.interest is not None and self._beacons is not None and self._beacons.new:
-                    self._beacons.new = False
-                    self.interest.hurry(now)
             case State.CONNECTING | State.SUBSCRIBING | State.UP:
                 self._foreign_packet(packets, now)
 
@@ -655,8 +578,6 @@ class Leg:
         packet = decode_packet(data[0], data[body:], self.version)
         if isinstance(packet, Connack):
             self._own_connack(packet, now)
-        elif isinstance(packet, Suback) and packet.packet_id == CHANGE_ID:
-            self._local_suback(packet, now)
         elif isinstance(packet, Suback):
             self._note_refused(self._subscriptions.answered_here(packet), "this broker")
             if self.state is State.SUBSCRIBING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from mqttree.broker.leg.interest import Source
 from mqttree.broker.leg.retained_rules import Conflict, Retain
 from mqttree.broker.leg.rules import Rules
 from mqttree.broker.leg.session_pair import SESSION
@@ -47,8 +46,6 @@ class LegSettings:
     """Whether it looks for rings."""
     state_topic: str = ""
     """Where both brokers have a retained "1" while it is up, and "0" else; "": nowhere."""
-    interest: Source = Source.ALL
-    """Who says what foreign clients want."""
     marks: bool = True
     """Whether messages carry the mark of this federation (MQTT 5)."""
     expiry: int = 86_400

@@ -7,7 +7,6 @@ import random
 from collections.abc import Collection
 from typing import Any
 
-from mqttree.broker.leg.beacons import Beacons
 from mqttree.broker.leg.crossing import Crossing
 from mqttree.broker.leg.leg_settings import LegSettings
 from mqttree.broker.leg.lower_qos import ANY, LowerQos
@@ -40,12 +39,10 @@ class Relay:
         self,
         settings: LegSettings,
         rng: random.Random,
-        beacons: Beacons | None,
         federation: Federation | None,
     ) -> None:
-        """`settings`: of the leg; `rng`: draws numbers of probes; `beacons`: gets those of foreign
-        clients, None: these are messages like others; `federation`: of this broker, if there is
-        one."""
+        """`settings`: of the leg; `rng`: draws numbers of probes; `federation`: of this broker,
+        if there is one."""
         self.exchange: RetainedExchange | None = None
         """Hears of retained messages that cross; None: they are messages like others."""
         self.there = PacketCutter()
@@ -53,7 +50,7 @@ class Relay:
         self.here = PacketCutter()
         """Of this broker."""
         self.crossing = Crossing(
-            settings.name, settings.rules, rng, beacons, federation, marks=settings.marks
+            settings.name, settings.rules, rng, federation, marks=settings.marks
         )
         self.lower_qos = LowerQos()
         """What the foreign broker takes."""

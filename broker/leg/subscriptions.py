@@ -1,4 +1,4 @@
-"""What a leg subscribes to at both brokers when it connects, and here while it is up. Pure.
+"""What a leg subscribes to at both brokers when it connects. Pure.
 
 What is retained at the foreign broker comes ahead of its answer to PINGREQ, behind which this
 broker is subscribed to.
@@ -6,19 +6,15 @@ broker is subscribed to.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
-from mqttree.broker.leg.beacons import Beacons, listening
-from mqttree.broker.leg.interest import Interest
 from mqttree.broker.leg.leg_settings import LegSettings
-from mqttree.broker.leg.local_subscriptions import LocalSubscriptions
 from mqttree.broker.leg.session_pair import AT, NOTE, is_note
 from mqttree.broker.wire.encode import encode_packet
 from mqttree.broker.wire.packets import Suback, Subscribe, SubscriptionRequest, Unsubscribe
 
-SUBSCRIBE_ID, UNSUBSCRIBE_ID, CHANGE_ID = 0xFFFF, 0xFFFE, 0xFFFD
-"""Packet identifiers: brokers count those of PUBLISH from 1 up. The last one is that of SUBSCRIBE
-while the leg is up."""
+SUBSCRIBE_ID, UNSUBSCRIBE_ID = 0xFFFF, 0xFFFE
+"""Packet identifiers: brokers count those of PUBLISH from 1 up."""
 
 
 class Subscriptions:
@@ -26,34 +22,24 @@ class Subscriptions:
 
     __slots__ = (
         "_asked",
-        "_beacons",
         "_behind_retained",
         "_early",
         "_granted",
-        "_interest",
-        "_kept_here",
-        "_local",
-        "_refused_here",
         "_retain",
         "_settings",
         "_version",
-        "_wanted_here",
         "brings_stored",
         "taken",
     )
 
-    def __init__(
-        self, settings: LegSettings, interest: Interest | None, beacons: Beacons | None
-    ) -> None:
-        """`settings`: of the leg; `interest`: what foreign clients want, None if all is sent;
-        `beacons`: by which they say so, None if they do not."""
+    def __init__(self, settings: LegSettings) -> None:
+        """`settings`: of the leg."""
         self.brings_stored = False
         """Whether the foreign broker sends what it has retained, as MQTT 3.1.1 brings it to each
         new subscription."""
         self.taken = 2
         """The highest QoS that the foreign broker takes, as far as is known."""
         self._settings = settings
-        self._interest, self._beacons = interest, beacons
         self._version = 5
         self._retain = True, True  # whether RETAIN crosses to here, and from here
         # Of the foreign broker, then of this one, without an answer.
@@ -61,15 +47,6 @@ class Subscriptions:
         self._granted: dict[str, int] = {}  # what the foreign one has granted: filters with QoS
         self._behind_retained = False  # what is retained there has come
         self._early = False  # PINGRESP has come ahead of SUBACK
-        self._local = LocalSubscriptions()
-        self._kept_here: dict[str, int] = {}  # filters of the session here that stay
-        self._wanted_here: dict[str, int] = {}  # those that it subscribes to
-        self._refused_here: set[str] = set()
-
-    @property
-    def settled(self) -> bool:
-        """Whether the session here has subscribed to nothing but what is wanted."""
-        return self._local.settled
 
     # ---------------------------------------------------------------- both, when it connects
 
@@ -86,16 +63,13 @@ class Subscriptions:
         """
         self._version, self._retain = version, retain
         wanted = self._outgoing()
-        known = {f: qos for f, qos in known.items() if not is_note(f)}
-        self._kept_here = {f: qos for f, qos in known.items() if f in wanted}
-        self._refused_here.clear()
-        return self._unsubscribe(f for f in known if f not in wanted)
+        return self._unsubscribe(f for f in known if not is_note(f) and f not in wanted)
 
     def subscribe_there(self, known: Mapping[str, int]) -> bytes:
         """Subscribe at the foreign broker; MQTT 3.1.1 would bring all that is retained once more
         for a filter that is not new. `known`: filters of the session there with their QoS."""
         most = self._settings.max_qos
-        wanted = {f: min(qos, most) for f, qos in self._incoming()}
+        wanted = {f: min(qos, most) for f, qos in self._settings.rules.incoming}
         self._granted = {}
         self._asked = []
         for topic_filter, qos in wanted.items():
@@ -158,9 +132,8 @@ class Subscriptions:
         if self._settings.more_addresses:
             notes[AT + address] = 0
         gone = self._unsubscribe(f for f in known if is_note(f) and f not in notes)
-        self._wanted_here = self._outgoing()
-        wanted = self._wanted_here | notes
-        always = self._version == 5 and self._interest is None
+        wanted = self._outgoing() | notes
+        always = self._version == 5
         self._asked = [(f, q) for f, q in wanted.items() if always or known.get(f) != q]
         return gone + (self._subscribe(self._asked, inwards=False) if self._asked else b"")
 
@@ -171,82 +144,34 @@ class Subscriptions:
 
     def answered_here(self, packet: Suback) -> list[tuple[str, int]]:
         """Take the SUBACK of this broker. Returns the filters that it refuses, with their codes."""
-        refused = self._refused(packet)
-        self._refused_here.update(topic_filter for topic_filter, _ in refused)
-        return refused
+        return self._refused(packet)
 
     def _refused(self, packet: Suback) -> list[tuple[str, int]]:
         asked, self._asked = self._asked, []
         pairs = zip(asked, packet.codes, strict=False)
         return [(topic_filter, code) for (topic_filter, _), code in pairs if code >= 0x80]
 
-    # ---------------------------------------------------------------- here, while it is up
-
-    def came_up(self) -> None:
-        """Note that messages cross."""
-        wanted = dict(self._wanted_here)
-        self._local.begin(self._kept_here | wanted, wanted, self._refused_here)
-
-    def change(self) -> bytes:
-        """Subscribe here to what foreign clients want by now."""
-        self._local.change(self._outgoing())
-        return self.next_change()
-
-    def next_change(self) -> bytes:
-        """Subscribe here to what is wanted, then unsubscribe from what is not."""
-        new, covered = self._local.next_subscribe()
-        if new:
-            return self._subscribe(new, covered, CHANGE_ID)
-        return self._unsubscribe(self._local.next_unsubscribe())
-
-    def changed(self, packet: Suback) -> list[str]:
-        """Take the answer to a SUBSCRIBE of `next_change`. Returns the filters that were
-        refused."""
-        return self._local.answered(packet.codes)
-
     # ---------------------------------------------------------------- filters and packets
-
-    def _incoming(self) -> list[tuple[str, int]]:
-        """Return what the leg subscribes to at the foreign broker, with its QoS."""
-        incoming = self._settings.rules.incoming
-        return incoming if self._beacons is None else listening(incoming)
 
     def _outgoing(self) -> dict[str, int]:
         """Return what the leg subscribes to here, with its QoS."""
         most = min(self._settings.max_qos, self.taken)
-        outgoing = dict(self._settings.rules.outgoing)
-        if self._interest is not None:
-            outgoing = self._interest.subscriptions()
-        return {f: min(qos, most) for f, qos in outgoing.items()}
+        return {f: min(qos, most) for f, qos in self._settings.rules.outgoing}
 
     def _unsubscribe(self, filters: Iterable[str]) -> bytes:
         """Return an UNSUBSCRIBE, nothing without filters."""
         old = list(filters)
         return encode_packet(Unsubscribe(UNSUBSCRIBE_ID, old), self._version) if old else b""
 
-    def _subscribe(
-        self,
-        filters: Iterable[tuple[str, int]],
-        covered: Collection[str] = (),
-        packet_id: int = SUBSCRIBE_ID,
-        *,
-        inwards: bool = False,
-    ) -> bytes:
+    def _subscribe(self, filters: Iterable[tuple[str, int]], *, inwards: bool) -> bytes:
         """Return a SUBSCRIBE: No Local, Retain As Published, nothing that is retained, as a merge
-        compares that. What foreign clients begin to want is sent at once, unless it is `covered` by
-        other filters. `inwards`: it is for the foreign broker."""
+        compares that. `inwards`: it is for the foreign broker."""
         retain = self._retain[0 if inwards else 1]
         if self._version == 5:
             requests = [
-                SubscriptionRequest(
-                    f,
-                    qos,
-                    not f.startswith("$share/"),
-                    retain,
-                    2 if inwards or self._interest is None or f in covered else 1,
-                )
+                SubscriptionRequest(f, qos, not f.startswith("$share/"), retain, 2)
                 for f, qos in filters
             ]
         else:
             requests = [SubscriptionRequest(f, qos) for f, qos in filters]
-        return encode_packet(Subscribe(packet_id, requests), self._version)
+        return encode_packet(Subscribe(SUBSCRIBE_ID, requests), self._version)

@@ -11,7 +11,6 @@ from mqttree.broker.core.session_owner import LEG_LISTENER
 from mqttree.broker.io.leg_driver import new_exchange
 from mqttree.broker.io.leg_retained import RetainedHere
 from mqttree.broker.leg.effects import (
-    AskInterest,
     Close,
     DialForeign,
     Enter,
@@ -72,8 +71,6 @@ class Joined:
         """Whether all that the foreign broker sends is lost."""
         self.down: set[int] = set()
         """Addresses that do not answer."""
-        self.questions = 0
-        """How often it has asked what foreign clients want; tests answer."""
         self.edit = edit
         """Sees each effect; None: it is lost."""
         self.run()
@@ -165,8 +162,6 @@ class Joined:
             case ToHere(data):
                 if "here" in self.ends:
                     self.ends["here"].chunks([data])
-            case AskInterest():
-                self.questions += 1
             case Close(sync=sync):
                 for side in ("sync",) if sync else ("there", "here"):
                     self._vanish(side)

@@ -18,7 +18,7 @@ from mqttree.broker.leg.leg import Leg
 from mqttree.broker.leg.marks import Marks
 from mqttree.broker.leg.rings import EchoList
 from mqttree.broker.leg.session_pair import LocalSession, SessionPair
-from mqttree.broker.leg.subscriptions import Subscriptions
+from mqttree.broker.leg.subscriptions import SUBSCRIBE_ID, Subscriptions
 from mqttree.broker.wire.encode import encode_packet
 from mqttree.broker.wire.packets import Subscribe, SubscriptionRequest
 from tests.sim.leg_rings import run_any, run_rings, run_standby
@@ -54,16 +54,9 @@ def test_an_echo_at_qos_0_that_overtakes_others_costs_nothing() -> None:
 def wants_its_own(patch: Mutant) -> None:
     """A leg subscribes without No Local."""
 
-    def wrong(
-        self: Subscriptions,
-        filters: Any,
-        _: Any = (),
-        packet_id: int = 0xFFFF,
-        *,
-        inwards: bool = False,
-    ) -> bytes:
+    def wrong(self: Subscriptions, filters: Any, *, inwards: bool) -> bytes:
         requests = [SubscriptionRequest(f, qos, False, True, 2) for f, qos in filters]
-        return encode_packet(Subscribe(packet_id, requests), self._version)
+        return encode_packet(Subscribe(SUBSCRIBE_ID, requests), self._version)
 
     patch.setattr(Subscriptions, "_subscribe", wrong)
 

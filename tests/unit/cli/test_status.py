@@ -173,11 +173,7 @@ def test_the_status_says_how_many_clients_were_sent_elsewhere(
 
 
 def test_the_status_says_what_a_leg_knows_of_foreign_clients() -> None:
-    known = {"source": "emqx", "state": "known", "filters": 3, "sends_all": False, "last_error": ""}
-    assert leg_line(interest=None).endswith("out 2")
-    assert "sends what 3 filters there want (emqx)" in leg_line(interest=known)
-    failed = known | {"state": "failed", "sends_all": True, "last_error": "HTTP 401"}
-    assert "sends all, interest failed (emqx: HTTP 401)" in leg_line(interest=failed)
+    assert leg_line().endswith("out 2")
     rules = {"a/#": 4, "b": 1}
     line = leg_line(answered=9, no_subscribers=5, no_subscribers_by_rule=rules)
     assert "no subscriber there for 5 of 9 (a/# 4, b 1)" in line

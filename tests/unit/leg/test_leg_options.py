@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mqttree.broker.config.broker_url import HttpUrl
 from mqttree.broker.config.leg_options import LegModel, flag_error, read_leg, read_legs
 from mqttree.broker.config.options import read_settings
 from mqttree.broker.config.yaml_file import ConfigError, ConfigFile
-from mqttree.broker.leg.interest import Source
 from mqttree.broker.leg.leg_settings import Start
 from mqttree.broker.leg.retained_rules import Conflict, Retain
 
@@ -89,27 +87,13 @@ legs:
         ("legs: {x: {broker: h, conflict: x}}", "must be one of federation, foreign, not 'x'"),
         ("legs: {x: {broker: h, as-user: 1}}", "expected a text, not the number 1"),
         ("legs: {x: {broker: h, marks: 3}}", "legs.x.marks: must be on or off, not '3'"),
-        ("legs: {x: {broker: h, interest: hivemq}}", "one of all, emqx, nanomq, beacon, not"),
-        ("legs: {x: {broker: h, interest: emqx}}", "legs.x.interest-url: is missing: where emqx"),
         (
-            "legs: {x: {broker: h, interest: emqx, interest-url: 'http://h'}}",
-            "legs.x.interest-url: must be http[s]://[USER@]HOST:PORT",
-        ),
-        (
-            "legs: {x: {broker: h, interest: nanomq, interest-url: 'http://u:p@h:1'}}",
-            "everybody sees command lines",
-        ),
-        (
-            "legs: {x: {broker: h, interest: emqx, interest-url: 'http://u@h:1'}}",
-            "legs.x.interest-password-file: and a user in interest-url need each other",
+            "legs: {x: {broker: h, interest: emqx}}",
+            "legs.x.interest: no longer exists: the topic rules say what is sent",
         ),
         (
             "legs: {x: {broker: h, interest-url: 'http://h:1'}}",
-            "legs.x.interest-url: is of no use without interest: emqx or nanomq",
-        ),
-        (
-            "legs: {x: {broker: h, interest: beacon, interest-password-file: f}}",
-            "is of no use without interest: emqx or nanomq",
+            "legs.x.interest-url: no longer exists: the topic rules say what is sent",
         ),
     ],
 )
@@ -124,6 +108,8 @@ def test_what_cannot_be_used_is_one_line(text: str, why: str) -> None:
 def test_a_flag_is_named_as_it_is_written() -> None:
     with pytest.raises(ConfigError, match="--password-file: is of no use"):
         read_leg({"broker": "h", "password_file": "p"}, flag_error)
+    with pytest.raises(ConfigError, match="--interest: no longer exists: the topic rules"):
+        read_leg({"broker": "h", "interest": "emqx"}, flag_error)
 
 
 def test_a_password_is_read_each_time(tmp_path: Path) -> None:
@@ -137,26 +123,6 @@ def test_a_password_is_read_each_time(tmp_path: Path) -> None:
     file.chmod(0o644)
     with pytest.raises(ValueError, match="that others may read"):
         leg.password()
-
-
-def test_who_says_what_foreign_clients_want_is_read(tmp_path: Path) -> None:
-    file = tmp_path / "secret"
-    file.write_text("s\n")
-    file.chmod(0o600)
-    given = {
-        "broker": "h",
-        "interest": "emqx",
-        "interest_url": "https://key@h:18084",
-        "interest_password_file": str(file),
-    }
-    leg = read_leg(given, flag_error)
-    assert leg.interest is Source.EMQX
-    assert leg.interest_url == HttpUrl("h", 18084, True, "key")
-    assert leg.interest_password() == b"s"
-    assert str(leg.interest_url) == "https://h:18084"
-    beacon = read_leg({"broker": "h", "interest": "beacon"}, flag_error)
-    assert (beacon.interest, beacon.interest_url) == (Source.BEACON, None)
-    assert read_leg({"broker": "h"}, flag_error).interest is Source.ALL
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def crossing(name: str, own: bytes, *, marks: bool) -> Crossing:
     """That of an MQTT 5 leg that is up since second 0, of a federation of OWN and OTHER."""
     rules = Rules([parse_rule("# both 2")])
     federation = Federation(own, lambda broker_id: broker_id in (OWN, OTHER))
-    made = Crossing(name, rules, random.Random(1), None, federation, marks=marks)
+    made = Crossing(name, rules, random.Random(1), federation, marks=marks)
     made.begin(5, False, 0.0)
     made.accepted(1 << 20)
     return made

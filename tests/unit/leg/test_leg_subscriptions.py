@@ -11,7 +11,7 @@ from tests.kit.leg_harness import settings
 
 def asked(version: int) -> Subscriptions:
     """The subscriptions of a leg that has just asked a foreign broker for everything."""
-    found = Subscriptions(settings("# both 2"), None, None)
+    found = Subscriptions(settings("# both 2"))
     found.begin(version, (True, True), {})
     assert found.subscribe_there({})
     return found
