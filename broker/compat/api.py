@@ -3,8 +3,8 @@ by our node."""
 
 from __future__ import annotations
 
-import amqtt.broker
 from amqtt.adapters import ReaderAdapter, WriterAdapter
+from amqtt.broker import Broker as AmqttBroker
 from amqtt.contexts import Action
 from amqtt.errors import BrokerError
 from amqtt.session import Session as Account
@@ -21,7 +21,7 @@ REFUSED = 0x80
 """SUBACK's failure code (MQTT 3.1.1, 3.9.3)."""
 
 
-class BrokerApi(amqtt.broker.Broker):  # type: ignore[misc]
+class BrokerApi(AmqttBroker):  # type: ignore[misc]
     """The methods of amqtt's broker that are called while it runs; `broker.Broker` has the rest."""
 
     node: HookedNode

@@ -14,7 +14,6 @@ import ssl
 import warnings
 from typing import Any
 
-import amqtt.broker
 from amqtt.broker import (
     DEFAULT_PORTS,
     BrokerContext,
@@ -22,6 +21,7 @@ from amqtt.broker import (
     RetainedApplicationMessage,
     Server,
 )
+from amqtt.broker import Broker as AmqttBroker
 from amqtt.contexts import BrokerConfig, ListenerConfig, ListenerType, default_broker_plugins
 from amqtt.errors import BrokerError
 from amqtt.events import BrokerEvents
@@ -129,7 +129,8 @@ class Broker(BrokerService, BrokerApi):
         with warnings.catch_warnings():
             # psutil is a dependency of this project.
             warnings.filterwarnings("ignore", "`BrokerSysPlugin`", DeprecationWarning)
-            amqtt.broker.Broker.__init__(self, chosen, running, plugin_namespace)
+            # As it was imported: programs put this class in its place.
+            AmqttBroker.__init__(self, chosen, running, plugin_namespace)
         self._sessions = Sessions(self)
         self._subscriptions = Subscriptions(self)
         self._retained_messages = RetainedMessages(self)

@@ -324,6 +324,16 @@ async def test_a_broker_goes_through_amqtts_states() -> None:
         await broker.shutdown()
 
 
+async def test_this_class_may_stand_in_the_place_of_amqtts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As whoever runs amqtt's own tests against it does."""
+    monkeypatch.setattr("amqtt.broker.Broker", Broker)
+    broker = amqtt_broker.Broker({"listeners": {"default": {"type": "tcp", "bind": "127.0.0.1:0"}}})
+    await broker.start()
+    await broker.shutdown()
+
+
 async def test_a_port_in_use_is_reported_in_one_line() -> None:
     async with running() as first:
         port = first.ports["default"]
