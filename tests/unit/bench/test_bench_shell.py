@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 
@@ -71,9 +70,7 @@ def test_input_of_any_kind_is_read_to_its_last_line(tmp_path: Path) -> None:
     lines: list[str] = []
     (tmp_path / "script").write_text("tree\nkill b0")
     for name in (str(tmp_path / "script"), os.devnull):
-        with open(name) as file:
-            # A number that no other thread gets once it is closed.
-            descriptor = fcntl.fcntl(file, fcntl.F_DUPFD, 500)
+        descriptor = os.open(name, os.O_RDONLY)
         read_lines(lines.append, descriptor)
         os.close(descriptor)
         read_lines(lines.append, descriptor)  # closed by now
