@@ -229,7 +229,7 @@ class Broker:
         return self._admin_port
 
     def state(self) -> dict[str, Any]:
-        """Return the federation as this broker sees it: what /api/federation says. Raises
+        """Return the federation as this broker sees it: what /api/v1/federation says. Raises
         RuntimeError: the broker does not run."""
         return _running(self._admin).state()
 

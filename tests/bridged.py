@@ -79,9 +79,9 @@ class Gateway(Broker):
         """Whether its leg is up."""
         with (
             suppress(OSError, ValueError),
-            urlopen(f"http://127.0.0.1:{self.admin}/api/legs", timeout=5) as answer,
+            urlopen(f"http://127.0.0.1:{self.admin}/api/v1/legs", timeout=5) as answer,
         ):
-            return [leg["state"] for leg in json.load(answer)] == ["up"]
+            return [leg["state"] for leg in json.load(answer)["legs"]] == ["up"]
         return False
 
 

@@ -1,4 +1,4 @@
-"""Whether brokers are one tree, by what each says of it (`/api/federation`)."""
+"""Whether brokers are one tree, by what each says of it (`/api/v1/federation`)."""
 
 from __future__ import annotations
 

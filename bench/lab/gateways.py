@@ -59,8 +59,8 @@ def wait_federated(gateways: Sequence[HostProcess], patience: float) -> str:
 def _federated(process: HostProcess) -> bool:
     if b" 200 " not in _get(process, "/readyz").split(b"\r\n", 1)[0]:
         return False
-    with suppress(ValueError, IndexError):
-        legs = json.loads(_get(process, "/api/legs").split(b"\r\n\r\n", 1)[1])
+    with suppress(ValueError, IndexError, KeyError):
+        legs = json.loads(_get(process, "/api/v1/legs").split(b"\r\n\r\n", 1)[1])["legs"]
         return bool(legs) and all(leg["state"] == "up" for leg in legs)
     return False
 

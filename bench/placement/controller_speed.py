@@ -68,8 +68,8 @@ def questions(count: int, topics: int, each: int, alpha: float, seed: int) -> li
     for number in range(count):
         names = [f"t/{topic}" for topic in draw(each)]
         body = json.dumps({"client": f"bench-{number}", "subscribe": names}).encode()
-        head = f"POST /api/placement HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
-        found.append(head.encode() + b"\r\n" + body)
+        head = b"POST /api/v1/placement HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+        found.append(head % len(body) + body)
     return found
 
 
@@ -214,7 +214,7 @@ def make_known(brokers: list[Broker], publishers: Publishers, topics: int) -> No
             time.sleep(PUBLISHING)
         # It asks for rates while it is asked itself.
         ask(root.admin, [request], 1.0, 1)
-        state = root.get("/api/placement")
+        state = root.get("/api/v1/placement")
         if state is not None and state["topics"] >= topics:
             return
     raise LoopbackError(f"the rates of {topics} topics are not known after {KNOWN_WAIT:g} s")

@@ -100,7 +100,7 @@ def _settle(brokers: list[Broker]) -> None:
         for broker in brokers:
             if not broker.running:
                 raise LoopbackError(f"{broker.name} has ended: {broker.said()}")
-        views: list[View | None] = [broker.get("/api/federation") for broker in brokers]
+        views: list[View | None] = [broker.get("/api/v1/federation") for broker in brokers]
         if agreed(views):
             return
         time.sleep(PAUSE)
@@ -111,7 +111,7 @@ def root_of(brokers: list[Broker]) -> Broker:
     """Return which of the `brokers` is the root of the tree, and decides. Raises LoopbackError:
     they do not answer."""
     for broker in brokers:
-        view = broker.get("/api/federation")
+        view = broker.get("/api/v1/federation")
         if view is not None and view["root"] == view["id"]:
             return broker
     raise LoopbackError("no broker is the root")

@@ -214,7 +214,7 @@ class Observer:
             async with asyncio.timeout(PATIENCE):
                 await loop.sock_connect(sock, ("127.0.0.1", broker.place.admin))
                 await loop.sock_sendall(
-                    sock, b"GET /api/federation HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n"
+                    sock, b"GET /api/v1/federation HTTP/1.0\r\nHost: lab\r\n\r\n"
                 )
                 answer = bytearray()
                 while data := await loop.sock_recv(sock, 65536):

@@ -62,9 +62,7 @@ async def state_of(admin: int) -> dict[str, Any] | None:
     except OSError:
         return None
     try:
-        writer.write(
-            b"GET /api/federation HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        )
+        writer.write(b"GET /api/v1/federation HTTP/1.0\r\nHost: localhost\r\n\r\n")
         answer = await asyncio.wait_for(reader.read(), 2)
         state: dict[str, Any] = json.loads(answer.split(b"\r\n\r\n", 1)[1])
         return state

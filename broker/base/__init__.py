@@ -4,8 +4,8 @@ What it may know: `wire` (its errors) and nothing else. All of it is pure but `m
 machine has), `version` and `core_build` (whether the compiled core runs).
 
 * `limits`: every limit, with its unit, its reason, and the counter of what exceeds it.
-* `counters`: what `/metrics` and `/api/federation` show; `log_limit` keeps peers from filling logs;
-  `log_format` makes lines or JSON of them.
+* `counters`: what `/metrics` and `/api/v1/federation` show; `log_limit` keeps peers from filling
+  logs; `log_format` makes lines or JSON of them.
 * Time: `timers`, `timer_wheel`, `deadlines`, `hybrid_clock` (time of day and order of events in one
   number), `rate_limit`, `turns` (how much is done in one turn of the event loop).
 * Names and keys: `address`, `broker_id`, `broker_key` (proves an id), `link_keys` (what the cluster

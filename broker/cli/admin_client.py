@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
-from mqttree.broker.base.address import Address
+from mqttree.broker.base.address import Address, is_wildcard
 from mqttree.broker.cli.command_line import DEFAULT_ADMIN
-from mqttree.broker.cli.status import NONE, Credentials, StatusError, ask
+
+if TYPE_CHECKING:
+    import ssl
 
 MAX_ANSWER = 64 * 1024 * 1024
 """bytes: a page of a thousand rows with the longest names fits."""
@@ -23,11 +26,25 @@ MOST_ROWS = 1000
 """rows of one page of `/api/v1`."""
 
 
+class StatusError(Exception):
+    """There is no answer, or none of a broker; the text is one line."""
+
+
+class Credentials(NamedTuple):
+    """What opens an admin port that asks for more than a connection."""
+
+    token: str = ""
+    """Of its token file, "": none."""
+    context: ssl.SSLContext | None = None
+    """TLS, with a certificate if the port wants one; None: plain HTTP."""
+
+
 class AdminPort(NamedTuple):
     """An admin port, and what opens it."""
 
     address: Address
-    credentials: Credentials = NONE
+    credentials: Credentials = Credentials()
+    """None for a port on this machine that asks for nothing."""
 
     def get(
         self, path: str, query: Mapping[str, str | int] | None = None, timeout: float = 10.0
@@ -37,19 +54,78 @@ class AdminPort(NamedTuple):
         `path`: below `/api/v1`; `query`: its parameters; `timeout`: s for each step. Raises
         StatusError with one line if there is no good answer.
         """
-        full = f"/api/v1{path}" + (f"?{urlencode(query)}" if query else "")
-        where, status, body = ask(
-            self.address, "GET", full, timeout, MAX_ANSWER, credentials=self.credentials
-        )
+        status, found, said = self._ask("GET", path, query, timeout)
+        if status != 200:
+            raise StatusError(f"{self.where} does not answer {path}: {said}")
+        return found
+
+    def post(self, path: str, query: Mapping[str, str | int], timeout: float) -> dict[str, Any]:
+        """Begin something, and return the JSON of the answer.
+
+        `path`: below `/api/v1`; `query`: its parameters; `timeout`: s for each step. Raises
+        ValueError if the broker cannot use a parameter, and StatusError for any other refusal and
+        if no answer comes; the text of both is one line.
+        """
+        status, found, said = self._ask("POST", path, query, timeout)
+        if status != 202:
+            refused = f"{self.where} refuses: {said}"
+            raise ValueError(refused) if status == 400 else StatusError(refused)
+        return found
+
+    def federation(self, timeout: float = 3.0) -> dict[str, Any]:
+        """Return the federation as the broker sees it, within about `timeout` s. Raises
+        StatusError."""
+        state = self.get("/federation", timeout=timeout)
+        if not isinstance(state.get("links"), list) or "root" not in state:
+            raise StatusError(self._stranger)
+        return state
+
+    @property
+    def where(self) -> Address:
+        """The address that is asked."""
+        host = "127.0.0.1" if is_wildcard(self.address.host) else self.address.host
+        return Address(host, self.address.port)
+
+    @property
+    def _stranger(self) -> str:
+        return f"{self.where} does not answer as a broker's admin port does"
+
+    def _ask(
+        self, method: str, path: str, query: Mapping[str, str | int] | None, timeout: float
+    ) -> tuple[int, dict[str, Any], str]:
+        """Return the status of an answer, its JSON, and what is wrong, in a line. Raises
+        StatusError."""
+        where, (token, context) = self.where, self.credentials
+        target = f"/api/v1{path}" + (f"?{urlencode(query)}" if query else "")
+        connection = _connection(where, timeout, context)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        try:
+            connection.request(method, target, headers=headers)
+            answer = connection.getresponse()
+            if answer.status == 401:
+                raise StatusError(
+                    f"{where} does not take this token"
+                    if token
+                    else f"{where} wants a token (--admin-token-file)"
+                )
+            body = answer.read(MAX_ANSWER)
+        except http.client.HTTPException:
+            raise StatusError(self._stranger) from None
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise StatusError(f"no broker answers at {where}: {reason}") from None
+        finally:
+            connection.close()
         try:
             found = json.loads(body)
         except ValueError:
             found = None
-        if status == 200 and isinstance(found, dict):
-            return found
-        said = found.get("error") if isinstance(found, dict) else body.decode(errors="replace")
-        reason = " ".join(str(said).split())[:200] or status
-        raise StatusError(f"{where} does not answer {path}: {reason}")
+        if not isinstance(found, dict):
+            if answer.status < 300:
+                raise StatusError(self._stranger)
+            found = {"error": body.decode(errors="replace")}
+        said = " ".join(str(found.get("error", "")).split())[:200]
+        return answer.status, found, said or str(answer.status)
 
     def rows(
         self, path: str, name: str, query: Mapping[str, str | int], most: int
@@ -69,6 +145,14 @@ class AdminPort(NamedTuple):
             if following is None or len(found) >= most:
                 return {name: found, "total": page["total"], "next": following}
             after = {"after": following}
+
+
+def _connection(
+    where: Address, timeout: float, context: ssl.SSLContext | None
+) -> http.client.HTTPConnection:
+    if context is None:
+        return http.client.HTTPConnection(where.host, where.port, timeout=timeout)
+    return http.client.HTTPSConnection(where.host, where.port, timeout=timeout, context=context)
 
 
 def admin_port(arguments: argparse.Namespace) -> AdminPort:
@@ -104,7 +188,7 @@ def credentials_of(arguments: argparse.Namespace) -> Credentials:
     if file is None:
         where, file = "MQTTREE_ADMIN_TOKEN_FILE", os.environ.get("MQTTREE_ADMIN_TOKEN_FILE")
     if not file and arguments.admin_cafile is None:
-        return NONE
+        return Credentials()
     token, context = "", None
     try:
         if file:

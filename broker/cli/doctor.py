@@ -14,26 +14,22 @@ import sys
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from mqttree.broker.base.address import Address, is_literal, parse_address
 from mqttree.broker.base.link_keys import cluster_key
 from mqttree.broker.base.log_format import json_text, printable
 from mqttree.broker.base.version import VERSION
 from mqttree.broker.cli import doctor_checks as checks
-from mqttree.broker.cli.admin_client import AdminPort, credentials_of
+from mqttree.broker.cli.admin_client import AdminPort, Credentials, StatusError, credentials_of
 from mqttree.broker.cli.command_line import DEFAULT_ADMIN
 from mqttree.broker.cli.doctor_checks import ERROR, NOTE, Finding, Heard
 from mqttree.broker.cli.link_probe import PADDING, Answer, Prober, probe
-from mqttree.broker.cli.status import StatusError, fetch
 from mqttree.broker.config.options import RunSettings, read_settings, split_bind
 from mqttree.broker.config.yaml_file import ConfigError
 from mqttree.broker.io.tls import describe_error, dial_context
 from mqttree.discovery.announcement import Announcement, AnnouncementError, decode
 from mqttree.discovery.drivers.multicast import Multicast, interfaces_for
-
-if TYPE_CHECKING:
-    from mqttree.broker.cli.status import Credentials
 
 MOST_TARGETS: Final = 32
 """brokers that are asked; what is wrong with all is seen at some."""
@@ -123,7 +119,7 @@ class Doctor:
         """Look at the broker of this machine."""
         port = AdminPort(self._settings.admin or split_bind(DEFAULT_ADMIN), self._credentials)
         try:
-            self._state = fetch(port.address, credentials=port.credentials)
+            self._state = port.federation()
         except StatusError as error:
             remedy = "start the broker of this machine, or say where its admin port is (--admin)"
             yield Finding("broker", checks.WARNING, str(error), remedy)
@@ -204,7 +200,7 @@ class Doctor:
             before = time.time()
             there = float(port.get("/summary")["time"])
             after = time.time()
-            other = port.get("/status")
+            other = port.federation()
         except StatusError as error:
             remedy = "name its admin port; it asks for --admin-token-file, or is on loopback only"
             yield Finding("broker", ERROR, str(error), remedy)

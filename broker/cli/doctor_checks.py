@@ -97,8 +97,8 @@ COUNTED: Final[dict[str, tuple[str, str, str]]] = {
 
 
 def check_state(state: Mapping[str, Any], cluster: str, version: str) -> Iterable[Finding]:
-    """Judge the `state` of this machine's broker (`/api/federation`); `cluster`: what the options
-    say; `version`: of this program."""
+    """Judge the `state` of this machine's broker (`/api/v1/federation`); `cluster`: what the
+    options say; `version`: of this program."""
     up = [link for link in state["links"] if link.get("up")]
     title = f"{state.get('name')} ({state.get('listen')})"
     yield Finding("broker", OK, f"{title} runs, cluster {state.get('cluster')}, {len(up)} links up")
@@ -272,8 +272,8 @@ def check_other(
 ) -> Iterable[Finding]:
     """Judge the states of two brokers beside each other.
 
-    `own`, `other`: `/api/federation` of both; `ahead`: s by which the other one's clock is ahead,
-    give or take `within`.
+    `own`, `other`: `/api/v1/federation` of both; `ahead`: s by which the other one's clock is
+    ahead, give or take `within`.
     """
     title = str(other.get("name"))
     if abs(ahead) - within > CLOCK_WINDOW:

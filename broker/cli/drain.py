@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlencode
 
-from mqttree.broker.base.address import Address, parse_address
+from mqttree.broker.base.address import parse_address
 from mqttree.broker.base.log_format import printable
-from mqttree.broker.cli.status import NONE, Credentials, StatusError, ask, fetch, waits_for
+from mqttree.broker.cli.admin_client import AdminPort, StatusError
+from mqttree.broker.cli.status import waits_for
 from mqttree.broker.cluster.drain import read_drain
 
+ANSWER_TIMEOUT = 5.0
+"""s for the broker to agree."""
 POLL_INTERVAL = 0.2
 """s between two looks at the broker."""
 SAY = 2.0
@@ -25,26 +26,20 @@ PATIENCE = 20.0
 """s beyond its own time that the broker may take to stop."""
 
 
-def drain(
-    admin: Address,
-    values: Mapping[str, str],
-    *,
-    wait: bool = True,
-    credentials: Credentials = NONE,
-) -> int:
-    """Drain the broker at the admin address `admin`, and return the exit code.
+def drain(port: AdminPort, values: Mapping[str, str], *, wait: bool = True) -> int:
+    """Drain the broker at the admin port `port`, and return the exit code.
 
     `values`: parameters of the drain, as `read_drain` reads them. `wait`: return when the broker is
-    gone; else as soon as it has agreed. `credentials`: what the admin port asks for.
+    gone; else as soon as it has agreed.
 
     Raises ValueError for values that cannot be used, and StatusError if the broker refuses or does
     not answer; the text of both is one line.
     """
     to = read_drain(values).to
-    if to and parse_address(to) == admin:
+    if to and parse_address(to) == port.address:
         raise ValueError(f"to: {to} is the admin address of this broker itself")
     _reach(to)
-    found = post(admin, f"/api/drain?{urlencode(values)}", credentials=credentials)
+    found = port.post("/drain", values, ANSWER_TIMEOUT)
     if not wait:
         _say(found)
         return 0
@@ -58,7 +53,7 @@ def drain(
             _say(found)
         time.sleep(POLL_INTERVAL)
         try:
-            found = fetch(admin, credentials=credentials)
+            found = port.federation()
         except StatusError:
             # It failed twice, so the broker is not merely busy.
             if silent:
@@ -70,7 +65,7 @@ def drain(
         if not found.get("draining"):
             _print("gone, and there again")
             return 0
-    raise StatusError(f"{admin} is still there")
+    raise StatusError(f"{port.address} is still there")
 
 
 def _reach(to: str) -> None:
@@ -83,27 +78,6 @@ def _reach(to: str) -> None:
             raise ValueError(
                 f"to: no broker answers at {to}: {getattr(error, 'strerror', None) or error}"
             ) from None
-
-
-def post(
-    admin: Address, path: str, timeout: float = 5.0, credentials: Credentials = NONE
-) -> dict[str, Any]:
-    """POST to `path` at the admin address `admin`, with the `credentials` that it wants, and return
-    the JSON of the answer, within about `timeout` s.
-
-    Raises ValueError if the broker cannot use the request, StatusError for any other refusal and if
-    no answer comes.
-    """
-    where, status, answer = ask(admin, "POST", path, timeout, 65_536, credentials=credentials)
-    text = answer.decode(errors="replace")
-    try:
-        found = json.loads(text) if status == 202 else None
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not isinstance(found.get("drain"), dict):
-        refused = f"{where} refuses: {' '.join(text.split())[:200] or status}"
-        raise ValueError(refused) if status == 400 else StatusError(refused)
-    return found
 
 
 def _say(state: Mapping[str, Any]) -> None:

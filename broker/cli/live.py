@@ -22,8 +22,8 @@ from types import FrameType
 from typing import Any
 
 from mqttree.broker.base.address import Address
+from mqttree.broker.cli.admin_client import AdminPort, StatusError
 from mqttree.broker.cli.command_line import Parser, complain
-from mqttree.broker.cli.status import StatusError, fetch
 from mqttree.broker.cli.table import cut
 from mqttree.broker.cli.tree_view import Seen, draw
 
@@ -82,7 +82,7 @@ class Child:
     def look(self) -> None:
         """Fetch the broker's state; None when it does not answer."""
         try:
-            self.state = fetch(self.admin, ANSWER_TIMEOUT)
+            self.state = AdminPort(self.admin).federation(ANSWER_TIMEOUT)
         except StatusError:
             self.state = None
             self._counts = None

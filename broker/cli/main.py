@@ -133,18 +133,17 @@ def _bench() -> Any:
 
 
 def _drain(arguments: argparse.Namespace) -> int:
-    from mqttree.broker.cli.admin_client import admin_port
+    from mqttree.broker.cli.admin_client import StatusError, admin_port
     from mqttree.broker.cli.drain import drain
-    from mqttree.broker.cli.status import StatusError
 
-    admin, credentials = admin_port(arguments)
+    port = admin_port(arguments)
     values = {
         name: value
         for name in ("rate", "to", "within")
         if (value := getattr(arguments, name)) is not None
     }
     try:
-        return drain(admin, values, wait=not arguments.no_wait, credentials=credentials)
+        return drain(port, values, wait=not arguments.no_wait)
     except ValueError as error:
         complain(str(error))
         return 2
@@ -155,7 +154,7 @@ def _drain(arguments: argparse.Namespace) -> int:
 
 def _operate(arguments: argparse.Namespace) -> int:
     from mqttree.broker.cli import operator_commands
-    from mqttree.broker.cli.status import StatusError
+    from mqttree.broker.cli.admin_client import StatusError
 
     try:
         return operator_commands.run(arguments)
@@ -178,12 +177,11 @@ def _complete(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from mqttree.broker.cli.admin_client import admin_port
-    from mqttree.broker.cli.status import StatusError, fetch, render
+    from mqttree.broker.cli.admin_client import StatusError, admin_port
+    from mqttree.broker.cli.status import render
 
-    admin, credentials = admin_port(arguments)
     try:
-        state = fetch(admin, credentials=credentials)
+        state = admin_port(arguments).federation()
     except StatusError as error:
         complain(str(error))
         return 1
@@ -444,7 +442,7 @@ def _add_status(status: Parser) -> None:
     from mqttree.broker.cli.operator_commands import add_admin
 
     add_admin(status)
-    status.add_argument("--json", action="store_true", help="print /api/federation as JSON")
+    status.add_argument("--json", action="store_true", help="print /api/v1/federation as JSON")
 
 
 def _add_drain(drain: Parser) -> None:

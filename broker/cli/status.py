@@ -1,108 +1,15 @@
-"""A broker's view of the federation: fetched from its admin port, and drawn for people."""
+"""A broker's view of the federation (`/api/v1/federation`), drawn for people."""
 
 from __future__ import annotations
 
-import http.client
-import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-from mqttree.broker.base.address import Address, is_wildcard
 from mqttree.broker.base.log_format import printable
 from mqttree.broker.cli.table import cut
 from mqttree.broker.cluster.drain import counted
 
-if TYPE_CHECKING:
-    import ssl
-
-MAX_ANSWER = 16 * 1024 * 1024
-"""bytes; a thousand links with long names fit ten times."""
-
-
 MOST_CELLS = 1000
 """cells of a line; a leg with all that can be said of one takes half of it."""
-
-
-class StatusError(Exception):
-    """There is no answer, or none of a broker; the text is one line."""
-
-
-class Credentials(NamedTuple):
-    """What opens an admin port that asks for more than a connection."""
-
-    token: str = ""
-    """Of its token file, "": none."""
-    context: ssl.SSLContext | None = None
-    """TLS, with a certificate if the port wants one; None: plain HTTP."""
-
-
-NONE = Credentials()
-"""Those for a port on this machine that asks for nothing."""
-
-
-def fetch(admin: Address, timeout: float = 3.0, credentials: Credentials = NONE) -> dict[str, Any]:
-    """Return /api/federation of the admin address `admin`, within about `timeout` s, with the
-    `credentials` that it wants. Raises StatusError."""
-    where, status, body = ask(
-        admin, "GET", "/api/federation", timeout, MAX_ANSWER, credentials=credentials
-    )
-    try:
-        state = json.loads(body) if status == 200 else None
-    except ValueError:
-        state = None
-    if (
-        not isinstance(state, dict)
-        or not isinstance(state.get("links"), list)
-        or "root" not in state
-    ):
-        raise StatusError(f"{where} does not answer as a broker's admin port does")
-    return state
-
-
-def ask(
-    admin: Address,
-    method: str,
-    path: str,
-    timeout: float,
-    most: int,
-    *,
-    credentials: Credentials = NONE,
-) -> tuple[Address, int, bytes]:
-    """Send a request to the admin address `admin`; return the address that answered, the status of
-    the answer and the first `most` bytes of its body.
-
-    `method`, `path`: of the request. `timeout`: s for each step. `credentials`: what the port asks
-    for.
-
-    Raises StatusError if no answer comes, or the port does not take the credentials.
-    """
-    where = Address("127.0.0.1" if is_wildcard(admin.host) else admin.host, admin.port)
-    connection = _connection(where, timeout, credentials.context)
-    headers = {"Authorization": f"Bearer {credentials.token}"} if credentials.token else {}
-    try:
-        connection.request(method, path, headers=headers)
-        answer = connection.getresponse()
-        if answer.status == 401:
-            raise StatusError(
-                f"{where} does not take this token"
-                if credentials.token
-                else f"{where} wants a token (--admin-token-file)"
-            )
-        return where, answer.status, answer.read(most)
-    except http.client.HTTPException:
-        raise StatusError(f"{where} does not answer as a broker's admin port does") from None
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise StatusError(f"no broker answers at {where}: {reason}") from None
-    finally:
-        connection.close()
-
-
-def _connection(
-    where: Address, timeout: float, context: ssl.SSLContext | None
-) -> http.client.HTTPConnection:
-    if context is None:
-        return http.client.HTTPConnection(where.host, where.port, timeout=timeout)
-    return http.client.HTTPSConnection(where.host, where.port, timeout=timeout, context=context)
 
 
 def render(state: dict[str, Any]) -> str:
@@ -250,7 +157,7 @@ def _unmatched(leg: dict[str, Any]) -> str:
 
 def _redirection(found: dict[str, Any]) -> str:
     """Return in words what became of clients that were better at other brokers, from its part of
-    /api/federation."""
+    /api/v1/federation."""
     sent, ignored = counted(int(found.get("sent") or 0), "client"), found.get("ignored")
     about = [f"sent {sent} to other brokers" + (f", {ignored} came back" if ignored else "")]
     if not found.get("enabled"):
@@ -267,7 +174,7 @@ def _redirection(found: dict[str, Any]) -> str:
 
 
 def waits_for(drain: dict[str, Any]) -> str:
-    """Return how far a drain is and what it waits for, from its part of /api/federation."""
+    """Return how far a drain is and what it waits for, from its part of /api/v1/federation."""
     kept = int(drain.get("journal_left") or 0)
     counts = {
         "client": drain.get("clients_left"),

@@ -20,8 +20,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from mqttree.broker.base.log_format import json_text, printable
-from mqttree.broker.cli.admin_client import AdminPort, admin_port
-from mqttree.broker.cli.status import StatusError
+from mqttree.broker.cli.admin_client import AdminPort, StatusError, admin_port
 from mqttree.broker.cli.table import cut, duration, rate, size, table
 
 TOPICS = 20

@@ -10,7 +10,7 @@ from mqttree.broker.base.log_format import printable
 
 @dataclass(slots=True)
 class Seen:
-    """One broker: `ended` says how it ended, `state` is its /api/federation."""
+    """One broker: `ended` says how it ended, `state` is its /api/v1/federation."""
 
     port: int
     pid: int

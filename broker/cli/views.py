@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mqttree.broker.base.log_format import json_text
-from mqttree.broker.cli.admin_client import AdminPort, admin_port
-from mqttree.broker.cli.status import StatusError
+from mqttree.broker.cli.admin_client import AdminPort, StatusError, admin_port
 from mqttree.broker.cli.table import table
 
 Answer = dict[str, Any]

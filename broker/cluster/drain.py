@@ -199,7 +199,7 @@ class Drain:
         node.schedule(self.until, self._late)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what /api/federation says of it."""
+        """Return what /api/v1/federation says of it."""
         node = self._node
         return {
             "state": self.state,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def federation_state(cluster: Cluster) -> dict[str, Any]:
-    """Return the answer to /api/federation."""
+    """Return the answer to /api/v1/federation."""
     tree = cluster.tree
     config = cluster.config
     strategy = cluster.strategy

@@ -1,10 +1,9 @@
-"""The admin port, HTTP for operators and their programs: /healthz, /readyz, /metrics,
-/api/federation, /api/legs, /api/traffic, /api/placement, /api/drain, /api/reload, and /api/v1
-(`mqttree.broker.io.api`).
+"""The admin port, HTTP for operators and their programs: /healthz, /readyz, /metrics, /api/v1
+(`mqttree.broker.io.api`) and the dashboard.
 
 A small server of its own: bodies for questions about placement alone, every size, time and number
-bounded (RFC 9112). Who may ask, `AdminAccess` decides; without a token, what changes something is
-for the broker's own machine only. Pages of other origins are refused, and so are pages whose name
+bounded (RFC 9112). Who may ask, `AdminAccess` decides; without a token, /api/v1 is for the
+broker's own machine only. Pages of other origins are refused, and so are pages whose name
 was made to resolve to this machine (DNS rebinding: the Host field), for reading too.
 """
 
@@ -17,30 +16,28 @@ import json
 import socket
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import parse_qsl, unquote
 
 from mqttree.broker.base.address import is_loopback
 from mqttree.broker.cluster.state_view import federation_state
-from mqttree.broker.io import placement_http
 from mqttree.broker.io.admin_access import AdminAccess
 from mqttree.broker.io.http_request import HeadReader, HttpRequest, has_bare_line_feed
-from mqttree.broker.io.placement_http import PlacementHttp
 from mqttree.broker.io.prometheus import metrics
 from mqttree.broker.io.readiness import Readiness
 from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
+    from mqttree.broker.io.api.routes import Route
     from mqttree.broker.io.api.service import Api
     from mqttree.broker.node import Node
 
 MAX_HEADER = 8 * 1024
 """bytes of one request; a browser's with all its cookies fits. More: 431."""
-ANSWER_TIMEOUT = 10.0
-"""s for an answer about placement; it comes within three."""
+MAX_BODY = 1024 * 1024
+"""bytes of a body: ten thousand filters of 100 are still read, and refused with what is wrong."""
 SEARCH_TIMEOUT = 300.0
 """s for an answer of /api/v1: a search on a busy machine takes a minute. It ends with who asked."""
-API = "/api/v1/"
 DASHBOARD = "/dashboard/"
 API_MODULES = (
     "routes",
@@ -67,7 +64,6 @@ _REASONS = {
     403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
-    406: "Not Acceptable",
     408: "Request Timeout",
     409: "Conflict",
     411: "Length Required",
@@ -81,25 +77,6 @@ _REASONS = {
 OPEN = frozenset(("/healthz", "/readyz"))
 """Paths that need no token: what checks health seldom can keep a secret. Without it they say yes or
 no and nothing else."""
-
-PATHS = """\
-/ (the dashboard)
-/healthz
-/readyz
-/metrics
-/api/federation
-/api/legs
-/api/legs/NAME
-/api/traffic?top=1000
-/api/placement
-/api/placement (POST)
-/api/placement/CLIENT
-/api/placement/CLIENT (DELETE)
-/api/placement/plan (POST)
-/api/drain (POST)
-/api/reload (POST)
-/api/v1/openapi.json
-"""
 
 JSON = "application/json"
 
@@ -146,11 +123,11 @@ class Admin:
     ) -> None:
         """`node`: the broker. `version`: of the program. `listeners`: returns the number of
         connections of each listener. `drain`: drains the broker by the parameters of a request and
-        returns the progress, or raises ValueError with one line. `hosts`: names under which the
-        port answers, beside addresses and names without a dot. `wait_for`: how many brokers, this
-        one included, must have been seen before `/readyz` says yes. `legs`: returns the state of
-        each leg. `reload`: begins to read the files again, as SIGHUP does. `wake`: has
-        sent what the node wants to send. `access`: who may ask (None: everybody)."""
+        returns the progress, or raises ValueError with one line (None: 404). `hosts`: names under
+        which the port answers, beside addresses and names without a dot. `wait_for`: how many
+        brokers, this one included, must have been seen before `/readyz` says yes. `legs`: returns
+        the state of each leg. `reload`: begins to read the files again, as SIGHUP does (None: 404).
+        `wake`: has sent what the node wants to send. `access`: who may ask (None: everybody)."""
         self.node = node
         self.access = AdminAccess() if access is None else access
         self.counters, self._log_limit = node.counters, node.log_limit
@@ -166,7 +143,6 @@ class Admin:
         self.loop = asyncio.get_running_loop()
         self._started = self.loop.time()
         self._server: asyncio.Server | None = None
-        self.placement = PlacementHttp(node, self.loop.time, wake)
         self._wake = wake
         self._api: Api | None = None
         self._loading: asyncio.TimerHandle | None = None
@@ -200,6 +176,8 @@ class Admin:
                 began=self._started,
                 state=self.state,
                 legs=self._legs,
+                drain=self._drain,
+                reload=self._reload,
                 wake=self._wake,
             )
         return self._api
@@ -248,38 +226,8 @@ class Admin:
                         self._legs(),
                     ),
                 )
-            case "/api/federation":
-                return 200, "application/json", json.dumps(self.state()) + "\n"
-            case "/api/legs":
-                return 200, "application/json", json.dumps(self._legs()) + "\n"
-            case _ if path.startswith("/api/legs/"):
-                return self._leg(unquote(path.removeprefix("/api/legs/")))
-            case "/api":
-                return 200, "text/plain", PATHS
             case _:
                 return 404, "text/plain", "not found\n"
-
-    def _leg(self, name: str) -> Answer:
-        for leg in self._legs():
-            if leg["name"] == name:
-                return 200, "application/json", json.dumps(leg) + "\n"
-        return 404, "text/plain", "no such leg\n"
-
-    def post(self, path: str, query: str) -> Answer:
-        """Return the answer to a POST to `path` with `query`, after carrying it out."""
-        if path == "/api/reload" and self._reload is not None:
-            self._reload()
-            return 202, "text/plain", "the log says what was reloaded\n"
-        if path != "/api/drain" or self._drain is None:
-            return 404, "text/plain", "not found\n"
-        try:
-            return (
-                202,
-                "application/json",
-                json.dumps(self._drain(dict(parse_qsl(query, keep_blank_values=True)))) + "\n",
-            )
-        except ValueError as error:
-            return 400, "text/plain", f"{error}\n"
 
     def state(self) -> dict[str, Any]:
         """Return the federation as this broker sees it, and the state of the broker."""
@@ -378,7 +326,8 @@ class AdminProtocol(asyncio.Protocol):
         self._name: str | None = None  # under which it has asked last, a known one
         self._local: bool | None = None  # whether both ends are on one machine, None: not looked
         self._asking = False  # an answer is on its way
-        self._expected: HttpRequest | None = None  # its body is on its way
+        # Bytes of a body that is on its way, and what takes it.
+        self._expected: tuple[int, Callable[[bytes], None]] | None = None
         self.host = ""
 
     @property
@@ -432,12 +381,12 @@ class AdminProtocol(asyncio.Protocol):
     def _serve(self) -> None:
         while not self._closing and not self._paused and not self._asking:
             if self._expected is not None:
-                request = self._expected
-                if len(self._buffer) < request.size:
+                size, take = self._expected
+                if len(self._buffer) < size:
                     return
-                body, self._buffer = self._buffer[: request.size], self._buffer[request.size :]
+                body, self._buffer = self._buffer[:size], self._buffer[size:]
                 self._expected = None
-                self._ask(request, body)
+                take(body)
                 continue
             # RFC 9112 2.2: empty lines before a request are skipped.
             self._buffer = self._buffer.lstrip(b"\r\n")
@@ -473,21 +422,12 @@ class AdminProtocol(asyncio.Protocol):
             self._dashboard(request)
         elif not self._admin.access.admits(request.authorization):
             self._without_token(request)
-        elif request.path.startswith(API):
-            self._versioned(request)
-        elif placement_http.is_own(request.method, request.path):
-            self._placement(request)
-        elif request.method == "POST" and request.path.startswith("/api/"):
-            self._post(request)
+        elif request.path == "/api" or request.path.startswith("/api/"):
+            self._api(request)
         elif request.method != "GET":
             self._refuse(405, "GET only\n", "Allow: GET\r\n")
         else:
-            traffic = request.path == placement_http.TRAFFIC
-            status, kind, text = (
-                self._admin.placement.traffic(request.query)
-                if traffic
-                else self._admin.answer(request.path)
-            )
+            status, kind, text = self._admin.answer(request.path)
             self._send(status, kind, text, not request.keep)
 
     def _known(self, host: str) -> bool:
@@ -516,9 +456,9 @@ class AdminProtocol(asyncio.Protocol):
         self._admin.refuse_token(bool(request.authorization), self.host)
         self._refuse(401, "needs the token of admin-token-file\n", "WWW-Authenticate: Bearer\r\n")
 
-    def _may_change(self) -> bool:
-        """Return whether the peer may change something: it has proved that it may, or is on the
-        broker's own machine."""
+    def _may_ask(self) -> bool:
+        """Return whether the peer may use /api/v1: it has proved that it may, or is on the broker's
+        own machine."""
         if self._admin.access.secured:
             return True
         if self._local is None:
@@ -527,88 +467,60 @@ class AdminProtocol(asyncio.Protocol):
             self._local = bool(here and there) and same_machine(here[0], there[0])
         return self._local
 
-    def _placement(self, request: HttpRequest) -> None:
-        """Take a request about placement, whose body may be on its way."""
-        method, path = request.method, request.path
-        if method not in ("GET", "POST", "DELETE"):
-            self._refuse(405, "GET, POST and DELETE only\n", "Allow: GET, POST, DELETE\r\n")
-        elif placement_http.for_own_machine(method, path) and not self._may_change():
+    def _api(self, request: HttpRequest) -> None:
+        """Answer a request under /api, whose body may be on its way."""
+        from mqttree.broker.io.api.routes import RequestError, find
+
+        if not self._may_ask():
             self._refuse(403, "allowed from the broker's own machine only\n")
-        elif request.body and not placement_http.takes_body(method, path):
-            self._refuse(400, "no such request to this path has a body\n")
+            return
+        try:
+            route, names = find(request.method, request.path)
+        except RequestError as error:
+            self._refuse(error.status, json.dumps({"error": str(error)}) + "\n", kind=JSON)
+            return
+        if request.body and not route.body:
+            self._refuse(400, "no request to this path has a body\n")
         elif request.size < 0:
             self._refuse(411, "the length of the body has to be said ahead of it\n")
-        elif request.size > placement_http.MAX_BODY:
-            self._refuse(413, f"a body has {placement_http.MAX_BODY} bytes at most\n")
+        elif request.size > MAX_BODY:
+            self._refuse(413, f"a body has {MAX_BODY} bytes at most\n")
         elif request.size:
-            self._expected = request
+            self._expected = request.size, partial(self._ask, request, route, names)
             self._arm(self._limits.admin_header_timeout)
+        elif route.handler == "events":
+            self._read_events()
         else:
-            self._ask(request, b"")
+            self._ask(request, route, names, b"")
 
-    def _ask(self, request: HttpRequest, body: bytes) -> None:
-        """Have a request about placement answered, now or soon."""
-        ask = self._admin.placement.ask
-        self._answer_later(
-            request, ANSWER_TIMEOUT, lambda then: ask(request.method, request.path, body, then)
-        )
-
-    def _answer_later(
-        self,
-        request: HttpRequest,
-        timeout: float,
-        begin: Callable[[Callable[[Answer], None]], None],
+    def _ask(
+        self, request: HttpRequest, route: Route, names: Mapping[str, str], body: bytes
     ) -> None:
-        """Send what `begin` answers to a request, now or within `timeout` s; it is called with what
-        takes the answer."""
+        """Have a request answered, now or within SEARCH_TIMEOUT s."""
         self._asking = True
-        self._arm(timeout)
+        self._arm(SEARCH_TIMEOUT)
+        later = False
 
-        def then(answer: Answer) -> None:
+        def then(status: int, content: dict[str, Any]) -> None:
             self._asking = False
             if self.transport.is_closing():
                 return
-            status, kind, text = answer
-            self._send(status, kind, text, not request.keep)
+            self._send(status, JSON, json.dumps(content) + "\n", not request.keep)
             self.transport.resume_reading()
             if later and not self._closing:
                 self._serve()
 
-        later = False
-        begin(then)
+        self._admin.api.ask(
+            route, names, request.query, body, then, lambda: not self.transport.is_closing()
+        )
         later = True
-
-    def _versioned(self, request: HttpRequest) -> None:
-        """Answer a request under /api/v1."""
-        if not self._may_change():
-            self._refuse(403, "allowed from the broker's own machine only\n")
-        elif request.body:
-            self._refuse(400, "no request to this path has a body\n")
-        elif request.path == f"{API}events" and request.method == "GET":
-            self._read_events()
-        else:
-            ask, waits = self._admin.api.ask, self._waits
-            self._answer_later(
-                request,
-                SEARCH_TIMEOUT,
-                lambda then: ask(
-                    request.method,
-                    request.path,
-                    request.query,
-                    lambda status, content: then((status, JSON, json.dumps(content) + "\n")),
-                    waits,
-                ),
-            )
-
-    def _waits(self) -> bool:
-        return not self.transport.is_closing()
 
     def _read_events(self) -> None:
         """Send events from now on, and nothing else."""
         from mqttree.broker.io.api.routes import RequestError
 
         try:
-            first = self._admin.api.first_events()
+            first = self._admin.api.events()
         except RequestError as error:
             body = json.dumps({"error": str(error)}) + "\n"
             self._send(error.status, JSON, body, True, "Retry-After: 30\r\n")
@@ -617,20 +529,11 @@ class AdminProtocol(asyncio.Protocol):
         self._disarm()
         self._admin.api.stream.add(self.transport, first)
 
-    def _post(self, request: HttpRequest) -> None:
-        if request.body:
-            self._refuse(400, "no request to this path has a body\n")
-        elif not self._may_change():
-            self._refuse(403, "allowed from the broker's own machine only\n")
-        else:
-            status, kind, text = self._admin.post(request.path, request.query)
-            self._send(status, kind, text, True)
-
-    def _refuse(self, status: int, text: str, headers: str = "") -> None:
+    def _refuse(self, status: int, text: str, headers: str = "", kind: str = "text/plain") -> None:
         """Answer with an error and close: where the next request begins is unknown."""
         self._admin.counters.admin_refused += 1
         self._buffer = b""
-        self._send(status, "text/plain", text, True, headers, refused=True)
+        self._send(status, kind, text, True, headers, refused=True)
 
     def _send(
         self,

@@ -25,7 +25,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from tests.chaos.plan import ROUTINGS, Draw, draw, plan
 from tests.chaos.pulse import Pause
 from tests.chaos.world import SHAPES, Pair, World, cables
 from tests.kit import relay
+from tests.kit.api import ask
 from tests.kit.brokers import Cluster
 from tests.kit.waiting import PATIENCE as ENDING
 
@@ -380,10 +380,7 @@ class Conductor:
         """Send its clients elsewhere, and let it end."""
         self.pulse("down", index)
         self.crowds("down", index)
-        connection = HTTPConnection("127.0.0.1", self.cluster.brokers[index].admin, timeout=5)
-        connection.request("POST", "/api/drain?within=4", headers={"Connection": "close"})
-        connection.getresponse().read()
-        connection.close()
+        ask(self.cluster.brokers[index].admin, "POST", "/drain?within=4")
 
     def drained(self, index: int) -> None:
         process = self.cluster.brokers[index].process

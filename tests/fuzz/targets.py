@@ -7,7 +7,7 @@ The bytes of an input are a programme (`tape`); what must never happen raises, w
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +20,7 @@ from mqttree.broker.core.connection_states import State
 from mqttree.broker.io import proxy_protocol
 from mqttree.broker.io.admin_access import AdminAccess
 from mqttree.broker.io.admin_http import _REASONS, AdminProtocol
-from mqttree.broker.io.api.routes import RequestError
+from mqttree.broker.io.api.routes import RequestError, Route
 from mqttree.broker.io.http_request import parse_request
 from mqttree.broker.node import Node
 from mqttree.broker.wire import Connect, Decoder, Packet, WireError, encode_packet
@@ -315,16 +315,17 @@ class _Api:
 
     def ask(
         self,
-        method: str,
-        path: str,
+        route: Route,
+        names: Mapping[str, str],
         query: str,
+        body: bytes,
         then: Callable[[int, Any], None],
         waits: Callable[[], bool],
     ) -> None:
-        check(path.startswith("/api/v1/") and waits(), f"path {path!r}")
-        then(200, {"query": query})
+        check(waits() and (route.body or not body), f"route {route.path!r}")
+        then(200, {"query": query, "body": len(body)})
 
-    def first_events(self) -> list[bytes]:
+    def events(self) -> list[bytes]:
         raise RequestError(503, "too many readers of events")
 
 
@@ -338,10 +339,6 @@ class _Admin:
         self.api = _Api()
         handle = SimpleNamespace(cancel=lambda: None)
         self.loop = SimpleNamespace(time=lambda: 0.0, call_at=lambda _when, _call: handle)
-        self.placement = SimpleNamespace(
-            traffic=lambda query: (200, "text/plain", query + "\n"),
-            ask=lambda method, path, body, then: then((200, "text/plain", f"{len(body)}\n")),
-        )
 
     def make_room(self) -> None:
         """Nothing."""
@@ -351,9 +348,6 @@ class _Admin:
 
     def end_events(self, transport: Any) -> None:
         """Nothing."""
-
-    def post(self, path: str, query: str) -> tuple[int, str, str]:
-        return 404, "text/plain", "not found\n"
 
     def answer(self, path: str) -> tuple[int, str, str]:
         check(path.startswith("/"), f"path {path!r}")

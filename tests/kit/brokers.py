@@ -99,12 +99,12 @@ class Broker(Program):
             connection.close()
 
     def state(self) -> dict[str, Any] | None:
-        """What /api/federation says; None while it does not answer."""
-        state: dict[str, Any] | None = self.get("/api/federation")
+        """What /api/v1/federation says; None while it does not answer."""
+        state: dict[str, Any] | None = self.get("/api/v1/federation")
         return state
 
     def view(self) -> dict[str, Any]:
-        """What /api/federation says; it has to answer."""
+        """What /api/v1/federation says; it has to answer."""
         return until(self.state, f"{self.name} answers")
 
     def counter(self, name: str) -> int:

@@ -17,6 +17,7 @@ import pytest
 
 from tests.chaos.crowds import Crowds, Found
 from tests.chaos.plan import Listener, Plan, Speaker
+from tests.kit.api import ask
 from tests.kit.brokers import Broker, Cluster
 
 RATE = int(os.environ.get("RATE", "20000"))
@@ -64,12 +65,7 @@ def strike(cluster: Cluster, crowds: Crowds, fault: str) -> None:
 
 def drain(broker: Broker) -> None:
     """`mqttree drain`, until the process has ended."""
-    import http.client
-
-    connection = http.client.HTTPConnection("127.0.0.1", broker.admin, timeout=5)
-    connection.request("POST", "/api/drain?within=4", headers={"Connection": "close"})
-    connection.getresponse().read()
-    connection.close()
+    ask(broker.admin, "POST", "/drain?within=4")
     assert broker.process is not None
     broker.process.wait(30)
 

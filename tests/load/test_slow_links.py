@@ -31,7 +31,7 @@ def view(lab: Lab, name: str) -> dict[str, Any] | None:
     """What a broker says of the federation; None while it does not answer."""
     connection = http.client.HTTPConnection("127.0.0.1", lab.brokers[name].place.admin, timeout=5)
     try:
-        connection.request("GET", "/api/federation", headers={"Connection": "close"})
+        connection.request("GET", "/api/v1/federation", headers={"Connection": "close"})
         found: dict[str, Any] = json.loads(connection.getresponse().read())
         return found
     except (OSError, http.client.HTTPException, ValueError):

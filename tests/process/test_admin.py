@@ -121,11 +121,11 @@ async def test_the_broker_is_ready_only_when_clients_should_come(server: Server)
     Drain(node, DrainOptions(), 0.0)
     assert await server.get("/readyz") == (503, "draining\n")
     assert await server.get("/healthz") == (200, "ok\n")
-    assert json.loads((await server.get("/api/federation"))[1])["ready"] is False
+    assert json.loads((await server.get("/api/v1/federation"))[1])["ready"] is False
 
 
 async def test_the_federation_state_has_all_keys(server: Server) -> None:
-    status, body = await server.get("/api/federation")
+    status, body = await server.get("/api/v1/federation")
     state = json.loads(body)
     assert status == 200
     assert state.keys() >= SHAPE
@@ -166,13 +166,13 @@ async def test_each_metric_has_a_help_line_a_type_and_a_valid_name(server: Serve
 async def test_only_a_plain_post_of_a_known_path_is_taken(server: Server) -> None:
     """No broker drains here; and neither bodies nor web pages get that far."""
     for request, status in (
-        (b"POST /api/drain HTTP/1.1\r\n\r\n", 404),
-        (b"POST /api/drain HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 404),
-        (b"POST /api/drain HTTP/1.1\r\nContent-Length: 1\r\n\r\nx", 400),
-        (b"POST /api/drain HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
-        (b"POST /api/drain HTTP/1.1\r\norigin: null\r\n\r\n", 403),
+        (b"POST /api/v1/drain HTTP/1.0\r\n\r\n", 404),
+        (b"POST /api/v1/reload HTTP/1.0\r\nContent-Length: 0\r\n\r\n", 404),
+        (b"POST /api/v1/drain HTTP/1.1\r\nContent-Length: 1\r\n\r\nx", 400),
+        (b"POST /api/v1/drain HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST /api/v1/drain HTTP/1.1\r\norigin: null\r\n\r\n", 403),
         (b"POST /healthz HTTP/1.1\r\n\r\n", 405),
-        (b"PUT /api/drain HTTP/1.1\r\n\r\n", 405),
+        (b"PUT /api/v1/drain HTTP/1.1\r\n\r\n", 405),
     ):
         assert (await server.ask(request)).split()[1] == str(status).encode(), request
 
@@ -196,6 +196,7 @@ async def test_unknown_paths_are_not_found(server: Server) -> None:
     assert (await server.get("/"))[0] == 200
     assert (await server.get("/nothing"))[0] == 404
     assert (await server.get("/healthz/"))[0] == 404
+    assert await server.get("/api/legs/x") == (404, '{"error": "use /api/v1/legs/{leg}"}\n')
 
 
 async def test_a_connection_serves_many_requests_one_after_the_other_and_at_once(
@@ -277,7 +278,7 @@ async def test_no_second_request_is_read_behind_a_refused_one(
 ) -> None:
     """One answer, which closes the connection, to what may be one request or two."""
     found = await server.ask(
-        method + b" /api/drain HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\n\r\n"
+        method + b" /api/v1/drain HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\n\r\n"
         b"GET /healthz HTTP/1.1\r\n\r\n"
     )
     # A reset may overtake the answer to a flood.
@@ -352,7 +353,7 @@ async def test_a_request_for_another_host_name_is_refused(server: Server) -> Non
         ):
             assert (await server.ask(request.encode())).startswith(b"HTTP/1.1 421 "), request
         assert (
-            await server.ask(f"POST /api/drain HTTP/1.1\r\nHost: {name}\r\n\r\n".encode())
+            await server.ask(f"POST /api/v1/drain HTTP/1.1\r\nHost: {name}\r\n\r\n".encode())
         ).startswith(b"HTTP/1.1 421 ")
     assert server.node.counters.admin_misdirected == 12
     server.admin.hosts = frozenset(("broker.example",))

@@ -87,13 +87,13 @@ async def test_every_path_but_health_needs_the_token(tmp_path: Path) -> None:
         right, wrong = f"Authorization: Bearer {TOKEN}", "Authorization: Bearer 0123456789abcdeX"
         for line in (
             "GET /metrics",
-            "GET /api/federation",
-            "GET /api/legs",
-            "GET /api/traffic",
-            "GET /api/placement",
-            "POST /api/drain",
-            "POST /api/reload",
-            "DELETE /api/placement/x",
+            "GET /api/v1/federation",
+            "GET /api/v1/legs",
+            "GET /api/v1/traffic",
+            "GET /api/v1/placement",
+            "POST /api/v1/drain",
+            "POST /api/v1/reload",
+            "DELETE /api/v1/placement/x",
             "GET /nothing",
         ):
             for fields in ((), (wrong,), ("Authorization:",), ("Cookie: token=" + TOKEN,)):
@@ -104,7 +104,7 @@ async def test_every_path_but_health_needs_the_token(tmp_path: Path) -> None:
         assert port.node.counters.admin_unauthorized == 36
         assert port.node.counters.admin_refused >= 36
         assert port.lines.count("admin: 127.0.0.1 sent no token; refused") == 1
-        assert await port.status("POST /api/drain", right) == 202
+        assert await port.status("POST /api/v1/drain", right) == 202
 
 
 async def test_health_says_yes_or_no_to_everybody_and_more_with_the_token(tmp_path: Path) -> None:
@@ -134,10 +134,10 @@ async def test_pages_of_other_origins_are_refused_for_reading_too() -> None:
             "https://localhost",
             "http://localhost:1",
         ):
-            for line in ("GET /api/federation", "GET /", "POST /api/drain", "POST /api/placement"):
+            for line in ("GET /api/v1/federation", "GET /", "POST /api/v1/drain"):
                 assert await port.status(line, f"Origin: {origin}") == 403, (origin, line)
-        assert await port.status("GET /api/federation", own) == 200
-        assert await port.status("POST /api/drain", own) == 202
+        assert await port.status("GET /api/v1/federation", own) == 200
+        assert await port.status("POST /api/v1/drain", own) == 202
 
 
 async def test_only_a_certificate_of_the_authority_opens_a_port_with_mutual_tls(
@@ -149,9 +149,9 @@ async def test_only_a_certificate_of_the_authority_opens_a_port_with_mutual_tls(
     assert access.secured
     async with running(access) as port:
         mine = authority.client(authority.issue("operator"))
-        assert await port.status("POST /api/drain", ssl=mine) == 202
+        assert await port.status("POST /api/v1/drain", ssl=mine) == 202
         own = "Origin: https://localhost"
-        assert await port.status("GET /api/federation", own, ssl=mine) == 200
+        assert await port.status("GET /api/v1/federation", own, ssl=mine) == 200
         for bad in (authority.client(None), None):
             with contextlib.suppress(OSError):
                 assert await port.ask("GET /healthz", ssl=bad) == ""

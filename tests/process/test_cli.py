@@ -25,7 +25,7 @@ from amqtt.session import Session
 
 from mqttree.bench.lab.ports import free_ports, ports_in_a_row
 from mqttree.broker.base.address import Address
-from mqttree.broker.cli.status import StatusError, fetch
+from mqttree.broker.cli.admin_client import AdminPort, StatusError
 
 PATIENCE = 60.0
 """s; until what has not come fails the test. Far more than ever needed: the machine may be slow,
@@ -85,7 +85,7 @@ def wait_for(condition: Callable[[], Any], what: str) -> Any:
 
 def answer(port: int) -> dict[str, Any] | None:
     try:
-        return fetch(Address("127.0.0.1", port), PATIENCE)
+        return AdminPort(Address("127.0.0.1", port)).federation(PATIENCE)
     except StatusError:
         return None
 

@@ -55,7 +55,7 @@ def view(lab: Lab, broker: str) -> dict[str, Any]:
         sock.settimeout(5)
         try:
             sock.connect(("127.0.0.1", lab.brokers[broker].place.admin))
-            sock.sendall(b"GET /api/federation HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n")
+            sock.sendall(b"GET /api/v1/federation HTTP/1.0\r\nHost: lab\r\n\r\n")
             answer = b"".join(iter(lambda: sock.recv(65536), b""))
             state: dict[str, Any] = json.loads(answer.split(b"\r\n\r\n", 1)[1])
             return state

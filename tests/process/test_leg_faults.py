@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.kit.api import ask, check, get
 from tests.kit.brokers import Cluster
 from tests.kit.clients import clients
 from tests.kit.foreign import MOSQUITTO, MosquittoBroker
 from tests.kit.waiting import until
-from tests.process.test_legs import Gateway, get, legs, up, url
+from tests.process.test_legs import Gateway, legs, text_of, up, url
 
 pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="Mosquitto is not installed")
 
@@ -49,7 +49,7 @@ def test_of_two_gateways_of_one_name_one_is_active(tmp_path: Path) -> None:
         until(decided, "one is up, and one stands by")
         active, other = sorted(pair, key=lambda each: legs(each)["plant"]["state"], reverse=True)
         assert other.lines("leg plant is on standby", "is active")
-        assert "leg plant: standby; " in get(other, "/healthz")
+        assert "leg plant: standby; " in text_of(other, "/healthz")
         here = make(other.port)
         here.subscribe("t", 2)
         there = make(foreign.port)
@@ -100,8 +100,9 @@ def test_the_sessions_of_a_leg_are_ended_on_demand(tmp_path: Path) -> None:
     with Cluster(tmp_path / "ours") as cluster, MosquittoBroker(tmp_path, "theirs") as foreign:
         broker = gateway(cluster, "g", url(foreign.port), "--discovery", "off")
         up(broker, "g")
-        assert json.loads(get(broker, "/api/legs/g"))["name"] == "g"
-        assert get(broker, "/api/legs/none") == "no such leg\n"
+        leg = {"$ref": "#/components/schemas/Leg"}
+        check(get(broker.admin, "/openapi.json"), leg, get(broker.admin, "/legs/g"), "Leg")
+        assert ask(broker.admin, "GET", "/legs/none") == (404, {"error": "no such leg"})
         broker.kill()
 
         def forget(to: str) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from mqttree.bench.lab.ports import free_ports
+from tests.kit.api import ask, get
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import clients
 from tests.kit.foreign import AMQTT, MOSQUITTO, AmqttBroker, MosquittoBroker
@@ -48,11 +48,11 @@ def url(port: int) -> str:
     return f"mqtt://127.0.0.1:{port}"
 
 
-def get(broker: Broker, path: str, method: str = "GET") -> str:
+def text_of(broker: Broker, path: str) -> str:
     """What the admin port answers."""
     connection = http.client.HTTPConnection("127.0.0.1", broker.admin, timeout=10)
     try:
-        connection.request(method, path)
+        connection.request("GET", path)
         return connection.getresponse().read().decode()
     finally:
         connection.close()
@@ -60,7 +60,7 @@ def get(broker: Broker, path: str, method: str = "GET") -> str:
 
 def legs(broker: Broker) -> dict[str, dict[str, Any]]:
     """The state of each leg, by name."""
-    return {leg["name"]: leg for leg in json.loads(get(broker, "/api/legs"))}
+    return {leg["name"]: leg for leg in get(broker.admin, "/legs")["legs"]}
 
 
 def up(broker: Broker, *names: str) -> None:
@@ -181,9 +181,9 @@ def test_legs_of_a_file_are_reloaded_and_shown(tmp_path: Path) -> None:
         at_two.publish("x/a/2", b"2", 2)
         at_two.publish("a/3", b"3", 2)
         assert sorted(here.got(2)) == [b"1", b"2"]
-        assert get(broker, "/healthz") == "ok\nleg one: up\nleg two: up\n"
+        assert text_of(broker, "/healthz") == "ok\nleg one: up\nleg two: up\n"
         labels = f'{{leg="one",broker="{url(one.port)}"}}'
-        metrics = get(broker, "/metrics")
+        metrics = text_of(broker, "/metrics")
         assert f"mqttree_leg_up{labels} 1" in metrics
         assert f"mqttree_leg_messages_in_total{labels} 1" in metrics
         shown = subprocess.run(
@@ -205,7 +205,7 @@ def test_legs_of_a_file_are_reloaded_and_shown(tmp_path: Path) -> None:
         until(lambda: broker.lines("cannot reload", "'sideways'"), "a refusal")
         up(broker, "one", "two")
         file.write_text("legs:\n" + first + "\n")
-        get(broker, "/api/reload", "POST")
+        assert ask(broker.admin, "POST", "/reload") == (202, {"done": True})
         up(broker, "one")
         assert legs(broker)["one"]["connects"] == 1
         assert broker.view()["sessions"] == 2
@@ -282,9 +282,10 @@ def test_marks_end_a_ring_of_two_gateways_and_both_are_named(tmp_path: Path) -> 
         first, second = gateways = ring(cluster, foreign)
         until(lambda: legs(first)["g"]["loops"], "the probe of the other leg")
         assert len(first.lines("legs g and", "lead to one broker")) == 1
-        assert "leg g: up; leg_loops: leads to the same broker as leg h" in get(first, "/healthz")
+        healthz = text_of(first, "/healthz")
+        assert "leg g: up; leg_loops: leads to the same broker as leg h" in healthz
         labels = f'{{leg="g",broker="{url(foreign.port)}"}}'
-        assert f"mqttree_leg_loops_total{labels} 1" in get(first, "/metrics")
+        assert f"mqttree_leg_loops_total{labels} 1" in text_of(first, "/metrics")
         here, far, there = make(first.port), make(second.port), make(foreign.port)
         for client in (here, far, there):
             client.subscribe("t", 2)

@@ -81,7 +81,7 @@ async def traffic(brokers: list[Broker], topics: dict[str, Broker]) -> list[Clie
         for topic, client in publishers.items():
             for _ in range(20):
                 client.publish(topic, b"before")
-        state = brokers[0].get("/api/placement") or {}
+        state = brokers[0].get("/api/v1/placement") or {}
         return bool(state.get("topics", 0) >= len(topics))
 
     # Brokers read their counters every ten seconds, and are asked for them every ten.

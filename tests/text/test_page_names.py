@@ -17,7 +17,7 @@ from mqttree.broker.cluster.state_view import federation_state
 from mqttree.broker.config import listener_options, mqtt_options
 from mqttree.broker.config.options import ACCESS, OPTIONS, TlsSettings
 from mqttree.broker.config.routing_modes import ROUTINGS
-from mqttree.broker.io import prometheus
+from mqttree.broker.io.api.routes import PREFIX, ROUTES
 from mqttree.broker.io.metric_help import COUNTER_HELP, GAUGE_HELP, LEG_HELP, REASON_HELP
 from tests.kit.link_harness import lone
 from tests.text.test_architecture import ROOT, files, read
@@ -71,13 +71,10 @@ def test_metrics_on_pages_exist(page: str) -> None:
 
 @pytest.mark.parametrize("page", GUIDES)
 def test_paths_of_the_admin_port_on_pages_exist(page: str) -> None:
-    node = lone(routing="topic").node
-    assert prometheus.metrics(node)
-    known = {"/healthz", "/readyz", "/metrics", "/api", "/api/federation", "/api/drain"}
-    known |= {"/api/legs", "/api/reload", "/api/traffic", "/api/placement", "/api/placement/plan"}
-    text = read("broker/io/admin_http.py") + read("broker/io/placement_http.py")
-    assert all(f'"{path}"' in text or f"{path}\\n" in text for path in known)
-    named = re.findall(r"`(?:GET |POST )?(/[a-z/]+)`", read(page))
+    known = {"/healthz", "/readyz", "/metrics", "/api/v1"}
+    known |= {PREFIX + re.sub("{.*}", "NAME", route.path) for route in ROUTES}
+    named = re.findall(r"`(?:GET |POST |DELETE )?(/[a-zA-Z0-9/]+)`", read(page))
+    named = [re.sub("/[A-Z]+", "/NAME", path) for path in named]
     assert {path for path in named if path.startswith(("/api", "/health", "/ready"))} <= known
 
 
@@ -100,7 +97,7 @@ def known_words() -> set[str]:
         "broker/leg/retained_exchange.py",
     )
     placed = (
-        "broker/io/placement_http.py",
+        "broker/io/api/topics.py",
         "placement/question.py",
         "placement/controller.py",
         "broker/cluster/placement/decider.py",

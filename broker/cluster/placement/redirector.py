@@ -109,7 +109,7 @@ class Redirector:
         return self._host.now < self._quiet
 
     def report(self) -> dict[str, Any]:
-        """Return what `/api/federation` says of redirection."""
+        """Return what `/api/v1/federation` says of redirection."""
         counters = self._host.counters
         return {
             "enabled": self.enabled,

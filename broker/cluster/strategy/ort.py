@@ -351,7 +351,7 @@ class Ort(OverPublishedTopics):
                         self._node.counters.lost_before_path += each
 
     def report(self) -> dict[str, Any]:
-        """Return what /api/federation says of the overlays."""
+        """Return what /api/v1/federation says of the overlays."""
         overlays = self.overlays
         return {
             "topic_overlays": {

@@ -219,7 +219,7 @@ class RoutingStrategy(Protocol):
         """Have messages of other brokers take paths around this one, as it is going to stop."""
 
     def report(self) -> dict[str, Any]:
-        """Return what /api/federation says of the strategy besides its name."""
+        """Return what /api/v1/federation says of the strategy besides its name."""
 
 
 def every_topic(topic: bytes) -> bool:

@@ -265,7 +265,7 @@ class SourceTrees:
         return sum(bool(hops.children) for origin, hops in self._next_hops.items() if origin != own)
 
     def report(self) -> dict[str, Any]:
-        """Return what /api/federation says of them; `receiver_sets`: sets of brokers, each of
+        """Return what /api/v1/federation says of them; `receiver_sets`: sets of brokers, each of
         which wants the same topics."""
         others = self.others
         topics = list(islice(self._node.dispatcher.routes, REPORTED))

@@ -167,5 +167,5 @@ class OverSpanningTree:
         """Do nothing: the spanning tree goes around this broker."""
 
     def report(self) -> dict[str, Any]:
-        """Return nothing: the strategy adds nothing to /api/federation."""
+        """Return nothing: the strategy adds nothing to /api/v1/federation."""
         return {}

@@ -229,7 +229,7 @@ class SrtPrt(OverPublishedTopics):
             link.add_record(FILTERS, encoded(filters, 4))
 
     def report(self) -> dict[str, Any]:
-        """Return what /api/federation says of the tables."""
+        """Return what /api/v1/federation says of the tables."""
         tables = self._tables
         return {
             "srt_prt": {

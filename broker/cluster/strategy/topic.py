@@ -260,5 +260,5 @@ class Topic(Interest):
         self.trees.retire()
 
     def report(self) -> dict[str, Any]:
-        """Return what /api/federation says of source-rooted trees."""
+        """Return what /api/v1/federation says of source-rooted trees."""
         return {"source_trees": self.trees.report()}

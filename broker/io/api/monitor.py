@@ -93,7 +93,8 @@ class Monitor:
         self._shape = federation.shape(parts)
         self._names: dict[bytes, str] = {}
         self._rates = dict.fromkeys(RATES, 0.0)
-        self._share = 0.0
+        self.cpu = 0.0
+        """The share of one processor core that the broker used in the last second."""
         self._before = _faults(node)
         self._new_faults: dict[str, tuple[int, float]] = {}
         self._note([])
@@ -114,7 +115,7 @@ class Monitor:
         counts, cpu = _counted(self._node), time.process_time()
         seconds = max(1e-3, now - self._at)
         self._rates = {name: (counts[name] - self._counts[name]) / seconds for name in RATES}
-        self._share = (cpu - self._cpu) / seconds
+        self.cpu = (cpu - self._cpu) / seconds
         self._at, self._counts, self._cpu = now, counts, cpu
         self.link_rates.look(self._parts.cluster.links, now)
         self._look_for_faults(now)
@@ -209,7 +210,7 @@ class Monitor:
             "time": round(time.time(), 3),
             "uptime_s": round(self._loop.time() - self._began, 3),
             **{f"{name}_per_s": round(rate, 3) for name, rate in self._rates.items()},
-            "cpu": round(self._share, 4),
+            "cpu": round(self.cpu, 4),
             **self._sizes(),
             "memory_limit_bytes": self._parts.memory.limit,
             "alarms": len(self.alarms()),

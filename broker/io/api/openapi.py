@@ -41,18 +41,25 @@ def document(version: str) -> dict[str, Any]:
 def _operation(route: Route) -> dict[str, Any]:
     kind = "text/event-stream" if route.handler == "events" else "application/json"
     parts = re.findall(r"{(\w+)}", route.path)
-    return {
+    made = {
         "operationId": route.handler,
         "summary": route.summary,
         "parameters": [_part(name) for name in parts] + [_query(p) for p in route.parameters],
         "responses": {
-            "200": {"description": "OK", "content": {kind: {"schema": _ref(route.schema)}}},
+            str(route.status): {
+                "description": "Begun" if route.status == 202 else "OK",
+                "content": {kind: {"schema": _ref(route.schema)}},
+            },
             "default": {
                 "description": "Refused",
                 "content": {"application/json": {"schema": _ref("Error")}},
             },
         },
     }
+    if route.body:
+        content = {"application/json": {"schema": {"type": "object"}}}
+        made["requestBody"] = {"required": True, "content": content}
+    return made
 
 
 def _ref(name: str) -> dict[str, str]:
@@ -64,7 +71,9 @@ def _part(name: str) -> dict[str, Any]:
 
 
 def _query(parameter: Parameter) -> dict[str, Any]:
-    kind: dict[str, Any] = {"type": "string", "default": parameter.default}
+    kind: dict[str, Any] = {"type": "string"}
+    if parameter.default is not None:
+        kind["default"] = parameter.default
     if parameter.most:
         kind = {
             "type": "integer",

@@ -24,7 +24,8 @@ class Parameter(NamedTuple):
     name: str
     text: str
     """What it means."""
-    default: str | int | bool = ""
+    default: str | int | None = ""
+    """None: the handler has one of its own."""
     most: int = 0
     """Of a number, the highest one."""
     choices: tuple[str, ...] = ()
@@ -41,6 +42,10 @@ class Route(NamedTuple):
     schema: str
     """Name of what a good answer looks like, in `schemas`."""
     parameters: tuple[Parameter, ...] = ()
+    body: bool = False
+    """Whether a request has one: a JSON object."""
+    status: int = 200
+    """Of a good answer."""
 
 
 class RequestError(Exception):
@@ -60,7 +65,22 @@ STATE: Final = Parameter("state", "only those", "all", choices=("all", "connecte
 
 ROUTES: Final = (
     Route("GET", "/openapi.json", "openapi", "This document", "Document"),
-    Route("GET", "/status", "status", "This broker and its view of the federation", "Status"),
+    Route(
+        "GET", "/federation", "federation", "The federation as this broker sees it", "Federation"
+    ),
+    Route(
+        "GET",
+        "/placement",
+        "placement",
+        "All brokers with their traffic, as the one that decides about placement knows them",
+        "Placement",
+    ),
+    Route("POST", "/placement", "place", "Where a client should connect", "Placed", body=True),
+    Route("POST", "/placement/plan", "plan", "Moves of clients that pay", "Plan", body=True),
+    Route("GET", "/placement/{client}", "placed", "What a client was told", "Placed"),
+    Route(
+        "DELETE", "/placement/{client}", "forget_placed", "Forgets what it was told", "Forgotten"
+    ),
     Route(
         "GET", "/summary", "summary", "Rates and counts of this broker, once a second", "Summary"
     ),
@@ -159,9 +179,41 @@ ROUTES: Final = (
         "RoutePage",
         (SEARCH, BROKER, LIMIT, AFTER),
     ),
+    Route(
+        "GET",
+        "/traffic",
+        "traffic",
+        "Messages a second of this broker, and its topics with the highest rates",
+        "Traffic",
+        (Parameter("top", "topics at most", MOST_ROWS, MOST_ROWS),),
+    ),
     Route("GET", "/legs", "legs", "The legs of this broker", "Legs"),
+    Route("GET", "/legs/{leg}", "leg", "One leg of this broker", "Leg"),
+    Route(
+        "POST",
+        "/drain",
+        "drain",
+        "Begins a drain of this broker; a second request ends it",
+        "Draining",
+        (
+            Parameter("rate", "clients a second that are disconnected", None),
+            Parameter("to", "HOST:PORT where they are to go (the other brokers in turn)", None),
+            Parameter("within", "s until the broker stops, whatever is left", None),
+        ),
+        status=202,
+    ),
+    Route(
+        "POST",
+        "/reload",
+        "reload",
+        "Begins to read the files again, as SIGHUP does; the log says the rest",
+        "Done",
+        status=202,
+    ),
     Route("GET", "/events", "events", "Changes as they come: server-sent events", "Events"),
 )
+
+MOVED: Final = {"/api": "/openapi.json", f"{PREFIX}/status": "/federation"}
 
 
 def find(method: str, path: str) -> tuple[Route, dict[str, str]]:
@@ -177,6 +229,11 @@ def find(method: str, path: str) -> tuple[Route, dict[str, str]]:
         allowed.append(route.method)
     if allowed:
         raise RequestError(405, f"{', '.join(allowed)} only")
+    # Paths from before /api/v1 had all of them, which people still type.
+    new = MOVED.get(path, path.removeprefix("/api"))
+    for route in ROUTES:
+        if _match(route.path, new) is not None:
+            raise RequestError(404, f"use {PREFIX}{route.path}")
     raise RequestError(404, f"not found; {PREFIX}/openapi.json has all paths")
 
 
@@ -197,7 +254,7 @@ def _match(pattern: str, path: str) -> dict[str, str] | None:
     return names
 
 
-def read_query(route: Route, query: str) -> dict[str, str | int]:
+def read_query(route: Route, query: str) -> dict[str, str | int | None]:
     """Return the parameters of a request by name, with the defaults of those that are not there.
     `route`: of the request; `query`: as it came. Raises RequestError."""
     try:
@@ -212,7 +269,7 @@ def read_query(route: Route, query: str) -> dict[str, str | int]:
     return {name: _value(each, given.get(name)) for name, each in known.items()}
 
 
-def _value(parameter: Parameter, text: str | None) -> str | int:
+def _value(parameter: Parameter, text: str | None) -> str | int | None:
     if text is None:
         return parameter.default
     if parameter.most:

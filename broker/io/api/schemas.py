@@ -14,9 +14,9 @@ paths object: all routes
 error string: what is wrong, in one line
 """,
     "Done": """
-done boolean: always true
+done boolean: always true; of status 202: it has begun
 """,
-    "Status": """
+    "Federation": """
 id string: 16 hexadecimal digits
 name string: of this broker
 version string: of the program
@@ -218,6 +218,37 @@ next string?: `after` of the next page, null on the last one
 """,
     "Legs": """
 legs [object]: docs/reference/http.md has their keys
+""",
+    "Leg": """
+name string: of the leg; docs/reference/http.md has all keys
+state string: up when messages cross
+""",
+    "Traffic": """
+topics [array]: topic, messages a second that clients publish to it here, receivers among them
+in number: messages a second from clients
+out number: messages a second to clients; docs/reference/http.md has all keys
+""",
+    "Placement": """
+controller string: id of the broker that decides
+brokers [object]: with id, address, capacity, drained and their messages a second
+clients integer: that were told where to connect
+redirected integer: clients that were sent to other brokers in the last ten minutes
+topics integer: whose rates are known
+""",
+    "Placed": """
+ttl_s number: for which the answer is valid; docs/reference/http.md has all keys
+sessions [object]: the connections
+""",
+    "Plan": """
+applied boolean: whether the clients are told when they ask again
+moves [object]: those that save most first
+""",
+    "Forgotten": """
+forgotten string: client identifier
+""",
+    "Draining": """
+draining boolean: always true
+drain object: how far it is
 """,
     "Events": """
 event string: summary (once a second), topology (when it changes, and every five seconds), change

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mqttree.broker.cluster.placement.placement_messages import FORGET, PLACE, PLAN, STATUS, TOLD
 from mqttree.broker.io.api import clients, federation, openapi, topics
 from mqttree.broker.io.api.delivery_tree import delivery_tree
 from mqttree.broker.io.api.event_stream import EventStream, encode
 from mqttree.broker.io.api.monitor import Monitor
 from mqttree.broker.io.api.parts import parts_of
-from mqttree.broker.io.api.routes import RequestError, find, read_query
+from mqttree.broker.io.api.routes import RequestError, Route, read_query
 from mqttree.broker.io.api.search import Page, Searches
 
 if TYPE_CHECKING:
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
 Then = Callable[[int, dict[str, Any]], None]
 """Takes the status and the content of an answer, now or later."""
 
+EMBEDDED = "this broker is part of another program, which does that"
+
 Values = dict[str, Any]
-"""Parts of the path and parameters of a request, by name."""
+"""Parts of the path, parameters and the body of a request, by name."""
 
 
 class Asker(NamedTuple):
@@ -45,17 +49,22 @@ class Api:
         began: float,
         state: Callable[[], dict[str, Any]],
         legs: Callable[[], list[dict[str, Any]]],
+        drain: Callable[[Mapping[str, str]], dict[str, Any]] | None,
+        reload: Callable[[], None] | None,
         wake: Callable[[], None],
     ) -> None:
         """`node`: the broker; `loop`: in which it runs; `version`: of the program; `began`: when
-        the broker did (s); `state`: returns what `/api/federation` says; `legs`: returns the state
-        of each leg; `wake`: has sent what the node wants to send."""
+        the broker did (s); `state`: returns the answer to `/federation`; `legs`: returns the state
+        of each leg; `drain`, `reload`: as for `Admin`; `wake`: has sent what the node wants to
+        send."""
         self._node = node
         self._parts = parts_of(node)
         self._loop = loop
         self._version = version
         self._state = state
         self._legs = legs
+        self._drain = drain
+        self._reload = reload
         self._wake = wake
         limits = node.limits
         self.stream = EventStream(node.counters, limits.admin_readers)
@@ -68,21 +77,28 @@ class Api:
         self.monitor.close()
 
     def ask(
-        self, method: str, path: str, query: str, then: Then, waits: Callable[[], bool]
+        self,
+        route: Route,
+        names: Mapping[str, str],
+        query: str,
+        body: bytes,
+        then: Then,
+        waits: Callable[[], bool],
     ) -> None:
         """Have a request answered.
 
-        `method`, `path`, `query`: of the request; `then`: takes the answer, now or within some
-        seconds; `waits`: returns whether anybody still wants it.
+        `route`, `names`: what `find` says of it; `query`, `body`: of the request; `then`: takes the
+        answer, now or within some seconds; `waits`: returns whether anybody still wants it.
         """
         try:
-            route, names = find(method, path)
-            values = {**read_query(route, query), **names}
+            values: Values = {**read_query(route, query), **names}
+            if route.body:
+                values["body"] = _read_body(body)
             getattr(self, route.handler)(values, Asker(then, waits))
         except RequestError as error:
             then(error.status, {"error": str(error)})
 
-    def first_events(self) -> bytes:
+    def events(self) -> bytes:
         """Return what a new reader of events gets at once. Raises RequestError: there are too
         many."""
         if self.stream.full:
@@ -98,7 +114,7 @@ class Api:
         """Answer with the OpenAPI document."""
         asker.then(200, openapi.document(self._version))
 
-    def status(self, values: Values, asker: Asker) -> None:
+    def federation(self, values: Values, asker: Asker) -> None:
         """Answer with the view of this broker."""
         asker.then(200, self._state())
 
@@ -139,6 +155,18 @@ class Api:
         """Answer with the state of each leg."""
         asker.then(200, {"legs": self._legs()})
 
+    def leg(self, values: Values, asker: Asker) -> None:
+        """Answer with the state of one leg. Raises RequestError."""
+        for leg in self._legs():
+            if leg["name"] == values["leg"]:
+                asker.then(200, leg)
+                return
+        raise RequestError(404, "no such leg")
+
+    def traffic(self, values: Values, asker: Asker) -> None:
+        """Answer with the traffic of this broker."""
+        asker.then(200, topics.traffic(self._parts, values["top"], self.monitor.cpu))
+
     def topics(self, values: Values, asker: Asker) -> None:
         """Answer with the topics that are published to most."""
         asker.then(200, topics.top_topics(self._parts, values["search"], values["limit"]))
@@ -153,11 +181,6 @@ class Api:
         """Answer with one client of this broker."""
         session = clients.session_of(self._node, values["client"])
         asker.then(200, clients.describe(session, self._node.config.id.hex()))
-
-    def events(self, values: Values, asker: Asker) -> None:
-        """Refuse: whoever has a connection to give sends events itself (`first_events`). Raises
-        RequestError."""
-        raise RequestError(406, "events are for connections that stay")
 
     # ---------------------------------------------------------------- what changes something
 
@@ -174,6 +197,52 @@ class Api:
         clients.end_session(self._node, values["client"])
         self._wake()
         asker.then(200, {"done": True})
+
+    def drain(self, values: Values, asker: Asker) -> None:
+        """Begin a drain, or end it. Raises RequestError."""
+        if self._drain is None:
+            raise RequestError(404, EMBEDDED)
+        try:
+            asker.then(202, self._drain({name: v for name, v in values.items() if v is not None}))
+        except ValueError as error:
+            raise RequestError(400, str(error)) from None
+
+    def reload(self, values: Values, asker: Asker) -> None:
+        """Begin to read the files again. Raises RequestError."""
+        if self._reload is None:
+            raise RequestError(404, EMBEDDED)
+        self._reload()
+        asker.then(202, {"done": True})
+
+    # ------------------------------------------- answered by the broker that decides on placement
+
+    def placement(self, values: Values, asker: Asker) -> None:
+        """Answer with all brokers and their traffic."""
+        self._ask_placement(STATUS, {}, asker)
+
+    def place(self, values: Values, asker: Asker) -> None:
+        """Answer where a client should connect."""
+        question = values["body"]
+        client = question.get("client", "") if isinstance(question, dict) else ""
+        self._ask_placement(PLACE, question, asker, client if isinstance(client, str) else "")
+
+    def plan(self, values: Values, asker: Asker) -> None:
+        """Answer with moves of clients that pay."""
+        self._ask_placement(PLAN, values["body"], asker)
+
+    def placed(self, values: Values, asker: Asker) -> None:
+        """Answer with what a client was told."""
+        self._ask_placement(TOLD, values, asker)
+
+    def forget_placed(self, values: Values, asker: Asker) -> None:
+        """Forget what a client was told."""
+        self._ask_placement(FORGET, values, asker)
+
+    def _ask_placement(self, operation: int, value: Any, asker: Asker, client: str = "") -> None:
+        self._node.ask_placement(
+            operation, value, lambda answer: asker.then(*answer), client, self._loop.time()
+        )
+        self._wake()
 
     # ---------------------------------------------------------------- searches
 
@@ -252,3 +321,11 @@ class Api:
                 self._parts.directory, page, values["search"], values["broker"]
             ),
         )
+
+
+def _read_body(body: bytes) -> Any:
+    """Return the value of a body. Raises RequestError."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise RequestError(400, "the body is not JSON") from None

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.base.log_format import printable
+from mqttree.broker.cli.admin_client import StatusError
 from mqttree.broker.cli.operator_commands import _count, _seconds
-from mqttree.broker.cli.status import StatusError
 from mqttree.broker.cli.table import cut, duration, rate, size, table, width
 from mqttree.broker.cli.top import HEAD, SORTS, Look, draw, sorted_brokers
 from mqttree.broker.cli.views import broker_named

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -81,6 +82,24 @@ def test_other_paths_and_methods_are_refused(method: str, path: str, status: int
     with pytest.raises(RequestError) as caught:
         find(method, routes.PREFIX + path)
     assert caught.value.status == status
+
+
+@pytest.mark.parametrize(
+    ("path", "new"),
+    [
+        ("/api", "/openapi.json"),
+        ("/api/federation", "/federation"),
+        ("/api/legs/a%2Fb", "/legs/{leg}"),
+        ("/api/placement/plan", "/placement/plan"),
+        ("/api/drain", "/drain"),
+        ("/api/v1/status", "/federation"),
+    ],
+)
+def test_a_replaced_path_says_what_to_use(path: str, new: str) -> None:
+    for method in ("GET", "POST"):
+        with pytest.raises(RequestError, match=f"^use /api/v1{re.escape(new)}$") as caught:
+            find(method, path)
+        assert caught.value.status == 404
 
 
 def test_parameters_have_defaults() -> None:

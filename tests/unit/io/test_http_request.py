@@ -165,10 +165,10 @@ PIECES = st.lists(
 )
 LINES = st.sampled_from(
     [
-        b"POST /api/placement HTTP/1.1",
-        b"POST /api/placement HTTP/1.0",
+        b"POST /api/v1/placement HTTP/1.1",
+        b"POST /api/v1/placement HTTP/1.0",
         b"GET /metrics HTTP/1.1",
-        b"DELETE /api/placement/Content-Length:%201 HTTP/1.1",
+        b"DELETE /api/v1/placement/Content-Length:%201 HTTP/1.1",
         b"POST /a HTTP/2.0",
     ]
 )
