@@ -66,7 +66,7 @@ wheel:
 	@scripts/compile wheel
 
 interop:
-	@scripts/setup venv brokers mqttjs foreign chromium shells java
+	@scripts/setup venv brokers mqttjs foreign chromium shells
 	@scripts/test interop
 
 check:

@@ -47,13 +47,11 @@ TOOLS = {
         "the least that a broker in Python can do, as a broker",
     ),
     "live": ("mqttree.bench.spark.__main__", "what a benchmark is doing right now"),
-    "tables": ("mqttree.bench.report.tables_command", "tables from traces, by Spark or DuckDB"),
-    "spark": ("mqttree.bench.spark.__main__", "tables from traces, by Spark"),
-    "spark-scale": ("mqttree.bench.spark.scale", "what a row of a trace costs Spark and DuckDB"),
+    "tables": ("mqttree.bench.spark.__main__", "tables from traces, by Spark"),
 }
 """Commands with a parser of their own: name -> (module with `main(argv)`, what it is for)."""
 
-SHORT_FORMS = ("live",)
+SHORT_FORMS = ("live", "tables")
 """Tools that are a command of their module."""
 
 
@@ -106,6 +104,8 @@ def _terminate_as_interrupt() -> Callable[[], None]:
 def _work(words: list[str]) -> Callable[[], int]:
     """Return what the command line asks for. Raises SystemExit if it asks for nothing that there
     is, or for help, ValueError, in one line, if what the report needs is not installed."""
+    if words[:1] in (["spark"], ["spark-scale"]):
+        raise ValueError(f"{words[0]}: use mqttree bench tables or mqttree bench live")
     if words and words[0] in TOOLS:
         # A short form of one of a tool's commands.
         rest = words if words[0] in SHORT_FORMS else words[1:]

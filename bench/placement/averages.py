@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mqttree.bench.placement.grid import MEASURES
-from mqttree.bench.spark.means import Mean, mean
 from mqttree.bench.spark.session import session
+from mqttree.bench.tables.means import Mean, mean
 
 Point = tuple[str, str, float]
 """A figure, a curve of it, and where on the curve."""

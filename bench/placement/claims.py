@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mqttree.bench.placement.averages import Point
 from mqttree.bench.placement.grid import Case, cases, model
-from mqttree.bench.spark.means import Mean
+from mqttree.bench.tables.means import Mean
 
 Means = Mapping[Point, Mapping[str, Mean]]
 

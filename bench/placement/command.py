@@ -175,7 +175,7 @@ def _place_arguments(commands: Commands) -> None:
 
 
 def _figures_arguments(commands: Commands) -> None:
-    figures = commands.add_parser("figures", help="the paper's figures as a page (needs Java)")
+    figures = commands.add_parser("figures", help="the paper's figures as a page")
     figures.add_argument(
         "--out", default="placement.md", metavar="FILE", help="the page (placement.md)"
     )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mqttree.bench.spark.means import student
+from mqttree.bench.tables.means import student
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ def add_arguments(commands: Any) -> None:
         default=scaling.SHARE,
         help=f"of a core, at which capacities are compared ({scaling.SHARE:g})",
     )
-    parser.add_argument("--page", metavar="FILE", help="the page, by Spark (needs Java)")
+    parser.add_argument("--page", metavar="FILE", help="the page, by Spark")
     parser.set_defaults(handler=main)
 
 

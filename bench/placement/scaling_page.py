@@ -10,7 +10,7 @@ from mqttree.bench.placement.averages import Point
 from mqttree.bench.placement.least_squares import Fit
 from mqttree.bench.placement.page import wrapped
 from mqttree.bench.placement.scaling import MOST_ERROR, OF, YARDSTICK, Run
-from mqttree.bench.spark.means import Mean
+from mqttree.bench.tables.means import Mean
 
 Means = Mapping[Point, Mapping[str, Mean]]
 

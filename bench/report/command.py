@@ -14,7 +14,6 @@ from pathlib import Path
 from mqttree.bench.report import data
 from mqttree.bench.report.page import page
 from mqttree.bench.report.repeated import pairs, summary
-from mqttree.bench.report.tables_command import add_engine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--note", default="", metavar="TEXT", help="what readers have to know of the circumstances"
     )
-    add_engine(parser)
+    parser.add_argument("--engine", help=argparse.SUPPRESS)
+    parser.add_argument("--master", metavar="URL", help="a Spark cluster (local[*])")
     parser.add_argument(
         "--fresh",
         action="store_true",
@@ -45,9 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Write the page, after the tables if those are missing or old. Returns 0: written, 1: Spark or
-    DuckDB failed. Raises ReportError, in one line, for a folder or a file that is not what it
+    """Write the page, after the tables if those are missing or old. Returns 0: written, 1: Spark
+    failed, 2: no Java. Raises ReportError, in one line, for a folder or a file that is not what it
     should be."""
+    if arguments.engine is not None:
+        raise data.ReportError("--engine: Spark makes all tables; leave it out")
     folder: Path = arguments.folder
     other: Path | None = arguments.repeated
     out: Path = arguments.out or folder / "report.html"
@@ -65,7 +67,7 @@ def main(arguments: argparse.Namespace) -> int:
     if old:
         names = " and ".join(map(str, old))
         print(f"making the tables of {names}", file=sys.stderr, flush=True)
-        if code := _tables(old, arguments.engine, arguments.master):
+        if code := _tables(old, arguments.master):
             return code
     found = [data.read(each) for each in both]
     results, repeated = found[0], found[1] if other is not None else None
@@ -95,11 +97,10 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _tables(folders: Sequence[Path], engine: str | None, master: str | None) -> int:
+def _tables(folders: Sequence[Path], master: str | None) -> int:
     """Run the pipeline as a process of its own, one for all `folders`: Java keeps its memory until
     it ends, and starting Spark takes longer than a small set of runs."""
-    options = ["--engine", engine] if engine else []
-    options += ["--master", master] if master else []
+    options = ["--master", master] if master else []
     command = [sys.executable, "-m", "mqttree.bench.cli", "tables", *options, "--each", "--"]
     command += [str(folder) for folder in folders]
     return subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode

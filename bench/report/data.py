@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from mqttree.bench.load.limit import limit_of_capacity, limit_of_delay
 from mqttree.bench.report.derived import DERIVED
-from mqttree.bench.spark.means import mean
+from mqttree.bench.tables.means import mean
 
 Row = dict[str, Any]
 Draw = tuple[int | None, int, int]

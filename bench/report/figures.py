@@ -11,7 +11,7 @@ from mqttree.bench.report.derived import DERIVED
 from mqttree.bench.report.papers import CLAIMS, fits
 from mqttree.bench.report.plot import Mark, Plot, Point, Reference, Series, legend
 from mqttree.bench.scenarios.measures import current_name
-from mqttree.bench.spark.means import mean
+from mqttree.bench.tables.means import mean
 
 NAMES = {
     "published_per_s": "published, messages/s",

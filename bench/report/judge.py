@@ -9,7 +9,7 @@ from typing import Any
 
 from mqttree.bench.report.data import Case
 from mqttree.bench.report.papers import fits
-from mqttree.bench.spark.means import mean
+from mqttree.bench.tables.means import mean
 
 HOLDS = "holds"
 FAILS = "does not hold"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mqttree.bench.report.data import Case
-from mqttree.bench.spark.means import mean
+from mqttree.bench.tables.means import mean
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""`mqttree bench spark tables DIR...`: tables from traces; `live DIR`: what a benchmark is doing
-right now."""
+"""`mqttree bench tables DIR...`: tables from traces; `mqttree bench live DIR`: what a benchmark is
+doing right now. spark-submit takes this file, too."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from mqttree.bench import checked
 from mqttree.bench.spark import source
-from mqttree.bench.spark.class_archive import Archive, writing
 from mqttree.bench.spark.session import SparkMissingError, cause, is_local, java, require, session
 from mqttree.bench.spark.stages import Stages
 
@@ -27,42 +26,32 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out a command; 0: done, 1: Spark failed, 2: bad input, or Java or PySpark is
     missing."""
-    parser = argparse.ArgumentParser(
-        prog="mqttree bench spark", description="Aggregate traces of benchmarks."
-    )
-    parser.add_argument(
-        "--master", metavar="URL", help="a Spark cluster (spark-submit's, else local[*])"
-    )
-    parser.add_argument(
-        "--memory",
-        default="2g",
-        metavar="SIZE",
-        help="of the driver, which does the work when local (2g)",
-    )
+    parser = argparse.ArgumentParser(prog="mqttree bench", description="Read traces by Spark.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     making = commands.add_parser("tables", help="aggregate the runs below folders")
     source.add_folders(making)
+    making.add_argument("--engine", help=argparse.SUPPRESS)
     watching = commands.add_parser("live", help="what is in the traces of a benchmark that runs")
     watching.add_argument("folder", metavar="DIR")
-    watching.add_argument(
-        "--every",
-        type=checked.seconds,
-        default=5.0,
-        metavar="S",
-        help="seconds between two looks (5)",
-    )
-    watching.add_argument(
-        "--window",
-        type=checked.seconds,
-        default=5.0,
-        metavar="S",
-        help="seconds of a run in one line (5)",
-    )
+    for option, default, text in (
+        ("--every", 5.0, "seconds between two looks (5)"),
+        ("--window", 5.0, "seconds of a run in one line (5)"),
+        ("--seconds", None, "stop after this time (at Ctrl-C)"),
+    ):
+        watching.add_argument(option, type=checked.seconds, default=default, metavar="S", help=text)
     watching.add_argument("--once", action="store_true", help="stop when all that is there is read")
-    watching.add_argument(
-        "--seconds", type=checked.seconds, metavar="S", help="stop after this time (at Ctrl-C)"
-    )
+    for each in (making, watching):
+        each.add_argument(
+            "--master", metavar="URL", help="a Spark cluster (spark-submit's, else local[*])"
+        )
+        each.add_argument(
+            "--memory",
+            default="2g",
+            metavar="SIZE",
+            help="of the driver, which does the work when local (2g)",
+        )
     arguments = parser.parse_args(argv)
+    name = f"mqttree bench {arguments.command}"
     try:
         if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has found a Java
             java()
@@ -70,13 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _live(arguments) if arguments.command == "live" else _tables(arguments)
     except ModuleNotFoundError as error:
         print(
-            f"mqttree bench spark: {error.name} is missing; "
-            "install it with: pip install 'mqttree[spark]'",
+            f"{name}: {error.name} is missing; install it with: pip install 'mqttree[bench]'",
             file=sys.stderr,
         )
         return 2
     except (SparkMissingError, ValueError) as error:
-        print(f"mqttree bench spark: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -85,14 +73,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _tables(arguments: argparse.Namespace) -> int:
     from mqttree.bench.spark.pack import packing
 
+    if arguments.engine is not None:
+        raise ValueError("--engine: Spark makes all tables; leave it out")
     tell = Stages()
     sets = source.sets(arguments.folders, arguments.out, each=arguments.each)
 
     def work(spark: SparkSession) -> None:
         from mqttree.bench.spark import store
-        from mqttree.bench.spark.render import overview
-        from mqttree.bench.spark.table_set import write
         from mqttree.bench.spark.tables import compute
+        from mqttree.bench.tables.render import overview
 
         tell("Spark is up")
         for each in sets:
@@ -102,7 +91,7 @@ def _tables(arguments: argparse.Namespace) -> int:
             begun = packed if each is sets[0] and early else None
             tables = compute(spark, each.folders, each.runs, tell, begun)
             tell(f"writing {len(tables.tables)} tables to {each.out}")
-            written = write(place, tables, each.out)
+            written = store.write(place, tables, each.out)
             print(overview(tables.runs, tables.cases))
             print(f"{each.out}: {', '.join(written)}", flush=True)
         tell("done")
@@ -147,35 +136,22 @@ def _with_spark(
     from pyspark.errors import PySparkException
 
     tell("starting Spark")
-    with _archive(arguments.master) as archive:
-        more = archive.options if archive else ""
-        try:
-            spark = session(arguments.master, arguments.memory, rows=rows, java_options=more)
-        except (PySparkException, Py4JError) as error:
-            raise ValueError(f"Spark does not start: {cause(error)}") from error
-        before, done = _interruptible(), False
-        try:
-            work(spark)
-            done = True
-        except (PySparkException, Py4JError, ConnectionError) as error:  # or Java was killed
-            print(f"mqttree bench spark: Spark failed: {_first(error)}", file=sys.stderr)
-            return 1
-        finally:
-            # After Ctrl-C the call that was broken off was one to Java.
-            with contextlib.suppress(Exception):
-                spark.stop()
-            signal.signal(signal.SIGINT, before)
-            with contextlib.suppress(Exception):
-                if archive and done:
-                    tell("keeping what Java has loaded, for the next time")
-                    archive.keep(spark)
-                elif archive:
-                    archive.drop(spark)
+    try:
+        spark = session(arguments.master, arguments.memory, rows=rows)
+    except (PySparkException, Py4JError) as error:
+        raise ValueError(f"Spark does not start: {cause(error)}") from error
+    before = _interruptible()
+    try:
+        work(spark)
+    except (PySparkException, Py4JError, ConnectionError) as error:  # or Java was killed
+        print(f"mqttree bench {arguments.command}: Spark failed: {_first(error)}", file=sys.stderr)
+        return 1
+    finally:
+        # After Ctrl-C the call that was broken off was one to Java.
+        with contextlib.suppress(Exception):
+            spark.stop()
+        signal.signal(signal.SIGINT, before)
     return 0
-
-
-def _archive(master: str | None) -> contextlib.AbstractContextManager[Archive | None]:
-    return writing(java()) if is_local(master) else contextlib.nullcontext()
 
 
 def _interruptible() -> Any:

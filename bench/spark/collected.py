@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 
-from mqttree.bench.spark.counted import CAME, MISSING, SENT, Counts
-from mqttree.bench.spark.delays import Histograms, histograms
-from mqttree.bench.spark.faults import Repairs
 from mqttree.bench.spark.messages import Messages
-from mqttree.bench.spark.traffic import Network
+from mqttree.bench.tables.counted import CAME, MISSING, SENT, Counts
+from mqttree.bench.tables.delays import Histograms, histograms
+from mqttree.bench.tables.faults import Repairs
+from mqttree.bench.tables.traffic import Network
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import functions as sf
 
-from mqttree.bench.spark.clocks import MARKS, Placed, placed
-from mqttree.bench.spark.counted import MESSAGES
 from mqttree.bench.spark.pack import Packed
 from mqttree.bench.spark.session import kept, partitions
-from mqttree.bench.spark.source import Run
 from mqttree.bench.spark.trace_files import DDL, read
+from mqttree.bench.tables.clocks import MARKS, Placed, placed
+from mqttree.bench.tables.counted import MESSAGES
+from mqttree.bench.tables.run import Run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mqttree.bench.load.histogram import Histogram, upper
-from mqttree.bench.spark.render import figure
+from mqttree.bench.tables.render import figure
 
 HEAD = (
     "run",

@@ -11,8 +11,10 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from mqttree.bench.spark import subscriptions
-from mqttree.bench.spark.clocks import SECOND, Second
-from mqttree.bench.spark.counted import (
+from mqttree.bench.spark.events import CHUNK, Events, small
+from mqttree.bench.spark.session import kept
+from mqttree.bench.tables.clocks import SECOND, Second
+from mqttree.bench.tables.counted import (
     DAY,
     MESSAGES,
     Spans,
@@ -21,8 +23,6 @@ from mqttree.bench.spark.counted import (
     sampled,
     spans_and_seconds,
 )
-from mqttree.bench.spark.events import CHUNK, Events, small
-from mqttree.bench.spark.session import kept
 from mqttree.bench.trace.repair import FOREVER
 
 if TYPE_CHECKING:

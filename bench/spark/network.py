@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from mqttree.bench.spark.clocks import SECOND
 from mqttree.bench.spark.events import Events
-from mqttree.bench.spark.traffic import COUNTED, Network, network
+from mqttree.bench.tables.clocks import SECOND
+from mqttree.bench.tables.traffic import COUNTED, Network, network
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

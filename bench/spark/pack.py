@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from mqttree.bench.spark.source import Run
-from mqttree.bench.spark.traffic import COUNTED
+from mqttree.bench.tables.run import Run
+from mqttree.bench.tables.traffic import COUNTED
 from mqttree.bench.trace.schema import KINDS, SCHEMA
 
 LEAST_FILES = 8

@@ -6,9 +6,9 @@ from pyspark.sql import functions as sf
 
 from mqttree.bench.spark import subscriptions
 from mqttree.bench.spark.events import Events, small
-from mqttree.bench.spark.faults import SERVED, Fault, Repairs, repairs, serve
 from mqttree.bench.spark.messages import _KEY, chunk
 from mqttree.bench.spark.session import kept
+from mqttree.bench.tables.faults import SERVED, Fault, Repairs, repairs, serve
 
 
 def convergence_and_faults(events: Events) -> Repairs:

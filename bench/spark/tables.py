@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,17 +16,22 @@ from mqttree.bench.spark.messages import messages
 from mqttree.bench.spark.pack import Packed, packing
 from mqttree.bench.spark.repairs import convergence_and_faults
 from mqttree.bench.spark.session import Beside, forget, local
-from mqttree.bench.spark.table_set import Tables, assemble, silent, without_damaged
 from mqttree.bench.spark.trace_files import unreadable
+from mqttree.bench.tables.run import Run
+from mqttree.bench.tables.table_set import Tables, assemble
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+def silent(_stage: str) -> None:
+    """Take the name of a stage, and say nothing."""
+
+
 def compute(
     spark: SparkSession,
     folders: Sequence[str],
-    runs: list[source.Run] | None = None,
+    runs: list[Run] | None = None,
     tell: Callable[[str], None] = silent,
     packed: Callable[[], Packed | None] | None = None,
 ) -> Tables:
@@ -39,24 +45,24 @@ def compute(
     if runs is None:
         tell("looking for runs")
         runs = source.read(folders, spark)
-    early = packed
-
-    def once(runs: list[source.Run]) -> Tables:
-        nonlocal early
-        given, early = early, None
-        return aggregate(spark, runs, tell, given)
-
-    def damaged(files: list[str]) -> list[str]:
+    files = [file for run in runs for file in run.files]
+    try:
+        return aggregate(spark, copy.deepcopy(runs), tell, packed)
+    except (PySparkException, Py4JError):
+        tell(f"a file cannot be read: trying each of {len(files):,}")
         forget(spark)
         there = [file for file in files if source.there(file, spark)]
-        return unreadable(spark, there) + [file for file in files if file not in set(there)]
-
-    return without_damaged(runs, once, damaged, (PySparkException, Py4JError), tell)
+        bad = unreadable(spark, there) + [file for file in files if file not in set(there)]
+        if not bad:
+            raise
+    for file in bad:
+        source.damaged(runs, file)
+    return aggregate(spark, runs, tell)
 
 
 def aggregate(
     spark: SparkSession,
-    runs: list[source.Run],
+    runs: list[Run],
     tell: Callable[[str], None] = silent,
     packed: Callable[[], Packed | None] | None = None,
 ) -> Tables:

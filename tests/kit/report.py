@@ -8,8 +8,8 @@ from mqttree.bench.report import data
 from mqttree.bench.report.data import Results
 from mqttree.bench.scenarios import scenario
 from mqttree.bench.scenarios.measures import MEASURES
-from mqttree.bench.spark import summary
-from mqttree.bench.spark.source import Run
+from mqttree.bench.tables import summary
+from mqttree.bench.tables.run import Run
 
 
 def made_up(form: str = "short", repetitions: int = 2) -> Results:

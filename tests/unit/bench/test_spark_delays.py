@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.bench.load.histogram import Histogram, bucket, upper
-from mqttree.bench.spark import delays
+from mqttree.bench.tables import delays
 
 COUNTS = st.lists(
     st.tuples(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,19 +13,16 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from mqttree.bench.load.histogram import bucket
 from mqttree.bench.spark import trace_files
-from mqttree.bench.spark.render import overview
-from mqttree.bench.spark.session import SparkMissingError, java, session
+from mqttree.bench.spark.session import session
+from mqttree.bench.tables.render import overview
 from mqttree.bench.trace import Writer
+from mqttree.routing.topic_filter import matches
 from tests.unit.bench.trace_reference import UNSURE, Script, expected
 from tests.unit.bench.trace_scripts import S, spoil, told, write_all
 
 pytestmark = pytest.mark.interop
-
-try:
-    java()
-except SparkMissingError as error:
-    pytest.skip(str(error), allow_module_level=True)
 
 
 @pytest.fixture(scope="module")
@@ -56,29 +52,6 @@ def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, li
 def of(made: Any, run: str, flow: str = "") -> dict[str, Any]:
     (row,) = [row for row in made[2].runs if row["run"] == run and row["flow"] == flow]
     return dict(row)
-
-
-def test_duckdb_makes_the_same_tables(made: Any) -> None:
-    from mqttree.bench.duckdb import tables
-    from mqttree.bench.duckdb.session import Bounds
-    from mqttree.bench.spark import source
-
-    bounds = Bounds(batch=500, unsure=UNSURE)  # so that there are several batches
-    found = tables.compute(source.read([str(made[0])]), bounds=bounds).tables
-    assert list(found) == list(made[2].tables)
-    for name, wanted in made[2].tables.items():
-        rows, others = found[name].to_pylist(), wanted.to_pylist()
-        assert len(rows) == len(others), name
-        for row, other in zip(rows, others, strict=True):
-            off = {key: (row[key], other[key]) for key in other if not alike(row[key], other[key])}
-            assert not off, f"{name}: {off} of {other}"
-
-
-def alike(value: Any, other: Any) -> bool:
-    """Whether two cells are equal, but for the rounding of sums in another order."""
-    if isinstance(value, float) and isinstance(other, float):
-        return math.isclose(value, other, rel_tol=1e-9)
-    return bool(value == other)
 
 
 def test_random_traces_give_what_a_reference_gives(made: Any) -> None:
@@ -230,6 +203,104 @@ def test_a_file_that_is_damaged_in_the_middle_is_named_and_left_out(
     ]
 
 
+FILTERS = ["#", "+", "+/+", "a/#", "a/+/c", "/+", "/#", "$x/#", "$x/+", "+/y", "a.b", "a(b"]
+FILTERS += ["é/+", "a/b/c/#", "+/b/#", "a//+", "a//#", "a/b"]
+TOPICS = ["a", "a/b", "a/b/c", "a//b", "/a", "/", "$x", "$x/y", "a.b", "a+b/c", "a(b", "é/b"]
+WITHOUT_NULLS = ("at", "sequence", "topic")
+
+
+def spoil_column(file: Path, name: str) -> None:
+    """Damage the pages of one column of a file."""
+    about, data = pq.read_metadata(file), bytearray(file.read_bytes())
+    for group in range(about.num_row_groups):
+        chunks = [about.row_group(group).column(at) for at in range(about.num_columns)]
+        (chunk,) = [each for each in chunks if each.path_in_schema == name]
+        begins = chunk.dictionary_page_offset or chunk.data_page_offset
+        data[begins : begins + 4] = b"\xff" * 4
+    file.write_bytes(data)
+
+
+@pytest.fixture(scope="module")
+def odd(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Tables of runs that are not like others, some of them with damage, by their names."""
+    import pyarrow as pa
+
+    from mqttree.bench.spark import source, tables
+
+    folder = tmp_path_factory.mktemp("odd")
+    wild = Script("wild")
+    wild.publishers = [
+        ("published", (number, 0, number, "p", "b0", topic, 0, 1))
+        for number, topic in enumerate(TOPICS)
+    ]
+    wild.subscribers = [
+        ("subscribed", (-5, f"c{number}", "b0", filter, 0)) for number, filter in enumerate(FILTERS)
+    ]
+    wild.write(folder)
+    with Writer(folder / "trace", run="silent", scenario="s", process="p") as out:
+        out.resources(5, "b0", "broker", 0.5, 1000, 3)
+    place = folder / "trace" / "scenario=s" / "run=other-writer"
+    place.mkdir(parents=True)
+    few = pa.table(
+        {
+            "scenario": ["s"] * 3,
+            "run": ["other-writer"] * 3,
+            "host": ["h"] * 3,
+            "process": ["p"] * 3,
+            "kind": ["began", "published", "delivered"],
+            "at": [1, 2, 3],
+            "publisher": pa.array([None, 0, 0], pa.int32()),
+            "sequence": [None, 7, 7],
+            "client": [None, None, "c"],
+            "topic": [None, "t", "t"],
+            "offset_ns": [9, None, None],
+        }
+    )
+    pq.write_table(few.replace_schema_metadata({"mqttree.trace": "1"}), place / "p-00000.parquet")
+    for name in (*WITHOUT_NULLS, "gone"):
+        told(name, 1).write(folder)
+    runs = source.read([str(folder)])
+    for name in (*WITHOUT_NULLS, "gone"):
+        (file,) = (folder / name).rglob("publishers-*.parquet")
+        if name == "gone":
+            file.unlink()
+        else:
+            spoil_column(file, name)
+    found = tables.compute(spark, [str(folder)], runs)
+    return {row["run"]: row for row in found.runs}, found.tables
+
+
+def test_buckets_are_those_of_the_generators_histogram(spark: Any) -> None:
+    from mqttree.bench.spark import events, messages
+
+    edges = [(1 << bit) + off for bit in range(62) for off in (-1, 0, 1)]
+    values = events.small(spark, "ns long", [(value,) for value in edges])
+    found = values.select("ns", messages.bucket(values["ns"]).alias("bucket")).collect()
+    assert [row["bucket"] for row in found] == [bucket(row["ns"]) for row in found]
+
+
+def test_filters_match_as_brokers_match_them(odd: Any) -> None:
+    wanted = sum(matches(each, topic) for each in FILTERS for topic in TOPICS)
+    assert odd[0]["wild"]["expected"] == wanted
+
+
+def test_files_of_another_writer_lack_columns_and_kinds_share_row_groups(odd: Any) -> None:
+    row = odd[0]["other-writer"]
+    assert (row["published"], row["delivered"]) == (1, 1)
+
+
+def test_a_run_without_a_row_about_messages_has_tables(odd: Any) -> None:
+    assert odd[0]["silent"]["published"] == 0
+    assert "silent" in odd[1]["resources"]["run"].to_pylist()
+
+
+@pytest.mark.parametrize("name", [*WITHOUT_NULLS, "gone"])
+def test_a_file_with_a_damaged_column_or_gone_meanwhile_is_left_out(odd: Any, name: str) -> None:
+    row = odd[0][name]
+    assert row["remarks"].startswith("publishers: publishers-00000.parquet is damaged and left out")
+    assert row["published"] == 0
+
+
 def test_a_job_reads_the_ends_of_files_as_this_process_does(tmp_path: Path, spark: Any) -> None:
     from mqttree.bench.spark import source
 
@@ -323,7 +394,7 @@ def test_a_fault_without_pairs_is_in_no_mean_and_a_partition_says_why(made: Any)
 
 
 def test_figures_without_a_trace_are_missing_and_not_zero(made: Any) -> None:
-    from mqttree.bench.spark.source import Run
+    from mqttree.bench.tables.run import Run
 
     missing = dict(each.split(": ", 1) for each in of(made, "absent")["missing"].split("; "))
     assert {
@@ -395,28 +466,6 @@ def test_tables_go_to_this_machine_where_a_cluster_has_another_file_system(
     assert (tmp_path / "tables").is_dir()
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--master", "foo"], "--master foo: expected local"),
-        (["--master", "spark://127.0.0.1:1"], "--master spark://127.0.0.1:1: no master answers"),
-        (["--memory", "zzz"], "--memory zzz: expected a size"),
-        (["--memory", "1m"], "--memory 1m: expected a size"),
-        ([], "no tables can be written to"),
-    ],
-)
-def test_bad_options_are_one_line_before_spark_starts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
-) -> None:
-    from mqttree.bench.spark.__main__ import main
-
-    (tmp_path / "run.json").write_text('{"run": "r", "scenario": "s"}')
-    assert main([*options, "tables", str(tmp_path), "--out", str(tmp_path / "run.json")]) == 2
-    out, errors = capsys.readouterr()
-    assert (out, errors.count("\n")) == ("", 1)
-    assert errors.startswith(f"mqttree bench spark: {said}")
-
-
 def test_means_say_how_many_runs_they_lack_and_why(made: Any) -> None:
     same = ("random", "broker=mqttree-flood,fault=some")
     cases = {
@@ -440,13 +489,13 @@ def test_flows_are_separate_and_a_shared_subscription_is_one_receiver(made: Any)
 def test_tables_become_files_and_a_page(made: Any, spark: Any) -> None:
     from mqttree.bench.report.data import outdated, read
     from mqttree.bench.report.page import page
-    from mqttree.bench.spark import store, table_set
+    from mqttree.bench.spark import store
 
     folder = made[0]
     assert outdated(folder)
     (folder / "tables" / "runs.parquet").mkdir(parents=True)  # as older versions wrote it
     place = store.Store(spark, str(folder / "tables"))
-    names = table_set.write(place, made[2], str(folder / "tables"))
+    names = store.write(place, made[2], str(folder / "tables"))
     assert {path.name for path in (folder / "tables").glob("*.csv")} == {
         f"{name}.csv" for name in names
     }

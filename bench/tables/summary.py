@@ -10,8 +10,8 @@ from typing import Any
 
 from mqttree.bench.load.limit import LATE
 from mqttree.bench.scenarios.measures import MEASURES
-from mqttree.bench.spark.means import mean
-from mqttree.bench.spark.source import Run
+from mqttree.bench.tables.means import mean
+from mqttree.bench.tables.run import Run
 
 COUNTS = (
     "published",
@@ -44,7 +44,7 @@ class Line:
 
     def put(self, name: str, value: float | int | None, otherwise: str, by: str = "") -> None:
         """Set the measure `name` to `value`; where that is None, note why, `otherwise`. `by` is who
-        would have noted the value (of source.ROLES), if that may be why."""
+        would have noted the value (of run.ROLES), if that may be why."""
         self.values[name] = value
         if value is None:
             self.missing[name] = (by and self.run.silence(by)) or otherwise

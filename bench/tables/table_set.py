@@ -1,28 +1,29 @@
-"""The tables that are made of what was counted, and how they are written."""
+"""The tables that are made of what was counted."""
 
 from __future__ import annotations
 
-import copy
-import json
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from mqttree.bench.scenarios.measures import MEASURES
-from mqttree.bench.spark import source, store
-from mqttree.bench.spark.clocks import Placed
-from mqttree.bench.spark.counted import Counts
-from mqttree.bench.spark.delays import rows as histogram_rows
-from mqttree.bench.spark.faults import Fault
-from mqttree.bench.spark.lines import lines
-from mqttree.bench.spark.summary import COUNTS, Line, cases, name_cases, row
-from mqttree.bench.spark.traffic import timeline
+from mqttree.bench.tables.clocks import Placed
+from mqttree.bench.tables.counted import Counts
+from mqttree.bench.tables.delays import rows as histogram_rows
+from mqttree.bench.tables.faults import Fault
+from mqttree.bench.tables.lines import lines
+from mqttree.bench.tables.summary import COUNTS, Line, cases, name_cases, row
+from mqttree.bench.tables.traffic import timeline
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+TYPES = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "double": pa.float64(),
+}
+"""Types of columns, in Spark's words."""
 RUNS = (
     "scenario string, case string, fingerprint string, run string, repetition int, seed long, "
     "broker string, cell string, flow string, status string, window_s double, "
@@ -68,31 +69,19 @@ class Tables:
     tables: dict[str, pa.Table]
 
 
-def silent(_stage: str) -> None:
-    """Take the name of a stage, and say nothing."""
+def table(ddl: str, rows: Sequence[Sequence[Any]]) -> pa.Table:
+    """Return a table of `rows` with the columns that `ddl` declares ("name type, ...")."""
+    words = [word.split(" ", 1) for word in ddl.split(", ")]
+    columns = list(zip(*rows, strict=True)) or [()] * len(words)
+    arrays = [
+        pa.array([_typed(value, kind) for value in column], TYPES[kind])
+        for column, (_, kind) in zip(columns, words, strict=True)
+    ]
+    return pa.table(arrays, names=[name for name, _ in words])
 
 
-def without_damaged(
-    runs: list[source.Run],
-    aggregate: Callable[[list[source.Run]], Tables],
-    unreadable: Callable[[list[str]], list[str]],
-    failures: tuple[type[Exception], ...],
-    tell: Callable[[str], None],
-) -> Tables:
-    """Return what `aggregate` makes of `runs`. Where that is one of its `failures`, all files are
-    looked at by `unreadable`, which returns those that are damaged: these are left out, and named,
-    and all is done once more. `tell` hears of it."""
-    files = [file for run in runs for file in run.files]
-    try:
-        return aggregate(copy.deepcopy(runs))
-    except failures:
-        tell(f"a file cannot be read: trying each of {len(files):,}")
-        bad = unreadable(files)
-        if not bad:
-            raise
-    for file in bad:
-        source.damaged(runs, file)
-    return aggregate(runs)
+def _typed(value: Any, kind: str) -> Any:
+    return float(value) if kind == "double" and value is not None else value
 
 
 def assemble(placed: Placed, counted: Counts) -> Tables:
@@ -100,15 +89,15 @@ def assemble(placed: Placed, counted: Counts) -> Tables:
     more."""
     runs, network = placed.runs, counted.network
     seconds = timeline(placed, network, counted.seconds)
-    table = lines(placed, counted)
+    every = lines(placed, counted)
     name_cases(runs)
-    averages, whole = cases(table), [row(line) for line in table]
+    averages, whole = cases(every), [row(line) for line in every]
 
     def named(ddl: str, rows: Iterable[Sequence[Any]]) -> pa.Table:
-        return store.table(ddl, [(runs[no].scenario, runs[no].run, *rest) for no, *rest in rows])
+        return table(ddl, [(runs[no].scenario, runs[no].run, *rest) for no, *rest in rows])
 
     return Tables(
-        table,
+        every,
         whole,
         averages,
         {
@@ -126,7 +115,7 @@ def assemble(placed: Placed, counted: Counts) -> Tables:
 
 def _rows(ddl: str, rows: list[dict[str, Any]]) -> pa.Table:
     names = [word.split(" ", 1)[0] for word in ddl.split(", ")]
-    return store.table(ddl, [[each[name] for name in names] for each in rows])
+    return table(ddl, [[each[name] for name in names] for each in rows])
 
 
 def _fault(placed: Placed, fault: Fault) -> dict[str, Any]:
@@ -142,27 +131,3 @@ def _fault(placed: Placed, fault: Fault) -> dict[str, Any]:
         "unserved": fault.unserved,
         "state": fault.state,
     }
-
-
-def write(place: store.Folder, tables: Tables, folder: str) -> list[str]:
-    """Write every one of the `tables` as NAME.parquet and NAME.csv to a `place`, which is `folder`;
-    return their names. Raises ValueError in one line where that cannot be.
-
-    about.json has what is known of each run, sources.json where each is, beside or below the
-    folder.
-    """
-    for name, found in tables.tables.items():
-        place.put(f"{name}.parquet", store.as_parquet(found))
-        place.put(f"{name}.csv", store.as_csv(found))
-    whole = [line.run for line in tables.lines if not line.flow]
-    place.put("sources.json", json.dumps([_beside(run.place, folder) for run in whole]).encode())
-    # The last one: it is what says how old all are.
-    place.put("about.json", json.dumps([run.about for run in whole]).encode())
-    return sorted(tables.tables)
-
-
-def _beside(place: str, folder: str) -> str:
-    """Return a path as seen from a folder, so that both may be moved; a URL as it is."""
-    if "://" in folder or not place.startswith("/"):
-        return place
-    return os.path.relpath(place, Path(folder).resolve())

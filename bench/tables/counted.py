@@ -1,4 +1,4 @@
-"""What is counted of the rows of all runs, by whichever engine: what tables are made of. Pure."""
+"""What is counted of the rows of all runs: what tables are made of. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mqttree.bench.spark.clocks import Second
+from mqttree.bench.tables.clocks import Second
 
 if TYPE_CHECKING:
-    from mqttree.bench.spark.delays import Histograms
-    from mqttree.bench.spark.faults import Repairs
-    from mqttree.bench.spark.source import Run
-    from mqttree.bench.spark.traffic import Network
+    from mqttree.bench.tables.delays import Histograms
+    from mqttree.bench.tables.faults import Repairs
+    from mqttree.bench.tables.run import Run
+    from mqttree.bench.tables.traffic import Network
 
 MESSAGES = ("published", "accepted", "delivered")
 MOST_EVERY = 1_000_000

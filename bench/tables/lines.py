@@ -8,14 +8,14 @@ from typing import Any
 
 from mqttree.bench.lab.network import lacking as lacks
 from mqttree.bench.load.histogram import upper
-from mqttree.bench.spark.clocks import Placed
-from mqttree.bench.spark.counted import CAME, MISSING, SENT, Counts
-from mqttree.bench.spark.delays import PERCENTILES, percentiles
-from mqttree.bench.spark.faults import SERVED, Repairs
-from mqttree.bench.spark.means import jain, stretch
-from mqttree.bench.spark.source import ROLES
-from mqttree.bench.spark.summary import Line, brokers, physical
-from mqttree.bench.spark.traffic import Link, Used
+from mqttree.bench.tables.clocks import Placed
+from mqttree.bench.tables.counted import CAME, MISSING, SENT, Counts
+from mqttree.bench.tables.delays import PERCENTILES, percentiles
+from mqttree.bench.tables.faults import SERVED, Repairs
+from mqttree.bench.tables.means import jain, stretch
+from mqttree.bench.tables.run import ROLES
+from mqttree.bench.tables.summary import Line, brokers, physical
+from mqttree.bench.tables.traffic import Link, Used
 
 GENERATOR, NETWORK, OBSERVER = ROLES
 _LOSSES = "losses are not known"

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from mqttree.bench.spark.clocks import SECOND, Placed, Second
+from mqttree.bench.tables.clocks import SECOND, Placed, Second
 from mqttree.bench.trace.repair import FOREVER
 
 COUNTED = {"link_bytes_control": "control", "link_bytes_data": "data"}
@@ -136,7 +136,7 @@ def timeline(placed: Placed, network: Network, seconds: Iterable[Second]) -> lis
     first event; sent:BROKER is what it sent on all links (IP bytes), and load_begins says how many
     seconds after that event the load began.
 
-    `placed` are the runs, `network` is what links carried, `seconds` are Messages.seconds.
+    `placed` are the runs, `network` is what links carried, `seconds` are those of `Counts`.
     """
     rows = [(no, at, kind, float(n)) for no, at, kind, n in seconds] + network.seconds
     # A run whose measured time is not known has none that could be told from its first event.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from mqttree.bench.spark.source import PLACE, Run
+from mqttree.bench.tables.run import PLACE, Run
 from mqttree.bench.trace.repair import FOREVER
 from mqttree.bench.trace.schema import VERSION
 
