@@ -18,14 +18,14 @@ from tests.kit.foreign import MOSQUITTO, MosquittoBroker
 from tests.kit.waiting import until
 from tests.process.certificates import Authority
 from tests.process.test_leg_faults import gateway
-from tests.process.test_legs import get, legs, up, url
+from tests.process.test_legs import legs, text_of, up, url
 
 pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="Mosquitto is not installed")
 
 
 def metric(broker: Broker, text: str) -> bool:
     """Whether the page of metrics has a line that begins so and does not end with 0."""
-    lines = get(broker, "/metrics").splitlines()
+    lines = text_of(broker, "/metrics").splitlines()
     return any(line.startswith(text) and not line.endswith(" 0") for line in lines)
 
 
@@ -67,7 +67,7 @@ def test_a_filter_that_the_foreign_broker_refuses_is_named_and_all_else_works(
         up(broker, "g")
         assert len(broker.lines("leg g: the foreign broker refuses the filter 'secret/#'")) == 1
         assert legs(broker)["g"]["refused_filters"] == ["secret/#"]
-        assert "secret/#" in get(broker, "/healthz")
+        assert "secret/#" in text_of(broker, "/healthz")
         here, there = make(broker.port), make(foreign.port)
         here.subscribe("#", 1)
         there.done(there.publish("a/1", b"1", 1))
