@@ -267,14 +267,11 @@ class AbsentMembers:
 
     def away(self) -> Iterable[Away]:
         """Yield the brokers that are away, for the next start."""
-        wall = self._clock.physical(self._node.now)
+        time_of_day = self._clock.physical
         for broker_id, absent in self.absent.items():
-            since, lacks_since = (
-                max(0, wall - round((self._node.now - at) * 1000))
-                for at in (absent.since, absent.lacks_since)
-            )
             # One that is back may have other subscriptions by the time that this one ends.
             filters = absent.filters if absent.back is None else (EVERYTHING,)
+            since, lacks_since = time_of_day(absent.since), time_of_day(absent.lacks_since)
             yield Away(broker_id, since, lacks_since, filters)
 
     def link_down(self, event: LinkDown) -> None:
