@@ -1,6 +1,5 @@
-"""MQTT.js, the client of browsers and Node.js, over every kind of connection. Collected where `make
-test` found node and npm and installed it (`scripts/setup mqttjs`); `make interop` installs those,
-too."""
+"""MQTT.js, the client of browsers and Node.js, over every kind of connection. Collected where it is
+installed: `make interop` installs it, and node and npm."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ listeners:
 def installed() -> Path:
     """The MQTT.js that scripts/setup installed."""
     found = list((ROOT / ".venv").glob("mqttjs-*[0-9]"))
-    assert len(found) == 1, "MQTT.js is not installed; scripts/setup mqttjs-required"
+    assert len(found) == 1, "MQTT.js is not installed; scripts/setup mqttjs"
     return found[0]
 
 
