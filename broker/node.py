@@ -18,7 +18,7 @@ from mqttree.broker.base.counters import Counters
 from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.base.log_limit import LogLimit
 from mqttree.broker.base.rate_limit import RateLimit
-from mqttree.broker.base.timers import NEVER, Deadline, Timer, Timers
+from mqttree.broker.base.timers import NEVER, Deadline, Timers
 from mqttree.broker.base.turns import Turns
 from mqttree.broker.cluster.cluster import Cluster
 from mqttree.broker.cluster.link.link import Link
@@ -89,8 +89,6 @@ class Node:
         self.log_limited = self.log_limit.line
         self.deadline: Deadline = Deadline()
         self.timers: Timers = Timers(self.deadline)
-        self.schedule: Callable[[float, Callable[[float], None]], Timer] = self.timers.schedule
-        self.cancel: Callable[[Timer], None] = self.timers.cancel
         self.hooks = hooks or Hooks()
         self.fast = not self.hooks.every_packet
         self.turns: Turns = Turns(self)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from mqttree.broker.base.counters import Counters
 from mqttree.broker.base.limits import Limits
-from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.base.timers import TimedBroker
 
 MANY = "several hosts"
 """Replaces hosts that are too many to be distinguished."""
@@ -22,7 +22,7 @@ OTHER = "other causes"
 """Replaces causes of one host that are too many to be distinguished."""
 
 
-class Logging(Scheduler, Protocol):
+class Logging(TimedBroker, Protocol):
     """What the limit asks of the broker."""
 
     @property
@@ -92,7 +92,7 @@ class LogLimit:
         if minute is None:
             minute = self._minutes[key] = _Minute(level)
             self._causes[host] += 1
-            self._node.schedule(
+            self._node.timers.schedule(
                 self._node.now + self._node.limits.log_pause, lambda now: self._over(key)
             )
         return minute

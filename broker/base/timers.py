@@ -19,26 +19,12 @@ MANY_CANCELLED = 1000
 
 
 class Timer:
-    """A scheduled call; `Scheduler.cancel` cancels it."""
+    """A scheduled call; `Timers.cancel` cancels it."""
 
     __slots__ = ("call",)
 
     def __init__(self, call: Call) -> None:
         self.call: Call | None = call
-
-
-class Scheduler(Protocol):
-    """What a module with timers asks of its broker."""
-
-    @property
-    def now(self) -> float:
-        """The time of this turn (s, monotonic)."""
-
-    def schedule(self, when: float, call: Call, /) -> Timer:
-        """Call `call(now)` once, at `when` (s) or a little later."""
-
-    def cancel(self, timer: Timer, /) -> None:
-        """Take a timer back: it is not called any more."""
 
 
 class Deadline:
@@ -107,3 +93,15 @@ class Timers:
     def next_deadline(self) -> float | None:
         """When `fire` is due (s), None when never."""
         return self._heap[0][0] if self._heap else None
+
+
+class TimedBroker(Protocol):
+    """What a module with timers asks of its broker."""
+
+    @property
+    def now(self) -> float:
+        """The time of this turn (s, monotonic)."""
+
+    @property
+    def timers(self) -> Timers:
+        """Calls at a later time."""

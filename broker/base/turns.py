@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from mqttree.broker.base.counters import Counters
 from mqttree.broker.base.limits import Limits
-from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.base.timers import TimedBroker
 
 PAUSE = 0.0001
 """s until the next turn; sockets are read in between."""
@@ -39,7 +39,7 @@ class Peer(Protocol):
         """Not None if it is a link to another broker."""
 
 
-class Reading(Scheduler, Protocol):
+class Reading(TimedBroker, Protocol):
     """What turns ask of the broker. It passes in the connections itself."""
 
     @property
@@ -148,7 +148,7 @@ class Turns:
     def _plan(self) -> None:
         if not self._planned:
             self._planned = True
-            self._node.schedule(self._node.now + PAUSE, self._go_on)
+            self._node.timers.schedule(self._node.now + PAUSE, self._go_on)
 
     def _go_on(self, now: float) -> None:
         self._planned = False

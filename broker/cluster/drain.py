@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mqttree.broker.base.address import is_loopback, is_wildcard, parse_address
 from mqttree.broker.base.record import Record
-from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.cluster.link.control_records import ASK_SEEN
 from mqttree.broker.cluster.strategy.directory import CLIENTS_AT, DRAINING
 from mqttree.broker.core.client import Client
@@ -117,7 +117,7 @@ def counted(number: int, name: str) -> str:
     return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
-class DrainedBroker(Scheduler, Protocol):
+class DrainedBroker(TimedBroker, Protocol):
     """What a drain asks of the broker that is to be stopped."""
 
     drain: Drain | None
@@ -195,8 +195,8 @@ class Drain:
         plan = f"{counted(here, 'client')} to disconnect, {self.rate:g} a second"
         node.log("info", f"draining: {plan}; this broker stops in {within:g} s at most")
         self._cluster.directory.post(DRAINING, b"1")
-        node.schedule(now, self._step)
-        node.schedule(self.until, self._late)
+        node.timers.schedule(now, self._step)
+        node.timers.schedule(self.until, self._late)
 
     def as_dict(self) -> dict[str, Any]:
         """Return what /api/v1/federation says of it."""
@@ -247,7 +247,7 @@ class Drain:
         }
         step.get(self.state, self._confirm)(now)
         if self.state != "done":
-            self._node.schedule(now + STEP, self._step)
+            self._node.timers.schedule(now + STEP, self._step)
 
     def _enter(self, state: str, now: float) -> None:
         self.state = state

@@ -314,7 +314,7 @@ class RetainedComparison:
     def _arm(self, comparison: Comparison, when: float) -> None:
         if not comparison.armed:
             comparison.armed = True
-            self._node.schedule(when, lambda now: self._step(comparison, now))
+            self._node.timers.schedule(when, lambda now: self._step(comparison, now))
 
     def _step(self, comparison: Comparison, now: float) -> None:
         """Send a little of what is planned; go on a little later."""

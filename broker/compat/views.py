@@ -46,7 +46,7 @@ class Sessions(MutableMapping[str, tuple[Account, Any]]):
             session.expire_after(0xFFFFFFFF)
             if session.expiry != NEVER:
                 away = session
-                session.expiry_timer = node.schedule(
+                session.expiry_timer = node.timers.schedule(
                     node.now + session.expiry, lambda now: node.end_session(away, None)
                 )
                 self._broker.driver.wake()

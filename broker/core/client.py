@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mqttree.broker.auth.enhanced_auth import Authentication
-from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.core.capabilities import UNLIMITED, ReceiveWindow
 from mqttree.broker.core.connection import Connection, Owner
 from mqttree.broker.core.effects import Event
@@ -52,7 +52,7 @@ class MemoryRoom(Protocol):
         """Whether there is room for new clients and filters."""
 
 
-class ClientHost(Scheduler, Protocol):
+class ClientHost(TimedBroker, Protocol):
     """What a client asks of its broker."""
 
     now: float

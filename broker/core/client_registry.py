@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mqttree.broker.base import costs
 from mqttree.broker.base.timer_wheel import GRAIN, TimerWheel
-from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.core.client import Client
 from mqttree.broker.wire.constants import ReasonCode
 from mqttree.broker.wire.encode import encode_packet
@@ -28,7 +28,7 @@ CLOSED_WORK = 2 * costs.PACKET_WORK
 """steps for a client that gets DISCONNECT: its will is sent, its session may end."""
 
 
-class Host(Scheduler, Protocol):
+class Host(TimedBroker, Protocol):
     """What connected clients ask of their broker."""
 
     @property
@@ -78,7 +78,7 @@ class ClientRegistry:
         self.connected = 0
         """How many there are."""
         self._keep_alives: TimerWheel[Client] = TimerWheel(
-            broker.schedule, self._check_keep_alive, broker.turns.full
+            broker.timers.schedule, self._check_keep_alive, broker.turns.full
         )
 
     def new_client_id(self) -> str:

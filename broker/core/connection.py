@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.core.connection_states import Action, Input, State, transition
 from mqttree.broker.wire.constants import PacketType
 from mqttree.broker.wire.publish_header import PUBLISH, QOS_BITS, RETAIN, packet_size
@@ -66,7 +66,7 @@ class Nowhere:
     def close(self) -> None:
         """Close a moment later: the caller may be in the middle of handling a packet."""
         conn = self._conn
-        conn.node.schedule(
+        conn.node.timers.schedule(
             conn.node.now, lambda now: conn.node.connection_gone(conn, conn.ended, now)
         )
 
@@ -146,7 +146,7 @@ class Outlets(Protocol):
         """Note one whose outbox is not empty any more."""
 
 
-class Host(Scheduler, Protocol):
+class Host(TimedBroker, Protocol):
     """What a connection asks of its broker."""
 
     now: float
@@ -574,7 +574,7 @@ class Connection:
         if not self.backlog and self._said_all():
             self.transport.close()
         # A peer that does not read would keep what is queued for ever.
-        self.node.schedule(
+        self.node.timers.schedule(
             self.node.now + self.node.limits.close_time,
             lambda now: self.abort("it did not read the last bytes before closing"),
         )

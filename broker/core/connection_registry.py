@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.base import costs
 from mqttree.broker.base.timer_wheel import TimerWheel
-from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.core import unsent
 from mqttree.broker.core.client import Client
 from mqttree.broker.core.connect import ConnectHandshake
@@ -38,7 +38,7 @@ class DialledLinks(Protocol):
         """Begin a link on `conn`. `dial`: what was asked for; `now`: s."""
 
 
-class Host(Scheduler, Protocol):
+class Host(TimedBroker, Protocol):
     """What the registry asks of its broker."""
 
     now: float
@@ -103,7 +103,7 @@ class ConnectionRegistry:
         self.ended = 0
         """Connections whose peer has gone and whose last packets wait for plugins."""
         self._handshakes: TimerWheel[ConnectHandshake] = TimerWheel(
-            broker.schedule, self._check_handshake, broker.turns.full
+            broker.timers.schedule, self._check_handshake, broker.turns.full
         )
 
     def made(

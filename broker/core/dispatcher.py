@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from mqttree.broker.auth.authorization import receivers
 from mqttree.broker.base import costs
-from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.core.effects import AuthorizeReceive
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.output import deliver_run
@@ -44,7 +44,7 @@ AGE: Final = 1.0
 """s between two looks at routes that changed filters made doubtful."""
 
 
-class Host(Scheduler, Protocol):
+class Host(TimedBroker, Protocol):
     """What the dispatcher asks of its broker."""
 
     @property
@@ -225,13 +225,13 @@ class Dispatcher:
         self.cache.invalidate(topic_filter)
         if self.cache.ages and not self._ages:
             self._ages = True
-            self.node.schedule(self.node.now + AGE, self._age)
+            self.node.timers.schedule(self.node.now + AGE, self._age)
 
     def _age(self, now: float) -> None:
         self.cache.age()
         self._ages = self.cache.ages
         if self._ages:
-            self.node.schedule(now + AGE, self._age)
+            self.node.timers.schedule(now + AGE, self._age)
 
     def session_changed(self, session: Session) -> None:
         """Forget routes because the session's version or limits changed."""

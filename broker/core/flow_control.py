@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.base.turns import Rest
 from mqttree.broker.core.client import Client
 
@@ -40,7 +40,7 @@ class RemotePublishers(Protocol):
         """The client of a session is away."""
 
 
-class Flow(Scheduler, Protocol):
+class Flow(TimedBroker, Protocol):
     """What flow control asks of its broker."""
 
     @property
@@ -103,7 +103,7 @@ class FlowControl:
 
     def _watch(self, slow: Connection) -> None:
         when = slow.waiting_since + self._broker.limits.hold_time
-        self._timers[slow] = self._broker.schedule(when, lambda now: self._check(slow, now))
+        self._timers[slow] = self._broker.timers.schedule(when, lambda now: self._check(slow, now))
 
     def _check(self, slow: Connection, now: float) -> None:
         """Judge a connection that publishers wait for, unless it has made progress at `now` (s)."""
@@ -117,7 +117,7 @@ class FlowControl:
         stopped, and what the peer has sent meanwhile is read before that. `number`: of the
         look."""
         due = now + self._broker.limits.hold_look
-        self._timers[slow] = self._broker.schedule(
+        self._timers[slow] = self._broker.timers.schedule(
             due, lambda at: self._looked(slow, at, due, number)
         )
 
@@ -144,7 +144,7 @@ class FlowControl:
             broker = self._broker
             broker.cluster.release_remote(reason)
             if (timer := self._timers.pop(reason, None)) is not None:
-                broker.cancel(timer)
+                broker.timers.cancel(timer)
             for source in publishers:
                 if not self.holds(source):
                     source.unhold()

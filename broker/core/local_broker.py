@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.base.timers import TimedBroker
 
 if TYPE_CHECKING:
     from mqttree.broker.auth.authorization import Permissions
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.session import Session
 
 
-class LocalBroker(Scheduler, Protocol):
+class LocalBroker(TimedBroker, Protocol):
     """One broker, as far as its own clients are concerned."""
 
     now: float

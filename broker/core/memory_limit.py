@@ -30,7 +30,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.base import costs
-from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.core.client import Client
 from mqttree.broker.core.message import size_of
 from mqttree.broker.wire.properties import Property
@@ -79,7 +79,7 @@ SAID = {
 }
 
 
-class Host(Scheduler, Protocol):
+class Host(TimedBroker, Protocol):
     """What the count of memory asks of its broker."""
 
     @property
@@ -186,7 +186,7 @@ class MemoryLimit:
             # Shorter than a fast network takes to fill an eighth of the limit.
             self._pace = min(IDLE_PERIOD, max(0.02, min(limits) / 8e9))
             self._set_brink()
-            node.schedule(node.now + self._pace, self._turn)
+            node.timers.schedule(node.now + self._pace, self._turn)
 
     # ---------------------------------------------------------------- how much
 
@@ -248,7 +248,7 @@ class MemoryLimit:
         """Begin to count again, however little was done since the last round."""
         if not self._pieces:
             self._count(now)
-        self._node.schedule(now + IDLE_PERIOD, self._turn)
+        self._node.timers.schedule(now + IDLE_PERIOD, self._turn)
 
     def _count(self, now: float) -> None:
         """Count some clients more, decide, and drop what is too much. A round is counted in pieces,
@@ -268,7 +268,7 @@ class MemoryLimit:
         self._set_brink()
         if self._pieces:
             wait = PAUSE if self._pieces % PIECES else self._pace
-            self._node.schedule(now + wait, self._count)
+            self._node.timers.schedule(now + wait, self._count)
 
     def _begin(self) -> None:
         """Begin a round."""

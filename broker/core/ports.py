@@ -1,8 +1,7 @@
 """What one broker asks of the floors above it: the cluster that it is in, and the journal that
 keeps its state (docs/decisions/0032-floors.md).
 
-Neither is needed by a lone broker that keeps nothing. `Scheduler` (whoever calls again later) is in
-`mqttree.broker.base.timers`, as the lowest floor asks for it, too.
+Neither is needed by a lone broker that keeps nothing.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.core.client import Client
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.wire.constants import ReasonCode
@@ -56,7 +56,7 @@ class Successor(Protocol):
         """Go on: what the client sent on its older connection is handled. `now`: s."""
 
 
-class Host(Scheduler, Protocol):
+class Host(TimedBroker, Protocol):
     """What waiting for older connections asks of its broker."""
 
     @property
@@ -112,7 +112,7 @@ class Predecessors:
             if old is None or not self._unread(old):
                 return False
             line = self._lines[client_id] = Line(now)
-            self._node.schedule(now + CHECK_DELAY, lambda at: self._look(client_id, at))
+            self._node.timers.schedule(now + CHECK_DELAY, lambda at: self._look(client_id, at))
         if len(line.waiting) >= self._node.limits.max_successors:
             handshake.turn_away(
                 ReasonCode.SERVER_BUSY,
@@ -131,7 +131,7 @@ class Predecessors:
         line = self._lines.get(client_id)
         if line is None:
             line = self._lines[client_id] = Line(now)
-            self._node.schedule(now, lambda at: self._look(client_id, at))
+            self._node.timers.schedule(now, lambda at: self._look(client_id, at))
         if line.left is None:
             line.left = then
 
@@ -159,7 +159,9 @@ class Predecessors:
                 line.waiting.popleft()
                 continue
             if not self._done(line, client_id, now):
-                self._node.schedule(now + CHECK_INTERVAL, lambda at: self._look(client_id, at))
+                self._node.timers.schedule(
+                    now + CHECK_INTERVAL, lambda at: self._look(client_id, at)
+                )
                 return
             if (then := line.left) is not None:
                 line.left = None

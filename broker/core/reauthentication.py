@@ -51,7 +51,7 @@ def authenticate_again(client: Client, packet: Auth, now: float) -> None:
             ):
                 _failed(client, f"it took longer than {longest:g} s")
 
-        client.node.schedule(now + longest, check)
+        client.node.timers.schedule(now + longest, check)
 
 
 def _failed(client: Client, why: str) -> None:

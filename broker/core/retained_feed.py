@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session import Session, Subscription
 from mqttree.routing.topic_filter import split_shared
@@ -36,7 +36,7 @@ class _Feed:
         self.found: Iterator[Message | None] = iter(())
 
 
-class Host(Scheduler, Protocol):
+class Host(TimedBroker, Protocol):
     """What sending retained messages asks of its broker."""
 
     @property
@@ -86,7 +86,7 @@ class RetainedFeeds:
         steps, room = node.limits.retained_at_once, node.limits.hold_queued // 2
         while steps > 0 and (feed.subscription is not None or feed.waiting):
             if not _has_room(session, room):
-                node.schedule(now + BUSY, lambda at: self._go_on(session, at))
+                node.timers.schedule(now + BUSY, lambda at: self._go_on(session, at))
                 return
             steps -= self._step(session, feed, now)
         node.turns.work += node.limits.retained_at_once - steps

@@ -9,7 +9,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from mqttree.broker.base import costs
-from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.core.message import Message, size_of
 from mqttree.broker.core.wildcard_forms import WildcardForms
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE
@@ -309,7 +309,7 @@ class Listening(Protocol):
         """The names of the events that some plugin wants."""
 
 
-class SessionHost(Scheduler, Protocol):
+class SessionHost(TimedBroker, Protocol):
     """What a session asks of its broker."""
 
     @property
@@ -473,7 +473,7 @@ class Session:
         """The client is back, or the session ends: stop the timers of a client that is away."""
         for timer in (self.will_timer, self.expiry_timer):
             if timer is not None:
-                self.node.cancel(timer)
+                self.node.timers.cancel(timer)
         self.will_timer = self.expiry_timer = None
 
     # ---------------------------------------------------------------- out

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.base import costs
-from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.core.session import NEVER
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.wills import Wills
 
 
-class RegistryBroker(Scheduler, Protocol):
+class RegistryBroker(TimedBroker, Protocol):
     """What the session registry asks of its broker."""
 
     @property
@@ -63,7 +63,7 @@ class SessionRegistry:
         broker.journal.make_durable(session)
         broker.cluster.session_away(session)
         if session.expiry != NEVER:
-            session.expiry_timer = broker.schedule(
+            session.expiry_timer = broker.timers.schedule(
                 broker.now + session.expiry, lambda now: self.expire(session)
             )
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.core.message import Message
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ LOADS: dict[str, Callable[[Counters], int]] = {
 """Counters whose averages a minute are published."""
 
 
-class Host(Scheduler, Protocol):
+class Host(TimedBroker, Protocol):
     """What the statistics ask of their broker."""
 
     @property
@@ -123,7 +123,7 @@ class SysTopics:
 
     def tick(self, now: float) -> None:
         """Publish what changed, and come back."""
-        self.node.schedule(now + self.interval, self.tick)
+        self.node.timers.schedule(now + self.interval, self.tick)
         if now > self._last:
             for name, load in self._loads.items():
                 load.update(LOADS[name](self.node.counters), now - self._last)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.core.topic_rates import TOP, Average, TopicRates
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Topics(NamedTuple):
     """What is published to all others together (messages/s)."""
 
 
-class Host(Scheduler, Protocol):
+class Host(TimedBroker, Protocol):
     """What the meter asks of its broker."""
 
     @property
@@ -90,7 +90,7 @@ class TrafficMeter:
         self._read = now
         self.on_read: list[Callable[[float], None]] = []
         """Called with now (s) when there is something new."""
-        host.schedule(now + PERIOD, self._tick)
+        host.timers.schedule(now + PERIOD, self._tick)
 
     def _counted(self) -> tuple[int, int, int, int]:
         counters = self._host.counters
@@ -103,7 +103,7 @@ class TrafficMeter:
 
     def _tick(self, now: float) -> None:
         host = self._host
-        host.schedule(now + PERIOD, self._tick)
+        host.timers.schedule(now + PERIOD, self._tick)
         counted = self._counted()
         for average, new, old in zip(self._averages, counted, self._last, strict=True):
             average.add(new - old, now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.base.timers import Scheduler
+from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.core.message import message_of
 from mqttree.broker.wire.properties import Property
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.session import Session
 
 
-class Publisher(Scheduler, Protocol):
+class Publisher(TimedBroker, Protocol):
     """What wills ask of their broker."""
 
     @property
@@ -46,7 +46,7 @@ class Wills:
         if delay and session.expiry:
             broker = self._broker
             when = broker.now + min(delay, session.expiry)
-            session.will_timer = broker.schedule(when, lambda now: self.send(session))
+            session.will_timer = broker.timers.schedule(when, lambda now: self.send(session))
         else:
             self.send(session)
 

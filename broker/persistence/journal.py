@@ -115,7 +115,9 @@ class Journal:
             disconnected_at = image.sessions[number].head.disconnected_at
             self.sessions.restored(session, number, disconnected_at, recovery.died)
         self.node.leg_bases.recorder = self
-        self.node.schedule(now + self.node.limits.journal_beat / 2, lambda at: self._beat(at, 0))
+        self.node.timers.schedule(
+            now + self.node.limits.journal_beat / 2, lambda at: self._beat(at, 0)
+        )
         self.frames.start(segment, segments, size, image.size)
 
     def _beat(self, now: float, lsn: int) -> None:
@@ -125,7 +127,7 @@ class Journal:
         if frames.lsn == lsn and self.sessions.recorders and frames.writes:
             frames.record(encode_seen(b""))
         beaten = frames.lsn + frames.due
-        self.node.schedule(
+        self.node.timers.schedule(
             now + self.node.limits.journal_beat / 2, lambda at: self._beat(at, beaten)
         )
 

@@ -333,11 +333,11 @@ class Recovery:
         ended (ms since the epoch)."""
         node, since = self.node, self.now - max(0, self.wall - disconnected_at) / 1000
         if session.expiry != NEVER:
-            session.expiry_timer = node.schedule(
+            session.expiry_timer = node.timers.schedule(
                 since + session.expiry, lambda now: node.expire(session)
             )
         if session.will is not None:
             delay = (session.will.properties or {}).get(Property.WILL_DELAY_INTERVAL, 0)
-            session.will_timer = node.schedule(
+            session.will_timer = node.timers.schedule(
                 since + min(delay, session.expiry), lambda now: node.send_will(session)
             )

@@ -223,7 +223,7 @@ class WriteAheadLog:
             self._due = True
             return
         self._lingering = True
-        self._host.schedule(self._host.now + limits.journal_linger, self._lingered)
+        self._host.timers.schedule(self._host.now + limits.journal_linger, self._lingered)
 
     def _lingered(self, now: float) -> None:
         self._lingering = False
@@ -347,7 +347,7 @@ class WriteAheadLog:
         self._host.counters.journal_errors += 1
         if not self._retrying:
             self._retrying = True
-            self._host.schedule(self._host.now + RETRY, self._retry)
+            self._host.timers.schedule(self._host.now + RETRY, self._retry)
 
     def _retry(self, now: float) -> None:
         self._retrying = False
@@ -399,7 +399,7 @@ class WriteAheadLog:
         self._written = self._snapshot_end = 0
         self._backlog_limit = min(self._limits.snapshot_ahead, self._limits.journal_backlog_bytes)
         self.snapshot = snapshot = Snapshot(self, self._all_records(), self._limits)
-        self._host.schedule(self._host.now, lambda now: self._step(snapshot, now))
+        self._host.timers.schedule(self._host.now, lambda now: self._step(snapshot, now))
 
     def _step(self, snapshot: Snapshot, now: float) -> None:
         if self.snapshot is not snapshot:
@@ -409,7 +409,7 @@ class WriteAheadLog:
             self._on(Input.ALL_RECORDED)
         else:
             pause = SHORT_STEP_PAUSE if snapshot.late else STEP_PAUSE
-            self._host.schedule(now + pause, lambda at: self._step(snapshot, at))
+            self._host.timers.schedule(now + pause, lambda at: self._step(snapshot, at))
 
     def _end_snapshot(self, why: str) -> None:
         assert self.snapshot is not None

@@ -79,7 +79,7 @@ def forgets_debts(patch: Mutant) -> None:
         def forget(now: float) -> None:
             self._owed.pop(key, None)
 
-        node.schedule(node.now + 120.0, forget)
+        node.timers.schedule(node.now + 120.0, forget)
 
     patch.setattr(DeliveredRanges, "owe", wrong)
 

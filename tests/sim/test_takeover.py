@@ -608,7 +608,7 @@ def test_the_holder_waits_for_missing_messages_from_when_it_is_asked(
     def expect(
         self: SubscriptionBarrier, filters: Iterable[str], then: Callable[[float], None]
     ) -> bool:
-        taker.schedule(taker.now + 4.0, then)
+        taker.timers.schedule(taker.now + 4.0, then)
         return True
 
     monkeypatch.setattr(SubscriptionBarrier, "expect", expect)

@@ -382,10 +382,10 @@ class GapRecovery:
         if feed.held and feed.state is State.ASKING:
             times.append(feed.since + self._longest(feed))
         if feed.timer is not None:
-            self.node.cancel(feed.timer)
+            self.node.timers.cancel(feed.timer)
             feed.timer = None
         if times:
-            feed.timer = self.node.schedule(
+            feed.timer = self.node.timers.schedule(
                 max(min(times), self.node.now + 0.001), lambda now: self._due(feed, now)
             )
 

@@ -57,7 +57,7 @@ class HistoryRequests:
             return
         number = self._ask(wanted, asked)
         self._fetches[number] = (set(asked), [then])
-        self._node.schedule(now + FETCH_TIME, lambda at: self._answered(number, None, at))
+        self._node.timers.schedule(now + FETCH_TIME, lambda at: self._answered(number, None, at))
 
     def want(self, key: bytes, ranges: Ranges, now: float) -> None:
         """Ask all neighbours for the numbers `ranges` of the origin `key`, which no longer has them

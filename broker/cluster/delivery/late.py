@@ -292,7 +292,7 @@ class LateOffers:
             for topic in topics
             for delivery in self._dispatcher.route(topic).deliveries
         ):
-            node.schedule(now + PAUSE, lambda at: self._when_room(key, sender, topics, at))
+            node.timers.schedule(now + PAUSE, lambda at: self._when_room(key, sender, topics, at))
         else:
             self._ask(key, sender, now)
 

@@ -198,7 +198,7 @@ class LinkAcks:
         # No message may come behind it, as its publisher is held.
         if log.unsent >= self._limits.mark_bytes and not self._again:
             self._again = True
-            self._node.schedule(self._node.now, self._press_again)
+            self._node.timers.schedule(self._node.now, self._press_again)
 
     def _press_again(self, now: float) -> None:
         self._again = False

@@ -153,7 +153,7 @@ class PacedRelease:
         if feed not in self._turns:
             self._turns.append(feed)
         if self._timer is None:
-            self._timer = self._node.schedule(self._node.now + STEP_INTERVAL, self._turn)
+            self._timer = self._node.timers.schedule(self._node.now + STEP_INTERVAL, self._turn)
 
     def begin(self, feed: OrderedFeed, now: float) -> None:
         """Deliver the messages of a feed that may be delivered: a step at once, the rest in turn
@@ -180,7 +180,7 @@ class PacedRelease:
             if worked:
                 break
         if self._turns and self._timer is None:
-            self._timer = self._node.schedule(
+            self._timer = self._node.timers.schedule(
                 now + (STEP_INTERVAL if worked else SLOW_CHECK_INTERVAL), self._turn
             )
 

@@ -254,7 +254,7 @@ class RemoteFlowControl:
     def _arm(self) -> None:
         if self._timer is None and (self._requests or self._over):
             wait = self._pace() if self._requests else self._limits.hold_time
-            self._timer = self._node.schedule(self._node.now + wait, self._turn)
+            self._timer = self._node.timers.schedule(self._node.now + wait, self._turn)
 
     def _turn(self, now: float) -> None:
         """Send what has changed and repeat what has not."""
@@ -360,7 +360,7 @@ class RemoteFlowControl:
                 self._node.release_publishers(asked)
 
     def _watch(self, sender: bytes, asked: Asked, when: float) -> None:
-        asked.timer = self._node.schedule(when, lambda now: self._expire(sender, asked, now))
+        asked.timer = self._node.timers.schedule(when, lambda now: self._expire(sender, asked, now))
 
     def _expire(self, sender: bytes, asked: Asked, now: float) -> None:
         if self.held.get(sender) is asked:
@@ -372,7 +372,7 @@ class RemoteFlowControl:
     def _release(self, sender: bytes, asked: Asked) -> None:
         del self.held[sender]
         if asked.timer is not None:
-            self._node.cancel(asked.timer)
+            self._node.timers.cancel(asked.timer)
         self._node.release_publishers(asked)
 
     def route_changed(self, event: RouteChanged) -> None:

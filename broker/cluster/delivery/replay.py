@@ -214,7 +214,7 @@ class LogWalk:
         if finished:
             self._then(now)
         elif wait:
-            self._node.schedule(now + wait, self._step)
+            self._node.timers.schedule(now + wait, self._step)
         elif not self.over:
             turns.later(self._step)
 

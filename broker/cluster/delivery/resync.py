@@ -131,7 +131,7 @@ class Resync:
             link.add_record(SEEN, encode_vector(self._orphans.vector_for_neighbours()))
         elif not link.vector_planned:
             link.vector_planned = True
-            self.node.schedule(link.vector_at, lambda at: self._send_seen_late(link, at))
+            self.node.timers.schedule(link.vector_at, lambda at: self._send_seen_late(link, at))
 
     def _send_seen_late(self, link: Link, now: float) -> None:
         link.vector_planned = False
@@ -221,7 +221,7 @@ class Resync:
             then(now)
         else:
             self._waiting.append((link, now + FETCH_TIME, then))
-            self.node.schedule(now + FETCH_TIME, self.proceed)
+            self.node.timers.schedule(now + FETCH_TIME, self.proceed)
 
     def proceed(self, now: float) -> None:
         """Go on with links that waited for the directory."""

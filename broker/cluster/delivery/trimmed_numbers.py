@@ -73,12 +73,12 @@ class TrimmedNumbers:
         if not self._noting and self._met and any(map(misses, sessions)):
             self._noting = True
             self._log.dropped.append(self._dropped)
-            self._node.schedule(self._node.now + LOOK, self._look)
+            self._node.timers.schedule(self._node.now + LOOK, self._look)
 
     def _look(self, now: float) -> None:
         """Stop noting when no client is away."""
         if any(map(takes_nothing, self._node.sessions.values())):
-            self._node.schedule(now + LOOK, self._look)
+            self._node.timers.schedule(now + LOOK, self._look)
             return
         self._noting = False
         self._log.dropped.remove(self._dropped)

@@ -585,7 +585,7 @@ class Link(Owner):
     def _walk_later(self, now: float) -> None:
         node = self.cluster.node
         wait = max(0.0, -self._walks.left) / node.limits.link_requests_per_second
-        node.schedule(now + wait + 0.001, self._walk)
+        node.timers.schedule(now + wait + 0.001, self._walk)
 
     def _walk(self, now: float) -> None:
         if not self.up or not self._waiting:

@@ -153,7 +153,7 @@ class Decider:
             self._waiting.append((operation, body, then))
         if action is Action.GATHER:
             self._gather()
-            self._host.schedule(self._host.now + GATHER_WAIT, self._waited)
+            self._host.timers.schedule(self._host.now + GATHER_WAIT, self._waited)
             if not self._asked:
                 self._gathered()
 
@@ -208,8 +208,8 @@ class Decider:
             host.turns.work += len(own)
         self._gathered_at = host.now
         if self._timer is not None:
-            host.cancel(self._timer)
-        self._timer = host.schedule(host.now + PERIOD, self._due)
+            host.timers.cancel(self._timer)
+        self._timer = host.timers.schedule(host.now + PERIOD, self._due)
 
     def _due(self, now: float) -> None:
         self._timer = None
@@ -234,7 +234,7 @@ class Decider:
         self.knowledge.keep(())
         self._asked.clear()
         if self._timer is not None:
-            self._host.cancel(self._timer)
+            self._host.timers.cancel(self._timer)
             self._timer = None
 
     # ---------------------------------------------------------------- answers

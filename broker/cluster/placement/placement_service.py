@@ -194,7 +194,7 @@ class PlacementService:
             then(BUSY)
             return
         self._number = number = self._number % 0xFFFFFFFF + 1
-        timer = self._host.schedule(self._host.now + WAIT, lambda now: self._late(number))
+        timer = self._host.timers.schedule(self._host.now + WAIT, lambda now: self._late(number))
         self._open[number] = (root, then, timer)
         if not self._directory.send(root, QUESTION, encode_question(number, operation, body)):
             self._late(number)
@@ -209,7 +209,7 @@ class PlacementService:
             if answer is SILENT:
                 self._report.count("placement_unanswered")
             _, then, timer = found
-            self._host.cancel(timer)
+            self._host.timers.cancel(timer)
             then(answer)
 
     # ---------------------------------------------------------------- by MQTT

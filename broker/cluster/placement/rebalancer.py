@@ -121,7 +121,7 @@ class Rebalancer:
             if directory.send(listing.id, ASK_CLIENTS, b"")
         }
         self._waits = True
-        self._host.schedule(self._host.now + ANSWER_WAIT, lambda now: self._plan(number))
+        self._host.timers.schedule(self._host.now + ANSWER_WAIT, lambda now: self._plan(number))
         if not self._asked:
             self._plan(number)
 

@@ -207,7 +207,7 @@ class Redirector:
                 return
             answered = True
             host.now = at
-            host.cancel(late)
+            host.timers.cancel(late)
             if self.table.awaits(client, number):
                 if conn.closed or conn.closing:
                     self.table.step(client, Input.GONE, at)
@@ -220,12 +220,12 @@ class Redirector:
                 where = ""
             newcomer.placed(where, at)
 
-        late = host.schedule(now + CONNECT_WAIT, lambda at: go_on(at, ""))
+        late = host.timers.schedule(now + CONNECT_WAIT, lambda at: go_on(at, ""))
 
         def then(answer: Answer) -> None:
             where = address_in(answer)
             # Its packets are being read now, if the answer is known at once.
-            host.schedule(host.now, lambda at: go_on(at, where))
+            host.timers.schedule(host.now, lambda at: go_on(at, where))
 
         self._ask(ADVISE, question_of(client, interest, host.dispatcher, session), then)
 
@@ -249,7 +249,7 @@ class Redirector:
 
     def _plan_looks(self, at: float) -> None:
         if self._timer is None:
-            self._timer = self._host.schedule(at, self._look)
+            self._timer = self._host.timers.schedule(at, self._look)
 
     def _look(self, now: float) -> None:
         """Ask about clients whose subscriptions have had time to come."""
@@ -327,7 +327,7 @@ class Redirector:
             self._host.now = at
             again(until)
 
-        self._host.schedule(now + LOOK_AGAIN, look)
+        self._host.timers.schedule(now + LOOK_AGAIN, look)
         return True
 
     # ---------------------------------------------------------------- as the root wants it

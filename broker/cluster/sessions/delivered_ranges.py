@@ -84,7 +84,7 @@ class DeliveredRanges:
             if (recorder := session.recorder) is not None:
                 recorder.record_delivered()
             # Messages that have left all logs are delivered to no session.
-            self._node.schedule(
+            self._node.timers.schedule(
                 self._node.now + self._limits.log_age, lambda now: self._forget(session, had)
             )
 
@@ -145,7 +145,7 @@ class DeliveredRanges:
         until = until or now + self._limits.absent_time
         # While brokers are away, a log's tail may have older messages.
         if now < until and self._old.behind():
-            self._node.schedule(
+            self._node.timers.schedule(
                 now + self._limits.log_age, lambda _: self._forget(session, had, until)
             )
             return

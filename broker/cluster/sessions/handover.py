@@ -240,7 +240,7 @@ class Handover:
             if self._given.get(client_id) is given:
                 self._happens(client_id, State.GIVEN, Input.FOUND)
 
-        self._node.schedule(self._node.now + seconds, found)
+        self._node.timers.schedule(self._node.now + seconds, found)
 
     def _withdraw(self, asked: Asked, now: float) -> None:
         del self._given[asked.client_id]
@@ -461,7 +461,7 @@ class Handover:
         self._pinned_entries.pin(export, session)
         self._drop(client_id)
         self._exports[client_id] = export
-        node.schedule(now + EXPORT_TIME, lambda at: self._expire(client_id, export, at))
+        node.timers.schedule(now + EXPORT_TIME, lambda at: self._expire(client_id, export, at))
         work = encoding(
             state,
             subscriptions_of(session),
@@ -490,7 +490,7 @@ class Handover:
             if export.at + EXPORT_TIME <= now:
                 self._happens(client_id, export.state, Input.EXPIRED)
             else:
-                self._node.schedule(
+                self._node.timers.schedule(
                     export.at + EXPORT_TIME, lambda at: self._expire(client_id, export, at)
                 )
 

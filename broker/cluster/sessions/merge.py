@@ -203,7 +203,7 @@ class SessionMerge:
     def _add(self, merge: Merge) -> None:
         self._merges[merge.client_id, merge.holder] = merge
         if self._timer is None:
-            self._timer = self._node.schedule(self._node.now, self._turn)
+            self._timer = self._node.timers.schedule(self._node.now, self._turn)
 
     def _step(self, merge: Merge, given: Input, now: float) -> None:
         """Do what the table says for an input."""
@@ -242,8 +242,8 @@ class SessionMerge:
             if merge.holder == broker_id:
                 merge.ask_at, merge.pause = self._node.now, RETRY
         if self._timer is not None:
-            self._node.cancel(self._timer)
-            self._timer = self._node.schedule(self._node.now, self._turn)
+            self._node.timers.cancel(self._timer)
+            self._timer = self._node.timers.schedule(self._node.now, self._turn)
 
     def _turn(self, now: float) -> None:
         """Ask the holders whose time has come."""
@@ -270,7 +270,7 @@ class SessionMerge:
                 if merge.ask_at <= now:
                     self._proceed(merge, session, now)
         if self._merges:
-            self._timer = self._node.schedule(
+            self._timer = self._node.timers.schedule(
                 now + (CHECK_INTERVAL if asked or soon else IDLE_INTERVAL), self._turn
             )
 

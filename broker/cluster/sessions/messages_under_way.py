@@ -147,7 +147,7 @@ class MessagesUnderWay:
         self._gave_up(overtaken)
         if lasts:
             # This taker learns that it lacks them.
-            self._node.schedule(self._node.now, lambda now: self._gave_up(lasts))
+            self._node.timers.schedule(self._node.now, lambda now: self._gave_up(lasts))
         return False
 
     def _gave_up(self, lacks: dict[bytes, Ranges]) -> None:

@@ -95,7 +95,9 @@ class PostedSessions:
             if self._node.sessions.get(session.client_id) is session and session.stamp:
                 self.post(session, False)
         if rest := sessions[SLICE:]:
-            self._node.schedule(self._node.now + SLICE_TIME, lambda now: self._post_all(rest))
+            self._node.timers.schedule(
+                self._node.now + SLICE_TIME, lambda now: self._post_all(rest)
+            )
 
     def post(self, session: Session, resumed: bool) -> None:
         """Post a session of this broker. `resumed`: it existed before its client connected."""

@@ -341,7 +341,9 @@ class SessionHistory:
         return found
 
     def _forget_later(self, session: Session) -> None:
-        self._node.schedule(self._node.now + self._limits.log_age, lambda at: self._forget(session))
+        self._node.timers.schedule(
+            self._node.now + self._limits.log_age, lambda at: self._forget(session)
+        )
 
     def _forget(self, session: Session) -> None:
         self._merged.pop(session, None)

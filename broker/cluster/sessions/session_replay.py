@@ -194,7 +194,7 @@ class SessionReplay:
             respond(response, 429, {"error": "too many questions, or filters"})
             return ReasonCode.QUOTA_EXCEEDED
         self._number = number = self._number % 0xFFFFFFFF + 1
-        timer = self._node.schedule(self._node.now + WAIT, lambda now: self._late(number))
+        timer = self._node.timers.schedule(self._node.now + WAIT, lambda now: self._late(number))
         question = self._open[number] = _Question(session, response, had, timer)
         self._ask(number, question, ms, filters)
         return ReasonCode.SUCCESS
@@ -233,7 +233,7 @@ class SessionReplay:
     def _finish(self, number: int, question: _Question) -> None:
         """Deliver what has come, in the order of each origin, and tell the client."""
         del self._open[number]
-        self._node.cancel(question.timer)
+        self._node.timers.cancel(question.timer)
         for parts in question.parts.values():
             self._collected -= sum(map(len, parts))
         count, left_out = 0, list[bytes]()

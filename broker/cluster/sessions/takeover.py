@@ -250,7 +250,7 @@ class Takeover:
         pending.conn.wait()
         self._pinned_entries.pin(pending, None)
         self._ask(pending, now)
-        self._node.schedule(now + RETRY, lambda at: self._check(pending, at))
+        self._node.timers.schedule(now + RETRY, lambda at: self._check(pending, at))
         return 0
 
     def route_changed(self, event: RouteChanged) -> None:
@@ -313,7 +313,7 @@ class Takeover:
             self._ask(pending, now)
         if self._pending.get(pending.client_id) is pending:
             self._look_for_holder(pending, now)
-            self._node.schedule(now + RETRY, lambda at: self._check(pending, at))
+            self._node.timers.schedule(now + RETRY, lambda at: self._check(pending, at))
 
     def _look_for_holder(self, pending: PendingTakeover, now: float) -> None:
         """Note whether the holder can be reached. If it has just been lost, look again when the
@@ -322,7 +322,7 @@ class Takeover:
             pending.lost_at = 0.0
         elif not pending.lost_at:
             pending.lost_at = now
-            self._node.schedule(now + REPAIR, lambda at: self._holder_lost(pending, at))
+            self._node.timers.schedule(now + REPAIR, lambda at: self._holder_lost(pending, at))
 
     def _holder_lost(self, pending: PendingTakeover, now: float) -> None:
         """Give a holder up that has not been reached for REPAIR s, if nothing has come from it."""
@@ -463,7 +463,7 @@ class Takeover:
         assert taken is not None
         self._node.now = now
         if now < pending.since + COVER_TIME and not self._restoration.covers(taken):
-            self._node.schedule(now + COVER, lambda at: self._cover(pending, at))
+            self._node.timers.schedule(now + COVER, lambda at: self._cover(pending, at))
         else:
             self._step(pending, Input.COVERED, now)
 
@@ -488,7 +488,7 @@ class Takeover:
         """Wait until messages have reached the holder that were sent before all brokers knew of the
         session's filters here."""
         self._restoration.begin(pending, self._barrier.last_before)
-        self._node.schedule(now + SETTLE, lambda at: self._settled(pending, at))
+        self._node.timers.schedule(now + SETTLE, lambda at: self._settled(pending, at))
 
     def _settled(self, pending: PendingTakeover, now: float) -> None:
         if self._pending.get(pending.client_id) is pending and pending.state is State.SETTLING:
@@ -528,7 +528,7 @@ class Takeover:
         if self._pending.get(pending.client_id) is pending and pending.state is State.CLOSING:
             self._ask(pending, now)
             if not self._node.journal.has(pending.lsn):
-                self._node.schedule(now + WRITING, lambda at: self._finish(pending, at))
+                self._node.timers.schedule(now + WRITING, lambda at: self._finish(pending, at))
 
     def _start_new(self, pending: PendingTakeover, now: float) -> None:
         """Let the client in with a new session, as its own cannot be fetched."""

@@ -89,7 +89,7 @@ class Tombstones:
             self._counters.session_tombstones_forgotten += 1
             return False
         self._known[session.client_id] = entry
-        self._node.schedule(
+        self._node.timers.schedule(
             self._node.now + self._limits.session_tombstone_time,
             lambda now: self._remove(session.client_id, entry),
         )

@@ -212,7 +212,7 @@ class Assignments:
             return False
         ledger.add(assignment)
         if self._timer is None:
-            self._timer = self._node.schedule(self._node.now + SWEEP, self._sweep)
+            self._timer = self._node.timers.schedule(self._node.now + SWEEP, self._sweep)
         return True
 
     def _release(self, *, stalled: bool = False) -> None:
@@ -302,8 +302,8 @@ class Assignments:
 
     def _sweep_soon(self) -> None:
         if self._timer is not None:
-            self._node.cancel(self._timer)
-        self._timer = self._node.schedule(self._node.now, self._sweep)
+            self._node.timers.cancel(self._timer)
+        self._timer = self._node.timers.schedule(self._node.now, self._sweep)
 
     def _sweep(self, now: float) -> None:
         """Check all brokers that have messages."""
@@ -329,7 +329,9 @@ class Assignments:
         }
         self._timer = None
         if ledger.refs or self._full:
-            self._timer = self._node.schedule(now + (PAUSE if room <= 0 else SWEEP), self._sweep)
+            self._timer = self._node.timers.schedule(
+                now + (PAUSE if room <= 0 else SWEEP), self._sweep
+            )
         self.tell()
 
     def _give_those_of(self, who: bytes, incarnation: bytes, room: int, now: float) -> int:

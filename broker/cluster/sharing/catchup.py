@@ -446,9 +446,9 @@ class Catchup:
         if self._timer is not None:
             if self._at <= when:
                 return
-            self._node.cancel(self._timer)
+            self._node.timers.cancel(self._timer)
         self._at = when
-        self._timer = self._node.schedule(when, self._step)
+        self._timer = self._node.timers.schedule(when, self._step)
 
     def _step(self, now: float) -> None:
         self._timer = None

@@ -314,9 +314,9 @@ class Custody:
         if self._timer is not None:
             if self._due <= due:
                 return
-            self._node.cancel(self._timer)
+            self._node.timers.cancel(self._timer)
         self._due = due
-        self._timer = self._node.schedule(due, self._look)
+        self._timer = self._node.timers.schedule(due, self._look)
 
     # ---------------------------------------------------------------- claims
 

@@ -268,7 +268,7 @@ class GroupTable:
     def _soon(self) -> None:
         if not self._planned:
             self._planned = True
-            self._node.schedule(self._node.now + self._limits.groups_pace, self._go_on)
+            self._node.timers.schedule(self._node.now + self._limits.groups_pace, self._go_on)
 
     def _go_on(self, now: float) -> None:
         """Handle some groups that brokers have posted, and forget some that they have withdrawn."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from mqttree.broker.base.timers import Scheduler, Timer
+from mqttree.broker.base.timers import TimedBroker, Timer
 from mqttree.routing.shortest_paths import Graph
 
 AWAY = 5.0
@@ -28,7 +28,7 @@ class AstrayBrokers:
 
     def __init__(
         self,
-        node: Scheduler,
+        node: TimedBroker,
         graph: Graph,
         avoided: Callable[[], None],
         forgotten: Callable[[bytes], None],
@@ -66,7 +66,7 @@ class AstrayBrokers:
     def found(self, broker_id: bytes) -> None:
         """Note that the spanning tree leads to a broker again, which has posted its links."""
         if (away := self._away.pop(broker_id, None)) is not None:
-            self._node.cancel(away[0])
+            self._node.timers.cancel(away[0])
             for neighbour in away[1]:
                 self._graph.post(broker_id, neighbour, None)
             self._hears_filters(broker_id)
@@ -81,17 +81,19 @@ class AstrayBrokers:
     def forget_all(self) -> None:
         """Forget all of them now."""
         for broker_id in list(self._away):
-            self._node.cancel(self._away[broker_id][0])
+            self._node.timers.cancel(self._away[broker_id][0])
             self._forget(broker_id)
 
     def _keep(self, broker_id: bytes) -> set[bytes]:
         found = self._away.get(broker_id)
         if found is None:
-            timer = self._node.schedule(self._node.now + AWAY, lambda now: self._forget(broker_id))
+            timer = self._node.timers.schedule(
+                self._node.now + AWAY, lambda now: self._forget(broker_id)
+            )
             found = self._away[broker_id] = (timer, set())
             now = self._node.now
             until = now if now < self._posted_at + UNHEARD else now + UNHEARD
-            self._unheard[broker_id] = self._node.schedule(
+            self._unheard[broker_id] = self._node.timers.schedule(
                 until, lambda _: self._go_around((broker_id,))
             )
         return found[1]
@@ -99,13 +101,13 @@ class AstrayBrokers:
     def _go_around(self, brokers: Iterable[bytes]) -> None:
         """Let no messages pass through some of them."""
         for broker_id in brokers:
-            self._node.cancel(self._unheard.pop(broker_id))
+            self._node.timers.cancel(self._unheard.pop(broker_id))
             self._graph.leaf(broker_id, only=True)
         self._avoided()
 
     def _hears_filters(self, broker_id: bytes) -> None:
         if (timer := self._unheard.pop(broker_id, None)) is not None:
-            self._node.cancel(timer)
+            self._node.timers.cancel(timer)
         self._graph.leaf(broker_id, only=False)
 
     def _forget(self, broker_id: bytes) -> None:

@@ -397,7 +397,7 @@ class Directory:
                 busy = True
         if database.busy and not self._going_on:
             self._going_on = True
-            self._node.schedule(now + POST_INTERVAL, self._go_on)
+            self._node.timers.schedule(now + POST_INTERVAL, self._go_on)
         if database.refused != self._node.counters.link_state_refused:
             self._node.counters.link_state_refused = database.refused
             text = (
@@ -446,7 +446,7 @@ class Directory:
     def _look_later(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
         if broker_id not in self._late:
             self._late[broker_id] = {}
-            self._node.schedule(
+            self._node.timers.schedule(
                 self._node.now + POST_INTERVAL, lambda now: self._look_on(broker_id)
             )
         self._late[broker_id].update(zip(map(itemgetter(0), changes), repeat(gone)))
@@ -460,7 +460,7 @@ class Directory:
             for watcher in self._watchers.get(CLIENT, ()):
                 watcher(broker_id, key[1:], entries.get(key), gone)
         if late:
-            self._node.schedule(
+            self._node.timers.schedule(
                 self._node.now + POST_INTERVAL, lambda now: self._look_on(broker_id)
             )
         else:

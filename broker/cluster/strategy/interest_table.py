@@ -182,7 +182,7 @@ class InterestTable:
             if wants(topic_filter) and not topic_filter.startswith("$"):
                 self._want(topic_filter)
         if self._loading:
-            self._node.schedule(now + LOAD_PACE, self._load)
+            self._node.timers.schedule(now + LOAD_PACE, self._load)
         elif not self._crowded:
             self._cover.remove("")
         self._post()
@@ -197,7 +197,7 @@ class InterestTable:
             else:
                 if not self._planned:
                     self._planned = True
-                    self._node.schedule(self._node.now + LINGER, self._close)
+                    self._node.timers.schedule(self._node.now + LINGER, self._close)
                 self._closing.pop(topic_filter, None)  # the dict is in the order of time
                 self._closing[topic_filter] = self._node.now + LINGER
 
@@ -217,7 +217,7 @@ class InterestTable:
             self._cover.remove(topic_filter)
         if self._closing:
             self._planned = True
-            self._node.schedule(
+            self._node.timers.schedule(
                 max(next(iter(self._closing.values())), now + POST_INTERVAL), self._close
             )
         self._post()
@@ -251,7 +251,7 @@ class InterestTable:
                 directory.withdraw(INTEREST + topic_filter.encode())
         if self._cover.busy and not self._working:
             self._working = True
-            self._node.schedule(self._node.now + POST_INTERVAL, self._go_on)
+            self._node.timers.schedule(self._node.now + POST_INTERVAL, self._go_on)
 
     def _go_on(self, now: float) -> None:
         self._working = False
@@ -307,7 +307,7 @@ class InterestTable:
 
     def _begin_steps(self, broker_id: bytes) -> PostedFilters:
         posted = self._unhandled[broker_id] = PostedFilters()
-        self._node.schedule(
+        self._node.timers.schedule(
             self._node.now + POST_INTERVAL, lambda now: self._go_through(broker_id, now)
         )
         return posted
@@ -318,7 +318,9 @@ class InterestTable:
         for _ in range(min(self._limits.interest_step, posted.count)):
             self._look(broker_id, posted, posted.take())
         if posted.count:
-            self._node.schedule(now + POST_INTERVAL, lambda at: self._go_through(broker_id, at))
+            self._node.timers.schedule(
+                now + POST_INTERVAL, lambda at: self._go_through(broker_id, at)
+            )
             return
         del self._unhandled[broker_id]
         if posted.wide and not posted.everything and broker_id not in self._dropped:
@@ -408,7 +410,9 @@ class InterestTable:
             "from now on it is sent every message"
         )
         self._host.log("warning", text, cause="too many filters", peer=name)
-        self._node.schedule(self._node.now + POST_INTERVAL, lambda now: self._drop(broker_id, now))
+        self._node.timers.schedule(
+            self._node.now + POST_INTERVAL, lambda now: self._drop(broker_id, now)
+        )
 
     def _drop(self, broker_id: bytes, now: float) -> None:
         keys = self._dropped.get(broker_id, deque())
@@ -417,7 +421,7 @@ class InterestTable:
             if topic_filter != EVERYTHING.decode():
                 self._forget(topic_filter, broker_id)
         if keys:
-            self._node.schedule(now + POST_INTERVAL, lambda at: self._drop(broker_id, at))
+            self._node.timers.schedule(now + POST_INTERVAL, lambda at: self._drop(broker_id, at))
 
     def route_changed(self, event: RouteChanged) -> None:
         """Find links again; a broker that can be reached again posts its filters again."""

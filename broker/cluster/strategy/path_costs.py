@@ -172,7 +172,7 @@ class PathCosts:
         """Have a link measured within some hellos."""
         self._measured_at = (self._measured_at + STEP) % 1.0
         within = HELLOS * self._settings.hello
-        self._node.schedule(self._node.now + within * self._measured_at, link.measure)
+        self._node.timers.schedule(self._node.now + within * self._measured_at, link.measure)
 
     def retire(self) -> None:
         """Let messages take paths around this broker, as it is going to stop."""

@@ -301,9 +301,9 @@ class SubscriptionBarrier:
         if self._timer is not None:
             if self._look_at <= due:
                 return
-            self._node.cancel(self._timer)
+            self._node.timers.cancel(self._timer)
         self._look_at = due
-        self._timer = self._node.schedule(due, self._look)
+        self._timer = self._node.timers.schedule(due, self._look)
 
     def _look(self, now: float) -> None:
         self._timer = None
@@ -460,7 +460,7 @@ class SubscriptionBarrier:
         self._rate.per_second = self._limits.suback_waves / brokers
         if not self._rate.take(now):
             self._planned = True
-            self._node.schedule(now + 1 / self._rate.per_second, self._again)
+            self._node.timers.schedule(now + 1 / self._rate.per_second, self._again)
             return
         self._covers = self._posted
         self._number = self._number + 1 & 0xFFFFFFFF

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.base.log_limit import LogLimit
-from mqttree.broker.base.timers import Timer, Timers
+from mqttree.broker.base.timers import Timers
 from mqttree.broker.base.turns import Rest, Turns
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.flow_control import FlowControl
@@ -36,12 +35,6 @@ class Flow:
 
     def log(self, level: str, text: str) -> None:
         self.lines.append(text)
-
-    def schedule(self, when: float, call: Callable[[float], None]) -> Timer:
-        return self.timers.schedule(when, call)
-
-    def cancel(self, timer: Timer) -> None:
-        self.timers.cancel(timer)
 
     def advance(self, seconds: float) -> None:
         end = self.now + seconds

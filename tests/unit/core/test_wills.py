@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from mqttree.broker.base.counters import Counters
-from mqttree.broker.base.timers import Timer, Timers
+from mqttree.broker.base.timers import Timers
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session import Session
 from mqttree.broker.core.wills import Wills
@@ -26,12 +25,6 @@ class Publisher:
         self.timers = Timers()
         self.counters = Counters()
         self.published: list[Message] = []
-
-    def schedule(self, when: float, call: Callable[[float], None]) -> Timer:
-        return self.timers.schedule(when, call)
-
-    def cancel(self, timer: Timer) -> None:
-        self.timers.cancel(timer)
 
     def publish(self, message: Message, source: object) -> None:
         assert source is None

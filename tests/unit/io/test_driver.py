@@ -240,9 +240,9 @@ def test_a_timer_is_never_armed_later_than_the_deadline(
             def fire(now: float, due: float = max(when, loop.now)) -> None:
                 fired[due] = now
 
-            made.append((max(when, loop.now), node.schedule(when, fire)))
+            made.append((max(when, loop.now), node.timers.schedule(when, fire)))
         elif what == "cancel" and made:
-            node.cancel(made.pop(int(value) % len(made))[1])
+            node.timers.cancel(made.pop(int(value) % len(made))[1])
         elif what == "hurry":
             node.cluster.hurry(loop.now + value)
         elif what == "pass":
@@ -273,7 +273,7 @@ def test_nothing_is_armed_after_the_end() -> None:
     scene.loop.turn()
     assert scene.loop.armed
     scene.driver.stop()
-    scene.node.schedule(scene.loop.now, lambda now: None)
+    scene.node.timers.schedule(scene.loop.now, lambda now: None)
     scene.driver.wake()
     scene.loop.turn()
     assert not scene.loop.armed
