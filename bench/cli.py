@@ -14,8 +14,10 @@ from typing import Any
 
 from mqttree.bench import checked
 from mqttree.bench.lab.owner import open_standard
-from mqttree.bench.load import LoadError, LoadSpec, run_connections, run_latency, run_throughput
-from mqttree.bench.studies import comparison, micro, targets
+from mqttree.bench.load import LoadError
+from mqttree.bench.load.mix import run_mix
+from mqttree.bench.load.mixture import MixSpec
+from mqttree.bench.studies import comparison, micro, mixed, targets
 
 _WAYS = ("auto", "namespaces", "relays")
 
@@ -50,6 +52,14 @@ TOOLS = {
     "tables": ("mqttree.bench.spark.__main__", "tables from traces, by Spark"),
 }
 """Commands with a parser of their own: name -> (module with `main(argv)`, what it is for)."""
+
+GONE = {
+    "--mode": "use --rate R for a load by the clock",
+    "--payload": "use --least N --most N",
+    "--pattern": "each subscriber gets its own topics of all publishers",
+    "--connections": "use mqttree bench run emq-connections",
+}
+"""Options that `load` had, and what to use instead."""
 
 SHORT_FORMS = ("live", "tables")
 """Tools that are a command of their module."""
@@ -110,6 +120,10 @@ def _work(words: list[str]) -> Callable[[], int]:
         # A short form of one of a tool's commands.
         rest = words if words[0] in SHORT_FORMS else words[1:]
         return partial(_tool, TOOLS[words[0]][0], rest)
+    if words[:1] == ["load"]:
+        for option in words:
+            if (instead := GONE.get(option.partition("=")[0])) is not None:
+                raise ValueError(f"{option}: {instead}")
     arguments = _parser(words[:1] == ["report"]).parse_args(words)
     handler: Callable[[argparse.Namespace], int] = arguments.handler
     return partial(handler, arguments)
@@ -125,6 +139,7 @@ def _tool(module: str, words: list[str]) -> int:
 
 
 _count = partial(checked.count, most=None)
+_METAVARS: dict[type, str] = {int: "N", float: "S", str: "TEXT"}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -171,35 +186,29 @@ def _parser(reporting: bool) -> argparse.ArgumentParser:
 
 def _load_arguments(load: argparse.ArgumentParser) -> None:
     load.add_argument(
-        "--mode", choices=("throughput", "latency", "connections"), default="throughput"
-    )
-    load.add_argument(
         "--target",
         metavar="TARGET",
         help="start this broker (a name or NAME=COMMAND) instead of --host",
     )
+    load.add_argument("--pid", type=_count, metavar="N", help="of the broker, for its CPU time")
     load.add_argument(
-        "--connections",
-        type=_count,
-        default=1000,
-        metavar="N",
-        help="with --mode connections (1000)",
+        "--subscriber-port", type=_count, metavar="N", help="where subscribers connect (--port)"
     )
-    for item in dataclasses.fields(LoadSpec):
-        if item.name in {"subscriber_version", "subscriber_port", "pid"}:
-            load.add_argument(
-                f"--{item.name.replace('_', '-')}", type=int, default=None, metavar="N"
-            )
-        elif item.name == "pattern":
-            load.add_argument("--pattern", choices=("pairs", "mesh"), default="pairs")
-        else:
-            kind = type(item.default)
+    load.add_argument(
+        "--rate",
+        type=checked.positive,
+        metavar="R",
+        help="messages/s by the clock (as fast as can)",
+    )
+    for item in dataclasses.fields(MixSpec):
+        kind = type(item.default)
+        if kind in _METAVARS:
             load.add_argument(
                 f"--{item.name.replace('_', '-')}",
                 type=kind,
                 default=item.default,
                 help=f"({item.default})",
-                metavar={int: "N", float: "X", str: "TEXT"}[kind],
+                metavar=_METAVARS[kind],
             )
     load.set_defaults(handler=_load)
 
@@ -308,41 +317,20 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _load(arguments: argparse.Namespace) -> int:
-    spec = LoadSpec(
-        **{item.name: getattr(arguments, item.name) for item in dataclasses.fields(LoadSpec)}
-    )
-    spec.check(latency=arguments.mode == "latency")
+    names = [item.name for item in dataclasses.fields(MixSpec)]
+    given = {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
+    spec = MixSpec(**given)
+    spec.check()
     if arguments.target is None:
-        return _load_against(spec, arguments)
+        return _load_against(spec, [] if arguments.pid is None else [arguments.pid])
     with targets.running(targets.target(arguments.target)) as broker:
-        own = dataclasses.replace(spec, host="127.0.0.1", port=broker.port, pid=broker.pid)
-        return _load_against(own, arguments)
+        spec = dataclasses.replace(spec, host="127.0.0.1", port=broker.port)
+        return _load_against(spec, [broker.pid])
 
 
-def _load_against(spec: LoadSpec, arguments: argparse.Namespace) -> int:
-    if arguments.mode == "connections":
-        opened = run_connections(spec, arguments.connections)
-        each = "" if opened.bytes_each is None else f", {opened.bytes_each:,.0f} bytes each"
-        print(f"{opened.connections:,} connections, {opened.rate:,.0f}/s{each}")
-        return 0
-    if arguments.mode == "latency":
-        latency = run_latency(spec)
-        print(
-            " ".join(f"{name} {value:.3f}" for name, value in latency.percentiles().items()), "ms"
-        )
-        print(
-            f"sender's lag: p99 {latency.lag.percentile(99):.3f} "
-            f"max {latency.lag.maximum / 1e6:.3f} ms"
-        )
-        print(latency.proof())
-        return 0 if latency.complete else 1
-    result = run_throughput(spec)
-    broker = "" if result.broker_cpu is None else f", broker {result.broker_cpu:.0%}"
-    print(
-        f"{result.rate:,.0f} messages/s arrived, {result.published_rate:,.0f} published, "
-        f"over {result.seconds:.2f} s"
-    )
-    print(f"CPU: generator {result.generator_cpu:.0%}{broker}")
+def _load_against(spec: MixSpec, pids: list[int]) -> int:
+    result = run_mix(spec, pids)
+    print(mixed.figures(result))
     print(result.proof())
     return 0 if result.complete else 1
 

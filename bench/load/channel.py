@@ -9,7 +9,7 @@ import struct
 
 from mqttree.bench.load import packets
 from mqttree.bench.load.mixture import MixSpec
-from mqttree.bench.load.spec import LoadError
+from mqttree.bench.load.outcome import LoadError
 
 _READ_BYTES = 1 << 16
 _BINARY = 0x82
@@ -149,11 +149,14 @@ def unframed(data: bytes) -> tuple[bytes, bytes]:
     return b"".join(parts), data[pos:]
 
 
-def dial(spec: MixSpec, client_id: str, port: int, epoll: select.epoll) -> Channel:
+def dial(
+    spec: MixSpec, client_id: str, port: int, epoll: select.epoll, timeout: float = _TIMEOUT
+) -> Channel:
     """Connect as `client_id` to `port` on the host of `spec`, by its transport, and have CONNECT
-    accepted; `epoll` watches the channel from then on. Raises LoadError when that fails."""
+    accepted within `timeout` (s, for each step); `epoll` watches the channel from then on. Raises
+    LoadError when that fails."""
     try:
-        sock = socket.create_connection((spec.host, port), _TIMEOUT)
+        sock = socket.create_connection((spec.host, port), timeout)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         kind: type[Channel] = Channel
         if spec.transport == "tls":
@@ -164,10 +167,14 @@ def dial(spec: MixSpec, client_id: str, port: int, epoll: select.epoll) -> Chann
     except OSError as error:
         raise LoadError(f"cannot connect to {spec.host}:{port}: {error}") from error
     channel = kind(sock, epoll)
-    channel.send(packets.connect(client_id, spec.version, clean=spec.clean))
-    body = answer(channel, packets.CONNACK)
-    if len(body) < 2 or body[1]:
-        raise LoadError(f"{spec.host}:{port} refused the connection with {body.hex()}")
+    try:
+        channel.send(packets.connect(client_id, spec.version, clean=spec.clean))
+        body = answer(channel, packets.CONNACK, timeout)
+        if len(body) < 2 or body[1]:
+            raise LoadError(f"{spec.host}:{port} refused the connection with {body.hex()}")
+    except LoadError:
+        channel.close()
+        raise
     return channel
 
 
@@ -180,9 +187,9 @@ def subscribe(channel: Channel, topic_filter: str, spec: MixSpec) -> None:
         raise LoadError(f"subscription to {topic_filter} was granted 0x{granted:02x}")
 
 
-def answer(channel: Channel, kind: int) -> bytes:
-    """Wait for the one packet that the broker sends, of this `kind`, and return its body. Raises
-    LoadError for another one, and when none comes."""
+def answer(channel: Channel, kind: int, timeout: float = _TIMEOUT) -> bytes:
+    """Wait for the one packet that the broker sends on `channel`, of this `kind`, and return its
+    body. Raises LoadError for another one, and when none comes within `timeout` (s)."""
     data = b""
     readable = select.poll()  # select.select takes no file above 1,023
     readable.register(channel.fileno(), select.POLLIN)
@@ -190,8 +197,8 @@ def answer(channel: Channel, kind: int) -> bytes:
         head = packets.header(data, 0, len(data)) if data else None
         if head is not None and len(data) >= head[1]:
             break
-        if not readable.poll(_TIMEOUT * 1000):
-            raise LoadError(f"no answer of packet type {kind} within {_TIMEOUT:g} s")
+        if not readable.poll(timeout * 1000):
+            raise LoadError(f"no answer of packet type {kind} within {timeout:g} s")
         data += channel.receive()
     if data[0] >> 4 != kind or len(data) != head[1]:
         raise LoadError(f"packet type {data[0] >> 4} where {kind} was expected")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from mqttree.bench.load.spec import LoadError
+from mqttree.bench.load.outcome import LoadError
 
 
 class CpuMeter:

@@ -15,16 +15,19 @@ from mqttree.bench.load.histogram import Histogram
 from mqttree.bench.load.limit import limit_of_pace, limit_of_rate
 from mqttree.bench.load.mix_worker import FIELDS, RECEIVED, MixReport, MixWorker
 from mqttree.bench.load.mixture import MixSpec
+from mqttree.bench.load.outcome import Tally
 from mqttree.bench.load.process import WorkerProcess
-from mqttree.bench.load.spec import Outcome, Tally
 
 _SETUP_SECONDS = 120.0
 
 
 @dataclass(slots=True, kw_only=True)
-class MixResult(Outcome):
+class MixResult:
     """What a mixed load came to.
 
+    seconds: the measured time.
+    sent: messages published in the whole run.
+    unacknowledged: QoS 1 and 2 messages whose handshake did not end.
     rate: arrivals a second while measuring.
     broker_cpu: CPUs that each broker used meanwhile (1.0: one core full), all its threads.
     broker_waited: CPUs that it would have used besides, if others had not had them.
@@ -38,6 +41,10 @@ class MixResult(Outcome):
     limited: why the generator may have been the limit; empty if it was not.
     """
 
+    seconds: float
+    sent: int
+    tally: Tally
+    unacknowledged: int
     rate: float
     broker_cpu: list[float]
     broker_waited: list[float]
@@ -48,6 +55,23 @@ class MixResult(Outcome):
     latency: Histogram
     lag: Histogram
     limited: str
+
+    @property
+    def complete(self) -> bool:
+        """Whether every message arrived exactly once and in order, and was acknowledged."""
+        tally = self.tally
+        faults = tally.lost or tally.duplicated or tally.out_of_order or self.unacknowledged
+        return tally.received == self.sent and not faults
+
+    def proof(self) -> str:
+        """Return one line: how many messages were sent, received, lost, repeated and out of
+        order."""
+        tally = self.tally
+        return (
+            f"sent {self.sent:,} received {tally.received:,} lost {tally.lost:,} "
+            f"duplicated {tally.duplicated:,} out of order {tally.out_of_order:,} "
+            f"unacknowledged {self.unacknowledged:,}"
+        )
 
 
 def run_mix(spec: MixSpec, pids: Sequence[int] = ()) -> MixResult:
@@ -131,7 +155,6 @@ def _result(
     return MixResult(
         seconds=seconds,
         sent=sent,
-        expected=sent,
         tally=tally,
         unacknowledged=sum(report.unacknowledged for report in reports),
         rate=rate,

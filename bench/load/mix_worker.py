@@ -16,7 +16,7 @@ from mqttree.bench.load.channel import Channel, dial, subscribe
 from mqttree.bench.load.histogram import Histogram
 from mqttree.bench.load.mix_peers import MixPublisher, MixSubscriber, PacedSubscriber
 from mqttree.bench.load.mixture import MixSpec, Mixture
-from mqttree.bench.load.spec import LoadError, Tally
+from mqttree.bench.load.outcome import LoadError, Tally
 
 _PR_SET_TIMERSLACK = 29
 _SPIN_NS = 20_000

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mqttree.bench.load import packets
-from mqttree.bench.load.spec import LoadError
+from mqttree.bench.load.outcome import LoadError
 
 CYCLE = 1 << 17
 """Messages that are drawn: 93 % of 50,000 topics are among them."""

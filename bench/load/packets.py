@@ -27,29 +27,6 @@ DISCONNECT_BYTES = b"\xe0\x00"
 
 _USER_PROPERTY = 0x26
 _SESSION_NEVER_EXPIRES = b"\x05\x11\xff\xff\xff\xff"
-_RECEIVE_MAXIMUM = 0x21
-# Width in bytes of the CONNACK properties (MQTT 5, table 2-4); 0: a length-prefixed string, -1: a
-# pair of them.
-_CONNACK_WIDTHS = {
-    0x11: 4,
-    0x12: 0,
-    0x13: 2,
-    0x15: 0,
-    0x16: 0,
-    0x1A: 0,
-    0x1C: 0,
-    0x1F: 0,
-    0x21: 2,
-    0x22: 2,
-    0x24: 1,
-    0x25: 1,
-    0x26: -1,
-    0x27: 4,
-    0x28: 1,
-    0x29: 1,
-    0x2A: 1,
-}
-_STRINGS = {0: 1, -1: 2}
 
 
 def varint(value: int) -> bytes:
@@ -129,29 +106,3 @@ def header(data: bytes | bytearray, pos: int, end: int) -> tuple[int, int] | Non
     if end - pos >= 5:
         raise ValueError("remaining length of more than four bytes")
     return None
-
-
-def receive_maximum(connack_body: bytes) -> int:
-    """Return the Receive Maximum of an MQTT 5 CONNACK's body (3.2.2.3.3); 65,535 where it is
-    absent. Raises ValueError for a property that a CONNACK cannot have."""
-    pos, length, shift = 2, 0, 0
-    while pos < len(connack_body):
-        byte = connack_body[pos]
-        pos += 1
-        length |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
-    end = min(pos + length, len(connack_body))
-    while pos < end:
-        identifier = connack_body[pos]
-        width = _CONNACK_WIDTHS.get(identifier)
-        if width is None:
-            raise ValueError(f"CONNACK with property 0x{identifier:02x}")
-        pos += 1
-        if identifier == _RECEIVE_MAXIMUM:
-            return int.from_bytes(connack_body[pos : pos + 2], "big")
-        for _ in range(_STRINGS.get(width, 0)):
-            pos += 2 + int.from_bytes(connack_body[pos : pos + 2], "big")
-        pos += max(width, 0)
-    return 65_535

@@ -7,7 +7,7 @@ import asyncio
 import time
 from typing import cast
 
-from mqttree.bench.load.spec import LoadError
+from mqttree.bench.load.outcome import LoadError
 from mqttree.broker.wire import (
     Connack,
     Connect,

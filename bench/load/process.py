@@ -7,7 +7,7 @@ import multiprocessing.connection
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from mqttree.bench.load.spec import LoadError
+from mqttree.bench.load.outcome import LoadError
 
 
 class ClosedAtTheEnd(Protocol):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mqttree.bench.load.mixture import CYCLE, Mixture
+from mqttree.bench.load.outcome import Tally
 from mqttree.bench.load.scan import Message
-from mqttree.bench.load.spec import Tally
 
 _MISSING_LIMIT = 100_000
 """Numbers remembered as missing, to tell late from repeated."""

@@ -1,4 +1,4 @@
-"""`mqttree bench compare`: mixed and paced loads first, runs of equal packets after them."""
+"""`mqttree bench compare`: the same loads against several brokers in turn."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from functools import partial
 from pathlib import Path
 
 from mqttree.bench import checked
-from mqttree.bench.studies import compare, configurations, mixed, mixed_table, targets
+from mqttree.bench.studies import configurations, mixed, mixed_table, targets
 
-EQUAL = "equal"
-"""The group of the loads whose publishers repeat one packet."""
-DEFAULT = ("mix", "paced", "hop", EQUAL)
+DEFAULT = ("mix", "paced", "hop")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to its parser."""
-    groups = [*mixed.GROUPS, EQUAL]
     parser.add_argument(
         "--rounds",
         type=partial(checked.count, most=None),
@@ -37,7 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="NAME",
         default=list(DEFAULT),
-        help=f"groups: {', '.join(groups)}; works: {', '.join([*mixed.WORKS, *compare.WORKS])}; "
+        help=f"groups: {', '.join(mixed.GROUPS)}; works: {', '.join(mixed.WORKS)}; "
         f"default {' '.join(DEFAULT)}",
     )
     parser.add_argument(
@@ -69,9 +66,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pin",
         action="store_true",
-        help="brokers and generator on cores of their own (mixed and paced loads)",
+        help="brokers and generator on cores of their own",
     )
-    parser.add_argument("--json", metavar="FILE", help="also write all figures of mixed loads here")
+    parser.add_argument("--json", metavar="FILE", help="also write all figures here")
     parser.set_defaults(handler=main)
 
 
@@ -98,45 +95,31 @@ def _pair(option: str, text: str) -> tuple[str, str]:
     return name, path
 
 
-def chosen_works(names: list[str]) -> tuple[list[mixed.MixedWork], list[compare.Work]]:
-    """Return the (mixed and paced, equal) works of these names and groups, each once. Raises
-    ValueError, in one line, for an unknown one."""
-    groups = mixed.GROUPS | {EQUAL: compare.DEFAULT_WORKS}
-    wanted = dict.fromkeys(each for name in names for each in groups.get(name, (name,)))
-    known = [*mixed.WORKS, *compare.WORKS]
+def chosen_works(names: list[str]) -> list[mixed.MixedWork]:
+    """Return the works of these names and groups, each once. Raises ValueError, in one line, for an
+    unknown one."""
+    wanted = dict.fromkeys(each for name in names for each in mixed.GROUPS.get(name, (name,)))
     for name in wanted:
-        if name not in known:
-            raise ValueError(f"unknown work {name!r}: one of {', '.join([*groups, *known])}")
-    return (
-        [mixed.WORKS[name] for name in wanted if name in mixed.WORKS],
-        [compare.WORKS[name] for name in wanted if name in compare.WORKS],
-    )
+        if name not in mixed.WORKS:
+            known = ", ".join([*mixed.GROUPS, *mixed.WORKS])
+            raise ValueError(f"unknown work {name!r}: one of {known}")
+    return [mixed.WORKS[name] for name in wanted]
 
 
 def main(options: argparse.Namespace) -> int:
     """Measure and print; 1 when something failed or was lost. Raises ValueError for bad input."""
-    several, equal = chosen_works(options.work)
+    works = chosen_works(options.work)
     brokers = chosen_targets(options)
-    say = partial(print, file=sys.stderr, flush=True)
-    failed = False
-    if options.json is not None and several:
+    if options.json is not None:
         _writable(options.json)
-    if several:
-        table = mixed.measure(
-            several, brokers, options.rounds, options.seconds, pin=options.pin, say=say
-        )
-        mixed_table.render(several, brokers, table)
-        if options.json is not None:
-            words = {key: value for key, value in vars(options).items() if key != "handler"}
-            text = mixed_table.as_json(several, brokers, table, words)
-            Path(options.json).write_text(text)
-        failed = any(runs.complaints for row in table.values() for runs in row.values())
-    if equal:
-        if several:
-            print("\nRuns of equal packets:\n")
-        cells = compare.compare(equal, brokers, options.rounds, options.seconds, say)
-        compare.render(equal, brokers, cells)
-        failed |= any(cell.complaints for row in cells.values() for cell in row.values())
+    say = partial(print, file=sys.stderr, flush=True)
+    table = mixed.measure(works, brokers, options.rounds, options.seconds, pin=options.pin, say=say)
+    mixed_table.render(works, brokers, table)
+    if options.json is not None:
+        words = {key: value for key, value in vars(options).items() if key != "handler"}
+        text = mixed_table.as_json(works, brokers, table, words)
+        Path(options.json).write_text(text)
+    failed = any(runs.complaints for row in table.values() for runs in row.values())
     return 1 if failed else 0
 
 

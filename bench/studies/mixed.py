@@ -206,7 +206,7 @@ def measure(
                 try:
                     run = _once(work, each, seconds, pin)
                     kept.runs.append(run)
-                    line = _line(run.result)
+                    line = f"{figures(run.result)}; {run.result.proof()}"
                     if not run.result.complete:
                         kept.complaints.append(run.result.proof())
                 except LoadError as error:
@@ -246,17 +246,22 @@ def _once(work: MixedWork, target: Target, seconds: float, pin: bool) -> Run:
         return Run(run_mix(spec, [broker.pid for broker in brokers]), load)
 
 
-def _line(result: MixResult) -> str:
+def figures(result: MixResult) -> str:
     """Return one line about a run."""
     cpu = "+".join(f"{each:.2f}" for each in result.microseconds)
     late = f", late p99 {result.lag.percentile(99):.2f} ms" if result.lag.total else ""
     limited = f"; {result.limited}" if result.limited else ""
+    brokers = (
+        f"CPU {cpu} us, brokers {_percent(result.broker_cpu)}, "
+        f"waited {_percent(result.broker_waited)}, "
+        if cpu
+        else ""
+    )
     return (
-        f"{result.rate:,.0f}/s, CPU {cpu} us, p50 {result.latency.percentile(50):.3f} "
+        f"{result.rate:,.0f}/s, p50 {result.latency.percentile(50):.3f} "
         f"p99 {result.latency.percentile(99):.3f} ms{late}; "
-        f"brokers {_percent(result.broker_cpu)}, waited {_percent(result.broker_waited)}, "
-        f"generator {_percent(result.generator_cpu)}; "
-        f"new topics {result.new_topics:.0%}; {result.proof()}{limited}"
+        f"{brokers}generator {_percent(result.generator_cpu)}; "
+        f"new topics {result.new_topics:.0%}{limited}"
     )
 
 

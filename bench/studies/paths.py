@@ -30,7 +30,9 @@ import uvloop
 from mqttree.bench.lab.brokers import KINDS, ROUTINGS
 from mqttree.bench.lab.lab import Lab, LabError
 from mqttree.bench.lab.topology import Topology, Wire
-from mqttree.bench.load import LoadError, LoadSpec, Probe, run_latency
+from mqttree.bench.load import LoadError, Probe
+from mqttree.bench.load.mix import run_mix
+from mqttree.bench.load.mixture import MixSpec
 from mqttree.bench.studies.converge import state_of
 
 PATIENCE = 30.0
@@ -266,11 +268,14 @@ class Network:
         for qos in (0, 1):
             medians = []
             for subscriber in (child, parent):
-                spec = LoadSpec(
+                spec = MixSpec(
                     host,
                     port,
                     publishers=1,
                     subscribers=1,
+                    topics=1,
+                    least=64,
+                    most=64,
                     qos=qos,
                     rate=1000.0,
                     seconds=seconds,
@@ -281,7 +286,7 @@ class Network:
                 )
                 if subscriber != child:  # the way is open before anything is published
                     uvloop.run(self.hold(subscriber, "hop/#", wanted=True))
-                result = run_latency(spec)
+                result = run_mix(spec)
                 if subscriber != child:
                     uvloop.run(self.hold(subscriber, "hop/#", wanted=False))
                 medians.append(result.latency.percentile(50))

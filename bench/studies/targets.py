@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import shlex
 import shutil
 import signal
@@ -17,9 +18,9 @@ from pathlib import Path
 from mqttree.bench.lab.launcher import Program, search_path
 from mqttree.bench.lab.ports import free_ports
 from mqttree.bench.load import LoadError, packets
+from mqttree.bench.load.channel import dial, subscribe
 from mqttree.bench.load.cpu import on_cores
-from mqttree.bench.load.peers import dial, subscribe
-from mqttree.bench.load.spec import LoadSpec
+from mqttree.bench.load.mixture import MixSpec
 from mqttree.bench.studies import configurations
 from mqttree.bench.studies.certificate import make_certificate
 from mqttree.bench.studies.configurations import Launch
@@ -290,7 +291,8 @@ def _await(program: Program, port: int) -> None:
     reason = "it did not answer"
     while time.monotonic() < deadline and program.running:
         try:
-            dial(LoadSpec(port=port), "bench-ready", 4, timeout=2.0)[0].close()
+            with select.epoll() as epoll:
+                dial(MixSpec(), "bench-ready", port, epoll, timeout=2.0).close()
             return
         except LoadError as error:
             reason = str(error)
@@ -307,18 +309,18 @@ def _await(program: Program, port: int) -> None:
 
 def _await_path(name: str, near: int, far: int) -> None:
     """Wait until a message that is published at the port `near` arrives at the port `far`."""
-    listener, _ = dial(LoadSpec(port=far), "bench-far", 4)
-    speaker, _ = dial(LoadSpec(port=near), "bench-near", 4)
-    with listener, speaker:
-        subscribe(listener, "path/here", 0, 4)
-        listener.settimeout(0.05)
-        probe = packets.publish("path/here", b"probe", 0, 4)[0]
+    spec = MixSpec()
+    probe = packets.publish("path/here", b"probe", 0, spec.version)[0]
+    with contextlib.ExitStack() as stack:
+        epoll = stack.enter_context(select.epoll())
+        listener = stack.enter_context(contextlib.closing(dial(spec, "bench-far", far, epoll)))
+        speaker = stack.enter_context(contextlib.closing(dial(spec, "bench-near", near, epoll)))
+        subscribe(listener, "path/here", spec)
         deadline = time.monotonic() + _READY_SECONDS
         while time.monotonic() < deadline:
-            speaker.sendall(probe)
-            with contextlib.suppress(TimeoutError):
-                if listener.recv(100):
-                    return
+            speaker.send(probe)
+            if listener.fileno() in dict(epoll.poll(0.05)):
+                return
     raise LoadError(f"{name}: no message came over the hop within {_READY_SECONDS:g} s")
 
 

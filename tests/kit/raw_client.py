@@ -21,7 +21,7 @@ from tests.kit.waiting import PATIENCE
 
 
 class RawClient:
-    """One connection to a broker of this machine."""
+    """One connection to a broker."""
 
     def __init__(
         self,
@@ -31,13 +31,14 @@ class RawClient:
         first: bytes = b"",
         version: int = 5,
         keep_alive: int = 0,
-        source: str = "127.0.0.1",
+        host: str = "127.0.0.1",
+        source: str = "",
         receive_buffer: int = 0,
         **connect: Any,
     ) -> None:
-        """Connect from the address `source` with a receive buffer of so many bytes (0: the
-        system's), send the bytes `first`, and with a `client_id` log in: `version`, `keep_alive`
-        (s) and `connect` (fields of `Connect`) say how."""
+        """Connect to a `port` of `host` from the address `source` ("": any), with a receive buffer
+        of so many bytes (0: the system's); send the bytes `first`, and with a `client_id` log in:
+        `version`, `keep_alive` (s) and `connect` (fields of `Connect`) say how."""
         self.version = version
         self.decoder = Decoder(version)
         self.packets: list[Packet] = []
@@ -45,10 +46,11 @@ class RawClient:
         if receive_buffer:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.sock.settimeout(PATIENCE)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A port is found when it connects, even if thousands are in TIME_WAIT.
-        if source != "127.0.0.1":
+        if source:
             self.sock.bind((source, 0))
-        self.sock.connect(("127.0.0.1", port))
+        self.sock.connect((host, port))
         if first:
             self.sock.sendall(first)
         if client_id:

@@ -86,7 +86,7 @@ def completed(bash: Path, *words: str) -> set[str]:
         (["passwd", "--del"], {"--delete"}),
         (["live", "--bro"], {"--brokers"}),
         (["bench", "lo"], {"load"}),
-        (["bench", "load", "--mode", "lat"], {"latency"}),
+        (["bench", "lab", "--lab", "name"], {"namespaces"}),
         (["nothing", "--no-such"], set()),
     ],
 )
@@ -173,7 +173,7 @@ def test_an_interactive_zsh_completes_by_the_tabulator(bash: Path) -> None:
         terminal.says(b"\x15mqttree passwd a\t", b"a\\ file.yaml ")
         terminal.says(b"\x15mqttree live --bro\t", b"kers ")
         terminal.says(b"\x15mqttree bench lo\t", b"load ")
-        terminal.says(b"--mode lat\t", b"latency ")
+        terminal.says(b"\x15mqttree bench lab --lab name\t", b"spaces ")
         # The bell: nothing is offered.
         terminal.says(b"\x15mqttree run --listen \t", b"\x07")
         assert not terminal.has(b"not found")
@@ -197,7 +197,7 @@ def test_an_interactive_zsh_completes_by_the_tabulator(bash: Path) -> None:
         ("completion ", {"bash", "zsh", "fish"}),
         ("passwd a", {"a file.yaml"}),
         ("bench lo", {"load"}),
-        ("bench load --mode lat", {"latency"}),
+        ("bench lab --lab name", {"namespaces"}),
     ],
 )
 def test_fish_offers_commands_flags_values_and_files(

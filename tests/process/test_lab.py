@@ -24,9 +24,9 @@ from mqttree.bench.lab.lab import Lab, LabError
 from mqttree.bench.lab.namespaces import unsupported
 from mqttree.bench.lab.ports import free_ports
 from mqttree.bench.lab.topology import Topology, Wire
-from mqttree.bench.load import packets
-from mqttree.bench.load.peers import expect
 from mqttree.bench.studies import capacity
+from mqttree.broker.wire import Pingreq, Publish
+from tests.kit.raw_client import RawClient
 
 PATIENCE = 60.0
 DELAY = 0.020
@@ -77,28 +77,22 @@ def alone(lab: Lab) -> bool:
     return all(each.get("root") == each.get("id") is not None for each in views)
 
 
-def client(lab: Lab, host: str, broker: str, name: str) -> socket.socket:
+def client(lab: Lab, host: str, broker: str, name: str) -> RawClient:
+    address, port = lab.address(host, broker)
     with lab.inside(host):
-        sock = socket.socket()
-    sock.settimeout(PATIENCE)
-    sock.connect(lab.address(host, broker))
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.sendall(packets.connect(name, 4))
-    expect(sock, packets.CONNACK)
-    return sock
+        return RawClient(port, name, host=address)
 
 
-def crossing(publisher: socket.socket, subscriber: socket.socket, number: int) -> float:
+def crossing(publisher: RawClient, subscriber: RawClient, number: int) -> float:
     """s from a publication to its arrival; at QoS 1, so that it does arrive, whatever a busy
     machine does to the link."""
-    packet, identifier, _ = packets.publish("lab/t", b"%08d" % number, 1, 4)
+    payload = b"%08d" % number
     began = time.monotonic()
-    publisher.sendall(
-        packet[:identifier] + (number + 1).to_bytes(2, "big") + packet[identifier + 2 :]
-    )
-    while not expect(subscriber, packets.PUBLISH).endswith(b"%08d" % number):
-        pass
-    return time.monotonic() - began
+    publisher.send(Publish("lab/t", payload, 1, packet_id=number + 1))
+    while True:
+        packet = subscriber.take()
+        if isinstance(packet, Publish) and packet.payload == payload:
+            return time.monotonic() - began
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -108,14 +102,12 @@ def test_a_link_can_be_delayed_cut_and_healed(way: str) -> None:
         assert lab.way == way
         until(lambda: live(lab), "a tree")
         subscriber, publisher = client(lab, "b1", "b1", "s"), client(lab, "b0", "b0", "p")
-        subscriber.sendall(packets.subscribe("lab/t", 1, 4))
-        expect(subscriber, packets.SUBACK)
+        subscriber.subscribe("lab/t", qos=1)
         assert min(crossing(publisher, subscriber, number) for number in range(3)) >= DELAY
 
         far = client(lab, "b1", "b0", "far")  # a client whose way to its broker is the link
         began = time.monotonic()
-        far.sendall(packets.PINGREQ_BYTES)
-        expect(far, packets.PINGRESP)
+        far.ask(Pingreq())
         assert time.monotonic() - began >= 2 * DELAY
 
         totals = lab.totals()
