@@ -9,7 +9,6 @@
 #   make sim SEEDS=n         n simulated schedules from seed FIRST
 #   make fresh [SEEDS=n]     n simulated schedules and drawn examples that no run has tried; what fails is kept in build/found
 #   make scale [ARGS=...]    simulated federations of 5, 50 and 200 brokers, as a table (200: 8 minutes)
-#   make soak [MINUTES=n]    a federation under load and faults for a while
 #   make bridged [ARGS=...]  three Mosquittos with a gateway each, two brokers, ten kills or restarts of each kind
 #   make chaos [ARGS=...]    seven brokers, a hundred clients, twenty kills, pauses and cuts in five minutes
 #                            ARGS="--draw --rate 20000 --clients 30": as fast as the machine can, everything else from the seed
@@ -27,7 +26,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long compiled wheel interop check sim fresh scale soak bridged chaos load fuzz bench converge paths containers compose picture licences lock clean
+.PHONY: help run test test-long compiled wheel interop check sim fresh scale bridged chaos load fuzz bench converge paths containers compose picture licences lock clean
 MAKEFLAGS += --no-print-directory
 
 # Debian keeps mosquitto and ip where only root's path looks.
@@ -37,7 +36,6 @@ PYTHON := .venv/bin/python
 BROKERS ?= 3
 SEEDS ?= 1000
 FIRST ?= 0
-MINUTES ?= 10
 SECONDS ?= 60
 TARGETS ?=
 ARGS ?=
@@ -88,10 +86,6 @@ fresh:
 scale:
 	@scripts/setup venv
 	@$(PYTHON) -m tests.sim.scale $(ARGS)
-
-soak:
-	@scripts/setup venv brokers
-	@$(PYTHON) -m tests.soak --minutes $(MINUTES) $(ARGS)
 
 bridged:
 	@scripts/setup venv brokers

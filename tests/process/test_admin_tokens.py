@@ -124,22 +124,6 @@ async def test_health_says_yes_or_no_to_everybody_and_more_with_the_token(tmp_pa
         assert await port.status("POST /healthz") == 401
 
 
-async def test_pages_of_other_origins_are_refused_for_reading_too() -> None:
-    async with running(AdminAccess()) as port:
-        own = "Origin: http://localhost"
-        for origin in (
-            "http://evil.example",
-            "null",
-            "",
-            "https://localhost",
-            "http://localhost:1",
-        ):
-            for line in ("GET /api/v1/federation", "GET /", "POST /api/v1/drain"):
-                assert await port.status(line, f"Origin: {origin}") == 403, (origin, line)
-        assert await port.status("GET /api/v1/federation", own) == 200
-        assert await port.status("POST /api/v1/drain", own) == 202
-
-
 async def test_only_a_certificate_of_the_authority_opens_a_port_with_mutual_tls(
     tmp_path: Path,
 ) -> None:

@@ -187,30 +187,6 @@ def test_a_wrong_configuration_file_is_answered_by_one_line(
     assert one_line(found).startswith(f"mqttree: {path}{line}")
 
 
-def test_a_wrong_environment_variable_is_named() -> None:
-    assert one_line(mqttree("run", MQTTREE_DISCOVERY="psychic")).startswith(
-        "mqttree: MQTTREE_DISCOVERY: 'psychic' is not one of"
-    )
-
-
-def test_an_unusable_secret_or_folder_is_named(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("short\n")
-    (tmp_path / "secret").chmod(0o644)
-    assert "others may read or change (mode 0644): chmod 600" in one_line(
-        mqttree("run", "--secret-file", str(tmp_path / "secret"))
-    )
-    (tmp_path / "secret").chmod(0o600)
-    assert "a cluster secret needs 16 at least" in one_line(
-        mqttree("run", "--secret-file", str(tmp_path / "secret"))
-    )
-    (tmp_path / "broker-id").write_text("garbage")
-    line = one_line(mqttree("run", "--data-dir", str(tmp_path)))
-    assert line == f"mqttree: {tmp_path / 'broker-id'}: not a broker id of 16 hexadecimal digits"
-    assert one_line(mqttree("run", "--data-dir", str(tmp_path / "secret"))).startswith(
-        f"mqttree: data directory {tmp_path / 'secret'}"
-    )
-
-
 def test_a_port_or_folder_of_another_broker_is_named(tmp_path: Path) -> None:
     port, admin, other = free_ports(3)
     with started(*running(port, admin, "--data-dir", str(tmp_path))):

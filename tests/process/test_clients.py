@@ -172,17 +172,6 @@ def test_paho_gets_retained_messages_wills_and_its_session(
     assert third.got(3)[-1] == b"end"
 
 
-def test_paho_takes_over_its_own_session(one: Served, make: Make, base: str) -> None:
-    first = make(one.port, client_id="twice", clean=False, expiry=60)
-    first.subscribe(base, 1)
-    second = make(one.port, client_id="twice", clean=False, expiry=60)
-    assert second.session_present
-    assert first.lost.wait(PATIENCE)
-    second.publish(base, b"x", 1)
-    assert second.got(1) == [b"x"]
-    assert not first.payloads()
-
-
 def test_unacknowledged_messages_are_sent_again_with_dup(
     one: Served, make: Make, base: str
 ) -> None:

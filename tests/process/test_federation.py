@@ -10,17 +10,12 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
 
-from mqttree.broker.base.link_keys import cluster_key
-from mqttree.discovery.announcement import decode
 from mqttree.discovery.drivers.multicast import GROUP, PORT
 from tests.kit.brokers import Broker, Cluster
-from tests.kit.clients import Client, Mosquitto, clients, mosquitto_pub, repeated
+from tests.kit.clients import Client, clients, repeated
 from tests.kit.waiting import PATIENCE, until
 
 Make = Callable[..., Client]
@@ -115,214 +110,7 @@ def test_every_subscriber_gets_each_message_exactly_once(
         assert not any(message.retain or message.dup for message in subscriber.messages)
 
 
-def test_mosquittos_clients_at_every_broker_get_each_message(
-    five: Cluster, base: str, tmp_path: Path
-) -> None:
-    number = 50
-    five.settle()
-    listening = []
-    try:
-        for index, broker in enumerate(five.brokers):
-            version = ("311", "5", "31")[index % 3]
-            flags = [
-                "-t",
-                f"{base}/+",
-                "-q",
-                str(index % 3),
-                "-V",
-                f"mqttv{version}",
-                "-F",
-                "%t %p",
-            ]
-            listening.append(Mosquitto(tmp_path, broker.port, *flags).__enter__())
-        lines = [str(n) for n in range(number)]
-        for index, broker in enumerate(five.brokers):
-            mosquitto_pub(
-                broker.port, "-t", f"{base}/{index}", "-q", str((index + 1) % 3), "-l", lines=lines
-            )
-
-        def came(subscriber: Mosquitto, index: int) -> list[str]:
-            return [
-                line.split()[1]
-                for line in subscriber.lines()
-                if line.startswith(f"{base}/{index} ")
-            ]
-
-        sure = [index for index in range(5) if (index + 1) % 3]  # published at QoS 1 or 2
-        for subscriber, index in itertools.product(listening, sure):
-            until(lambda s=subscriber, i=index: len(came(s, i)) >= number, f"the lines of {index}")
-        if five.arrived(
-            lambda: all(len(s.lines()) >= 5 * number for s in listening), "all lines everywhere"
-        ):
-            sure = list(range(5))
-        for subscriber, index in itertools.product(listening, sure):
-            assert came(subscriber, index) == lines
-    finally:
-        for subscriber in listening:
-            subscriber.__exit__()
-
-
-def test_messages_come_at_the_lower_of_published_and_granted_qos(
-    five: Cluster, make: Make, base: str
-) -> None:
-    five.settle()
-    one, other = five.two_hops()
-    subscribers = {}
-    for granted in (0, 1, 2):
-        subscribers[granted] = make(other.port)
-        subscribers[granted].subscribe(f"{base}/#", granted)
-    publisher = make(one.port)
-    for published in (0, 1, 2):
-        publisher.done(publisher.publish(f"{base}/{published}", b"x", published))
-    whole = five.arrived(
-        lambda: all(len(s.payloads()) >= 3 for s in subscribers.values()), "three messages each"
-    )
-    for granted, subscriber in subscribers.items():
-        until(
-            lambda s=subscriber: s.payloads(f"{base}/1") and s.payloads(f"{base}/2"),
-            "what was published at QoS 1 and 2",
-        )
-        qos = {m.topic[-1]: m.qos for m in subscriber.messages}
-        assert qos == {str(p): min(p, granted) for p in (0, 1, 2) if whole or str(p) in qos}
-
-
-# ------------------------------------------------------------------ retained messages and wills
-
-
-def test_retained_messages_are_everywhere(five: Cluster, make: Make, base: str) -> None:
-    five.settle()
-    live = [make(broker.port) for broker in five.brokers]
-    for subscriber in live:
-        subscriber.subscribe(f"{base}/#", 1)
-    publisher = live[0]
-    publisher.publish(f"{base}/kept", b"old", 1, retain=True)
-    publisher.publish(f"{base}/kept", b"new", 1, retain=True)
-    publisher.publish(f"{base}/zero", b"qos 0", 0, retain=True)
-    for subscriber in live:
-        assert subscriber.got(3) == [b"old", b"new", b"qos 0"]
-        assert not any(m.retain for m in subscriber.messages)
-    for broker in five.brokers:
-        late = make(broker.port)
-        late.subscribe(f"{base}/#", 1)
-        late.got(2)
-        assert {(m.topic, m.payload, m.qos, m.retain) for m in late.messages} == {
-            (f"{base}/kept", b"new", 1, True),
-            (f"{base}/zero", b"qos 0", 0, True),
-        }
-    # deleted from another broker than the one where it was published
-    live[3].publish(f"{base}/kept", b"", 1, retain=True)
-    live[3].publish(f"{base}/zero", b"", 0, retain=True)
-    for subscriber in live:
-        subscriber.got(5)
-    for broker in five.brokers:
-        late = make(broker.port)
-        late.subscribe(f"{base}/#", 1)
-        mine = f"mine {broker.name}".encode()
-        late.publish(f"{base}/mine", mine, 1)
-        assert late.got(1) == [mine]
-        until(
-            lambda m=mine: all(m in s.payloads(f"{base}/mine") for s in live),
-            "the marker is everywhere",
-        )
-
-
-def test_wills_reach_the_other_brokers(five: Cluster, make: Make, base: str) -> None:
-    subscribers = [make(broker.port) for broker in five.brokers]
-    for subscriber in subscribers:
-        subscriber.subscribe(f"{base}/#", 2)
-    one, other = five.two_hops()
-    properties = Properties(PacketTypes.WILLMESSAGE)
-    properties.UserProperty = [("why", "gone")]
-    will = (f"{base}/will", b"last words", 2, True)
-    make(one.port, will=will, will_properties=properties).break_off()
-    for subscriber in subscribers:
-        assert subscriber.got(1) == [b"last words"]
-        assert subscriber.messages[0].qos == 2
-        assert subscriber.messages[0].properties.UserProperty == [("why", "gone")]
-    late = make(other.port)
-    late.subscribe(f"{base}/will")
-    assert late.got(1) == [b"last words"]
-    assert late.messages[0].retain
-    # who says goodbye leaves no will
-    make(one.port, will=(f"{base}/none", b"never", 1, False)).close()
-    publisher = make(one.port)
-    publisher.publish(f"{base}/end", b"end", 1)
-    publisher.publish(f"{base}/will", b"", 1, retain=True)
-    for subscriber in subscribers:
-        assert subscriber.got(3) == [b"last words", b"end", b""]
-
-
 # ------------------------------------------------------------------ what a message carries
-
-
-def test_properties_survive_two_hops(five: Cluster, make: Make, base: str) -> None:
-    five.settle()
-    one, other = five.two_hops()
-    subscriber = make(other.port)
-    subscriber.subscribe(f"{base}/#", 2)
-    publisher = make(one.port)
-    properties = Properties(PacketTypes.PUBLISH)
-    properties.UserProperty = [("b", "2"), ("a", "1"), ("b", "1"), ("o", "mine"), ("é", "")]
-    properties.ContentType = "text/plain; charset=utf-8"
-    properties.ResponseTopic = f"{base}/answer"
-    properties.CorrelationData = bytes(range(256))
-    properties.MessageExpiryInterval = 1000
-    properties.PayloadFormatIndicator = 1
-    for qos in (0, 1, 2):
-        publisher.publish(f"{base}/{qos}", "grün", qos, properties=properties)
-        publisher.publish(f"{base}/{qos}", "plain", qos)
-    subscriber.got(6)
-    for message in subscriber.messages:
-        found = message.properties.json()
-        if message.payload == b"plain":
-            assert found == {}
-            continue
-        assert 900 <= found.pop("MessageExpiryInterval") <= 1000
-        assert found == {
-            "UserProperty": properties.UserProperty,
-            "ContentType": properties.ContentType,
-            "ResponseTopic": properties.ResponseTopic,
-            "CorrelationData": properties.CorrelationData.hex(),
-            "PayloadFormatIndicator": 1,
-        }
-
-
-def test_wildcards_and_unsubscribe(five: Cluster, make: Make, base: str) -> None:
-    one, other = five.two_hops()
-    filters = {
-        "+": {"a"},
-        "a/+": {"a/b", "a/"},
-        "a/#": {"a", "a/", "a/b", "a/b/c"},
-        "+/b/#": {"a/b", "a/b/c"},
-        "x": set(),
-    }
-    topics = ["a", "a/", "a/b", "a/b/c", "end"]
-    subscribers = {}
-    for wanted in filters:
-        subscribers[wanted] = make(other.port)
-        subscribers[wanted].subscribe(f"{base}/{wanted}", 1)
-        subscribers[wanted].subscribe(f"{base}/end/of/it", 1)
-    everything = make(other.port)
-    everything.subscribe("#")
-    publisher = make(one.port)
-    for topic in topics:
-        publisher.publish(f"{base}/{topic}", topic, 1)
-    publisher.publish(f"{base}/end/of/it", b"end of it", 1)
-    for wanted, subscriber in subscribers.items():
-        until(lambda s=subscriber: s.payloads(f"{base}/end/of/it"), "the end")
-        expected = (
-            {t.encode() for t in filters[wanted]}
-            | {b"end of it"}
-            | ({b"end"} if wanted == "+" else set())
-        )
-        assert set(subscriber.payloads()) == expected
-        assert not repeated(subscriber.payloads())
-    assert not any(m.topic.startswith("$") for m in everything.messages)
-    subscribers["+"].unsubscribe(f"{base}/+")
-    publisher.publish(f"{base}/a", b"again", 1)
-    publisher.publish(f"{base}/end/of/it", b"again", 1)
-    until(lambda: subscribers["+"].payloads(f"{base}/end/of/it")[-1] == b"again", "the end again")
-    assert b"again" not in subscribers["+"].payloads(f"{base}/a")
 
 
 @pytest.mark.parametrize(("size", "number"), [(1_000_000, 5), (20_000_000, 2)])
@@ -658,70 +446,9 @@ def overhear() -> socket.socket:
     return sock
 
 
-def heard_of(sock: socket.socket, secret: bytes, cluster: str, wanted: str) -> bytes:
-    """An announcement of the broker with this id, heard before or now."""
-
-    def found() -> bytes:
-        data = sock.recv(2048)
-        try:
-            return data if decode(data, secret, cluster).id.hex() == wanted else b""
-        except ValueError:
-            return b""
-
-    datagram: bytes = until(found, f"an announcement of {wanted}")
-    return datagram
-
-
 def send_group(data: bytes) -> None:
     """Send a datagram to the group on the loopback interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, struct.pack("b", 1))
         sock.sendto(data, (GROUP, PORT))
-
-
-def test_a_replayed_announcement_changes_nothing(tmp_path: Path) -> None:
-    secret = "correct horse battery"
-    with Cluster(tmp_path, "--secret-file", secret_file(tmp_path, "secret", secret)) as cluster:
-        stay = [cluster.add() for _ in range(2)]
-        with overhear() as group:
-            gone = cluster.add()
-            cluster.agree()
-            datagram = heard_of(
-                group,
-                cluster_key(secret.encode(), cluster.cluster),
-                cluster.cluster,
-                gone.view()["id"],
-            )
-        assert gone.terminate() == 0
-        cluster.agree(stay)
-        until(
-            lambda: all(broker.counter("discovery_leaves") for broker in stay),
-            "both have heard the goodbye",
-        )
-
-        def facts() -> list[Any]:
-            counted = ("links_opened", "links_closed", "discovery_dials")
-            return [
-                (
-                    v["root"],
-                    v["links"][0]["peer"],
-                    v["members"],
-                    [v["counters"][c] for c in counted],
-                )
-                for v in views()
-            ]
-
-        def views() -> list[dict[str, Any]]:
-            return [broker.view() for broker in stay]
-
-        before = facts()
-
-        def replayed() -> bool:
-            send_group(datagram)
-            return all(v["counters"]["discovery_replayed"] for v in views())
-
-        until(replayed, "the replay is refused")
-        assert facts() == before
-        assert all(1 <= len(broker.lines("datagram")) <= cluster.minutes() for broker in stay)
-        cluster.agree(stay)

@@ -24,7 +24,6 @@ from mqttree.broker.wire import (
 )
 from mqttree.broker.wire import encode_packet as encode
 from mqttree.broker.wire.properties import Property
-from mqttree.broker.wire.varint import encode_varint
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until
@@ -156,19 +155,6 @@ def test_half_open_connections_and_slow_connects_are_closed(
     witness.served()
     for each in (*half, *(raw.sock for raw in slow)):
         each.close()
-
-
-@pytest.mark.parametrize("size", [DEFAULTS.max_connect_size, 268_435_455])
-def test_a_connect_that_announces_an_enormous_length_is_refused(
-    broker: Broker, witness: Witness, size: int
-) -> None:
-    malformed = broker.counter("malformed")
-    for _ in range(50):
-        raw = RawClient(broker.port)
-        raw.sock.sendall(b"\x10" + encode_varint(size) + b"\x00\x04MQTT\x05\x02")
-        assert raw.closed() == 0x95
-        raw.close()
-    assert broker.counter("malformed") == malformed + 50
 
 
 # ------------------------------------------------------------------ subscribers that are behind
@@ -305,20 +291,6 @@ def test_packets_that_announce_an_enormous_length_cost_nothing(
         raw.close()
 
 
-def test_topics_with_too_many_levels_are_refused(broker: Broker, witness: Witness) -> None:
-    raw = RawClient(broker.port, "deep")
-    deep = "/".join("a" * DEFAULTS.max_topic_levels)
-    assert raw.subscribe(deep, "+/" * (DEFAULTS.max_topic_levels - 1) + "#") == [0, 0]
-    raw.send(Publish(deep, b"x"))
-    message = raw.take()
-    assert isinstance(message, Publish)
-    assert message.topic == deep
-    assert raw.subscribe(deep + "/a")[0] >= 0x80
-    raw.send(Publish(deep + "/a", b"x"))
-    assert raw.closed() == 0x90
-    raw.close()
-
-
 def test_thousands_of_the_longest_topics_are_not_remembered(
     broker: Broker, witness: Witness
 ) -> None:
@@ -338,46 +310,6 @@ def test_thousands_of_the_longest_topics_are_not_remembered(
     assert rss(broker) - before < 64 * MIB
     for each in (raw, source):
         each.close()
-
-
-def test_thousands_of_user_properties_are_delivered(broker: Broker, witness: Witness) -> None:
-    pairs = [(f"key-{number}", "value") for number in range(20_000)]
-    raw = RawClient(broker.port, "properties")
-    raw.subscribe("properties", qos=1)
-    for number in range(5):
-        raw.send(
-            Publish(
-                "properties",
-                b"",
-                1,
-                packet_id=1 + number,
-                properties={Property.USER_PROPERTY: pairs},
-            )
-        )
-        came = [raw.take(), raw.take()]
-        message = next(packet for packet in came if isinstance(packet, Publish))
-        assert message.properties == {Property.USER_PROPERTY: pairs}
-        witness.served(1)
-        assert message.packet_id
-        raw.send(Puback(message.packet_id))
-    raw.close()
-
-
-def test_thousands_of_filters_in_one_packet_are_granted(broker: Broker, witness: Witness) -> None:
-    before = broker.view()["subscriptions"]
-    raw = RawClient(broker.port, "filters")
-    assert (
-        raw.subscribe(*(f"filters/{number}/+/x" for number in range(10_000)), qos=1) == [1] * 10_000
-    )
-    witness.served()
-    assert broker.view()["subscriptions"] == before + 10_000
-    bomb = RawClient(broker.port, "filters-bomb")
-    codes = bomb.subscribe(*(f"f/{number}" for number in range(DEFAULTS.max_subscriptions + 5)))
-    assert codes == [0] * DEFAULTS.max_subscriptions + [0x97] * 5
-    witness.served()
-    raw.close()
-    bomb.close()
-    until(lambda: broker.view()["subscriptions"] == before, "their subscriptions are gone")
 
 
 # ------------------------------------------------------------------ storms

@@ -65,26 +65,3 @@ def test_a_branch_without_subscribers_gets_no_messages(
 
     until(closed, "the way is closed")
     assert other.counter("received_link") == 0 or apart(middle, wanting)
-
-
-def test_messages_cross_two_links_to_a_subscriber(
-    star: list[Broker], make: Callable[..., Client]
-) -> None:
-    """Over two links, with a subscriber between that wants something else."""
-    middle, wanting, other = star
-    between, subscriber, publisher = make(middle.port), make(wanting.port), make(other.port)
-    between.subscribe("else", 1)
-    subscriber.subscribe("wanted", 1)
-
-    def open_ways() -> bool:
-        publisher.publish("wanted", "probe", 1)
-        publisher.publish("else", "probe", 1)
-        return bool(subscriber.payloads() and between.payloads())
-
-    until(open_ways, "the ways are open")
-    publisher.done(*[publisher.publish("wanted", f"{number}", 1) for number in range(MESSAGES)])
-    until(lambda: sum(p != b"probe" for p in subscriber.payloads()) >= MESSAGES, "all messages")
-    assert [p for p in subscriber.payloads() if p != b"probe"] == [
-        f"{number}".encode() for number in range(MESSAGES)
-    ]
-    assert set(between.payloads()) == {b"probe"}

@@ -115,15 +115,6 @@ def test_scram_lets_a_user_in_and_connack_has_the_files_options(broker: Broker) 
     }
 
 
-@pytest.mark.parametrize(("user", "password"), [("anna", "wrong"), ("nobody", "pässword")])
-def test_scram_refuses_unknown_users_and_wrong_passwords(
-    broker: Broker, user: str, password: str
-) -> None:
-    connack, _ = scram(RawClient(broker.port), user, password)
-    assert isinstance(connack, Connack)
-    assert connack.code == 0x87
-
-
 @pytest.mark.parametrize(("password", "code"), [("pässword", 0), ("wrong", 0x86)])
 def test_a_scram_user_may_use_a_plain_password(broker: Broker, password: str, code: int) -> None:
     connack = RawClient(broker.port).ask(
@@ -131,42 +122,3 @@ def test_a_scram_user_may_use_a_plain_password(broker: Broker, password: str, co
     )
     assert isinstance(connack, Connack)
     assert connack.code == code
-
-
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        (
-            "mqtt: {receive-maximum: 0}",
-            "config.yaml:1: mqtt.receive-maximum: 0 is not between 1 and 65535",
-        ),
-        (
-            "mqtt:\n  recieve_maximum: 1",
-            "config.yaml:2: mqtt.recieve_maximum: unknown key; did you mean 'receive-maximum'?",
-        ),
-        ("mqtt: [1]", "config.yaml:1: mqtt: expected keys and values, not a list"),
-        (
-            "mqtt:\n  redirect: permanent",
-            "config.yaml:2: mqtt.redirect: there is no server_reference to redirect to",
-        ),
-    ],
-)
-def test_a_configuration_error_is_reported_in_one_line(
-    tmp_path: Path, section: str, message: str
-) -> None:
-    (tmp_path / "config.yaml").write_text(section)
-    command = [
-        sys.executable,
-        "-m",
-        "mqttree.broker.cli",
-        "run",
-        "--discovery",
-        "off",
-        "-c",
-        "config.yaml",
-    ]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr == f"mqttree: {message}\n"

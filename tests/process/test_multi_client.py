@@ -111,43 +111,6 @@ async def test_messages_come_by_a_connection_to_each_broker(brokers: list[Broker
         publisher.close()
 
 
-@pytest.mark.parametrize("qos", [1, 2])
-async def test_when_a_broker_dies_its_filters_are_served_by_another_one(
-    brokers: list[Broker], qos: int
-) -> None:
-    publishers = await traffic(brokers, {"a": brokers[1], "b": brokers[2]})
-    addresses = [broker.address for broker in brokers]
-    publisher = await asyncio.get_running_loop().run_in_executor(None, Client, brokers[0].port)
-    async with running(MultiClient(addresses, "multi")) as found:
-        client = found.client
-        await asyncio.gather(client.subscribe("a", qos), client.subscribe("b", qos))
-        await until(lambda: len(client.connections) == 2, "two connections")
-        brokers[2].kill()
-        await until(
-            lambda: (
-                brokers[2].address not in client.connections.values()
-                and len(client.connections) == 2
-            ),
-            "the connection goes on elsewhere",
-        )
-        loop = asyncio.get_running_loop()
-        # A connection stands a little before its subscription is granted.
-        had = len(found.payloads("b"))
-        while len(found.payloads("b")) == had:
-            await loop.run_in_executor(None, publisher.publish, "b", b"before", qos)
-            await asyncio.sleep(0.02)
-        for number in range(20):
-            for topic in ("a", "b"):
-                await loop.run_in_executor(None, publisher.publish, topic, b"%d" % number, qos)
-                await client.publish(f"out/{topic}", b"%d" % number, qos)
-        for topic in ("a", "b"):
-            await until(lambda topic=topic: b"19" in found.payloads(topic), f"{topic} is served")
-            got = [payload for payload in found.payloads(topic) if payload != b"before"]
-            assert got == [b"%d" % number for number in range(20)]
-    for each in [*publishers, publisher]:
-        each.close()
-
-
 async def test_what_is_published_while_a_broker_dies_comes_exactly_once(
     brokers: list[Broker],
 ) -> None:

@@ -7,7 +7,6 @@ import http.client
 import json
 import logging
 import re
-import signal
 import socket
 import subprocess
 import threading
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 
 from mqttree.broker.base.log_format import JsonLines, OneLine
-from mqttree.broker.wire import Connect, Disconnect, Publish, encode_packet
+from mqttree.broker.wire import Disconnect, Publish, encode_packet
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client, clients
 from tests.kit.raw_client import RawClient
@@ -306,49 +305,3 @@ def test_a_stop_does_not_wait_for_clients_that_do_not_read(cluster: Cluster) -> 
         publisher = make(broker.port)
         publisher.done(*[publisher.publish("s/t", bytes(100_000), 1) for _ in range(100)])
         assert broker.terminate() == 0
-
-
-def test_a_unix_socket_is_replaced_after_a_crash_and_removed_at_a_stop(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    path, config = tmp_path / "s", tmp_path / "unix.yaml"
-    config.write_text(
-        f"listeners: {{default: {{bind: '127.0.0.1:1'}}, local: {{bind: 'unix:{path}'}}}}\n"
-    )
-    broker = alone(cluster, "-c", str(config))
-    assert path.is_socket()
-    broker.kill()
-    assert path.is_socket()
-    broker.start().up()
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect(str(path))
-        client.sendall(encode_packet(Connect("MQTT", 4, True, 0, "u", None, None, None, None), 4))
-        assert client.recv(4) == b"\x20\x02\x00\x00"
-    assert broker.end(signal.SIGINT) == 0
-    assert not path.exists()
-
-
-# -------------------------------------------------------------------- many connections
-
-
-def test_half_open_connections_are_cheap_and_harmless(cluster: Cluster) -> None:
-    broker = alone(cluster)
-    assert broker.process is not None
-    status = Path(f"/proc/{broker.process.pid}/statm")
-    before = int(status.read_text().split()[1])
-    held = [socket.create_connection(("127.0.0.1", broker.port), PATIENCE) for _ in range(500)]
-    try:
-        for each in held[:250]:
-            each.sendall(b"\x10\x7f\x00\x04MQ")
-        until(lambda: broker.view()["open_connections"] == 500, "all of them")
-        grown = (int(status.read_text().split()[1]) - before) * 4096
-        assert grown / len(held) < 15 * 1024
-        with clients() as make:
-            client = make(broker.port)
-            client.subscribe("t")
-            client.done(client.publish("t", "x"))
-            assert client.got(1) == [b"x"]
-    finally:
-        for each in held:
-            each.close()
-    until(lambda: broker.view()["open_connections"] == 0, "the end of all")

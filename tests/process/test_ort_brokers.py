@@ -62,18 +62,3 @@ def test_only_brokers_with_a_client_of_the_topic_get_its_messages(
 
     until(left, "the broker has left")
     assert other.counter("received_link") == 0
-
-
-def test_a_filter_with_wildcards_gets_the_topics_of_neighbours(
-    star: list[Broker], make: Callable[..., Client]
-) -> None:
-    publishing, wanting, _ = star
-    subscriber, publisher = make(wanting.port), make(publishing.port)
-    subscriber.subscribe("wanted/#", 2)
-    for topic in ("wanted/a", "wanted/b"):
-
-        def joined(topic: str = topic) -> bool:
-            publisher.publish(topic, topic, 1)
-            return bool(subscriber.payloads(topic))
-
-        until(joined, f"{topic} arrives")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from mqttree.broker.cli.status import render
 from mqttree.broker.cluster.strategy.path_costs import THROUGH
 from tests.kit.brokers import Broker, Cluster, star_of
 from tests.kit.clients import Client, clients
@@ -104,90 +103,6 @@ def test_messages_go_from_leaf_to_leaf_past_the_root(
         ),
         "one set",
     )
-
-
-def test_topics_of_the_same_brokers_share_an_overlay(
-    star: list[Broker], make: Callable[..., Client]
-) -> None:
-    """Sixty topics that two brokers want: one set of brokers, and links carry nothing for any topic
-    but the filters."""
-    middle, one, two = star
-    first, second, publisher = make(one.port), make(two.port), make(middle.port)
-    for subscriber in (first, second):
-        subscriber.subscribe("t/+", 1)
-    open_way(publisher, first, "t/0")
-    open_way(publisher, second, "t/0")
-    publisher.done(*[publisher.publish(f"t/{number}", "x", 1) for number in range(60)])
-    until(
-        lambda: min(first.payloads().count(b"x"), second.payloads().count(b"x")) == 60,
-        "all messages",
-    )
-    wanting = sorted((one.view()["id"], two.view()["id"]))
-
-    def sets() -> list[tuple[list[str], int]]:
-        return [
-            (sorted(found["brokers"]), found["topics"])
-            for found in middle.view()["source_trees"]["receiver_sets"]
-        ]
-
-    until(lambda: sets() == [(wanting, 60)], "one set of brokers for all topics")
-
-
-def test_while_a_broker_floods_messages_keep_to_the_tree(
-    tmp_path: Path, make: Callable[..., Client]
-) -> None:
-    """With one that routes otherwise, messages keep to the tree; without it they go straight
-    again."""
-    with Cluster(tmp_path) as cluster:
-        brokers = [cluster.add("--routing", "topic") for _ in range(2)]
-        cluster.settle()
-        until(
-            lambda: all(broker.view()["source_trees"]["active"] for broker in brokers),
-            "source trees are active",
-        )
-        flooding = cluster.add("--routing", "flood")
-        cluster.settle()
-        until(
-            lambda: not any(broker.view()["source_trees"]["active"] for broker in brokers),
-            "source trees are given up",
-        )
-        subscriber, publisher = make(brokers[0].port), make(flooding.port)
-        subscriber.subscribe("wanted", 1)
-        publisher.done(*[publisher.publish("wanted", f"{number}", 1) for number in range(MESSAGES)])
-        until(lambda: len(subscriber.payloads()) >= MESSAGES, "all messages")
-        flooding.terminate()
-        until(
-            lambda: all(broker.view()["source_trees"]["active"] for broker in brokers),
-            "source trees are active again",
-        )
-        cluster.show()
-
-
-def test_status_says_whether_source_trees_are_in_use(star: list[Broker]) -> None:
-    """`mqttree status` says whether messages take source-rooted trees."""
-    text = render(star[0].view())
-    assert "source trees are in use" in text
-    assert "source trees are not in use" in render(
-        star[0].view() | {"source_trees": {"active": False}}
-    )
-
-
-def test_messages_between_leaves_survive_the_death_of_the_root(
-    star: list[Broker], make: Callable[..., Client]
-) -> None:
-    """The tree has to be computed again; what is acknowledged meanwhile arrives once and in
-    order."""
-    middle, wanting, other = star
-    subscriber, publisher = make(wanting.port), make(other.port)
-    subscriber.subscribe("wanted", 2)
-    open_way(publisher, subscriber, "wanted")
-    half = MESSAGES // 2
-    sent = [publisher.publish("wanted", f"{number}", 2) for number in range(half)]
-    middle.kill()
-    sent += [publisher.publish("wanted", f"{number}", 2) for number in range(half, MESSAGES)]
-    publisher.done(*sent)
-    until(lambda: len(numbers(subscriber)) >= MESSAGES, "all messages")
-    assert numbers(subscriber) == EXPECTED
 
 
 @pytest.mark.parametrize("routing", ("flood", "interest", "topic"))

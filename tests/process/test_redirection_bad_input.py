@@ -13,8 +13,6 @@ from string import ascii_lowercase
 from typing import Any
 
 import pytest
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
 
 from mqttree import Broker
 from tests.process.test_redirected_clients import (
@@ -23,7 +21,6 @@ from tests.process.test_redirected_clients import (
     Publisher,
     federation,
     known,
-    node_of,
     until,
 )
 
@@ -84,47 +81,6 @@ def federation_with(rules: Path) -> Any:
     return federation(access=access, **{"allow-unauthenticated-brokers": True})
 
 
-async def test_a_client_with_ten_thousand_filters_stays_and_is_served() -> None:
-    async with federation() as (here, there):
-        names = filters(MANY)
-        publisher = Publisher(there.port, names[0])
-        await known(there)
-        client = Follower("many", names[0])
-        await start(client, here)
-        await until(client.subscribed.is_set, "it is let in")
-        session = node_of(here).sessions["many"]
-        for first in range(1, MANY, 1000):
-            asked = names[first : first + 1000]
-            client.paho.subscribe([(name, 0) for name in asked])
-            await until(lambda asked=asked: asked[-1] in session.subscriptions, "subscriptions")
-        assert len(session.subscriptions) == MANY
-        await until(lambda: not state_of(here)["waiting"], "it is looked at")
-        assert client.reasons == [0]
-        count = len(client.payloads)
-        await until(lambda: len(client.payloads) > count + 20, "it is served")
-        assert node_of(here).counters.redirected == 0
-        publisher.stop()
-        client.stop()
-
-
-async def test_a_question_with_ten_thousand_filters_is_refused_as_too_much() -> None:
-    async with federation() as (here, _):
-        client = Follower("asks", "answers/asks")
-        await start(client, here)
-        await until(client.subscribed.is_set, "it is let in")
-        properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
-        properties.ResponseTopic = "answers/asks"
-        for names in (filters(MANY), ["a"]):
-            question = json.dumps({"subscribe": names})
-            client.paho.publish("$mqttree/placement", question, 1, properties=properties)
-        await until(lambda: len(client.payloads) == 2, "both answers")
-        refused, answered = (json.loads(payload) for payload in client.payloads)
-        assert "more than 1000" in refused["error"]
-        assert answered["sessions"][0]["client_id"] == "asks"
-        assert node_of(here).counters.placement_refused == 1
-        client.stop()
-
-
 async def test_a_client_that_ignores_it_is_sent_once_however_often_it_comes() -> None:
     async with federation() as (here, there):
         publisher = Publisher(there.port, "a")
@@ -144,44 +100,6 @@ async def test_a_client_that_ignores_it_is_sent_once_however_often_it_comes() ->
         assert (state_of(here)["sent"], state_of(here)["ignored"]) == (1, 1)
         publisher.stop()
         await client.client.disconnect()
-
-
-async def test_brokers_that_send_a_client_to_each_other_end_after_a_round() -> None:
-    """Whoever decides is wrong each time, and the client follows each time."""
-    async with federation() as brokers:
-        client = Follower("c", "a")
-        await start(client, brokers[0])
-        at = 0
-        for sent in (1, 2):
-            here, there = brokers[at], brokers[1 - at]
-            await until(lambda here=here: "c" in node_of(here).sessions, "it is there")
-            await until(client.paho.is_connected, "it is connected")
-            # It is not asked about while it is new: that would be another decision.
-            await until(lambda here=here: not state_of(here)["waiting"], "it was looked at")
-            choose(here, there)
-            at = 1 - at
-            await until(
-                lambda sent=sent: client.reasons == [0] + [0x9C, 0] * sent,
-                lambda sent=sent: f"round {sent}: {client.reasons}",
-            )
-        await until(client.paho.is_connected, "it is connected")
-        assert state_of(brokers[0])["ignored"] == 1
-        choose(brokers[0], brokers[1])
-        publisher = Publisher(brokers[1].port, "a")
-        await until(lambda: len(client.payloads) > 5, "it is served")
-        assert client.reasons == [0, 0x9C, 0, 0x9C, 0]
-        assert [state_of(broker)["sent"] for broker in brokers] == [1, 1]
-        publisher.stop()
-        client.stop()
-
-
-def choose(here: Broker, there: Broker) -> None:
-    """A broker is told by the root that another one is better for the client."""
-    assert here._broker is not None
-    node = node_of(here)
-    node.now = asyncio.get_running_loop().time()
-    node.cluster.placement.redirector.chosen("c", f"127.0.0.1:{there.port}")
-    here._broker.driver.wake()
 
 
 async def test_a_client_that_cannot_reach_the_address_comes_back_and_is_served() -> None:

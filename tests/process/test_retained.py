@@ -6,12 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
 
 from tests.kit.brokers import Cluster
 from tests.kit.clients import Client, clients
-from tests.kit.waiting import until
 
 Make = Callable[..., Client]
 
@@ -20,48 +17,6 @@ Make = Callable[..., Client]
 def make() -> Iterator[Make]:
     with clients() as maker:
         yield maker
-
-
-def test_a_broker_that_joins_later_has_all_retained_messages(tmp_path: Path, make: Make) -> None:
-    with Cluster(tmp_path) as cluster:
-        first = cluster.add().up()
-        publisher = make(first.port)
-        properties = Properties(PacketTypes.PUBLISH)
-        properties.ContentType = "text"
-        properties.UserProperty = [("h", "mine"), ("o", "mine, too")]
-        properties.MessageExpiryInterval = 600
-        publisher.done(
-            publisher.publish("late/plain", b"1", 1, retain=True),
-            publisher.publish("late/deleted", b"2", 1, retain=True),
-            publisher.publish("late/whole", b"3", 2, retain=True, properties=properties),
-            publisher.publish("late/zero", b"4", 0, retain=True),
-        )
-        publisher.done(publisher.publish("late/deleted", b"", 1, retain=True))
-        second = cluster.add().up()
-        # It may be there before the messages are, and then gets them as they come.
-        early = make(second.port)
-        early.subscribe("late/#", 2)
-        cluster.agree()
-        early.got(3)
-        until(
-            lambda: (
-                second.view()["counters"]["received_link"] or second.counter("retained_restored")
-            ),
-            "what was missing",
-        )
-        late = make(second.port)
-        late.subscribe("late/#", 2)
-        late.got(3)
-        assert {(m.topic, m.payload, m.qos, m.retain) for m in late.messages} == {
-            ("late/plain", b"1", 1, True),
-            ("late/whole", b"3", 2, True),
-            ("late/zero", b"4", 0, True),
-        }
-        (whole,) = (m for m in late.messages if m.topic == "late/whole")
-        assert whole.properties.ContentType == "text"
-        assert whole.properties.UserProperty == [("h", "mine"), ("o", "mine, too")]
-        assert 0 < whole.properties.MessageExpiryInterval <= 600
-        assert {m.payload for m in early.messages} >= {b"1", b"3", b"4"}
 
 
 def test_a_broker_that_starts_again_gets_its_retained_messages_back(

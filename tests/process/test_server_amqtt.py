@@ -9,7 +9,6 @@ import logging
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, MagicMock, patch
@@ -26,9 +25,7 @@ from amqtt.plugins.base import BaseAuthPlugin, BasePlugin, BaseTopicPlugin
 from amqtt.session import Session
 from pwdlib import PasswordHash
 from pwdlib.hashers.argon2 import Argon2Hasher
-from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as ws_connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.cluster.state_view import federation_state
@@ -258,13 +255,6 @@ class Topics(BaseTopicPlugin):
         return f"no-{action}" not in topic and not (
             action == Action.RECEIVE and f"not-{session.client_id}" in topic
         )
-
-
-@dataclass
-class Restored:
-    """What `Restorer` brings back."""
-
-    subscriptions: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
 
 
 class Restorer(BasePlugin[BrokerContext]):
@@ -533,129 +523,6 @@ async def test_external_listeners_hand_over_connections() -> None:
         await broker.external_connected(MagicMock(), MagicMock(), "nobody")
     await broker.shutdown()
     server.close()
-    assert not broker.node.connections
-
-
-# -------------------------------------------------------------------- WebSocket
-
-
-@contextlib.asynccontextmanager
-async def websocket() -> AsyncIterator[tuple[Broker, ClientConnection]]:
-    async with running(listeners={"default": listener(type="ws")}) as broker:
-        uri = f"ws://127.0.0.1:{broker.ports['default']}/mqtt"
-        async with ws_connect(uri, subprotocols=["mqtt"], max_size=None) as ws:  # type: ignore[list-item]
-            yield broker, ws
-
-
-@pytest.mark.statement("MQTT-6.0.0-2", "MQTT-6.0.0-4", "3.1.1/MQTT-6.0.0-2", "3.1.1/MQTT-6.0.0-4")
-async def test_websocket_frames_may_cut_packets_anywhere() -> None:
-    async with websocket() as (_, ws):
-        assert ws.subprotocol == "mqtt"
-        connect = encode_packet(Connect("MQTT", 4, True, 60, "cut"), 4)
-        await ws.send([connect[:1], connect[1:5], connect[5:-1]])  # one message in several frames
-        await ws.send(connect[-1:] + b"\xc0\x00")
-        received = b""
-        while len(received) < 6:
-            received += bytes(await ws.recv(decode=False))
-        assert received == b"\x20\x02\x00\x00\xd0\x00"
-        await asyncio.wait_for(await ws.ping(), PATIENCE)
-
-
-@pytest.mark.statement("MQTT-6.0.0-1", "MQTT-6.0.0-3", "3.1.1/MQTT-6.0.0-1", "3.1.1/MQTT-6.0.0-3")
-async def test_only_mqtt_is_taken_over_websocket() -> None:
-    async with websocket() as (broker, ws):
-        await ws.send("text")
-        with pytest.raises(ConnectionClosed) as closed:
-            await asyncio.wait_for(ws.recv(), PATIENCE)
-        assert closed.value.rcvd is not None
-        assert closed.value.rcvd.code == 1003
-        with pytest.raises(InvalidStatus) as refused:
-            await ws_connect(f"ws://127.0.0.1:{broker.ports['default']}")
-        assert refused.value.response.status_code == 400
-        reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
-        writer.write(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00\r\n\r\n")
-        assert b"400" in await asyncio.wait_for(reader.read(), PATIENCE) or reader.at_eof()
-        writer.close()
-
-
-async def test_only_accepted_clients_may_send_large_messages() -> None:
-    async with websocket() as (broker, ws):
-        await ws.send(encode_packet(Connect("MQTT", 4, True, 60, "in"), 4))
-        assert await ws.recv() == b"\x20\x02\x00\x00"
-        await ws.send(encode_packet(Publish("t", b"x" * 2_000_000, 1, packet_id=1), 4))
-        assert await ws.recv() == b"\x40\x02\x00\x01"
-        uri = f"ws://127.0.0.1:{broker.ports['default']}"
-        async with ws_connect(uri, subprotocols=["mqtt"]) as other:  # type: ignore[list-item]
-            with pytest.raises(ConnectionClosed) as closed:
-                await other.send(b"\x10" + b"x" * 2_000_000)
-                await asyncio.wait_for(other.recv(), PATIENCE)
-            assert closed.value.rcvd is not None
-            assert closed.value.rcvd.code == 1009
-
-
-async def test_a_slow_websocket_reader_holds_its_publisher_back_and_loses_nothing() -> None:
-    listeners = {"default": listener(), "ws": listener(type="ws")}
-    async with running(listeners=listeners) as broker:
-        uri = f"ws://127.0.0.1:{broker.ports['ws']}"
-        async with ws_connect(uri, subprotocols=["mqtt"], max_size=None, max_queue=1) as ws:  # type: ignore[list-item]
-            await ws.send(encode_packet(Connect("MQTT", 4, True, 60, "reads"), 4))
-            await ws.send(encode_packet(Subscribe(1, [SubscriptionRequest("big", 1)]), 4))
-            received = 0
-            while received < 9:
-                received += len(await ws.recv(decode=False))
-            async with raw(broker.ports["default"], "writes") as client:
-                count, payload = 60, b"x" * 500_000
-                for number in range(count):
-                    client.send(Publish("big", payload, 1, packet_id=number + 1))
-                conn = broker.node.sessions["reads"].conn
-                assert conn is not None
-                await until(lambda: conn.paused, "the transport says that it is enough")
-                size = len(encode_packet(Publish("big", payload, 1, packet_id=1), 4)) * count
-                received = 0
-                while received < size:
-                    received += len(await asyncio.wait_for(ws.recv(decode=False), PATIENCE))
-                assert received == size
-                for _ in range(count):
-                    assert isinstance(await client.receive(), Puback)
-
-
-async def test_a_stop_sends_disconnect_over_websocket() -> None:
-    async with websocket() as (broker, ws):
-        await ws.send(encode_packet(Connect("MQTT", 5, True, 60, "five"), 5))
-        await ws.recv()
-        ending = asyncio.create_task(broker.shutdown())
-        assert await asyncio.wait_for(ws.recv(), PATIENCE) == encode_packet(Disconnect(0x8B), 5)
-        with pytest.raises(ConnectionClosed) as closed:
-            await asyncio.wait_for(ws.recv(), PATIENCE)
-        assert closed.value.rcvd is not None
-        assert closed.value.rcvd.code == 1000
-        await ending
-
-
-# -------------------------------------------------------------------- the end
-
-
-async def test_a_stop_does_not_wait_for_clients_that_do_not_read() -> None:
-    broker = Broker({"listeners": {"default": listener()}})
-    await broker.start()
-    port = broker.ports["default"]
-    async with (
-        raw(port, "five", version=5) as five,
-        raw(port, "deaf") as deaf,
-        raw(port, "loud") as loud,
-    ):
-        await subscribe(deaf, "big")
-        for _ in range(40):
-            loud.send(Publish("big", b"x" * 1_000_000))
-        conn = broker.node.sessions["deaf"].conn
-        assert conn is not None
-        await until(lambda: conn.paused, "one does not read")
-        async with asyncio.timeout(PATIENCE):
-            await broker.shutdown()
-        goodbye = await five.receive()
-        assert isinstance(goodbye, Disconnect)
-        assert goodbye.reason == 0x8B
-        assert await five.closed()
     assert not broker.node.connections
 
 
@@ -1122,28 +989,6 @@ async def test_two_brokers_federate_by_a_seed(free_ports: Callable[[int], list[i
             assert second.settings is not None
 
 
-async def test_two_brokers_federate_by_a_host_name() -> None:
-    async with federated(settings(1)) as first:
-        names = (("localhost", first.ports["default"]),)
-        async with federated(settings(2, discovery="dns", seed_names=names)) as second:
-            await carries(second, first)
-
-
-async def test_two_brokers_federate_by_multicast(free_ports: Callable[[int], list[int]]) -> None:
-    (group_port,) = free_ports(1)
-    options: dict[str, Any] = {
-        "discovery": "multicast",
-        "multicast_port": group_port,
-        "multicast_group": "239.255.77.72",
-        "interfaces": ("127.0.0.1",),
-    }
-    async with (
-        federated(settings(1, **options)) as first,
-        federated(settings(2, **options)) as second,
-    ):
-        await carries(first, second)
-
-
 async def test_multicast_that_cannot_be_used_causes_one_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -1152,26 +997,6 @@ async def test_multicast_that_cannot_be_used_causes_one_warning(
     lines = [record.getMessage() for record in caplog.records if "multicast" in record.getMessage()]
     assert len(lines) == 1
     assert lines[0].startswith("multicast cannot be used: ")
-
-
-# -------------------------------------------------------------------- TLS
-
-
-async def test_a_plain_client_on_a_tls_port_disturbs_no_other_client(
-    certificate: tuple[Path, Path],
-) -> None:
-    tls = listener(ssl=True, certfile=str(certificate[0]), keyfile=str(certificate[1]))
-    async with running(listeners={"default": tls}) as broker:
-        reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
-        writer.write(encode_packet(Connect("MQTT", 4, True, 60, "plain"), 4))
-        with contextlib.suppress(ConnectionError):
-            await asyncio.wait_for(reader.read(), PATIENCE)
-        writer.close()
-        context = ssl.create_default_context(cafile=str(certificate[0]))
-        async with raw(broker.ports["default"], "secure", ssl=context):
-            account = broker.sessions["secure"][0]
-            assert account.ssl_object is not None
-            assert account.ssl_object.version().startswith("TLS")
 
 
 # -------------------------------------------------------------------- what amqtt's users rely on
@@ -1410,45 +1235,6 @@ async def test_other_brokers_retain_what_a_plugin_retains() -> None:
 
 
 # -------------------------------------------------------------------- last words
-
-
-FLOOD = 8 * 1024 * 1024
-"""bytes; more than both kernels hold, so that something is unread whenever the broker decides to
-close."""
-
-
-@pytest.mark.parametrize(
-    ("bad", "reason"),
-    [(b"\x30\x05\x00\x01+\x00x", 0x90), (b"\xf0\x00", 0x82), (b"\x10\x00", 0x82)],
-)
-async def test_a_client_that_keeps_sending_gets_the_reason_of_its_close(
-    bad: bytes, reason: int
-) -> None:
-    async with (
-        running(limits=Limits(linger=PATIENCE)) as broker,
-        raw(broker.ports["default"], "c", version=5) as client,
-    ):
-        client.writer.write(bad + bytes(FLOOD))
-        last = await client.receive()
-        assert isinstance(last, Disconnect)
-        assert last.reason == reason
-        assert await client.reader.read() == b""  # an end, not a reset
-        client.writer.close()
-        await until(lambda: not broker.node.connections, "it is closed")
-
-
-async def test_a_client_that_keeps_sending_gets_its_refusal() -> None:
-    async with running({own(Auth): {}}, limits=Limits(linger=PATIENCE)) as broker:
-        reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
-        client = Raw(reader, writer, 5)
-        writer.write(
-            encode_packet(Connect("MQTT", 5, True, 60, "c", username="user", password=b"wrong"), 5)
-            + bytes(FLOOD)
-        )
-        connack = await client.receive()
-        assert isinstance(connack, Connack)
-        assert connack.code == 0x86
-        writer.close()
 
 
 async def test_a_client_that_does_not_close_is_aborted(certificate: tuple[Path, Path]) -> None:

@@ -3,26 +3,20 @@ mosquitto_sub."""
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from tests.kit.brokers import Cluster
-from tests.kit.clients import Client, Mosquitto, clients, repeated
-from tests.kit.waiting import PATIENCE, until
+from tests.kit.clients import Client, clients, repeated
+from tests.kit.waiting import until
 
 
-@pytest.fixture(scope="module", params=["flood", "interest", "topic"])
-def cluster(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    with Cluster(
-        tmp_path_factory.mktemp("sessions"), "--routing", request.param, link_timeout=4.0
-    ) as found:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("sessions"), link_timeout=4.0) as found:
         for _ in range(3):
             found.add()
         found.agree()
@@ -82,20 +76,6 @@ def test_a_client_finds_its_queue_at_each_broker_it_goes_to(
             assert not set(wanted) - set(messages)
 
 
-def test_the_newer_connection_takes_the_session_over(cluster: Cluster) -> None:
-    with clients() as make:
-        first = make(cluster.brokers[1].port, client_id="twice", clean=False, expiry=600)
-        first.subscribe("twice/#", 2)
-        publisher = make(cluster.brokers[0].port)
-        known(cluster, publisher, first, "twice/x")
-        second = make(cluster.brokers[2].port, client_id="twice", clean=False, expiry=600)
-        assert second.session_present
-        assert first.lost.wait(PATIENCE)
-        third = make(cluster.brokers[1].port, client_id="twice", clean=True)
-        assert not third.session_present
-        assert second.lost.wait(PATIENCE)
-
-
 def test_a_session_left_at_a_hanging_broker_is_merged_later(cluster: Cluster) -> None:
     """Its broker hangs as the client comes elsewhere; what waited there comes when it goes on, and
     nothing comes twice."""
@@ -148,29 +128,3 @@ def test_a_delayed_will_is_cancelled_where_the_client_comes_back(cluster: Cluste
             make(cluster.brokers[2].port, client_id=name, clean=clean, expiry=600)
         listener.got(1, "wills/ended")
         assert not listener.payloads("wills/kept")
-
-
-def test_mosquitto_sub_resumes_its_session_at_another_broker(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    """`-c`: its subscription and its queue come along."""
-    flags = ("-i", "mosquitto", "-c", "-q", "2", "-t", "m/#")
-    with clients() as make:
-        publisher = make(cluster.brokers[0].port)
-        with Mosquitto(tmp_path, cluster.brokers[1].port, *flags) as before:
-
-            def reached() -> bool:
-                publisher.publish("m/probe", b"probe", 1)
-                return "probe" in before.lines()
-
-            until(reached, "a probe comes")
-        sent = [b"%d" % n for n in range(50)]
-        publisher.done(*[publisher.publish("m/x", payload, 2) for payload in sent])
-        command = ["mosquitto_sub", "-p", str(cluster.brokers[2].port), *flags, "-F", "%t %p"]
-        command += ["-W", "30", "-C", "50", "-T", "m/probe"]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
-        lines = [line for line in done.stdout.splitlines() if line.startswith("m/x")]
-        assert lines == [f"m/x {n}" for n in range(50)], done.stderr
-        assert not repeated([line.encode() for line in lines])

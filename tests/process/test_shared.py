@@ -3,9 +3,7 @@ member of the whole group."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,11 +15,9 @@ from tests.kit.waiting import until
 MESSAGES = 60
 
 
-@pytest.fixture(scope="module", params=["flood", "interest", "topic"])
-def three(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[list[Broker]]:
-    with Cluster(tmp_path_factory.mktemp("three"), "--routing", request.param) as cluster:
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
+    with Cluster(tmp_path_factory.mktemp("three")) as cluster:
         brokers = [cluster.add() for _ in range(3)]
         cluster.agree()
         yield brokers
@@ -42,13 +38,6 @@ def known(publisher: Client, members: list[Mosquitto], topic: str) -> None:
         return all("probe" in member.lines() for member in members)
 
     until(reached, f"{topic} reaches every member")
-
-
-def listening(port: int) -> bool:
-    """Whether a broker accepts connections."""
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
-        return True
-    return False
 
 
 def told(members: list[Mosquitto]) -> list[str]:
@@ -75,45 +64,6 @@ def test_each_message_comes_to_one_member(
         assert sorted(told([one, two])) == sorted(lines)
         assert told([one])
         assert told([two])
-
-
-def test_members_at_the_publishers_broker_come_first(
-    three: list[Broker], make: Callable[..., Client], tmp_path: Path
-) -> None:
-    """A publisher with a member on its own broker: that one gets everything, until it goes."""
-    topic = "shared/home"
-    flags = ("-t", f"$share/g/{topic}", "-q", "1")
-    publisher = make(three[0].port)
-    with Mosquitto(tmp_path, three[1].port, *flags) as away:
-        known(publisher, [away], topic)
-        with Mosquitto(tmp_path, three[0].port, *flags) as home:
-            known(publisher, [home], topic)
-            lines = [f"message {number}" for number in range(MESSAGES)]
-            mosquitto_pub(three[0].port, "-t", topic, "-q", "1", "-l", lines=lines)
-            until(lambda: len(told([home])) >= MESSAGES, "all messages")
-            assert told([home]) == lines
-            assert told([away]) == []
-        mosquitto_pub(three[0].port, "-t", topic, "-q", "1", "-l", lines=["last"])
-        until(lambda: told([away]) == ["last"], "what comes after it has gone")
-
-
-def test_messages_published_right_after_the_start_reach_a_member(
-    make: Callable[..., Client], tmp_path: Path
-) -> None:
-    """The publisher's broker serves it before it knows of the group: the member gets everything all
-    the same."""
-    with Cluster(tmp_path) as cluster:
-        one, other = cluster.add(), cluster.add()
-        cluster.agree()
-        with Mosquitto(tmp_path, other.port, "-t", "$share/g/first", "-q", "1") as member:
-            known(make(one.port), [member], "first")
-            one.kill()
-            one.start()
-            lines = [f"message {number}" for number in range(MESSAGES)]
-            until(lambda: listening(one.port), "the broker serves")
-            mosquitto_pub(one.port, "-t", "first", "-q", "1", "-l", lines=lines)
-            until(lambda: len(told([member])) >= MESSAGES, "all messages")
-            assert told([member]) == lines
 
 
 def test_messages_given_to_a_broker_that_dies_reach_another_member(

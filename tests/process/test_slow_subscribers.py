@@ -123,33 +123,3 @@ def test_acknowledged_messages_reach_a_slow_subscriber_elsewhere(
     assert here.counter("publishers_paused")
     for one in (slow, fast.raw, witness):
         one.close()
-
-
-def test_a_dead_subscriber_stops_no_publisher_elsewhere(pair: tuple[Broker, Broker]) -> None:
-    """Who reads nothing at all: its publishers wait for it once, then they go on, and what it does
-    not take is dropped."""
-    here, there = pair
-    total = 3 * DEFAULTS.max_queued
-    dead = RawClient(there.port, "dead", properties={Property.RECEIVE_MAXIMUM: 20})
-    dead.subscribe("fast", qos=1)
-    awake = RawClient(there.port, "awake")
-    awake.subscribe("calm", qos=1)
-    fast = Fast(here.port, total, 1)
-    witness = Witness(here.port)
-    fast.all_of_it()
-    witness.served()
-    until(
-        lambda: there.lines("reads too slowly; publishers are no longer paused for it"),
-        "no publisher waits for it",
-    )
-    held = here.counter("publishers_paused")
-    fast.total += total
-    fast.all_of_it()
-    until(lambda: there.counter("dropped_queue_full") >= total, "messages that it did not take")
-    assert here.counter("publishers_paused") == held
-    witness.publisher.send(Publish("calm", b"still here", 1, packet_id=9))
-    message = awake.take()
-    assert isinstance(message, Publish)
-    assert message.payload == b"still here"
-    for one in (dead, awake, fast.raw, witness):
-        one.close()

@@ -74,17 +74,6 @@ def numbers(client: Client) -> list[bytes]:
     return [payload for payload in client.payloads() if payload != b"too early"]
 
 
-def test_a_message_that_nobody_wants_crosses_no_link(
-    star: list[Broker], make: Callable[..., Client]
-) -> None:
-    root, _, other = star
-    publisher = make(other.port)
-    before = other.counter("forwarded")
-    publisher.done(*[publisher.publish("nobody", "x", 1) for _ in range(MESSAGES)])
-    until(lambda: tables(root)["topics"], "the topic is advertised")
-    assert other.counter("forwarded") == before
-
-
 def test_a_broker_of_another_mode_is_refused_with_one_line_at_each_end(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         one = cluster.add("--routing", "srt").up()

@@ -36,7 +36,6 @@ from mqttree.broker.wire import (
     Connack,
     Connect,
     Decoder,
-    Disconnect,
     Packet,
     Pingreq,
     Pingresp,
@@ -627,12 +626,3 @@ def test_brokers_dial_the_listener_that_fits_their_tls_settings(
         == "unix:/run/x, 127.0.0.1:1, 127.0.0.1:2, tls 127.0.0.1:3, tls 127.0.0.1:4"
     )
     assert not exposed(config)
-
-
-async def test_mqtt_5_clients_get_a_disconnect_when_the_broker_stops() -> None:
-    async with running() as broker:
-        reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
-        writer.write(encode_packet(Connect("MQTT", 5, True, 60, "five", None, None, None, None), 5))
-        await receive(reader, 5)
-    farewell = await receive(reader, 5)
-    assert isinstance(farewell, Disconnect) and farewell.reason == 0x8B

@@ -7,8 +7,6 @@ import os
 import signal
 import socket
 import ssl
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -236,49 +234,6 @@ def test_a_reload_reads_the_access_section_again(one: Guarded) -> None:
     config.write_text(text.partition("access:")[0])
     one.reload("INFO", "reloaded: certificates of secure, anonymous access allowed")
     assert answer(one.open, None) == 0
-
-
-@pytest.mark.parametrize(
-    ("rules", "access", "line"),
-    [
-        ("allow all", "rules: {folder}/rules", "{folder}/rules:1: the topic filter is missing"),
-        ("listener x", "rules: {folder}/rules", "{folder}/rules:1: there is no listener 'x'"),
-        ("", "users: {folder}/none", "cannot read {folder}/none: No such file or directory"),
-        (
-            "",
-            "anonymous: {{x: no}}",
-            "{folder}/config.yaml:2: access.anonymous: there is no listener 'x'",
-        ),
-    ],
-)
-def test_a_file_that_cannot_be_used_stops_the_start_with_one_line(
-    tmp_path: Path, rules: str, access: str, line: str
-) -> None:
-    (tmp_path / "rules").write_text(rules)
-    (tmp_path / "config.yaml").write_text("access:\n  " + access.format(folder=tmp_path))
-    (port,) = free_ports(1)
-    found = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mqttree.broker.cli",
-            "run",
-            "-c",
-            str(tmp_path / "config.yaml"),
-            "--listen",
-            f"127.0.0.1:{port}",
-            "--discovery",
-            "off",
-            "--log-level",
-            "error",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert found.returncode == 2
-    assert found.stderr == f"mqttree: {line.format(folder=tmp_path)}\n"
 
 
 def test_an_unchecked_user_name_has_the_rights_of_anonymous(tmp_path: Path) -> None:
