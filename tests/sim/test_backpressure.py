@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
-from mqttree.broker.cluster.delivery.remote_flow_control import RemoteFlowControl
+from mqttree.broker.base.limits import Limits
 from mqttree.broker.core.connection import Connection
 from tests.sim.clients import SimClient
 from tests.sim.test_federation import Event, Scene, kill, part, pause, resume, start
@@ -112,39 +111,6 @@ def test_a_slow_subscriber_loses_nothing_and_delays_no_other(
         assert not backpressure._wishes
         assert not backpressure._wanted
         assert not host.running.flow_control._held
-
-
-def test_without_backpressure_messages_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scene is hard enough."""
-    monkeypatch.setattr(RemoteFlowControl, "note", lambda self, slow, arrival: None)
-    assert Slow(0, 2, []).run().counters["dropped_queue_full"]
-
-
-def test_a_dead_subscriber_holds_publishers_for_hold_time() -> None:
-    """Who takes nothing is not waited for after `hold_time`, wherever the publishers are."""
-    scene = Slow(2, 3, [], pause=1e6)
-    acked: list[float] = []
-
-    def watch() -> None:
-        acked.append(scene.world.now - scene.world.started)
-        if all(len(c._out) + len(c._released) == 0 for c in scene.fast) and len(acked) > 40:
-            return
-        scene.world.after(0.05, watch)
-
-    scene.world.after(1.6, watch)
-    scene._end = lambda: scene.world.run(10.0)  # type: ignore[method-assign]
-    scene.run()
-    done = [
-        s.acked - s.at for s in scene.ledger.sent if s.client in scene.fast and s.acked is not None
-    ]
-    assert len(done) == 2 * scene.bursts * scene.burst
-    assert max(done) < 2 * DEFAULTS.hold_time + 1.0
-    counters = [h.running.counters for h in scene.hosts]
-    assert counters[0].publishers_paused
-    assert counters[2].dropped_queue_full
-    assert not any(h.running.cluster.remote_flow_control.held for h in scene.hosts)
-    held = [c for h in scene.hosts for c in h.running.connections if c.held]
-    assert not held
 
 
 FAULTS: dict[str, list[Event]] = {

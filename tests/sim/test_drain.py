@@ -142,37 +142,6 @@ def test_a_broker_in_the_middle_of_a_line_can_drain() -> None:
     assert "left are" not in scene.drained(1)
 
 
-@pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
-@pytest.mark.parametrize("index", (0, 2))
-def test_a_drain_waits_for_neighbours_that_lack_messages(index: int, routing: str) -> None:
-    """What is published while the others are out of reach for a second is on its way, and the
-    broker stays until it arrived."""
-
-    def publish(scene: Scene) -> None:
-        assert scene.publishers[index].state == "up"
-        for _ in range(20):
-            scene.publishers[index].publish("late", 1)
-
-    events = [(3.0, part((index,))), (3.01, publish), (3.05, drain(index, None)), (4.5, part())]
-    scene = Draining(8, 3, events, routing=routing)
-    result = scene.run()
-    assert result.violations == [], "\n".join(result.transcript)
-    assert "left are" not in scene.drained(index), scene.drained(index)
-    assert sum(sent.topic == "late" and sent.acked is not None for sent in scene.ledger.sent) == 20
-    assert float(scene.drained(index).split()[2]) > 1.4
-
-
-def test_a_drain_ends_at_its_time_limit() -> None:
-    """Clients that are disconnected at a hundredth a second are not gone in two seconds."""
-    scene = Draining(5, 3, [(3.0, drain(0, within=2.0, rate=0.01))])
-    scene.strict = False
-    result = scene.run()
-    assert result.violations == [], "\n".join(result.transcript)
-    assert "time is up, left are 1 client," in scene.drained(
-        0
-    ) or "time is up, left are 2 clients" in scene.drained(0)
-
-
 def test_a_draining_broker_keeps_sessions_until_they_are_taken() -> None:
     """A persistent session outlives its client's departure for a while; then its will, which
     waited, is published."""

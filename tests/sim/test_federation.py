@@ -15,14 +15,10 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.cluster.link.control_records import PING, encode_record
-from mqttree.broker.cluster.link.handshake import LINK_PROTOCOL
-from mqttree.broker.wire.encode import encode_packet
-from mqttree.broker.wire.packets import Connack, Connect
-from mqttree.broker.wire.properties import Property
+from mqttree.broker.cluster.link.control_records import encode_record
 from tests.sim.checkers import tree_faults
 from tests.sim.schedule import Schedule, faults_of, quiet, run_seed
-from tests.sim.world import End, Host, World
+from tests.sim.world import Host, World
 
 SEEDS = int(os.environ.get("SEEDS", "48"))
 FIRST = int(os.environ.get("FIRST", "0"))
@@ -310,125 +306,6 @@ def live(world: World, hosts: list[Host]) -> list[tuple[str, str]]:
     return [fault for fault in tree_faults(world, hosts) if fault[0] != "link"]
 
 
-@pytest.mark.parametrize(
-    "strange",
-    [{"secret": b"other"}, {"secret": None}, {"cluster": "elsewhere"}, {}],
-    ids=["another secret", "no secret", "another cluster", "another protocol"],
-)
-@pytest.mark.parametrize(
-    "seeds", ((), (("10.0.0.1", 1883), ("10.0.0.3", 1883))), ids=["multicast", "static"]
-)
-def test_stranger_changes_nothing(
-    strange: dict[str, Any], seeds: tuple[tuple[str, int], ...]
-) -> None:
-    """A broker that does not belong learns so in one line, and the others do not notice it
-    otherwise."""
-    world = world_of(5, 2, secret=b"secret", seeds=seeds)
-    world.add(
-        capability=99.0,
-        **{"discovery": "multicast", "secret": b"secret", "seeds": seeds, **strange},
-    )
-    two, stranger = world.hosts[:2], world.hosts[2]
-    for host in world.hosts:
-        host.start()
-    if not strange:
-        stranger.running.cluster.admission.protocol = 99
-    world.run(3.0)
-    assert live(world, two) == []
-    assert tree_faults(world, [stranger]) == []
-    opened = [host.running.counters.links_opened for host in two]
-    epochs = [host.running.cluster.tree.epoch for host in two]
-    world.run(40.0)
-    assert live(world, two) == []
-    assert [host.running.counters.links_opened for host in two] == opened
-    assert [host.running.cluster.tree.epoch for host in two] == epochs
-    assert not world.violations
-    world.run(20.0, lambda: not any(host.running.cluster.handshakes for host in two))
-    for host in two:
-        assert not host.running.cluster.handshakes
-        about = [line for _, level, line in host.logs if level == "warning"]
-        assert len(about) <= 3, about  # one for each way: its datagrams, its dials, ours
-    if not strange:
-        for host in world.hosts:
-            other, own = (LINK_PROTOCOL, 99) if host is stranger else (99, LINK_PROTOCOL)
-            lines = [line for _, level, line in host.logs if level == "warning"]
-            assert any(f"speaks link protocol {other}, not {own}" in line for line in lines), lines
-            assert host.running.counters.links_refused
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_of_two_brokers_with_one_id_only_one_is_federated(seed: int) -> None:
-    """One of the two is federated, the other is not; both are named, and nothing flaps."""
-    # With it the two prove that they have one id, without it nothing does.
-    secret = b"a secret of the cluster" if seed % 2 else None
-    world = world_of(seed, 3, secret=secret)
-    twin = world.add(capability=50.0, discovery="multicast", id=world.hosts[2].id, secret=secret)
-    for host in world.hosts[:3]:
-        host.start()
-    world.run(3.0)
-    assert faults_of(world) == []
-    twin.start()
-    world.run(5.0)
-    opened = [host.running.counters.links_opened for host in world.hosts]
-    world.run(40.0)
-    assert live(world, world.hosts[:3]) == []
-    assert [host.running.counters.links_opened for host in world.hosts] == opened
-    told = [
-        line
-        for host in world.hosts
-        for _, level, line in host.logs
-        if level == "warning" and "one id" in line
-    ]
-    assert any("10.0.0.4" in line for line in told)
-    assert any("10.0.0.3" in line for line in told)
-    assert not world.violations
-    yields = [host.running.cluster.id_conflict.yields for host in world.hosts]
-    assert yields == [False, False, False, secret is not None]
-    world.hosts[2].kill()
-    world.run(20.0)
-    assert not twin.running.cluster.id_conflict.yields
-    assert live(world, [*world.hosts[:2], twin]) == []
-
-
-class FakeBroker:
-    """Speaks the link's handshake and then whatever it is given."""
-
-    def __init__(
-        self, world: World, host: Host, after: list[bytes], cluster: str = "mqttree"
-    ) -> None:
-        self.after = after
-        self.gone: str | None = None
-        self._accepted = False
-        end = world.connect(host, self)
-        assert end is not None
-        self.end: End = end
-        properties = {
-            Property.USER_PROPERTY: [
-                ("cluster", cluster),
-                ("protocol", str(LINK_PROTOCOL)),
-                ("boot", "1"),
-                ("address", "10.0.0.99:1883"),
-                ("name", "x"),
-                ("capability", "99.0"),
-            ]
-        }
-        end.write(
-            encode_packet(
-                Connect("MQTT", 5, True, 2, "ab" * 8, None, None, None, properties, bridge=True), 5
-            )
-        )
-
-    def data(self, data: bytes) -> None:
-        if not self._accepted:
-            self._accepted = True
-            self.end.write(encode_packet(Connack(False, 0, None), 5))
-            for piece in self.after:
-                self.end.write(piece)
-
-    def lost(self, reason: str) -> None:
-        self.gone = reason
-
-
 GARBAGE = {
     "reserved packet type": b"\xf0\x00",
     "length of five bytes": b"\xc0\xff\xff\xff\xff\x01",
@@ -442,57 +319,6 @@ GARBAGE = {
     "client's packet": b"\x82\x06\x00\x01\x00\x01a\x00",
     "noise": bytes(range(7, 251, 3)),
 }
-
-
-@pytest.mark.parametrize("name", GARBAGE)
-def test_garbage_closes_its_link_with_one_line(name: str) -> None:
-    """Whoever sends garbage is closed with one line; the federation goes on."""
-    world = world_of(6, 3)
-    for host in world.hosts:
-        host.start()
-    world.run(3.0)
-    assert faults_of(world) == []
-    host = world.hosts[1]
-    fakes = []
-    for _ in range(3):
-        fakes.append(
-            FakeBroker(world, host, [b"\xc0\x08" + encode_record(PING, b"\0\0\0\1"), GARBAGE[name]])
-        )
-        world.run(0.5)
-    assert all(fake.gone for fake in fakes)
-    assert host.running.counters.link_garbage == 3
-    assert len([line for _, level, line in host.logs if level == "warning"]) == 1
-    world.run(20.0)
-    faults = [fault for fault in faults_of(world) if fault[0] != "membership"]
-    assert faults == []
-    assert not world.violations
-
-
-def test_a_silent_handshake_is_closed_after_a_while() -> None:
-    """A connection that says nothing, or stops in the middle of the handshake, is closed after a
-    while."""
-
-    class Mute:
-        gone: str | None = None
-
-        def data(self, data: bytes) -> None: ...
-
-        def lost(self, reason: str) -> None:
-            self.gone = reason
-
-    world = world_of(7, 1)
-    host = world.hosts[0]
-    host.start()
-    world.run(1.0)
-    mute = Mute()
-    assert world.connect(host, mute)
-    half = FakeBroker(world, host, [])
-    half._accepted = True
-    world.run(12.0)
-    assert mute.gone
-    assert half.gone
-    assert not host.running.connections
-    assert not host.running.cluster.handshakes
 
 
 # ---------------------------------------------------------------- random schedules
@@ -569,12 +395,6 @@ ONCE_BAD = {
         "tree only, and said to one behind it on the origin's tree that nothing was missing"
     ),
 }
-
-
-@pytest.mark.parametrize("seed", ONCE_BAD)
-def test_schedules_that_once_failed_keep_all_promises(seed: int) -> None:
-    """Schedules that showed faults, most of them of routing by interest."""
-    assert run_seed(seed).violations == []
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))

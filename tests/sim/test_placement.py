@@ -13,7 +13,6 @@ from mqttree.broker.cluster.placement.decider import PERIOD, TOPIC_WORK, WORK, S
 from mqttree.broker.cluster.placement.placement_messages import FORGET, PLACE, PLAN, STATUS, TOLD
 from mqttree.broker.cluster.placement.placement_service import WAIT
 from mqttree.broker.cluster.placement.topic_knowledge import FRESH, LEAST_KEPT, MOST_LATE
-from mqttree.broker.cluster.placement.traffic_entry import TRAFFIC
 from mqttree.broker.core.traffic_meter import PERIOD as READING
 from mqttree.broker.wire import Property, Puback, Publish
 from tests.sim.test_takeover import Client, Row
@@ -141,37 +140,6 @@ def test_a_client_without_a_place_that_is_better_stays_where_it_is() -> None:
         assert [session["broker"] for session in body["sessions"]] == [broker_id(row, index)]
 
 
-@pytest.mark.parametrize(
-    ("question", "status", "reason"),
-    [
-        (b"no JSON", 400, 0),
-        (b"[" * 100_000, 400, 0),
-        ([], 400, 0),
-        ({"client": "other"}, 403, 0x87),
-        ({"subscribe": ["a/#/b"]}, 400, 0),
-        ({"subscribe": [""]}, 400, 0),
-        ({"subscribe": ["$share/g"]}, 400, 0),
-        ({"publish": ["a/+"]}, 400, 0),
-        ({"publish": ["$SYS/x"]}, 400, 0),
-        ({"subscribe": [f"t/{n}" for n in range(10_000)]}, 429, 0x97),
-        ({"avoid": ["nobody"]}, 400, 0),
-    ],
-)
-def test_a_bad_question_is_answered_with_what_is_wrong(
-    question: Any, status: int, reason: int
-) -> None:
-    row = row_of(2)
-    client = row.connect(1, "c")
-    client.subscribe(ANSWERS)
-    ask(client, question)
-    row.until(lambda: answers(client))
-    [body] = answers(client)
-    assert body["status"] == status, body
-    assert body["error"]
-    assert [p.reason for p in client.packets if isinstance(p, Puback)] == [reason]
-    assert not client.gone
-
-
 def test_a_question_without_a_response_topic_is_refused() -> None:
     row = row_of(2)
     client = row.connect(1, "c")
@@ -183,32 +151,6 @@ def test_a_question_without_a_response_topic_is_refused() -> None:
     row.until(lambda: any(isinstance(p, Puback) for p in old.packets))
     assert not client.gone
     assert not old.gone
-
-
-def test_an_answer_without_a_subscription_to_it_is_dropped() -> None:
-    row = row_of(2)
-    client = row.connect(1, "c")
-    ask(client, {"subscribe": ["a"]})
-    row.run(1.0)
-    assert not client.payloads
-
-
-def test_a_client_may_ask_ten_times_a_second() -> None:
-    row = row_of(2)
-    client, other = row.connect(1, "c"), row.connect(1, "d")
-    client.subscribe(ANSWERS)
-    other.subscribe(ANSWERS)
-    for _ in range(25):
-        ask(client, {"subscribe": ["a"]})
-    ask(other, {"subscribe": ["a"]})
-    row.until(lambda: len(answers(client)) == 25 and answers(other))
-    refused = [body for body in answers(client) if body.get("status") == 429]
-    assert 13 <= len(refused) <= 15
-    assert "sessions" in answers(other)[0]
-    row.run(1.5)
-    ask(client, {"subscribe": ["a"]})
-    row.until(lambda: len(answers(client)) == 26)
-    assert "sessions" in answers(client)[-1]
 
 
 def test_questions_take_a_bounded_part_of_the_time() -> None:
@@ -336,18 +278,6 @@ def test_a_broker_without_topic_rates_takes_part() -> None:
     row = row_of(topic_rates=False)
     body = place(row, 2, subscribe=["a"], publish=["x"])
     assert body["sessions"][0]["subscribe"] == ["a"]
-
-
-def test_traffic_is_posted_when_it_has_changed_by_a_tenth() -> None:
-    row = row_of(2)
-    directory = row.node(1).cluster.directory
-    flow(row, 0, "a", 10, 3 * READING)
-    first = directory.entry(row.host(0).id, TRAFFIC)
-    assert first is not None
-    version = directory.listing(row.host(0).id).version  # type: ignore[union-attr]
-    flow(row, 0, "a", 10, 3 * READING)
-    entry = directory.entry(row.host(0).id, TRAFFIC)
-    assert entry == first or directory.listing(row.host(0).id).version > version  # type: ignore[union-attr]
 
 
 def test_what_is_known_is_looked_at_again_when_it_may_have_changed() -> None:

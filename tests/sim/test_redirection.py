@@ -179,17 +179,6 @@ def test_a_client_that_says_its_topics_is_told_before_it_is_let_in() -> None:
     assert counters(row, "redirected") == 2
 
 
-def test_whoever_comes_from_the_same_host_with_the_same_topics_is_let_in() -> None:
-    """Some clients make up a new client identifier each time."""
-    row = row_of()
-    flow(row, 1, "a", 20)
-    first = row.client(2, "random-1", said=said(subscribe=["a"]), clean=True, expiry=0)
-    row.until(lambda: first.gone)
-    assert target(first) == 1
-    for number in range(2, 5):
-        row.connect(2, f"random-{number}", said=said(subscribe=["a"]), clean=True, expiry=0)
-
-
 def test_a_client_without_an_identifier_of_its_own_is_let_in() -> None:
     row = row_of()
     flow(row, 1, "a", 20)
@@ -197,29 +186,6 @@ def test_a_client_without_an_identifier_of_its_own_is_let_in() -> None:
     client.subscribe("a")
     flow(row, 1, "a", 20, 2 * SETTLED)
     assert not client.gone
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "no JSON",
-        "[" * 10_000,
-        "[]",
-        '{"topics": ["a"]}',
-        '{"subscribe": "a"}',
-        '{"subscribe": ["a/#/b"]}',
-        '{"publish": ["a/+"]}',
-        '{"publish": ["$SYS/x"]}',
-        json.dumps({"subscribe": [f"t/{n}" for n in range(201)]}),
-        json.dumps({"subscribe": ["a" * 20_000]}),
-    ],
-)
-def test_a_client_that_says_nonsense_is_let_in_and_one_line_says_so(text: str) -> None:
-    row = row_of(2)
-    client = row.connect(1, said=[("mqttree-topics", text)])
-    assert client.present is False
-    assert row.node(1).counters.redirect_topics_invalid == 1
-    assert row.node(1).counters.placement_refused == 0
 
 
 def test_a_client_that_comes_while_brokers_come_and_go_is_left_alone() -> None:
@@ -256,26 +222,6 @@ def test_a_client_that_is_gone_when_the_answer_comes_is_not_remembered() -> None
     row.run(2.0)
     assert len(row.node(2).cluster.placement.redirector.table) == 0
     assert counters(row, "redirected") == 0
-
-
-def test_a_full_table_sends_nobody_away() -> None:
-    row = Row(
-        2,
-        meshed=True,
-        limits=DEFAULTS.replace(redirected_clients=1),
-        routing="topic",
-        topic_rates=True,
-        redirect_clients=True,
-    )
-    row.run(QUIET)
-    flow(row, 0, "a", 20)
-    first = reader(row, 1, "a", client_id="first")
-    row.run(SETTLED)
-    assert target(first) == 0
-    second = reader(row, 1, "a", client_id="second")
-    row.run(SETTLED)
-    assert not second.gone
-    assert row.node(1).counters.redirects_forgone == 1
 
 
 def test_a_multi_client_places_itself() -> None:

@@ -23,7 +23,7 @@ from mqttree.broker.cluster.sessions.replay_messages import (
 )
 from mqttree.broker.cluster.sessions.session_replay import WAIT
 from mqttree.broker.cluster.strategy.subscription_barrier import LOST
-from mqttree.broker.wire import Property, Puback, Publish, Suback, Subscribe, SubscriptionRequest
+from mqttree.broker.wire import Property, Publish, Suback, Subscribe, SubscriptionRequest
 from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.client_connection import Message, digest_of
 from tests.sim.test_merge import kept_row
@@ -247,31 +247,6 @@ def test_a_session_that_ends_meanwhile_gets_nothing() -> None:
     row.run(2.0)
     assert row.node(2).counters.session_replayed == 0
     assert row.node(2).cluster.session_replay.arriving == 0
-
-
-@pytest.mark.parametrize(
-    "question", [b"", b"[]", b"{}", {"seconds": 0}, {"seconds": 61}, {"seconds": True}, {"s": 1}]
-)
-def test_a_bad_question_is_answered_in_one_line(question: Any) -> None:
-    row = Row(2, routing="topic")
-    client = row.connect(1)
-    client.subscribe("a", ANSWERS)
-    ask(client, question)
-    row.until(lambda: answers(client))
-    [answer] = answers(client)
-    assert answer["status"] == 400
-    assert "\n" not in answer["error"]
-
-
-def test_a_client_asks_twice_a_second_at_most() -> None:
-    row = Row(2, routing="topic")
-    client = row.connect(1)
-    client.subscribe("a", ANSWERS)
-    for _ in range(5):
-        ask(client, {"seconds": 1})
-    row.run(1.0)
-    assert [each.get("status", 200) for each in answers(client)].count(200) == 2
-    assert [p.reason for p in client.packets if isinstance(p, Puback)].count(0x97) == 3
 
 
 def test_a_question_for_other_brokers_is_read_as_it_was_written() -> None:
