@@ -63,19 +63,6 @@ def test_client_identifiers_that_must_be_allowed(version: int, length: int) -> N
         assert client_id in world.node.sessions
 
 
-@pytest.mark.statement("3.1.1/MQTT-3.1.3-6")
-def test_clients_without_an_identifier_are_different_ones() -> None:
-    """In 3.1.1 the client does not learn its identifier."""
-    world = World()
-    clients = [world.connect("", 4) for _ in range(3)]
-    for number, client in enumerate(clients):
-        client.subscribe(f"t/{number}")
-        client.publish(f"t/{number}", b"%d" % number)
-    assert [client.payloads() for client in clients] == [[b"0"], [b"1"], [b"2"]]
-    assert len(world.node.sessions) == 3
-    assert not any(client.closed for client in clients)
-
-
 # What the flags promise and the payload does not keep, and the other way round; behind the Keep
 # Alive of CONNECT.
 # (flags, payload of 3.1.1, payload of 5)

@@ -161,23 +161,6 @@ def test_names_are_not_normalised(version: int) -> None:
         assert [(p.topic, p.payload) for p in client.take_publishes()] == [(name, name.encode())]
 
 
-@pytest.mark.statement("MQTT-4.7.3-3", "3.1.1/MQTT-4.7.3-3")
-@ALL
-@pytest.mark.parametrize("qos", [0, 1, 2])
-def test_the_longest_topic_name(version: int, qos: int) -> None:
-    """65,535 bytes is what the length of a string can say."""
-    world = World()
-    publisher, subscriber = world.connect("p", version), world.connect("s", version)
-    topic = "\u20ac" * 21845
-    subscriber.subscribe(topic, qos=2)
-    publisher.publish(topic, b"x", qos)
-    publisher.publish(topic, b"y", qos, packet_id=2)
-    assert [(p.topic, p.payload) for p in subscriber.take_publishes()] == [
-        (topic, b"x"),
-        (topic, b"y"),
-    ]
-
-
 # version, what the client sends behind its CONNECT -> what it gets, to the byte
 ANSWERS = [
     (4, b"\xc0\x00", b"\xd0\x00"),

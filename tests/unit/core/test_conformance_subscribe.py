@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 
 from mqttree.broker.wire import (
-    Disconnect,
     Packet,
     Property,
     Puback,
@@ -251,33 +250,3 @@ def test_qos_2_of_a_shared_subscription_is_completed_with_the_same_client(state:
     world.advance(101)
     assert "first" not in world.node.sessions
     assert other.take() == []
-
-
-@pytest.mark.statement("MQTT-4.8.2-1", "MQTT-4.8.2-2")
-@pytest.mark.parametrize(
-    "topic_filter",
-    [
-        "$share",
-        "$share/",
-        "$share/g",
-        "$share/g/",
-        "$share//t",
-        "$share/+/t",
-        "$share/#/t",
-        "$share/g+/t",
-        "$share/g#/t",
-        "$share/g/t#",
-    ],
-)
-def test_malformed_shared_subscriptions_are_refused(topic_filter: str) -> None:
-    """`$share` alone is a plain filter, the others are malformed."""
-    world = World()
-    client = world.connect("c")
-    client.send(Subscribe(1, [SubscriptionRequest(topic_filter, 0)]))
-    if topic_filter == "$share":
-        assert client.take() == [Suback(1, [0])]
-        client.publish("t")
-        assert client.take() == []
-    else:
-        assert client.take() == [Disconnect(0x81)]
-        assert client.closed

@@ -11,7 +11,7 @@ from mqttree.broker.cluster.cluster import Cluster as RealCluster
 from mqttree.broker.core import ports
 from mqttree.broker.core.ports import NullJournal
 from mqttree.broker.persistence.journal import Journal
-from mqttree.broker.wire import Connack, Property, Puback, Publish, Pubrec, Will
+from mqttree.broker.wire import Connack, Property, Puback, Publish, Pubrec
 from tests.kit.no_cluster import NoCluster
 from tests.kit.node_harness import World, connect_packet
 
@@ -52,27 +52,6 @@ def test_messages_are_delivered(qos: int) -> None:
     answers = [type(packet) for packet in publisher.take()]
     assert answers == [[], [Puback], [Pubrec]][qos]
     assert subscriber.payloads() == [b"x"]
-
-
-def test_a_will_is_sent() -> None:
-    world = alone()
-    subscriber = world.connect("s")
-    subscriber.subscribe("r")
-    world.connect("w", will=Will("r", b"gone")).vanish()
-    assert subscriber.payloads() == [b"gone"]
-
-
-def test_shared_subscriptions_take_turns() -> None:
-    world = alone()
-    members = [world.connect(name) for name in "ab"]
-    for member in members:
-        member.subscribe("$share/g/t", qos=1)
-    publisher = world.connect("p")
-    for number in range(10):
-        publisher.publish("t", bytes((number,)), 1, number + 1)
-    got = [member.payloads() for member in members]
-    assert sorted(got[0] + got[1]) == [bytes((number,)) for number in range(10)]
-    assert all(got)
 
 
 def test_a_session_is_resumed_taken_over_and_expires() -> None:

@@ -7,7 +7,6 @@ import pytest
 from mqttree.broker.base.limits import DEFAULTS
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.wire import (
-    Auth,
     Connack,
     Disconnect,
     Pingreq,
@@ -229,38 +228,6 @@ def test_an_unknown_protocol_version_is_refused(level: int) -> None:
     client.send(b"\x10\x0c\x00\x04MQTT" + bytes((level,)) + b"\x02\x00\x00\x00\x00")
     assert client.take() == [Connack(False, 1)]
     assert client.closed
-
-
-@pytest.mark.statement("3.1.1/MQTT-2.2.2-2")
-def test_a_connect_of_mqtt_3_1_may_set_bits_that_it_does_not_use() -> None:
-    """MQTT 3.1, 3.1: DUP, QoS and RETAIN are not used in CONNECT; MQTT-2.2.2-2 of 3.1.1 and
-    MQTT-2.1.3-1 of 5 forbid them."""
-    for bits in range(16):
-        for version in (3, 4, 5):
-            client = World().open(version)
-            data = encode_packet(connect_packet("a", version), version)
-            client.send(bytes((0x10 | bits,)) + data[1:])
-            accepted = [
-                packet
-                for packet in client.take()
-                if isinstance(packet, Connack) and not packet.code
-            ]
-            assert bool(accepted) == (version == 3 or not bits), (version, bits)
-
-
-@pytest.mark.statement("MQTT-4.12.0-1")
-def test_authentication_methods_are_refused() -> None:
-    client = World().open()
-    client.send(connect_packet(properties={Property.AUTHENTICATION_METHOD: "SCRAM-SHA-256"}))
-    assert client.last_reason() == ReasonCode.BAD_AUTHENTICATION_METHOD
-    assert client.closed
-
-
-@pytest.mark.statement("MQTT-4.12.0-7")
-def test_an_auth_packet_without_a_method_is_refused() -> None:
-    client = World().connect()
-    client.send(Auth())
-    assert client.last_reason() == ReasonCode.PROTOCOL_ERROR
 
 
 @pytest.mark.statement("MQTT-3.1.4-2", "MQTT-3.2.2-8", "3.1.1/MQTT-3.2.2-5")

@@ -32,33 +32,6 @@ def test_a_new_subscription_gets_retained_messages(qos: int, granted: int, versi
     ]
 
 
-@pytest.mark.statement("3.1.1/MQTT-3.3.1-7")
-def test_the_last_retained_message_counts_at_any_qos() -> None:
-    world = World()
-    publisher = world.connect("p")
-    publisher.publish("t", b"1", 2, retain=True)
-    publisher.publish("t", b"2", 0, retain=True)
-    publisher.publish("t", b"3", 1, retain=False, packet_id=2)
-    publisher.subscribe("t")
-    assert [p.payload for p in publisher.take() if isinstance(p, Publish)] == [b"2"]
-
-
-@pytest.mark.statement("MQTT-3.3.1-6", "3.1.1/MQTT-3.3.1-10")
-@ALL
-def test_an_empty_payload_deletes_the_retained_message(version: int) -> None:
-    """MQTT-3.3.1-6, -7 (3.1.1: -10, -11): delivered to those who are there, never kept."""
-    world = World()
-    publisher, client = world.connect("p", version), world.connect("s", version)
-    client.subscribe("t")
-    publisher.publish("t", b"x", retain=True)
-    publisher.publish("t", b"", retain=True)
-    publisher.publish("u", b"", retain=True)
-    assert client.payloads() == [b"x", b""]
-    assert len(world.node.retained) == 0
-    client.subscribe("#")
-    assert client.take() == []
-
-
 def test_messages_without_retain_change_no_retained_message() -> None:
     """MQTT-3.3.1-8 (3.1.1: -12)."""
     world = World()
@@ -84,17 +57,6 @@ def test_retain_handling_decides_when_retained_messages_are_sent(
     assert client.payloads() == first
     client.subscribe("t", retain_handling=handling, qos=1)
     assert client.payloads() == second
-
-
-@pytest.mark.statement("3.1.1/MQTT-3.8.4-3")
-@pytest.mark.parametrize("version", [3, 4])
-def test_subscribing_again_sends_retained_messages_again(version: int) -> None:
-    world = World()
-    world.connect("p").publish("t", b"x", retain=True)
-    client = world.connect("s", version)
-    for _ in range(2):
-        client.subscribe("t")
-        assert client.payloads() == [b"x"]
 
 
 @pytest.mark.statement("3.1.1/MQTT-3.3.1-6")

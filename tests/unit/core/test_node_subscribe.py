@@ -300,20 +300,6 @@ def test_wildcards_match_as_the_specification_says(topic_filter: str, topics: li
     assert [p.topic for p in client.take_publishes()] == expected
 
 
-@pytest.mark.statement("MQTT-4.7.2-1", "3.1.1/MQTT-4.7.2-1")
-def test_leading_wildcards_do_not_match_dollar_topics() -> None:
-    world = World()
-    wild, named = world.connect("a"), world.connect("b")
-    wild.subscribe("#", "+/monitor/Clients", "+/#")
-    named.subscribe("$SYS/#", "$SYS/monitor/+")
-    world.node.publish_internal("$SYS/monitor/Clients", b"x", 0, True)
-    world.settle()
-    assert wild.take() == []
-    assert named.payloads() == [b"x"]
-    assert world.connect("c").subscribe("#") == [0]
-    assert world.peers[-1].take() == []
-
-
 # ---------------------------------------------------------------- shared subscriptions
 
 
