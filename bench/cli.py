@@ -40,14 +40,6 @@ TOOLS = {
     "generate": ("mqttree.bench.trace.generate", "a run with as many trace rows as wanted"),
     "overhead": ("mqttree.bench.trace.overhead", "what writing a trace costs"),
     "clock": ("mqttree.bench.trace.clock", "how far the clocks of two machines differ"),
-    "growth": (
-        "mqttree.bench.studies.growth",
-        "what subscriptions cost, from a thousand to a million",
-    ),
-    "sketch": (
-        "mqttree.bench.studies.sketch",
-        "the least that a broker in Python can do, as a broker",
-    ),
     "live": ("mqttree.bench.spark.__main__", "what a benchmark is doing right now"),
     "tables": ("mqttree.bench.spark.__main__", "tables from traces, by Spark"),
 }

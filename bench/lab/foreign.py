@@ -11,11 +11,6 @@ from pathlib import Path
 from mqttree.bench import checked
 from mqttree.bench.lab.brokers import KINDS, Kind
 
-PLACEHOLDERS = ("address", "port", "name", "dir", "config")
-"""What stands for what, in braces, in a command and in a template: the address and the port to
-listen on, the broker's name in the network, a folder of its own that anybody may write, and the
-file that the template becomes."""
-
 
 def kinds(added: Sequence[str], configs: Sequence[str] = ()) -> list[Kind]:
     """Return the kinds of brokers that `--add` (NAME=COMMAND) and `--config` (NAME=FILE) describe.

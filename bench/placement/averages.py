@@ -1,4 +1,4 @@
-"""Rows of simulations as Parquet, and their means by Spark."""
+"""Rows of simulations as Parquet, and their means."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from mqttree.bench.placement.grid import MEASURES
-from mqttree.bench.spark.session import session
 from mqttree.bench.tables.means import Mean, mean
 
 Point = tuple[str, str, float]
@@ -16,13 +15,8 @@ Point = tuple[str, str, float]
 KEYS = ("figure", "curve", "x")
 
 
-def write(
-    rows: Sequence[Mapping[str, Any]], path: Path, measures: Sequence[str] = MEASURES
-) -> None:
-    """Write rows as one Parquet file.
-
-    `rows`: of `grid.run`, or with other `measures`; `path`: of the file.
-    """
+def write(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write `rows` of `grid.run` as one Parquet file at `path`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -31,53 +25,33 @@ def write(
         ("curve", pa.string()),
         ("x", pa.float64()),
         ("seed", pa.int64()),
-        *((name, pa.float64()) for name in measures),
+        *((name, pa.float64()) for name in MEASURES),
     ]
     pq.write_table(pa.Table.from_pylist(list(rows), schema=pa.schema(fields)), path)
 
 
-def has_rows(path: Path, measures: Sequence[str] = MEASURES) -> bool:
-    """Return whether a file is one that `write` could have written.
-
-    `path`: of the file; `measures`: which numbers its rows should have.
-    """
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of the Parquet file at `path`, in the order of their seeds: sums of floats
+    depend on their order, and the same seeds give the same page. Raises ValueError, in one line,
+    where these are no rows of `grid.run`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        names = set(pq.read_table(path).column_names)
+        rows = pq.read_table(path)
     except pa.ArrowException:
-        return False
-    return names >= {*KEYS, "seed", *measures}
-
-
-def means(
-    path: Path, memory: str = "1g", measures: Sequence[str] = MEASURES
-) -> dict[Point, dict[str, Mean]]:
-    """Return for each point the means over seeds. Raises SparkMissingError.
-
-    `path`: of the Parquet file; `memory`: Spark's; `measures`: which numbers its rows have.
-    """
-    spark = session("local[1]", memory, rows=1000)
-    try:
-        from pyspark.sql import functions as sf
-
-        # Sorted by seed: sums of floats depend on their order, and the same seeds give the same
-        # page.
-        values = sf.sort_array(sf.collect_list(sf.struct("seed", *measures))).alias("values")
-        found = spark.read.parquet(str(path)).groupBy(*KEYS).agg(values).collect()
-    finally:
-        spark.stop()
-    return {
-        (each["figure"], each["curve"], each["x"]): _each_mean(each["values"], measures)
-        for each in found
-    }
+        rows = pa.table({})
+    if not {*KEYS, "seed", *MEASURES} <= set(rows.column_names):
+        said = "no Parquet file with rows of `mqttree bench placement figures`"
+        raise ValueError(f"{path}: {said}")
+    found: list[dict[str, Any]] = rows.sort_by("seed").to_pylist()
+    return found
 
 
 def means_of(
     rows: Iterable[Mapping[str, Any]], measures: Sequence[str] = MEASURES
 ) -> dict[Point, dict[str, Mean]]:
-    """Return what `means` returns, without Spark.
+    """Return for each point the means over seeds.
 
     `rows`: in order of their seeds; `measures`: which numbers they have.
     """

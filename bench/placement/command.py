@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,6 @@ from mqttree.bench.placement import (
     takeover,
 )
 from mqttree.bench.placement.grid import Case
-from mqttree.bench.spark.session import SparkMissingError, java
 from mqttree.bench.workloads import named, simulator, workload, workload_file
 from mqttree.placement import traffic
 from mqttree.placement.state import MOST_BROKERS
@@ -221,25 +219,17 @@ def _figures(arguments: argparse.Namespace) -> int:
     seeds = arguments.seeds or (2 if arguments.quick else 10)
     cases = grid.cases(arguments.quick)
     try:
-        java()
-        with tempfile.TemporaryDirectory(prefix="mqttree-placement-") as folder:
-            path = Path(arguments.read or arguments.rows or Path(folder) / "rows.parquet")
-            if not arguments.read:
-                averages.write(list(_rows(cases, seeds)), path)
-            elif not path.is_file():
-                raise ValueError(f"{path}: there is no such file")
-            elif not averages.has_rows(path):
-                # Spark says so in two hundred lines.
-                raise ValueError(
-                    f"{path}: no Parquet file with rows of `mqttree bench placement figures`"
-                )
-            found = averages.means(path)
-    except SparkMissingError as error:
-        raise ValueError(str(error)) from None
+        if arguments.read:
+            rows = averages.read(Path(arguments.read))
+            seeds = len({row["seed"] for row in rows})
+        else:
+            rows = list(_rows(cases, seeds))
+        if arguments.rows:
+            averages.write(rows, Path(arguments.rows))
     except OSError as error:
-        raise ValueError(f"{error.filename or arguments.rows}: {error.strerror or error}") from None
-    if arguments.read:
-        seeds = max((each.n for kinds in found.values() for each in kinds.values()), default=0)
+        file = error.filename or arguments.read or arguments.rows
+        raise ValueError(f"{file}: {error.strerror or error}") from None
+    found = averages.means_of(rows)
     text = "\n".join(page.page(cases, found, seeds, arguments.quick)) + "\n"
     try:
         Path(arguments.out).write_text(text, encoding="utf-8")

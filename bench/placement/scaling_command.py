@@ -4,7 +4,6 @@ them."""
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 from mqttree.bench import checked
 from mqttree.bench.placement import averages, scaling, scaling_page
 from mqttree.bench.runner import run, run_folder
-from mqttree.bench.spark.session import SparkMissingError, java
 
 SCENARIOS = ("scaling-costs", "scaling-social", "scaling-pairs")
 MEASURES = (*scaling.MEASURES, *scaling.RESOURCES)
@@ -43,7 +41,7 @@ def add_arguments(commands: Any) -> None:
         default=scaling.SHARE,
         help=f"of a core, at which capacities are compared ({scaling.SHARE:g})",
     )
-    parser.add_argument("--page", metavar="FILE", help="the page, by Spark")
+    parser.add_argument("--page", metavar="FILE", help="write the page here (it is printed)")
     parser.set_defaults(handler=main)
 
 
@@ -63,7 +61,7 @@ def main(arguments: argparse.Namespace) -> int:
     fits = scaling.all_costs(found)
     rows = [dict.fromkeys(MEASURES) | row for row in scaling.rows(found, fits, arguments.share)]
     command = f"mqttree bench placement scaling DIR --rounds {max(r.repetition for r in found)}"
-    means = averages.means_of(rows, MEASURES) if page is None else _by_spark(rows)
+    means = averages.means_of(rows, MEASURES)
     text = "\n".join(scaling_page.page(means, fits, found, arguments.share, command)) + "\n"
     if page is None:
         print(text, end="")
@@ -95,14 +93,3 @@ def _records(folder: Path) -> Iterator[dict[str, Any]]:
             record = run_folder.read(path.parent)
             if record is not None and record.get("schema") == run_folder.SCHEMA:
                 yield record
-
-
-def _by_spark(rows: list[dict[str, Any]]) -> dict[averages.Point, dict[str, Any]]:
-    try:
-        java()
-        with tempfile.TemporaryDirectory(prefix="mqttree-scaling-") as folder:
-            path = Path(folder) / "rows.parquet"
-            averages.write(rows, path, MEASURES)
-            return averages.means(path, measures=MEASURES)
-    except SparkMissingError as error:
-        raise ValueError(str(error)) from None

@@ -1,13 +1,12 @@
 """How subscribing, matching and memory grow with the number of subscriptions, from 1,000 to
 1,000,000.
 
-Every size is measured in a process of its own, so that one does not use again what another freed:
-`mqttree bench growth --json SIZE`.
+A part of `mqttree bench micro`. Every size is measured in a process of its own, so that one does
+not use again what another freed.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import math
@@ -17,13 +16,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
-
-from mqttree.bench import checked
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
-LEAST = 1_000
-"""Subscriptions among which half of the topics that are matched are found, and sessions at all."""
 
 _PER_SESSION = 100
 _CHANGES = 20_000
@@ -47,38 +41,13 @@ class Growth:
     memory: float
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out the command line; 0: done, 1: a size could not be measured."""
-    parser = argparse.ArgumentParser(
-        prog="mqttree bench growth", description=(__doc__ or "").split("\n\n", 1)[0]
-    )
-    sizes = parser.add_argument(
-        "sizes",
-        nargs="*",
-        type=partial(checked.count, least=LEAST),
-        default=SIZES,
-        metavar="SIZE",
-        help=f"numbers of subscriptions ({', '.join(map(str, SIZES))})",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="one size, in this process, as one line of JSON"
-    )
-    options = parser.parse_args(argv)
-    if not options.json:
-        return table(options.sizes)
-    if len(options.sizes) != 1:
-        parser.error(f"--json takes one {sizes.metavar}")
-    print(json.dumps(asdict(measure(options.sizes[0]))))
-    return 0
-
-
 def table(sizes: Sequence[int] = SIZES) -> int:
     """Print the table of `sizes`, a line at a time; 1 if one could not be measured."""
     print("subscriptions      log          insert      match few     match many     memory")
     first: Growth | None = None
     for size in sizes:
         done = subprocess.run(
-            [sys.executable, "-m", "mqttree.bench.studies.growth", "--json", str(size)],
+            [sys.executable, "-m", "mqttree.bench.studies.growth", str(size)],
             capture_output=True,
             text=True,
             check=False,
@@ -180,4 +149,4 @@ def _resident() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    print(json.dumps(asdict(measure(int(sys.argv[1])))))

@@ -2,22 +2,18 @@
 interpreter can do.
 
 Exact topics, and + at the end; PUBLISH passed on unchanged at any QoS with the publisher's packet
-identifiers, no sessions, no checks. `mqttree bench sketch PORT` serves on 127.0.0.1; nothing but
-benchmarks and their tests should.
+identifiers, no sessions, no checks. It is the target `sketch`, and listens on a port of 127.0.0.1.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import contextlib
 import sys
-from collections.abc import Sequence
-from functools import partial
 from typing import cast
 
 import uvloop
 
-from mqttree.bench import checked
 from mqttree.bench.load import packets
 
 _routes: dict[bytes, list[Sketch]] = {}
@@ -114,22 +110,6 @@ async def serve(port: int) -> None:
     await server.serve_forever()
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until Ctrl-C, 130, or a signal; 2: nothing can listen there."""
-    parser = argparse.ArgumentParser(
-        prog="mqttree bench sketch", description=(__doc__ or "").split("\n\n", 1)[0]
-    )
-    parser.add_argument(
-        "port", type=partial(checked.count, most=65_535), metavar="PORT", help="of 127.0.0.1"
-    )
-    port = parser.parse_args(argv).port
-    try:
-        uvloop.run(serve(port))
-    except OSError as error:
-        print(f"mqttree bench sketch: port {port}: {error.strerror or error}", file=sys.stderr)
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    with contextlib.suppress(KeyboardInterrupt):
+        uvloop.run(serve(int(sys.argv[1])))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from itertools import chain, repeat
 from typing import Any
 
 import pyarrow as pa
@@ -44,23 +43,6 @@ class Batch:
         """Return the number of a shape that is not known yet."""
         number = self.shapes[shape] = len(self.shapes)
         return number
-
-    def add_run(
-        self, at: int, publisher: int, first: int, count: int, shape: tuple[Any, ...]
-    ) -> int:
-        """Append `count` events, from `at` (ns) on and a nanosecond apart, about the messages from
-        `first` on of `publisher`; `shape` has the rest of their columns. Returns as `add` does."""
-        number = self.shapes.setdefault(shape, len(self.shapes))
-        numbers = zip(
-            range(at, at + count),
-            repeat(publisher),
-            range(first, first + count),
-            repeat(number),
-            repeat(0),
-            strict=False,
-        )
-        self.flat.extend(chain.from_iterable(numbers))
-        return len(self.flat)
 
     def swap(self) -> tuple[list[int], dict[tuple[Any, ...], int]]:
         """Return the waiting events, as they are, and begin with none: to make columns of them

@@ -181,63 +181,6 @@ class Writer:
         if self._control.add(at, _UNCLEAR, _UNCLEAR, (source, target, kind, size)) >= self._full:
             self._flush(self._control)
 
-    def published_run(
-        self,
-        at: int,
-        publisher: int,
-        first: int,
-        count: int,
-        client: str,
-        broker: str,
-        topic: str,
-        qos: int,
-        size: int,
-        flow: str = "",
-    ) -> None:
-        """Note `count` messages at once, numbered from `first`; `at`, `publisher`, `client`,
-        `broker`, `topic`, `qos`, `size` and `flow` are those of `published`."""
-        if (
-            self._published.add_run(
-                at, publisher, first, count, (client, broker, topic, qos, size, flow)
-            )
-            >= self._full
-        ):
-            self._flush(self._published)
-
-    def accepted_run(
-        self, at: int, publisher: int, first: int, count: int, client: str, broker: str
-    ) -> None:
-        """Note the acknowledgements of `count` messages, numbered from `first`; `at`, `publisher`,
-        `client` and `broker` are those of `accepted`."""
-        if self._accepted.add_run(at, publisher, first, count, (client, broker)) >= self._full:
-            self._flush(self._accepted)
-
-    def delivered_run(
-        self,
-        at: int,
-        publisher: int,
-        first: int,
-        count: int,
-        client: str,
-        broker: str,
-        topic: str,
-        qos: int,
-        size: int,
-        dup: bool = False,
-    ) -> None:
-        """Note `count` messages that were sent to a client, numbered from `first`; `at`,
-        `publisher`, `client`, `broker`, `topic`, `qos`, `size` and `dup` are those of
-        `delivered`."""
-        at = max(at, self._last + 1)
-        self._last = at + count - 1
-        if (
-            self._delivered.add_run(
-                at, publisher, first, count, (client, broker, topic, qos, size, dup)
-            )
-            >= self._full
-        ):
-            self._flush(self._delivered)
-
     # Rare kinds
 
     def clock(self, at: int, host: str, offset_ns: int, error_ns: int) -> None:

