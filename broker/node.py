@@ -47,7 +47,6 @@ from mqttree.broker.core.session_registry import SessionRegistry
 from mqttree.broker.core.shutdown import Shutdown
 from mqttree.broker.core.traffic_meter import TrafficMeter
 from mqttree.broker.core.wills import Wills
-from mqttree.broker.leg.retained_base import RetainedBases
 from mqttree.broker.persistence.absent_members import AbsentMembers
 
 if TYPE_CHECKING:
@@ -102,7 +101,9 @@ class Node:
         self._compose_output()
         self.checking = 0  # passwords
         self.retained = RetainedStore(self.counters, config.retained_limit(limits), limits=limits)
-        self.leg_bases: RetainedBases = RetainedBases(limits.max_leg_base)
+        self.retained_watchers: dict[str, Callable[[bytes, float], None]] = {}
+        """Client id -> called with the topic of each retained message that this client has
+        published, and the time (s)."""
         self.feeds: RetainedFeeds = RetainedFeeds(self)
         self.dispatcher: Dispatcher = Dispatcher(self)
         self.traffic: TrafficMeter | None = TrafficMeter(self) if config.topic_rates else None

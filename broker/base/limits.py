@@ -289,11 +289,6 @@ class Limits(Record, kw_only=True):
     """topics of a leaf of the hash tree that are listed for a neighbour; if there are more, all
     their messages are sent. 15 are usual when there are a million."""
 
-    max_leg_base: int = 1_000_000
-    """topics of which a leg remembers what it and its foreign broker had last, as many as may be
-    retained, some 120 bytes each. Those beyond count as never exchanged
-    [leg_retained_unremembered]."""
-
     max_tombstones: int = 100_000
     """deleted and expired retained topics whose time is remembered, some 300 bytes each. Of more
     the oldest are forgotten: a broker that was cut off meanwhile may bring their messages back

@@ -363,7 +363,7 @@ LEG_FLAGS = (
     ("--marks", "on|off", "mark what goes there, so that it is known if it comes back (on)"),
 )
 """Flags of a leg that take one value."""
-REFUSED_LEG_FLAGS = ("--interest", "--interest-url", "--interest-password-file")
+REFUSED_LEG_FLAGS = ("--interest", "--interest-url", "--interest-password-file", "--conflict")
 """Flags that are refused with a line that says what to use instead."""
 
 
@@ -405,11 +405,6 @@ def _add_federate(federate: Parser) -> None:
         "--retain",
         metavar="both|in|out|off",
         help="which way RETAIN crosses, and retained messages are compared; in: to here (both)",
-    )
-    federate.add_argument(
-        "--conflict",
-        metavar="federation|foreign",
-        help="whose value stays if both sides have changed a retained topic (federation)",
     )
     for flag, metavar, text in LEG_FLAGS:
         federate.add_argument(flag, metavar=metavar, help=text)

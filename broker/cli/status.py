@@ -134,8 +134,6 @@ def _leg(leg: dict[str, Any]) -> str:
         about.append(f"sessions lost {leg['sessions_lost']}")
     if leg.get("retained_merging"):
         about.append("comparing retained messages")
-    if leg.get("retained_conflicts"):
-        about.append(f"retained conflicts {leg['retained_conflicts']}")
     if filters := leg.get("refused_filters"):
         about.append(f"refused filters {' '.join(filters)}")
     if others := leg.get("same_broker"):

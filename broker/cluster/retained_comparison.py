@@ -140,6 +140,10 @@ class RetainedComparison:
         """Note at `now` (s) that a message was missing here: more may come."""
         self._restored = now
 
+    def bringing(self, now: float) -> bool:
+        """Return whether messages that were missing here still come at `now` (s)."""
+        return now < self._restored + MISSED
+
     def pass_on(
         self, source: Link | None, data: bytes, now: float, paths: Sequence[Link] = ()
     ) -> None:

@@ -8,7 +8,7 @@ What it missed comes with a comparison (`retained_comparison`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.base import costs
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.sessions.session_history import SessionHistory
     from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
     from mqttree.broker.core.connection import Connection
-    from mqttree.broker.leg.retained_base import RetainedBases
 
 
 class RetainingBroker(LocalBroker, Protocol):
     """One broker whose retained messages other brokers keep, too."""
 
     @property
-    def leg_bases(self) -> RetainedBases:
-        """What this broker's legs have exchanged with foreign brokers."""
+    def retained_watchers(self) -> dict[str, Callable[[bytes, float], None]]:
+        """Client id -> called with the topic of each retained message that this client has
+        published, and the time (s)."""
 
     def retain(self, message: Message) -> None:
         """Note that a message has become the retained one of its topic."""
@@ -97,16 +97,12 @@ class RetainedSync:
                 node.retain(message)
             return
         message.stamp = self.stamp_for(message)
-        change = self._take(message, self._forwarder.key, 0, node.now, source, tell)
+        self._take(message, self._forwarder.key, 0, node.now, source, tell)
         sender = message.sender
-        if node.leg_bases and isinstance(sender, Session):
-            node.leg_bases.came_in(
-                sender.client_id,
-                message.topic,
-                message.payload,
-                message.properties,
-                kept=change >= Change.TAKEN,
-            )
+        if node.retained_watchers and isinstance(sender, Session):
+            watcher = node.retained_watchers.get(sender.client_id)
+            if watcher is not None:
+                watcher(message.topic, node.now)
 
     def put(self, message: Message) -> None:
         """Keep or delete a retained message without publishing it: subscribers here get nothing,

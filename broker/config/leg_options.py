@@ -12,7 +12,7 @@ from mqttree.broker.config.broker_url import BrokerUrl, read_url
 from mqttree.broker.config.secret_file import read_secret
 from mqttree.broker.config.yaml_file import ConfigError, ConfigFile, kind_of
 from mqttree.broker.leg.leg_settings import Start
-from mqttree.broker.leg.retained_rules import Conflict, Retain
+from mqttree.broker.leg.retained_rules import Retain
 from mqttree.broker.leg.rules import RuleError, Rules, parse_rule
 from mqttree.broker.wire.strings import shorten
 from mqttree.routing.topic_filter import valid_topic_name
@@ -21,7 +21,6 @@ __all__ = ["LEG_OPTIONS", "LegModel", "read_leg", "read_legs"]
 
 STARTS = {start.value: start for start in Start}
 RETAIN = [each.value for each in Retain]
-CONFLICT = [each.value for each in Conflict]
 PLAIN = "3.1.1-plain"
 """MQTT 3.1.1 without the bit of a bridge."""
 VERSIONS = {"auto": 0, "5": 5, "3.1.1": 4, PLAIN: 4}
@@ -55,11 +54,16 @@ LEG_OPTIONS = (
     "psk_file",
     "marks",
     "retain",
-    "conflict",
 )
 """Keys of a section, and flags."""
 _RULES = "no longer exists: the topic rules say what is sent"
-REFUSED = {"interest": _RULES, "interest_url": _RULES, "interest_password_file": _RULES}
+REFUSED = {
+    "interest": _RULES,
+    "interest_url": _RULES,
+    "interest_password_file": _RULES,
+    "conflict": "no longer exists: the newer value stays, else the foreign one; retain says which "
+    "way they cross",
+}
 """Keys and flags that are refused -> what to use instead."""
 MAX_QUEUED, MAX_QUEUED_BYTES = 100_000, 256 * 1024 * 1024
 """Messages at QoS 1 and 2 that wait here for one foreign broker, and bytes of them: a night of one
@@ -99,8 +103,6 @@ class LegModel:
     """Whether messages carry the mark of this federation (MQTT 5)."""
     retain: Retain = Retain.BOTH
     """Which way RETAIN crosses."""
-    conflict: Conflict = Conflict.FEDERATION
-    """Whose value stays if both sides have changed a retained topic."""
     secret: bytes | None = field(default=None, repr=False)
     """The password, if it is in no file of its own."""
     others: tuple[BrokerUrl, ...] = ()
@@ -242,7 +244,6 @@ def read_leg(values: Mapping[str, object], fail: Fail) -> LegModel:
         psk_identity=psk_identity,
         psk_file=psk_file,
         retain=Retain(_one_of(values, "retain", RETAIN, fail)),
-        conflict=Conflict(_one_of(values, "conflict", CONFLICT, fail)),
     )
 
 

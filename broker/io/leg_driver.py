@@ -17,7 +17,6 @@ from mqttree.broker.io.driver import Driver
 from mqttree.broker.io.leg_connections import ForeignProtocol, HereTransport, SyncProtocol
 from mqttree.broker.io.leg_report import leg_report
 from mqttree.broker.io.leg_retained import RetainedHere
-from mqttree.broker.io.leg_turns import LastActive
 from mqttree.broker.io.leg_watch import LegWatch, own_broker
 from mqttree.broker.io.tls import describe_error
 from mqttree.broker.leg.backoff import OWN_PAUSE
@@ -36,9 +35,7 @@ from mqttree.broker.leg.leg import PATIENCE, Leg
 from mqttree.broker.leg.leg_settings import LegSettings
 from mqttree.broker.leg.leg_states import CROSSES, State
 from mqttree.broker.leg.marks import Federation
-from mqttree.broker.leg.retained_base import RetainedBases
 from mqttree.broker.leg.retained_exchange import ExchangeSettings, RetainedExchange
-from mqttree.broker.leg.retained_rules import RetainedRules
 from mqttree.broker.leg.session_pair import LocalSession
 
 if TYPE_CHECKING:
@@ -67,11 +64,9 @@ class LegDriver:
         self.leg = Leg(settings, self._rng, now, federation, standby=True)
         self._retained = RetainedHere(driver.node, settings.session)
         self._exchange: RetainedExchange
-        self._last_active: LastActive | None = None  # None: there is no other gateway
         self._sync: SyncProtocol | None = None
         self._sync_dialling: asyncio.Task[None] | None = None
         self._sync_reads = True
-        self._changes = 0  # of the base, of which the journal knows
         self._place = 0  # which address was dialled
         self._model = model
         self._context = context
@@ -97,16 +92,12 @@ class LegDriver:
 
     def attach(self) -> None:
         """Take what the node keeps of the leg, as its options are in force."""
-        bases = self.driver.node.leg_bases
-        self._exchange = new_exchange(self.settings, bases, self._retained, self._rng)
+        self._exchange = new_exchange(self.settings, self._retained, self._rng)
+        self.driver.node.retained_watchers[self.settings.session] = self._exchange.arrived
         self.leg.exchange = self._exchange
 
     def take_turn(self, *, heir: bool) -> None:
         """Begin to dial. `heir`: another gateway of this name may have done so before."""
-        self._last_active = LastActive(self.driver.node, self.settings.name) if heir else None
-        if self._last_active is not None and self._last_active.other:
-            bases = self.driver.node.leg_bases
-            bases.clear(self.settings.session)
         self.leg.take_turn(self.driver.time(), heir=heir)
         self.act()
 
@@ -176,9 +167,6 @@ class LegDriver:
                     self._sync.transport.resume_reading()
                 else:
                     self._sync.transport.pause_reading()
-        if self._changes != self._exchange.changes:
-            self._changes = self._exchange.changes
-            self.driver.wake()
         self._arm()
 
     def _arm(self) -> None:
@@ -216,8 +204,6 @@ class LegDriver:
             case TryHome():
                 self._homing = self.driver.loop.create_task(self._try_home())
             case Enter():
-                if self._last_active is not None:
-                    self._last_active.note()
                 self._here = HereTransport(self, self.settings.name)
             case Close(sync=True):
                 sync_connection, self._sync = self._sync, None
@@ -386,11 +372,9 @@ class LegDriver:
                     self._foreign.transport.resume_reading()
 
 
-def new_exchange(
-    settings: LegSettings, bases: RetainedBases, here: RetainedHere, rng: random.Random
-) -> RetainedExchange:
-    """Return the exchange of retained messages of a leg. `settings`: of the leg; `bases`: of this
-    broker; `here`: what this broker has retained; `rng`: for its times."""
+def new_exchange(settings: LegSettings, here: RetainedHere, rng: random.Random) -> RetainedExchange:
+    """Return the exchange of retained messages of a leg. `settings`: of the leg; `here`: what this
+    broker has retained; `rng`: for its times."""
     found = ExchangeSettings(
         settings.name,
         settings.address,
@@ -399,8 +383,6 @@ def new_exchange(
         settings.keep_alive,
         settings.rules,
         settings.retain,
-        settings.conflict,
         settings.maximum_packet_size,
     )
-    mapping = RetainedRules(settings.rules, settings.retain).mapping
-    return RetainedExchange(found, bases.of(settings.session, mapping), here, rng)
+    return RetainedExchange(found, here, rng)

@@ -6,8 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.counters import Counters
+from mqttree.broker.cluster.link.codec import split_key
 from mqttree.broker.core.message import Message
-from mqttree.broker.leg.retained_digest import read_section
+from mqttree.broker.core.retained_index import place_of
+from mqttree.broker.leg.own_topics import stays
+from mqttree.broker.leg.retained_history import Write
+from mqttree.broker.leg.retained_values import read_section
 from mqttree.broker.wire.packets import Publish
 from mqttree.broker.wire.properties import NOT_FORWARDED, Property, encode_properties
 from mqttree.broker.wire.varint import read_length
@@ -36,10 +40,12 @@ class RetainedHere:
         return self._node.sessions.get(self._name)
 
     @property
-    def waiting(self) -> int:
-        """Return how many messages wait for the foreign broker."""
-        session = self._session
-        return 0 if session is None else len(session.queue)
+    def waiting(self) -> bool:
+        """Return whether messages wait for the foreign broker, or what other brokers of the
+        federation have retained still comes."""
+        session, node = self._session, self._node
+        queued = session is not None and bool(session.queue)
+        return queued or node.cluster.retained_comparison.bringing(node.now)
 
     @property
     def dropped(self) -> int:
@@ -64,6 +70,20 @@ class RetainedHere:
             properties = {Property.MESSAGE_EXPIRY_INTERVAL: left} | (properties or {})
         return Publish(topic, message.payload, message.qos, True, properties=properties)
 
+    def last_write(self, topic: str) -> Write:
+        """Return when and where a `topic` was written or deleted last."""
+        version = self._store.digests.get(place_of(topic.encode()))
+        return Write(0, b"") if version is None else Write(version.time, split_key(version.key)[0])
+
+    @property
+    def broker_id(self) -> bytes:
+        """The id of this broker."""
+        return self._node.config.id
+
+    def clock(self) -> int:
+        """Return the time (hybrid clock)."""
+        return self._node.cluster.clock.tick(self._node.now)
+
     def topics(self, topic_filter: str, now: float) -> Iterator[str | None]:
         """Yield the topics that a filter matches at `now` (s), and None for steps without one."""
         for message in self._store.search(topic_filter, now):
@@ -80,7 +100,14 @@ class RetainedHere:
         return session is not None and session.may_receive(topic)
 
     def publish(self, message: Publish, now: float) -> None:
-        """Publish a `message` as the leg's session, which does not get it back. `now`: s."""
+        """Publish a `message` as the leg's session, which does not get it back. One that does not
+        leave this federation is kept without being published. `now`: s."""
+        if stays(topic := message.topic.encode()):
+            self._node.now = now
+            self._node.cluster.put_retained(
+                Message(topic, message.payload, 0, True, b"", None, None)
+            )
+            return
         session = self._session
         if session is None:
             return

@@ -7,11 +7,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mqttree.broker.cluster.strategy.directory import DRAINING, STATE
-from mqttree.broker.leg.retained_base import ACTIVE, topic_of
-from mqttree.routing.topic_filter import valid_topic_name
 
 if TYPE_CHECKING:
-    from mqttree.broker.core.retained_store import RetainedStore
     from mqttree.broker.node import Node
 
 LEG = STATE + b"leg "
@@ -19,31 +16,6 @@ LEG = STATE + b"leg "
 SETTLE = 1.0
 """s beyond the time of discovery for which a broker looks for others of one name before it dials:
 what these have posted takes some round trips."""
-
-
-class LastActive:
-    """Which gateway of a name was the last one to be active. A retained message says it, as it is
-    as old or as new as the other ones here: what this gateway and the foreign broker had in common
-    last (`RetainedBase`) holds as long as no other one has exchanged any."""
-
-    def __init__(self, node: Node, name: str) -> None:
-        """`node`: this broker; `name`: of the leg."""
-        self._node = node
-        self._retained: RetainedStore = node.retained
-        topic = topic_of(name, ACTIVE)
-        self._topic = topic if valid_topic_name(topic) else ""
-        self._own = node.config.id.hex().encode()
-
-    @property
-    def other(self) -> bool:
-        """Whether that may have been another one."""
-        message = self._retained.get(self._topic) if self._topic else None
-        return message is None or message.payload != self._own
-
-    def note(self) -> None:
-        """Have it be this one."""
-        if self._topic and self.other:
-            self._node.publish_internal(self._topic, self._own, 0, True)
 
 
 class LegTurns:

@@ -21,7 +21,7 @@ from mqttree.broker.io.leg_turns import LegTurns
 from mqttree.broker.io.tls import client_context, describe_error
 from mqttree.broker.leg.leg_settings import LegSettings
 from mqttree.broker.leg.leg_states import State
-from mqttree.broker.leg.retained_base import STATE, topic_of
+from mqttree.broker.leg.own_topics import STATE, topic_of
 from mqttree.broker.leg.session_pair import SESSION
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE
 from mqttree.routing.topic_filter import valid_topic_name
@@ -72,10 +72,8 @@ class Legs:
         for session in [each for each in node.sessions.values() if is_of_leg(each)]:
             if session.client_id not in kept:
                 node.end_session(session, None)
-        bases = node.leg_bases
-        for base in list(bases):
-            if base.session not in kept:
-                bases.forget(base.session)
+        for session_id in node.retained_watchers.keys() - kept:
+            del node.retained_watchers[session_id]
         journal = node.journal
         if changed and not journal.recording:
             log_line(
@@ -127,8 +125,6 @@ class Legs:
             elif session := node.sessions.get(settings.session):
                 node.end_session(session, None)
             if not why:
-                bases = node.leg_bases
-                bases.forget(settings.session)
                 log_line("info", f"leg {name}: its sessions are ended")
         self._driver.wake()
         return failures
@@ -184,7 +180,6 @@ def leg_settings(name: str, model: LegModel, config: NodeConfig) -> LegSettings:
         foreign_client_id=model.client_id,
         max_rate=min(model.max_rate, 65_535),
         retain=model.retain,
-        conflict=model.conflict,
     )
 
 

@@ -212,7 +212,6 @@ GAUGE_HELP = {
     "link_rtt_seconds": "Round-trip time of each link.",
     "link_forwarding": "1 if messages take the link as part of the tree, else 0.",
     "leg_up": "1 if messages cross the leg to a foreign broker, else 0.",
-    "leg_retained_base": "Topics of which the leg knows what it and the foreign broker had last.",
 }
 """Gauge, as it is named behind mqttree_ -> help."""
 
@@ -231,7 +230,6 @@ LEG_HELP = {
     "no_subscribers": "Those of them for which it has no subscriber, as far as it says so.",
     "retained_merges": "Complete merges of the retained messages of both brokers of the leg.",
     "retained_failures": "Merges that were broken off, as the sync session was lost.",
-    "retained_conflicts": "Retained topics that both sides had changed.",
     "retained_published_here": "Retained messages of the foreign broker that merges published "
     "here.",
     "retained_published_there": "Retained messages of this broker that merges published there.",
@@ -239,7 +237,6 @@ LEG_HELP = {
     "retained_deleted_there": "Retained messages that merges deleted at the foreign broker.",
     "retained_incomplete": "Retained messages that the foreign broker left out of a long answer.",
     "retained_too_large": "Retained messages that are too large for the foreign broker.",
-    "retained_unremembered": "Retained topics for which the base of the leg had no room.",
 }
 """Counter of a leg, as it is named behind mqttree_leg_ -> help."""
 

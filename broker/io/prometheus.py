@@ -112,8 +112,6 @@ def _leg_metrics(lines: list[str], legs: list[tuple[dict[str, str], Mapping[str,
     """Append the metrics of legs, each with its labels."""
     up = [(labels, 1 if leg["state"] == "up" else 0) for labels, leg in legs]
     _metric(lines, "mqttree_leg_up", "gauge", GAUGE_HELP["leg_up"], up)
-    base = [(labels, leg["retained_base"]) for labels, leg in legs]
-    _metric(lines, "mqttree_leg_retained_base", "gauge", GAUGE_HELP["leg_retained_base"], base)
     for name, text in LEG_HELP.items():
         samples = [(labels, leg[name]) for labels, leg in legs]
         _metric(lines, f"mqttree_leg_{name}_total", "counter", text, samples)

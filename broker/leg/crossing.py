@@ -7,8 +7,8 @@ import random
 import re
 
 from mqttree.broker.leg.marks import Federation, Marks
+from mqttree.broker.leg.own_topics import COMMON, stays
 from mqttree.broker.leg.packets import inwards, messages, outwards, without
-from mqttree.broker.leg.retained_base import ACTIVE, stays
 from mqttree.broker.leg.rings import EchoList, RingWatch
 from mqttree.broker.leg.rules import Rules
 from mqttree.broker.wire.encode import encode_packet
@@ -162,7 +162,7 @@ class Crossing:
                 self._probe = b""
                 self.rings += 1
                 self._watch_ring(now)
-        if ACTIVE in packets:
+        if COMMON in packets:
             packets, _ = without(packets, self._version, lambda topic, _: stays(topic))
         packets = outwards(packets, self._version, self._rules)
         if self._marks_used and self._marks is not None:

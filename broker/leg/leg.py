@@ -534,7 +534,7 @@ class Leg:
                 self.lost(why, now)
         elif data[0] >> 4 == PacketType.PINGRESP:
             if self.exchange is not None:
-                self.exchange.ping_answered(now)
+                self.exchange.ping_answered()
             if self.state is State.SUBSCRIBING:
                 self._subscriptions.pinged()
                 self._subscribe_here(now)

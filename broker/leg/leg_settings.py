@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from mqttree.broker.leg.retained_rules import Conflict, Retain
+from mqttree.broker.leg.retained_rules import Retain
 from mqttree.broker.leg.rules import Rules
 from mqttree.broker.leg.session_pair import SESSION
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE
@@ -71,8 +71,6 @@ class LegSettings:
     """Messages that go out in a second, 0: as many as there are; so many are in flight at most."""
     retain: Retain = Retain.BOTH
     """Which way RETAIN crosses."""
-    conflict: Conflict = Conflict.FEDERATION
-    """Whose value stays if both sides have changed a retained topic."""
     foreign_client_id: str = ""
     """The client id at the foreign broker; "": one made of the name."""
 

@@ -142,9 +142,9 @@ class Relay:
         exchange = self.exchange
         if exchange is not None:
             if exchange.listens:
-                exchange.acknowledged(packets, now)
+                exchange.acknowledged(packets)
             if self.there.retained:
-                packets = exchange.incoming(packets, stored=stored)
+                packets = exchange.incoming(packets, now, stored=stored)
         return self.crossing.inwards(packets, now)
 
     def outwards(self, packets: bytes, now: float) -> bytes:

@@ -1,5 +1,5 @@
-"""Retained messages of a leg: what crosses is noted in the base, and merges are begun and led.
-Pure.
+"""Retained messages of a leg: merges are begun and led, and it is noted until when both sides had
+the same. Pure.
 
 A merge is due when the leg comes up, when both sides have written a topic at one time, when
 messages for the foreign broker were dropped, and every hour. It waits until no messages wait for
@@ -9,26 +9,28 @@ the foreign broker, as these are older than what is retained here.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from mqttree.broker.base.hybrid_clock import LOGICAL
 from mqttree.broker.leg.crossing import Crossing
 from mqttree.broker.leg.effects import LegEffect, Log, RetainHere, ToForeign
-from mqttree.broker.leg.retained_base import RetainedBase, own
-from mqttree.broker.leg.retained_digest import digest_of, key_of, read_section
+from mqttree.broker.leg.own_topics import COMMON, own, topic_of
+from mqttree.broker.leg.retained_history import MAX_GATEWAYS, RetainedHistory
 from mqttree.broker.leg.retained_merge import Deed, LocalStore, MergeCounters, RetainedMerge
 from mqttree.broker.leg.retained_packets import publishes, without_retain, without_stored
-from mqttree.broker.leg.retained_rules import Conflict, Retain, RetainedRules
+from mqttree.broker.leg.retained_rules import Retain, RetainedRules
 from mqttree.broker.leg.retained_watch import RetainedWatch
 from mqttree.broker.leg.rules import Rules
 from mqttree.broker.leg.sync_session import SyncSession
 from mqttree.broker.leg.sync_states import SyncState
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE
-from mqttree.broker.wire.encode import encode_packet
-from mqttree.broker.wire.packets import Pingreq, Publish
+from mqttree.broker.wire.packets import Publish
 from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.strings import shorten
+from mqttree.routing.topic_filter import valid_topic_name
 
 PERIOD = 3600.0
 """s between two merges when nothing has happened, about."""
@@ -40,26 +42,29 @@ WAIT_LONGEST = 60.0
 """s for which a merge waits until no messages wait for the foreign broker."""
 WAIT_LOOK = 0.5
 """s between two looks whether any wait."""
-PROVE_AFTER, PROVE_PAUSE = 2.0, 10.0
-"""s until topics that are new to the foreign broker are looked for there, and between two times."""
+STILL = 1.0
+"""s without a retained message of the foreign broker until a merge begins: more may be queued."""
 MANY = 500
 """Messages that a merge publishes here after which another one follows."""
-NAMES = 200
-"""Topics that are looked for at a time."""
 STEP_PAUSE = 0.002
 """s between two steps of a merge, so that clients are served meanwhile."""
+ON_ITS_WAY = 1_000 << LOGICAL
+"""Of the hybrid clock: what was published less than a second ago may still be on its way to the
+leg's session."""
 TAKEN_AT_ONCE = 200
 """Packets of the sync session that are looked at in one turn."""
-PING_AFTER = 0.2
-"""s until a PINGREQ follows retained messages at QoS 0, so that they are confirmed."""
+COMMON_FORMAT = re.compile(rb"([0-9]{1,19}) ([0-9]{1,19})((?: [0-9a-f]{16}){1,%d})" % MAX_GATEWAYS)
+"""Of the topic that says until when both sides had the same: that, when the leg went down behind
+it, 0 while it is up, and ids of gateways that were active behind it."""
 
 
 class Here(LocalStore, Protocol):
     """What the exchange asks of this broker."""
 
     @property
-    def waiting(self) -> int:
-        """Messages that wait in the leg's session for the foreign broker."""
+    def waiting(self) -> bool:
+        """Whether messages wait in the leg's session for the foreign broker, or what other brokers
+        of the federation have retained still comes."""
 
     @property
     def dropped(self) -> int:
@@ -70,6 +75,13 @@ class Here(LocalStore, Protocol):
     def full(self) -> bool:
         """Whether so many bytes are on their way to the foreign broker that no more should be
         sent."""
+
+    @property
+    def broker_id(self) -> bytes:
+        """The id of this broker."""
+
+    def clock(self) -> int:
+        """Return the time (hybrid clock)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +99,6 @@ class ExchangeSettings:
     """s."""
     rules: Rules
     retain: Retain = Retain.BOTH
-    conflict: Conflict = Conflict.FEDERATION
     maximum_packet_size: int = MAX_PACKET_SIZE
     """bytes that this broker takes."""
 
@@ -95,13 +106,10 @@ class ExchangeSettings:
 class RetainedExchange:
     """The retained messages of one leg."""
 
-    def __init__(
-        self, settings: ExchangeSettings, base: RetainedBase, here: Here, rng: random.Random
-    ) -> None:
-        """`settings`: how they cross; `base`: what both sides had last; `here`: this broker; `rng`:
-        draws pauses."""
+    def __init__(self, settings: ExchangeSettings, here: Here, rng: random.Random) -> None:
+        """`settings`: how they cross; `here`: this broker; `rng`: draws pauses."""
         self.settings = settings
-        self.base = base
+        self.history = RetainedHistory(here.broker_id, here.clock())
         self.counters = MergeCounters()
         self.too_large = 0
         """Retained messages that the foreign broker does not take, as they are too large."""
@@ -111,7 +119,7 @@ class RetainedExchange:
         self.sync.maximum_packet_size = settings.maximum_packet_size
         self._rules = RetainedRules(settings.rules, settings.retain)
         self._here, self._rng = here, rng
-        self._watch = RetainedWatch(base)
+        self._watch = RetainedWatch()
         self._effects: list[LegEffect] = []
         self._crossing: Crossing | None = None
         self._version = 5
@@ -119,17 +127,24 @@ class RetainedExchange:
         self._active = False  # the leg is up, and both brokers retain
         self._available = True  # the foreign broker retains
         self._merge: RetainedMerge | None = None
-        self._full_merge = False
+        self._fresh = True
+        # Events after which both sides may differ, and those that the merge under way and the last
+        # complete one have seen.
+        self._doubts = 1
+        self._merging = self._settled = 0
+        self._pings = self._pongs = 0
+        self._candidate: tuple[int, int] | None = None  # a PINGREQ, and what its answer proves
+        topic = topic_of(settings.name, COMMON)
+        self._topic = topic if valid_topic_name(topic) else ""
+        self._crossed = True  # something retained has crossed since it was saved
+        self._came_at = 0.0
         self._wanted_at = 0.0
         self._begun = -PERIOD
         self._wait_until = 0.0
         self._look_at = 0.0
         self._step_at: float | None = None
-        self._prove_at: float | None = None
-        self._ping_at: float | None = None
         self._failed = ""  # why the last merge was broken off
         self._dropped = 0
-        base.arrived = self._arrived
 
     # ---------------------------------------------------------------- outputs
 
@@ -144,23 +159,14 @@ class RetainedExchange:
         if not self._active:
             return None
         merging = self._merge is not None
-        dues = (
-            self._ping_at,
-            self.sync.due,
-            self._step_at if merging else max(self._wanted_at, self._look_at),
-            None if merging else self._prove_at,
-        )
+        next_step = self._step_at if merging else max(self._wanted_at, self._look_at)
+        dues = (self.sync.due, next_step)
         return min((due for due in dues if due is not None), default=None)
 
     @property
     def reads(self) -> bool:
         """Whether more of the foreign broker is to be read on the sync session's connection."""
         return self.sync.reads
-
-    @property
-    def changes(self) -> int:
-        """How often something has changed that the journal is to record at the end of the turn."""
-        return self.base.changes
 
     def use_password(self, password: bytes | None) -> None:
         """Have the next sync session log in with a `password`."""
@@ -177,16 +183,13 @@ class RetainedExchange:
         return {
             "retained_merges": counters.merges,
             "retained_failures": counters.failures,
-            "retained_conflicts": counters.conflicts,
             "retained_published_here": counters.published_here,
             "retained_published_there": counters.published_there,
             "retained_deleted_here": counters.deleted_here,
             "retained_deleted_there": counters.deleted_there,
             "retained_incomplete": counters.incomplete,
             "retained_too_large": self.too_large,
-            "retained_base": len(self.base.entries),
-            "retained_unremembered": self.base.over,
-            "retained_merging": self._full_merge and self._merge is not None,
+            "retained_merging": self._merge is not None,
             "retained_merge_age": round(now - self.ended, 1) if self.ended else None,
         }
 
@@ -196,6 +199,7 @@ class RetainedExchange:
         """Note that the foreign broker has accepted. `crossing`: of the leg; `version`: of MQTT (4
         or 5); `properties`: of its CONNACK."""
         self._crossing, self._version = crossing, version
+        self._pings = self._pongs = 0
         self._maximum = properties.get(Property.MAXIMUM_PACKET_SIZE, MAX_PACKET_SIZE)
         available = properties.get(Property.RETAIN_AVAILABLE, 1) == 1
         if not available and self._available:
@@ -207,25 +211,31 @@ class RetainedExchange:
         self._active = self._available and self.settings.retain is not Retain.OFF
         if not self._active:
             return
+        self._fresh = True
         if not present:
-            self.base.doubt(True)
+            self.history.forget_seen()
+        self._read_common(now)
+        self._save_common()
+        self._doubts += 1
         self._dropped = self._here.dropped
         self._wanted_at = now + PERIOD
         self._want(now, AGAIN)
 
     def down(self, now: float) -> None:
         """Note that the leg is not up any more, at `now` (s); harmless when repeated."""
+        if self._active:
+            self._save_common(down_at=self._here.clock())
         self._active = False
-        self._merge = None
+        self._merge = self._candidate = None
         self._watch.clear()
-        self._ping_at = self._prove_at = None
         self.sync.end(now)
 
-    def incoming(self, packets: bytes, *, stored: bool) -> bytes:
+    def incoming(self, packets: bytes, now: float, *, stored: bool) -> bytes:
         """Return packets with RETAIN of the foreign broker as they may come in. `packets`: whole
-        ones of types that cross; `stored`: those with RETAIN are not published now."""
+        ones of types that cross; `now`: s; `stored`: those with RETAIN are not published now."""
         if stored:
             return without_stored(packets)
+        self._came_at = now
         return packets if self.retains(inwards=True) else without_retain(packets)
 
     def outgoing(self, packets: bytes, crossed: bytes, now: float) -> bytes:
@@ -234,68 +244,89 @@ class RetainedExchange:
         `now`: s."""
         if not self.retains(inwards=False):
             return without_retain(crossed)
-        for ours, theirs in zip(
-            publishes(packets, self._version), publishes(crossed, self._version), strict=True
-        ):
-            if theirs.retain and ours.topic and not own(ours.topic):
-                digest = digest_of(ours.payload, read_section(ours.properties))
-                message = ours.topic, digest, now, ours.packet_id, ours.qos
-                self._sent(*message, repeated=ours.dup)
+        for message in publishes(packets, self._version):
+            if message.retain and message.topic and not own(message.topic):
+                self._crossed = True
+                topic, number = message.topic.decode(), message.packet_id
+                if self._watch.sent(topic, number, message.qos, repeated=message.dup):
+                    self._doubt(now)
         return crossed
+
+    def arrived(self, topic: bytes, now: float) -> None:
+        """Note that something retained came in for a `topic`, and was published here at `now`
+        (s)."""
+        if own(topic):
+            return
+        name = topic.decode()
+        self._crossed = True
+        self.history.came_in(name, self._here.last_write(name).stamp)
+        if self._merge is not None:
+            self._merge.live.add(name)
+        if self._watch.waits(name):
+            # Both have crossed: which of them each side has is not known.
+            self._doubt(now)
 
     @property
     def listens(self) -> bool:
         """Whether acknowledgements of the foreign broker are waited for."""
-        return self._watch.numbered
+        return bool(self._watch)
 
-    def acknowledged(self, packets: bytes, now: float) -> None:
-        """Take acknowledgements among whole `packets` of the foreign broker, at `now` (s)."""
+    def acknowledged(self, packets: bytes) -> None:
+        """Take acknowledgements among whole `packets` of the foreign broker."""
         self._watch.acknowledged(packets)
-        self._confirmed(now)
+
+    # ---------------------------------------------------------------- until when both had the same
 
     def ping_sent(self) -> None:
         """Note that the leg has sent PINGREQ to the foreign broker."""
-        self._watch.ping_sent()
-        self._ping_at = None
+        self._pings += 1
+        equal = (
+            self._active
+            and self._merge is None
+            and self._settled == self._doubts
+            and self._here.dropped == self._dropped
+            and not (self._watch or self._here.waiting)
+        )
+        if equal and self._candidate is None:
+            self._candidate = self._pings, self._here.clock() - ON_ITS_WAY
 
-    def ping_answered(self, now: float) -> None:
-        """Note that PINGRESP of the foreign broker has come to the leg, at `now` (s)."""
-        self._watch.ping_answered()
-        self._confirmed(now)
+    def ping_answered(self) -> None:
+        """Note that PINGRESP of the foreign broker has come to the leg: it has what was sent
+        ahead of its PINGREQ."""
+        self._pongs += 1
+        if self._candidate is None or self._pongs < self._candidate[0]:
+            return
+        common, self._candidate = self._candidate[1], None
+        if self._settled == self._doubts:
+            self.history.advance(common)
+            if self._crossed:
+                self._crossed = False
+                self._save_common()
 
-    def _sent(
-        self,
-        topic: bytes,
-        digest: int,
-        now: float,
-        packet_id: int = 0,
-        qos: int = 0,
-        *,
-        repeated: bool = False,
-    ) -> None:
-        self._watch.sent(topic, digest, packet_id, qos, repeated=repeated)
-        if not packet_id and self._ping_at is None:
-            self._ping_at = now + PING_AFTER
-        if self._merge is not None:
-            self._merge.live.add(key_of(topic))
+    def _doubt(self, now: float) -> None:
+        """Note that both sides may differ, and have a merge find out."""
+        self._doubts += 1
+        self._want(now)
 
-    def _confirmed(self, now: float) -> None:
-        if self._watch.disordered:
-            self._watch.disordered = False
-            self._want(now)
-        if self._watch.uncertain:
-            self._watch.uncertain = False
-            if self._merge is not None:
-                # It was left out of this one.
-                self._merge.left = True
-        if self._watch.unproven and self._prove_at is None:
-            self._prove_at = now + PROVE_AFTER
+    def _read_common(self, now: float) -> None:
+        """Take what this gateway has written down before its restart, or another one of its
+        name."""
+        found = self._here.get(self._topic, now) if self._topic else None
+        match = None if found is None else COMMON_FORMAT.fullmatch(found.payload)
+        clock = self._here.clock()
+        if match is None or int(match[1]) > clock:
+            return
+        self.history.advance(int(match[1]))
+        gateways = [bytes.fromhex(gateway.decode()) for gateway in match[3].split()]
+        self.history.take_over(gateways, int(match[2]) or clock)
 
-    def _arrived(self, key: int) -> None:
-        """Note that something retained came in for a topic."""
-        if self._merge is not None:
-            self._merge.live.add(key)
-        self._watch.crossed(key)
+    def _save_common(self, down_at: int = 0) -> None:
+        """Write down until when both sides had the same. `down_at`: when the leg has gone down
+        (hybrid clock), 0: it is up."""
+        if self._topic and (common := self.history.common):
+            gateways = sorted(gateway.hex() for gateway in self.history.gateways)
+            payload = " ".join((str(common), str(down_at), *gateways)).encode()
+            self._effects.append(RetainHere(Publish(self._topic, payload, 0, True)))
 
     # ---------------------------------------------------------------- merges
 
@@ -309,9 +340,6 @@ class RetainedExchange:
         """Do what is due at `now` (s)."""
         if not self._active:
             return
-        if self._ping_at is not None and now >= self._ping_at:
-            self._effects.append(ToForeign(encode_packet(Pingreq(), self._version)))
-            self.ping_sent()
         self.sync.tick(now)
         if self._merge is not None:
             self.go_on(now)
@@ -319,44 +347,28 @@ class RetainedExchange:
         dropped = self._here.dropped
         if dropped != self._dropped:
             self._dropped = dropped
-            self._want(now)
+            self._doubt(now)
         if now >= self._wanted_at and now >= self._look_at:
-            if (self._here.waiting or self._watch.repeating) and now < self._wait_until:
+            waits = self._here.waiting or self._watch.repeating or now < self._came_at + STILL
+            if waits and now < self._wait_until:
                 self._look_at = now + WAIT_LOOK
             else:
-                self._begin(None, now)
-        elif self._prove_at is not None and now >= self._prove_at:
-            self._begin_to_prove(now)
+                self._begin(now)
 
-    def _begin_to_prove(self, now: float) -> None:
-        self._prove_at = None
-        unproven = self._watch.unproven
-        names = [topic for topic in unproven if not self._watch.waits(key_of(topic))][:NAMES]
-        for topic in names:
-            del unproven[topic]
-        if names:
-            self._begin(names, now)
-        elif unproven:
-            self._prove_at = now + PROVE_PAUSE
-
-    def _begin(self, names: list[bytes] | None, now: float) -> None:
-        self._full_merge = names is None
-        if names is None:
-            self._begun = now
-            self._wanted_at = now + self._rng.uniform(0.9, 1.1) * PERIOD
-            self._wait_until = self._wanted_at + WAIT_LONGEST
+    def _begin(self, now: float) -> None:
+        self._begun, self._merging = now, self._doubts
+        self._wanted_at = now + self._rng.uniform(0.9, 1.1) * PERIOD
+        self._wait_until = self._wanted_at + WAIT_LONGEST
         self._merge = RetainedMerge(
-            self.base,
             self._rules,
             self._here,
+            self.history,
             self._watch,
             self.counters,
-            conflict=self.settings.conflict,
             version=self._version,
-            names=names,
+            room=self._maximum,
+            fresh=self._fresh,
         )
-        # The answer may have been given before these took effect there.
-        self._merge.live.update(self._watch.unconfirmed())
         self._step_at = None
         self.sync.want(self._version, now)
 
@@ -393,48 +405,41 @@ class RetainedExchange:
     def _broken_off(self, now: float) -> None:
         self._merge = None
         why = f"cannot compare retained messages: {self.sync.failure}"
-        again = self._rng.uniform(RETRY_FIRST, RETRY_LAST)
-        if self._full_merge:
-            self.counters.failures += 1
-            if not self._failed:
-                self._wanted_at = now + again
-                self._wait_until = self._wanted_at + WAIT_LONGEST
+        self.counters.failures += 1
+        if not self._failed:
+            self._wanted_at = now + self._rng.uniform(RETRY_FIRST, RETRY_LAST)
+            self._wait_until = self._wanted_at + WAIT_LONGEST
         # The same again and again is one line.
         self._log("debug" if why == self._failed else "warning", why)
         self._failed = why
-        if self._watch.unproven:
-            self._prove_at = now + max(again, PROVE_PAUSE)
 
     def _complete(self, merge: RetainedMerge, now: float) -> None:
         self._merge = None
         self.sync.end(now)
         self._failed = ""
-        if self._full_merge:
-            self.counters.merges += 1
-            self.ended = now
-            self.base.doubt(False)
-            self._watch.maybe.clear()
-            if merge.left or merge.published_here >= MANY:
-                # A broker leaves messages out of a long answer, and there may be more of them.
-                self._want(now)
-        if self._watch.unproven:
-            self._prove_at = now + PROVE_PAUSE
+        self.counters.merges += 1
+        self.ended = now
+        self._fresh = False
+        self._crossed = True
+        self._settled = self._merging
+        if merge.left or merge.published_here >= MANY:
+            # A broker leaves messages out of a long answer, and there may be more of them.
+            self._doubt(now)
 
     def _carry_out(self, deeds: list[Deed], now: float) -> None:
         for deed in deeds:
-            if deed.here:
-                self._mapped(deed.message, self.settings.rules.response_to_local)
-                self._effects.append(RetainHere(deed.message))
-                continue
             message, crossing = deed.message, self._crossing
+            if deed.here:
+                self._mapped(message, self.settings.rules.response_to_local)
+                self._effects.append(RetainHere(message))
+                continue
             assert crossing is not None
             self._mapped(message, self.settings.rules.response_to_remote)
             data = crossing.publish(message, now)
             if len(data) > self._maximum:
                 self.too_large += 1
-                continue
-            self._sent(deed.local, deed.digest, now)
-            self._effects.append(ToForeign(data))
+            else:
+                self._effects.append(ToForeign(data))
 
     def _mapped(self, message: Publish, name: Any) -> None:
         properties = message.properties

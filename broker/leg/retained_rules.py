@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from mqttree.broker.leg.retained_base import mapping_of, own
+from mqttree.broker.leg.own_topics import own
 from mqttree.broker.leg.rules import Rules, covering
 from mqttree.routing.topic_filter import valid_topic_name
 
@@ -32,13 +32,6 @@ class Retain(Enum):
         return self in (Retain.BOTH, Retain.OUT)
 
 
-class Conflict(Enum):
-    """Whose value stays if both sides have changed a topic."""
-
-    FEDERATION = "federation"
-    FOREIGN = "foreign"
-
-
 @dataclass(frozen=True, slots=True)
 class Way:
     """Which way a retained topic may cross."""
@@ -53,7 +46,7 @@ class RetainedRules:
     """The rules of one leg, for retained topics. Those of groups are left out: what is for one
     member of many is no common state."""
 
-    __slots__ = ("_rules", "mapping", "retain")
+    __slots__ = ("_rules", "retain")
 
     def __init__(self, rules: Rules, retain: Retain) -> None:
         """`rules`: of the leg; `retain`: which way RETAIN crosses."""
@@ -64,10 +57,6 @@ class RetainedRules:
             if rule.group is None
             and ((rule.inwards and retain.inwards) or (rule.outwards and retain.outwards))
         ]
-        self.mapping = mapping_of(
-            [(r.local, r.remote) for r in self._rules if r.local_prefix != r.remote_prefix]
-        )
-        """Stands for the names on both sides (`mapping_of`)."""
 
     @property
     def remote(self) -> list[str]:

@@ -13,13 +13,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mqttree.broker.base.broker_id import ID_BYTES
-from mqttree.broker.persistence.leg_base_record import (
-    DOUBTED,
-    ENDED,
-    LegBaseRecord,
-    RecordedBase,
-    pieces,
-)
 from mqttree.broker.persistence.published_record import PublishedRecord, decode_published
 from mqttree.broker.persistence.records import (
     NEW,
@@ -54,10 +47,6 @@ from mqttree.broker.wire.publish_header import PACKET_IDS, PUBREC, PUBREC_HEAD, 
 Waiting = tuple[int, int, bool, bytes, bytes]
 """A message of a session: number, QoS, RETAIN, subscription identifiers, filter of its shared
 subscription."""
-
-
-ENTRIES = 4_000
-"""Entries of one LEG_BASE, 64 KB."""
 
 
 class RecordedSession:
@@ -104,7 +93,6 @@ class Image:
         "_take",
         "_unconfirmed_frames",
         "alive",
-        "leg_bases",
         "logged",
         "members",
         "messages",
@@ -123,8 +111,6 @@ class Image:
         self.messages: dict[int, bytes | RunRecord | PublishedRecord] = {}
         # Topic -> body of its record.
         self.retained: dict[bytes, bytes] = {}
-        # Client id of a leg's session -> its base.
-        self.leg_bases: dict[bytes, RecordedBase] = {}
         self.logged: list[LoggedRecord] = []
         # Id and boot number of an origin -> its part of an encoded vector.
         self.seen: dict[bytes, bytes] = {}
@@ -171,7 +157,6 @@ class Image:
             Kind.START_TIME: self._start_time,
             Kind.DELIVERED: self._delivered,
             Kind.PUBLISHED: self._published,
-            Kind.LEG_BASE: self._leg_base,
             Kind.MEMBERS: self._members,
             Kind.OWED: self._owed,
             Kind.ABSORBED: self._absorbed,
@@ -184,9 +169,7 @@ class Image:
         frames do not count before the end of that: they change a state that no record has.
         """
         self.older_logged, self._older_shared = len(self.logged), len(self.shared)
-        for base in self.leg_bases.values():
-            base.begin()
-        there = self.sessions or self.retained or self.seen or self.leg_bases
+        there = self.sessions or self.retained or self.seen
         self._recorded = (
             {kind: set() for kind in (Kind.SESSION, Kind.RETAINED, Kind.SEEN)} if there else {}
         )
@@ -271,11 +254,6 @@ class Image:
                     yield OutgoingRecord(number, packet_id, *waiting).encode()
         for body in self.retained.values():
             yield encode_retained(body)
-        for name, base in self.leg_bases.items():
-            flags = base.flags & DOUBTED
-            yield LegBaseRecord(flags, base.mapping, name).encode()
-            for piece in pieces(base.entries().items(), ENTRIES):
-                yield LegBaseRecord(flags, base.mapping, name, piece).encode()
         for record in self.logged:
             yield record.encode()
         if self.members is not None:
@@ -425,13 +403,6 @@ class Image:
         if self._recorded:
             self._recorded[Kind.RETAINED].add(topic)
 
-    def _leg_base(self, body: bytes) -> None:
-        record = LegBaseRecord.decode(body)
-        if record.flags & ENDED:
-            self.leg_bases.pop(record.session, None)
-        else:
-            self.leg_bases.setdefault(record.session, RecordedBase()).take(record)
-
     def _logged(self, body: bytes) -> None:
         self.logged.append(LoggedRecord.decode(body))
 
@@ -456,10 +427,6 @@ class Image:
             _keep_only(self.sessions, self._recorded[Kind.SESSION])
             _keep_only(self.retained, self._recorded[Kind.RETAINED])
             _keep_only(self.seen, self._recorded[Kind.SEEN])
-            recorded = {name for name, base in self.leg_bases.items() if base.recorded}
-            _keep_only(self.leg_bases, recorded)
-            for base in self.leg_bases.values():
-                base.keep_newer()
         del self.logged[: self.older_logged]
         del self.shared[: self._older_shared]
         self.older_logged, self._older_shared, self._recorded = 0, 0, {}

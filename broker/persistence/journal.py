@@ -20,14 +20,7 @@ from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.effects import AppendFrame, BeginSegment
 from mqttree.broker.persistence import shared_records
 from mqttree.broker.persistence.durable_sessions import DurableSessions
-from mqttree.broker.persistence.image import ENTRIES, Image
-from mqttree.broker.persistence.leg_base_record import (
-    CLEARED,
-    DOUBTED,
-    ENDED,
-    LegBaseRecord,
-    pieces,
-)
+from mqttree.broker.persistence.image import Image
 from mqttree.broker.persistence.message_records import MessageRecords
 from mqttree.broker.persistence.records import (
     LoggedRecord,
@@ -51,18 +44,12 @@ if TYPE_CHECKING:
     from mqttree.broker.core.route import Route
     from mqttree.broker.core.session import Session
     from mqttree.broker.core.start_point import SubscriptionStart
-    from mqttree.broker.leg.retained_base import RetainedBase
     from mqttree.broker.persistence.absent_members import AbsentMembers
     from mqttree.broker.persistence.ports import Host
 
 CLOCK_STEP = 5.0
 """s by which the clock has to be set for a new snapshot; below that, sessions live so much longer
 or shorter after a restart."""
-
-SNAPSHOT_ENTRIES = 2_000
-"""entries of a leg's base in one step of a snapshot."""
-BASE_ITEMS = 200
-"""items for which these count."""
 
 PASSED = 8
 """entries of the replay log that may be skipped at the cost of one that is recorded."""
@@ -100,8 +87,6 @@ class Journal:
         self._met = False
         # Retained topics that were written since the last frame, by their places.
         self._retained: dict[bytes, RetainedVersion] = {}
-        # Bases of legs that have changed since then, with the keys of these entries.
-        self._leg_bases: dict[str, tuple[RetainedBase, set[int]]] = {}
 
     def begin(self, image: Image, segment: int, segments: int, size: int, now: float) -> None:
         """Give the broker the state of an image, and continue in a new segment.
@@ -114,7 +99,6 @@ class Journal:
         for number, session in recovery.run():
             disconnected_at = image.sessions[number].head.disconnected_at
             self.sessions.restored(session, number, disconnected_at, recovery.died)
-        self.node.leg_bases.recorder = self
         self.node.timers.schedule(
             now + self.node.limits.journal_beat / 2, lambda at: self._beat(at, 0)
         )
@@ -195,10 +179,6 @@ class Journal:
             versions, self._retained = self._retained, {}
             for version in versions.values():
                 self._retained_now(version)
-        if self._leg_bases:
-            bases, self._leg_bases = self._leg_bases, {}
-            for base, keys in bases.values():
-                self._leg_base_now(base, keys)
         if self._seen and (self._met or frames.due):
             self._met = False
             for key in self._seen:
@@ -325,38 +305,6 @@ class Journal:
         record = RetainedRecord(*head, version.key, version.topic, properties, payload)
         self.frames.record(record.encode())
 
-    # ---------------------------------------------------------------- bases of legs
-
-    def leg_base_changed(self, base: RetainedBase, key: int) -> None:
-        """Note that the entry of a topic (`key`) has changed, or (0) another attribute of a `base`.
-        It is recorded at the end of this turn."""
-        changed = self._leg_bases.get(base.session)
-        if changed is None:
-            changed = self._leg_bases[base.session] = (base, set())
-        if key:
-            changed[1].add(key)
-        self.frames.expect()
-
-    def leg_base_cleared(self, base: RetainedBase) -> None:
-        """Record that a base was emptied."""
-        self._leg_bases.pop(base.session, None)
-        head = CLEARED | _flags(base), base.mapping, base.session.encode()
-        self.frames.record(LegBaseRecord(*head).encode())
-
-    def leg_base_ended(self, session: str) -> None:
-        """Record that the base of a leg is forgotten. `session`: the client id of its session."""
-        self._leg_bases.pop(session, None)
-        self.frames.record(LegBaseRecord(ENDED, 0, session.encode()).encode())
-
-    def _leg_base_now(self, base: RetainedBase, keys: Iterable[int]) -> None:
-        """Record present entries of a base, 0 for those that are gone."""
-        head = _flags(base), base.mapping, base.session.encode()
-        entries = [(key, base.entries.get(key, 0)) for key in keys]
-        for piece in pieces(entries, ENTRIES):
-            self.frames.record(LegBaseRecord(*head, piece).encode())
-        if not entries:
-            self.frames.record(LegBaseRecord(*head).encode())
-
     # ---------------------------------------------------------------- the replay log
 
     def logged(self, entry: LogEntry, source: Connection | None) -> None:
@@ -450,14 +398,6 @@ class Journal:
             for version in versions:
                 self._retained_now(version)
             yield 1 + len(versions)
-        bases = self.node.leg_bases
-        for base in list(bases):
-            keys = list(base.entries)
-            for at in range(0, len(keys) + 1, SNAPSHOT_ENTRIES):
-                # Its leg may have ended meanwhile.
-                if bases.has(base):
-                    self._leg_base_now(base, keys[at : at + SNAPSHOT_ENTRIES])
-                yield BASE_ITEMS
         cluster = self._cluster
         shared = shared_records.everything(
             cluster.sharing, cluster.forwarder, cluster.clock, self.node.now
@@ -476,8 +416,3 @@ class Journal:
             # Messages of other brokers are in their journals.
             elif not number % PASSED:
                 yield 1
-
-
-def _flags(base: RetainedBase) -> int:
-    """Return the flags of a base in its records."""
-    return DOUBTED if base.doubted else 0

@@ -8,15 +8,10 @@ from mqttree.broker.core.local_broker import LocalBroker
 
 if TYPE_CHECKING:
     from mqttree.broker.core.session import Session
-    from mqttree.broker.leg.retained_base import RetainedBases
 
 
 class Host(LocalBroker, Protocol):
     """The broker: its clock, its sessions, its driver, its publishers."""
-
-    @property
-    def leg_bases(self) -> RetainedBases:
-        """What this broker's legs have exchanged with foreign brokers."""
 
     def new_session(self, client_id: str) -> Session:
         """Return a new session, which is not registered yet."""

@@ -22,9 +22,9 @@ from zlib import crc32
 from mqttree.broker.base.sequence_set import Ranges, decode_pairs, encode_pairs
 from mqttree.broker.core.session import ABSORBED, Absorbed
 
-VERSION = 6
+VERSION = 5
 """1: sessions without their listeners. 2: without their owners and ages. 3: no batches among the
-messages that other brokers may lack. 4: no PUBLISHED. 5: no LEG_BASE."""
+messages that other brokers may lack. 4: no PUBLISHED."""
 FULL_SNAPSHOT = 0x8000
 """Added to the version of a segment that began after a failed write. Its records do not continue
 those of the segment before, so it starts with a full snapshot: without a SNAPSHOT_END it is
@@ -94,8 +94,6 @@ class Kind(IntEnum):
     PUBLISHED = 21
     """Messages as the PUBLISH packets that a client sent one behind the other, and the sessions
     that have them in flight (`published_record`)."""
-    LEG_BASE = 22
-    """What a leg and its foreign broker had last of some retained topics (`leg_base_record`)."""
     MEMBERS = 23
     """All other brokers that this one keeps messages for, reachable or not. Its presence says that
     this broker has met another one."""
@@ -128,7 +126,6 @@ START_VECTOR_KIND: Final = int(Kind.START_VECTOR)
 START_TIME_KIND: Final = int(Kind.START_TIME)
 DELIVERED_KIND: Final = int(Kind.DELIVERED)
 PUBLISHED_KIND: Final = int(Kind.PUBLISHED)
-LEG_BASE_KIND: Final = int(Kind.LEG_BASE)
 MEMBERS_KIND: Final = int(Kind.MEMBERS)
 OWED_KIND: Final = int(Kind.OWED)
 ABSORBED_KIND: Final = int(Kind.ABSORBED)

@@ -29,7 +29,6 @@ from mqttree.broker.core.retained_index import RetainedVersion, place_of
 from mqttree.broker.core.session import NEVER, RELEASED, Session
 from mqttree.broker.persistence import shared_records
 from mqttree.broker.persistence.image import Image, RecordedSession
-from mqttree.broker.persistence.leg_base_record import DOUBTED
 from mqttree.broker.persistence.records import (
     CLEAN,
     HAS_WILL,
@@ -87,7 +86,6 @@ class Recovery:
         that are due follow with the first tick."""
         node = self.node
         self._retain()
-        self._restore_leg_bases()
         found = []
         for number, recorded in self.image.sessions.items():
             session = self._session(recorded)
@@ -227,15 +225,6 @@ class Recovery:
             store.bring_back(message, version, now, wall)
         self.clock.merge(newest, now)
         node.counters.retained_loaded += len(store)
-
-    def _restore_leg_bases(self) -> None:
-        """Give legs back what they have exchanged with their foreign brokers."""
-        bases = self.image.leg_bases
-        for name in list(bases):
-            base = bases.pop(name)
-            doubted = base.flags & DOUBTED != 0
-            session = name.decode(errors="replace")
-            self.node.leg_bases.restore(session, base.mapping, doubted, base.entries())
 
     def _message(self, number: int) -> Message | None:
         """Return a message by its number: one object for all sessions that have it."""

@@ -58,9 +58,8 @@ class Joined:
         self.settings = settings(*lines, **more)
         self.leg = Leg(self.settings, random.Random(1), self.here.now, standby=standby)
         self.retained = RetainedHere(self.here.node, self.settings.session)
-        self.exchange = new_exchange(
-            self.settings, self.here.node.leg_bases, self.retained, random.Random(1)
-        )
+        self.exchange = new_exchange(self.settings, self.retained, random.Random(1))
+        self.here.node.retained_watchers[self.settings.session] = self.exchange.arrived
         self.leg.exchange = self.exchange
         self.ends: dict[str, FakeClient] = {}
         self.log: list[str] = []

@@ -18,7 +18,6 @@ LABELS = {
     "link_rtt_seconds": ("peer", "address"),
     "link_forwarding": ("peer", "address"),
     "leg_up": ("leg", "broker"),
-    "leg_retained_base": ("leg", "broker"),
     **{f"leg_{name}_total": ("leg", "broker") for name in LEG_HELP},
     **{f"{name}_total": ("reason",) for name in REASON_HELP},
     "leg_dropped_total": ("leg", "broker", "reason"),
@@ -62,7 +61,7 @@ def test_every_counter_has_a_help_line_and_no_other() -> None:
 def test_every_metric_of_a_broker_is_on_the_page() -> None:
     node = lone(routing="topic").node
     leg = dict.fromkeys(LEG_HELP, 1) | {"name": "l", "broker": "b", "state": "up"}
-    leg |= {"dropped": {"unnamed": 1}, "retained_base": 1}
+    leg |= {"dropped": {"unnamed": 1}}
     text = prometheus.metrics(node, "1", {"default": 1}, 1.0, [leg])
     told = dict(re.findall(r"^# HELP mqttree_(\w+) (.*)$", text, re.M))
     known = GAUGE_HELP | {f"{name}_total": text for name, text in COUNTER_HELP.items()}

@@ -10,7 +10,7 @@ from mqttree.broker.config.leg_options import LegModel, flag_error, read_leg, re
 from mqttree.broker.config.options import read_settings
 from mqttree.broker.config.yaml_file import ConfigError, ConfigFile
 from mqttree.broker.leg.leg_settings import Start
-from mqttree.broker.leg.retained_rules import Conflict, Retain
+from mqttree.broker.leg.retained_rules import Retain
 
 
 def legs(text: str) -> dict[str, LegModel]:
@@ -32,7 +32,6 @@ legs:
     key: k.pem
     as-user: plant
     retain: in
-    conflict: foreign
   other:
     broker: 192.0.2.1:1884
     mqtt: 5
@@ -44,8 +43,7 @@ legs:
     assert (plant.url.user, plant.as_user, plant.version) == ("anna", "plant", 4)
     assert (plant.cafile, plant.cert, plant.key) == (Path("ca.pem"), Path("c.pem"), Path("k.pem"))
     assert plant.rules.incoming == [("a/#", 1), ("y/b", 2)]
-    assert (plant.retain, plant.conflict) == (Retain.IN, Conflict.FOREIGN)
-    assert (other.retain, other.conflict) == (Retain.OFF, Conflict.FEDERATION)
+    assert (plant.retain, other.retain) == (Retain.IN, Retain.OFF)
     assert (other.url.port, other.version, other.topics) == (1884, 5, ("# both 2",))
 
 
@@ -84,7 +82,7 @@ legs:
         ("legs: {x: {broker: h, psk-file: f}}", "psk-identity: is missing: both go together"),
         ("legs: {x: {broker: h, retain: up}}", "legs.x.retain: must be one of both, in, out, off"),
         ("legs: {x: {broker: h, retain: [in]}}", "legs.x.retain: must be one of both, in, out"),
-        ("legs: {x: {broker: h, conflict: x}}", "must be one of federation, foreign, not 'x'"),
+        ("legs: {x: {broker: h, conflict: x}}", "legs.x.conflict: no longer exists: the newer"),
         ("legs: {x: {broker: h, as-user: 1}}", "expected a text, not the number 1"),
         ("legs: {x: {broker: h, marks: 3}}", "legs.x.marks: must be on or off, not '3'"),
         (

@@ -282,10 +282,10 @@ def test_a_file_of_another_broker_or_program_is_refused(data: bytes, why: str) -
 
 
 def test_a_file_of_a_newer_release_is_refused() -> None:
-    data = encode_header(ID, 1, version=7)
+    data = encode_header(ID, 1, version=6)
     with pytest.raises(
         JournalError,
-        match="has version 7, and this release reads up to 6: it was written by a newer one",
+        match="has version 6, and this release reads up to 5: it was written by a newer one",
     ):
         decode_header(data, ID, 1)
 

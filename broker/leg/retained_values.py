@@ -1,4 +1,4 @@
-"""Digests of retained messages, by which both sides of a leg are compared. Pure.
+"""Values of retained messages, by which both sides of a leg are compared. Pure.
 
 The payload counts, and of the properties those that a receiver gets as they were published. QoS
 does not, as rules and brokers lower it, nor Message Expiry Interval, which runs, nor Response
@@ -7,15 +7,9 @@ Topic, which has another name on the other side.
 
 from __future__ import annotations
 
-from hashlib import blake2b
-
 from mqttree.broker.wire.constants import PacketType
-from mqttree.broker.wire.properties import (
-    Properties,
-    Property,
-    decode_properties,
-    encode_properties,
-)
+from mqttree.broker.wire.packets import Publish
+from mqttree.broker.wire.properties import Properties, Property, decode_properties
 from mqttree.broker.wire.varint import encode_varint
 
 MARK = "mqttree"
@@ -28,26 +22,17 @@ COUNTING = (
 )
 
 
-def key_of(topic: bytes) -> int:
-    """Return 64 bits that stand for the name of a `topic` here."""
-    return int.from_bytes(blake2b(topic, digest_size=8).digest(), "big")
+def equal(one: Publish, other: Publish, version: int) -> bool:
+    """Return whether `one` message has the value of the `other` one. `version`: of MQTT (4 or 5) in
+    which both brokers are spoken to: properties cross with 5 only."""
+    if one.payload != other.payload:
+        return False
+    return version != 5 or _counting(one) == _counting(other)
 
 
-def digest_of(payload: bytes, properties: Properties | None) -> int:
-    """Return 61 bits, never 0, that stand for the value of a message; 0 for an empty payload, which
-    deletes. `payload`, `properties`: of it."""
-    if not payload:
-        return 0
-    found: Properties = {}
-    if properties:
-        found = {p: properties[p] for p in COUNTING if p in properties}
-    counting = without_marks(found)
-    if counting:
-        key = blake2b(encode_properties(counting), digest_size=16).digest()
-        digest = blake2b(payload, digest_size=8, key=key).digest()
-    else:
-        digest = blake2b(payload, digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 3 or 1
+def _counting(message: Publish) -> Properties:
+    found = without_marks(message.properties) or {}
+    return {name: found[name] for name in COUNTING if name in found}
 
 
 def without_marks(properties: Properties | None) -> Properties | None:
