@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import ssl
 import subprocess
@@ -29,23 +28,12 @@ def metric(broker: Broker, text: str) -> bool:
     return any(line.startswith(text) and not line.endswith(" 0") for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("rule", "why"),
-    [
-        ("$share/g/# in", "$share"),
-        ("$share/g/# both", "$share"),
-        ("$SYS/# out", "begins with $"),
-        ("$SYS/# in", "begins with $"),
-        ("a/# in 3", "3"),
-        ("a/#/b both", "a/#/b"),
-    ],
-)
-def test_a_rule_that_cannot_be_is_refused_in_one_line(rule: str, why: str) -> None:
-    command = launcher.gateway("--broker", "mqtt://127.0.0.1:1", "--topic", rule)
+def test_a_rule_that_cannot_be_is_refused_in_one_line() -> None:
+    command = launcher.gateway("--broker", "mqtt://127.0.0.1:1", "--topic", "$share/g/# in")
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     (line,) = (done.stdout + done.stderr).strip().splitlines()
-    assert why in line and "Traceback" not in line
+    assert "$share" in line and "Traceback" not in line
 
 
 def test_a_filter_that_the_foreign_broker_refuses_is_named_and_all_else_works(
@@ -76,46 +64,6 @@ def test_a_filter_that_the_foreign_broker_refuses_is_named_and_all_else_works(
         until(lambda: legs(broker)["g"]["dropped"]["refused_there"] == 1, "a refusal")
         until(lambda: broker.lines("leg g: the foreign broker refuses messages"), "a line")
         assert metric(broker, "mqttree_leg_dropped_total")
-        assert legs(broker)["g"]["failures"] == 0
-
-
-def test_messages_whose_topic_would_be_invalid_here_are_counted(tmp_path: Path) -> None:
-    with (
-        Cluster(tmp_path / "ours") as cluster,
-        MosquittoBroker(tmp_path, "theirs") as foreign,
-        clients() as make,
-    ):
-        rule = ("--topic", '# in 1 "" far/')
-        broker = gateway(cluster, "g", url(foreign.port), "--discovery", "off", *rule)
-        up(broker, "g")
-        here, there = make(broker.port), make(foreign.port)
-        here.subscribe("#", 1)
-        for topic in ("far/$SYS/x", "far/$SYS/y", "far/good"):
-            there.done(there.publish(topic, b"1", 1))
-        assert here.got(1, "good") == [b"1"]
-        assert legs(broker)["g"]["dropped"]["unnamed"] == 2
-        line = "leg g: messages have no valid topic on the other side"
-        until(lambda: broker.lines(line), "a line")
-        assert len(broker.lines(line)) == 1
-        assert legs(broker)["g"]["failures"] == 0
-
-
-def test_a_foreign_broker_with_a_small_receive_maximum_gets_everything_in_order(
-    tmp_path: Path,
-) -> None:
-    """Mosquitto takes 20 messages at a time, if its file does not say otherwise."""
-    with (
-        Cluster(tmp_path / "ours") as cluster,
-        MosquittoBroker(tmp_path, "theirs", "max_inflight_messages 20") as foreign,
-        clients() as make,
-    ):
-        broker = gateway(cluster, "g", url(foreign.port), "--discovery", "off")
-        up(broker, "g")
-        here, there = make(broker.port), make(foreign.port)
-        there.subscribe("t", 2)
-        sent = [b"%d" % number for number in range(500)]
-        here.done(*[here.publish("t", payload, 2) for payload in sent])
-        assert there.got(500) == sent
         assert legs(broker)["g"]["failures"] == 0
 
 
@@ -206,24 +154,3 @@ def test_a_leg_sends_no_faster_than_it_may(tmp_path: Path) -> None:
         times = [message.timestamp for message in there.messages]
         # A second's worth is in flight at most, and a tenth of it was saved up.
         assert times[-1] - times[0] >= (count - 1.2 * rate) / rate / 2
-
-
-def test_a_foreign_broker_that_comes_back_without_the_session_is_named(tmp_path: Path) -> None:
-    """What is in flight to it is sent again."""
-    with (
-        Cluster(tmp_path / "ours") as cluster,
-        MosquittoBroker(tmp_path, "theirs", "persistence false") as foreign,
-        clients() as make,
-    ):
-        broker = gateway(cluster, "g", url(foreign.port), "--discovery", "off")
-        up(broker, "g")
-        foreign.end(signal.SIGKILL)
-        here = make(broker.port)
-        here.done(*[here.publish("t", b"%d" % number, 2) for number in range(20)])
-        foreign.start()
-        there = make(foreign.port)
-        there.subscribe("t", 2)
-        assert there.got(20) == [b"%d" % number for number in range(20)]
-        assert len(broker.lines("leg g: the foreign broker has lost the session")) == 1
-        assert legs(broker)["g"]["sessions_lost"] == 1
-        assert metric(broker, "mqttree_leg_sessions_lost_total")

@@ -254,25 +254,6 @@ def rest(gateways: list[Gateway]) -> None:
     until(rests, "rest")
 
 
-@pytest.mark.long
-def test_a_ring_of_two_gateways_without_marks_comes_to_rest(tmp_path: Path) -> None:
-    with (
-        Cluster(tmp_path / "ours") as cluster,
-        MosquittoBroker(tmp_path, "theirs") as foreign,
-        clients() as make,
-    ):
-        gateways = ring(cluster, foreign, "--marks", "off")
-        until(lambda: any(legs(g)[g.name]["rings"] for g in gateways), "a probe that comes back")
-        here, there = make(gateways[0].port), make(foreign.port)
-        here.subscribe("t")
-        there.publish("t", b"round", 1)
-        until(lambda: any(legs(g)[g.name]["dropped"]["muted"] for g in gateways), "a muted topic")
-        assert any(g.lines("comes back to this federation by another way") for g in gateways)
-        there.publish("u", b"x", 1)
-        rest(gateways)
-        assert len(here.payloads()) < 100
-
-
 def test_marks_end_a_ring_of_two_gateways_and_both_are_named(tmp_path: Path) -> None:
     with (
         Cluster(tmp_path / "ours") as cluster,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -63,57 +64,7 @@ def test_bridges_become_legs(tmp_path: Path) -> None:
     assert notes == [f"{path}:18: bridge_capath is not taken over"]
 
 
-MANUAL = [
-    "address",
-    "addresses",
-    "bridge_alpn",
-    "bridge_attempt_unsubscribe",
-    "bridge_bind_address",
-    "bridge_cafile",
-    "bridge_capath",
-    "bridge_certfile",
-    "bridge_ciphers",
-    "bridge_ciphers_tls1.3",
-    "bridge_identity",
-    "bridge_insecure",
-    "bridge_keyfile",
-    "bridge_max_packet_size",
-    "bridge_max_topic_alias",
-    "bridge_outgoing_retain",
-    "bridge_protocol_version",
-    "bridge_psk",
-    "bridge_receive_maximum",
-    "bridge_reload_type",
-    "bridge_require_ocsp",
-    "bridge_session_expiry_interval",
-    "bridge_tcp_keepalive",
-    "bridge_tcp_user_timeout",
-    "bridge_tls_use_os_certs",
-    "bridge_tls_version",
-    "cleansession",
-    "clientid",
-    "idle_timeout",
-    "keepalive_interval",
-    "local_cleansession",
-    "local_clientid",
-    "local_password",
-    "local_username",
-    "notification_topic",
-    "notifications",
-    "notifications_local_only",
-    "password",
-    "remote_clientid",
-    "remote_password",
-    "remote_username",
-    "restart_timeout",
-    "round_robin",
-    "start_type",
-    "threshold",
-    "topic",
-    "try_private",
-    "username",
-]
-"""Options of a bridge in the manuals of Mosquitto 2.0 and 2.1."""
+PAGE = Path(__file__).parents[3] / "docs" / "bridging.md"
 NOTED = {
     "bridge_bind_address",
     "bridge_capath",
@@ -127,8 +78,11 @@ NOTED = {
 }
 
 
-def test_each_option_of_a_bridge_is_taken_needless_or_noted() -> None:
-    known = {SYNONYMS.get(option, option) for option in MANUAL} - {"topic"}
+def test_each_option_on_the_page_is_taken_needless_or_noted() -> None:
+    table = PAGE.read_text().partition("| of Mosquitto |")[2].partition("\n\n")[0]
+    rows = [row.split("|")[1] for row in table.splitlines()[2:]]
+    options = {option for row in rows for option in re.findall(r"`([a-z_0-9.]+)", row)}
+    known = {SYNONYMS.get(option, option) for option in options} - {"connection", "topic"}
     assert known == TAKEN | NEEDLESS | NOTED
     assert not TAKEN & NEEDLESS
 

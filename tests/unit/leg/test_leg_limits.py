@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mqttree.broker.base.limits import Limits
+from mqttree.broker.io.leg_watch import DROPPED, LegWatch
 from mqttree.broker.wire import Property, Puback, Publish, encode_packet
 from mqttree.broker.wire.publish_header import PACKET_IDS, PUBACK_HEAD
 from tests.kit.leg_harness import Joined
@@ -107,17 +108,9 @@ def test_the_foreign_broker_is_not_read_while_a_subscriber_here_is_slow() -> Non
     assert joined.here.session("slow").dropped_full == 0
 
 
-def test_the_queue_of_a_leg_has_a_bound_of_its_own() -> None:
-    joined = Joined()
-    here = joined.here.connect("h")
-    joined.reachable = False
-    joined.cut()
-    session = joined.here.session("leg:n")
-    session.max_queued = 3
-    for number in range(1, 6):
-        here.send(Publish("a", b"%d" % number, 1, packet_id=number))
-    assert (len(session.queue), session.dropped_full) == (3, 2)
-    session.max_queued_bytes = 0
-    session.max_queued = 100
-    here.send(Publish("a", b"6", 1, packet_id=6))
-    assert session.dropped_full == 3
+def test_drops_are_a_line_for_each_reason_and_connection(caplog: pytest.LogCaptureFixture) -> None:
+    watch = LegWatch("n")
+    for drops, connects in ((0, 1), (1, 1), (2, 1), (2, 2), (3, 2)):
+        watch.look_at_drops(dict.fromkeys(DROPPED, drops), connects)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == 2 * [f"leg n: {text}, see {reason}" for reason, text in DROPPED.items()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from zlib import crc32
 
 import pytest
@@ -10,17 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.leg.effects import LegEffect, ToForeign
-from mqttree.broker.leg.leg import Leg
-from mqttree.broker.leg.leg_settings import LegSettings
 from mqttree.broker.leg.marks import FEDERATIONS, HEAD, NAME, Federation, Marks
-from mqttree.broker.leg.rules import Rules, parse_rule
 from mqttree.broker.wire import Property, Puback, Publish, Pubrec, encode_packet
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE
 from mqttree.broker.wire.decode import decode_publish
 from mqttree.broker.wire.properties import Properties
 from mqttree.broker.wire.varint import read_length
 from tests.kit.leg_harness import Joined
-from tests.kit.node_harness import FakeClient, World
+from tests.kit.node_harness import World
 
 OWN, OTHER, FOREIGN = (bytes([n]) * 8 for n in (1, 2, 3))
 
@@ -162,122 +158,6 @@ def test_a_message_without_room_for_a_mark_goes_without() -> None:
     assert marks(room=len(data) + 50).outwards(data) != data
     other = packet("t", entry(FOREIGN, "t"))
     assert marks(room=len(other) + 5).outwards(other) == other
-
-
-# ---------------------------------------------------------------- legs between nodes
-
-
-class Chain:
-    """Federations of one broker each, and foreign brokers. Legs join them."""
-
-    def __init__(self, *legs: tuple[int, int], federations: int = 1, foreign: int = 1) -> None:
-        """`legs`: pairs of a federation and a foreign broker."""
-        self.ours = [World() for _ in range(federations)]
-        self.theirs = [World() for _ in range(foreign)]
-        self.legs: list[Joined] = []
-        for number, (federation, broker) in enumerate(legs):
-            joined = _Member(self.ours[federation], self.theirs[broker], federation, number)
-            self.legs.append(joined)
-
-    def settle(self, rounds: int = 60) -> int:
-        """Let messages cross until nothing moves, but no more than so many rounds; returns how
-        often something moved."""
-        for turn in range(rounds):
-            before = [(j.leg.messages_in, j.leg.messages_out) for j in self.legs]
-            for joined in self.legs:
-                joined.run()
-            if before == [(j.leg.messages_in, j.leg.messages_out) for j in self.legs]:
-                return turn
-        return rounds
-
-
-class _Member(Joined):
-    def __init__(self, here: World, there: World, federation: int, number: int) -> None:
-        self.number, self.federation = (
-            number,
-            Federation(
-                bytes([16 * federation + number + 1]) * 8,
-                lambda broker_id: broker_id[0] - 1 in range(16 * federation, 16 * federation + 16),
-            ),
-        )
-        super().__init__(here=here, foreign=there)
-
-    def run(self) -> None:
-        if self.leg.settings.name == "n":
-            rules = Rules([parse_rule("# both 2")])
-            name = f"leg{self.number}"
-            self.settings = LegSettings(name, "foreign:1883", rules, probes=True)
-            now = self.here.now
-            self.leg = Leg(self.settings, random.Random(self.number), now, self.federation)
-        super().run()
-
-
-def listen(world: World, name: str) -> FakeClient:
-    client = world.connect(name)
-    client.subscribe("t/#")
-    return client
-
-
-def test_three_federations_in_a_chain_share_their_topics() -> None:
-    chain = Chain((0, 0), (1, 0), (1, 1), (2, 1), federations=3, foreign=2)
-    worlds = chain.ours + chain.theirs
-    listeners = [listen(world, f"l{number}") for number, world in enumerate(worlds)]
-    for number, world in enumerate(worlds):
-        world.connect(f"p{number}").send(Publish("t/1", b"%d" % number))
-        assert chain.settle() < 20
-    for client in listeners:
-        assert sorted(client.payloads()) == [b"%d" % number for number in range(len(worlds))]
-
-
-def test_a_ring_of_two_legs_to_one_broker_ends_by_marks_alone() -> None:
-    """What is published here comes back to nobody here. Each of the legs sends it, and each takes
-    what is published there."""
-    chain = Chain((0, 0), (0, 0))
-    here, there = listen(chain.ours[0], "h"), listen(chain.theirs[0], "t")
-    chain.ours[0].connect("p").send(Publish("t/1", b"ours"))
-    assert chain.settle() < 20
-    chain.theirs[0].connect("q").send(Publish("t/2", b"theirs"))
-    assert chain.settle() < 20
-    assert here.payloads().count(b"ours") == 1
-    assert there.payloads().count(b"ours") == 2
-    assert here.payloads().count(b"theirs") <= 2
-    drops = [joined.leg.drops() for joined in chain.legs]
-    assert all(each["marked"] for each in drops)
-    assert not any(each["muted"] for each in drops)
-
-
-def test_a_ring_of_three_federations_ends() -> None:
-    chain = Chain((0, 0), (1, 0), (1, 1), (2, 1), (2, 2), (0, 2), federations=3, foreign=3)
-    here = listen(chain.ours[0], "h")
-    chain.ours[0].connect("p").send(Publish("t/1", b"x"))
-    assert chain.settle() < 40
-    assert here.payloads() == [b"x"]
-
-
-def test_the_probe_of_another_leg_of_this_federation_names_both() -> None:
-    chain = Chain((0, 0), (0, 0))
-    first, second = chain.legs
-    first.cut()
-    for _ in range(60):
-        for joined in chain.legs:
-            joined.run()
-        chain.ours[0].advance(1.0)
-        chain.theirs[0].advance(1.0)
-    chain.settle()
-    assert second.leg.loops == 1
-    assert second.leg.same_broker(second.here.now) == ["leg0"]
-    lines = [line for line in second.log if "lead to one broker" in line]
-    assert len(lines) == 1
-    assert "legs leg1 and 'leg0' of this federation" in lines[0]
-    assert second.leg.rings == first.leg.rings == 0, "the probe has a mark, and does not come in"
-    assert second.leg.same_broker(second.here.now + 1000.0) == []
-
-
-def test_the_probe_of_another_federation_is_no_loop() -> None:
-    chain = Chain((0, 0), (1, 0), federations=2)
-    for _ in range(5):
-        chain.settle()
-    assert all(joined.leg.loops == 0 for joined in chain.legs)
 
 
 # ---------------------------------------------------------------- no subscribers there

@@ -6,8 +6,16 @@ import random
 
 import pytest
 
-from mqttree.broker.leg.crossing import PROBE, PROBE_BYTES, PROBE_LEAST, PROBE_PAUSE, Crossing
+from mqttree.broker.leg.crossing import (
+    LOOP_TIME,
+    PROBE,
+    PROBE_BYTES,
+    PROBE_LEAST,
+    PROBE_PAUSE,
+    Crossing,
+)
 from mqttree.broker.leg.marks import Federation
+from mqttree.broker.leg.ring_alarm import RingAlarm
 from mqttree.broker.leg.rings import REPEATS
 from mqttree.broker.leg.rules import Rules, parse_rule
 from mqttree.broker.wire import Publish, encode_packet
@@ -66,10 +74,23 @@ def test_a_leg_mutes_a_ring_that_the_probe_of_another_leg_shows() -> None:
     """Its own probe was sent before there was a ring, and only the other leg's went round."""
     first, second = crossing("a", OWN, marks=False), crossing("b", OTHER, marks=False)
     assert not muted(second, Publish("t", b"round"), 1.0)
+    alarm = RingAlarm("b", second)
     probe = first.probe(1.0)
     assert PROBE in second.inwards(probe, 2.0), "it goes on to the first leg"
     assert (second.loops, second.same_broker(2.0)) == (1, ["a"])
+    assert second.same_broker(2.0 + LOOP_TIME) == []
+    assert alarm.due
+    (line,) = alarm.lines("f:1883", 2.0)
+    assert "legs b and 'a' of this federation lead to one broker" in line
+    second.inwards(probe, 3.0)
+    assert alarm.lines("f:1883", 3.0) == []
     assert muted(second, Publish("t", b"round"), 2.0) == 2
+
+
+def test_the_probe_of_a_leg_of_another_federation_is_no_loop() -> None:
+    first, second = crossing("a", bytes([3]) * 8, marks=True), crossing("b", OWN, marks=True)
+    second.inwards(first.probe(1.0), 2.0)
+    assert second.loops == 0
 
 
 def test_a_ring_that_marks_end_mutes_nothing() -> None:
