@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from mqttree.broker.auth.authorization import Access
 from mqttree.broker.auth.enhanced_auth import Method
 from mqttree.broker.base.counters import Counters
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.base.log_limit import LogLimit
 from mqttree.broker.base.rate_limit import RateLimit
 from mqttree.broker.base.timers import NEVER, Deadline, Timers
@@ -48,11 +47,14 @@ from mqttree.broker.core.shutdown import Shutdown
 from mqttree.broker.core.traffic_meter import TrafficMeter
 from mqttree.broker.core.wills import Wills
 from mqttree.broker.persistence.absent_members import AbsentMembers
+from mqttree.broker.persistence.limits import PersistenceLimits
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.drain import Drain
     from mqttree.broker.persistence.journal import Journal
     from mqttree.broker.persistence.log_tail import TailLoaded
+
+DEFAULTS = PersistenceLimits()
 
 
 Log = Callable[[str, str], None]
@@ -73,7 +75,7 @@ class Node:
         wall: float,
         rng: random.Random,
         *,
-        limits: Limits = DEFAULTS,
+        limits: PersistenceLimits = DEFAULTS,
         hooks: Hooks | None = None,
         log: Log = no_log,
     ) -> None:

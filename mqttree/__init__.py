@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from mqttree.broker import CORE as CORE
 
 if TYPE_CHECKING:
-    from mqttree.broker.base.limits import Limits
     from mqttree.broker.config.yaml_file import ConfigError
+    from mqttree.broker.limits import Limits
     from mqttree.client_connection import ConnectionLostError, Message, SubscriptionRefusedError
     from mqttree.embedded_broker import Broker
     from mqttree.multi_client import MultiClient
@@ -30,7 +30,7 @@ _PUBLIC = {
     "Broker": "mqttree.embedded_broker",
     "ConfigError": "mqttree.broker.config.yaml_file",
     "ConnectionLostError": "mqttree.client_connection",
-    "Limits": "mqttree.broker.base.limits",
+    "Limits": "mqttree.broker.limits",
     "Message": "mqttree.client_connection",
     "MultiClient": "mqttree.multi_client",
     "SubscriptionRefusedError": "mqttree.client_connection",

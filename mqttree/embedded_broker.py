@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar
 
 from mqttree.broker.base.address import Address
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.base.version import VERSION
 from mqttree.broker.config.options import read_keywords
 from mqttree.broker.config.yaml_file import ConfigError, did_you_mean
+from mqttree.broker.limits import DEFAULTS, Limits
 
 if TYPE_CHECKING:
     from mqttree.broker.compat.assembly import Assembly
@@ -157,6 +157,7 @@ class Broker:
                 wait_for=settings.wait_for,
                 wake=driver.wake,
                 access=access,
+                limits=self._limits,
             )
             where = "off"
             if listener is not None and settings.admin is not None:

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.base.record import Record
+from mqttree.routing.limits import RoutingLimits
 from mqttree.routing.listing import (
     DOWN,
     MAX_ENTRY,
@@ -102,7 +102,7 @@ class _Neighbour:
 class LinkStateDatabase:
     """All listings, from one broker's place in the tree."""
 
-    def __init__(self, own_id: bytes, boot: int, limits: Limits) -> None:
+    def __init__(self, own_id: bytes, boot: int, limits: RoutingLimits) -> None:
         """`own_id`: 8 bytes; `boot`: this broker's boot number, higher than that of earlier
         incarnations; `limits`: of the listings."""
         self._limits = limits

@@ -74,7 +74,7 @@ def measure(size: int) -> Growth:
 
     Raises RuntimeError: a match did not find these two.
     """
-    from mqttree.broker.base.limits import DEFAULTS
+    from mqttree.broker.cli.run import GC_THRESHOLDS
     from mqttree.broker.config.node_config import NodeConfig
     from mqttree.broker.core.session import Session, Subscription
     from mqttree.broker.node import Node
@@ -87,7 +87,7 @@ def measure(size: int) -> Growth:
     sessions = [Session(node, f"client-{number}") for number in range(size // _PER_SESSION)]
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*DEFAULTS.collector)  # as the broker does
+    gc.set_threshold(*GC_THRESHOLDS)  # as the broker does
 
     def add(number: int, topic_filter: str) -> None:
         session = sessions[number % len(sessions)]

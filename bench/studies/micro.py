@@ -214,8 +214,8 @@ def _counted() -> Iterator[Case]:
 def _links() -> Iterator[Case]:
     """What a link between two brokers costs: its handshake at both ends together, until they have
     come up, and its records."""
-    from mqttree.broker.base.limits import DEFAULTS
     from mqttree.broker.cluster.link.record_layer import Cipher
+    from mqttree.broker.limits import DEFAULTS
 
     for title, proofs in (
         ("no key", (False, False)),

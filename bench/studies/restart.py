@@ -21,6 +21,7 @@ from mqttree.broker.core.connection import Nowhere
 from mqttree.broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
 from mqttree.broker.core.message import Message
 from mqttree.broker.io.journal_writer import JournalWriter
+from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.node import Node
 from mqttree.broker.persistence.journal import Journal
 from mqttree.broker.wire.encode import encode_packet
@@ -35,7 +36,7 @@ class Running:
 
     def __init__(self, folder: Path) -> None:
         self.node = Node(NodeConfig(id=ID, discovery="off"), 0.0, time.time(), random.Random(1))
-        self.disk = JournalWriter(folder, ID, sync=False, limits=self.node.limits)
+        self.disk = JournalWriter(folder, ID, sync=False, limits=DEFAULTS)
         self.told: list[tuple[AppendFrame | BeginSegment, str | None]] = []
         began = time.perf_counter()
         loaded = self.disk.load()

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 
 from mqttree.broker.auth.authorization import ACTIONS, Rule, Rules, Subject
-from mqttree.broker.base.limits import Limits
+from mqttree.broker.auth.limits import AuthLimits
 from mqttree.broker.config.yaml_file import ConfigError, read_text
+from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS
 from mqttree.routing.topic_filter import valid_topic_filter
 
 HEADS = ("listener", "user", "anonymous", "client", "everyone")
@@ -23,7 +24,7 @@ def read_rules(
     canonical: Callable[[str], str] = str,
     listeners: Container[str] | None = None,
     *,
-    limits: Limits,
+    limits: AuthLimits,
 ) -> Rules:
     """Return the rules in the file at `path`. `canonical`, `listeners` and `limits`: as for
     `parse_rules`. Raises ConfigError with one line that names the file and the line."""
@@ -36,7 +37,7 @@ def parse_rules(
     canonical: Callable[[str], str] = str,
     listeners: Container[str] | None = None,
     *,
-    limits: Limits,
+    limits: AuthLimits,
 ) -> Rules:
     """Return the rules in `text`, the content of a rules file.
 
@@ -70,14 +71,14 @@ def parse_rules(
                 found.append(
                     (
                         subject,
-                        _rule(len(found), number, word == "allow", rest, limits.max_topic_levels),
+                        _rule(len(found), number, word == "allow", rest, MAX_TOPIC_LEVELS),
                     )
                 )
             else:
                 raise ValueError(f"{_shown(word)} is none of allow, deny, {', '.join(HEADS)}")
         except ValueError as error:
             raise ConfigError(f"{path}:{number}: {error}") from None
-    return Rules(found, limits)
+    return Rules(found)
 
 
 def _subject(word: str, name: str, before: Subject) -> Subject:

@@ -11,10 +11,13 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Protocol, TypeVar
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.base.record import Record
 from mqttree.routing.subscription_trie import SubscriptionTrie
 from mqttree.routing.topic_filter import covers, matches
+
+MAX_RULE_GROUPS = 10_000
+"""combinations of rules about one client that are kept as one object for all to whom they
+apply; then they are forgotten, and clients that come later have another one."""
 
 PUBLISH = 1
 SUBSCRIBE = 2
@@ -80,8 +83,8 @@ class Rules:
 
     __slots__ = ("_depth", "_groups", "_known", "_most", "_patterns", "by_user", "size")
 
-    def __init__(self, rules: Iterable[tuple[Subject, Rule]], limits: Limits) -> None:
-        self._most = limits.rule_groups
+    def __init__(self, rules: Iterable[tuple[Subject, Rule]]) -> None:
+        self._most = MAX_RULE_GROUPS
         self._groups: dict[Subject, Group] = {}
         self._patterns: list[tuple[str | None, re.Pattern[str], Group]] = []
         self._known: dict[tuple[int, ...], tuple[Group, ...]] = {}

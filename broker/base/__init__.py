@@ -3,7 +3,7 @@
 What it may know: `wire` (its errors) and nothing else. All of it is pure but `machine` (what the
 machine has), `version` and `core_build` (whether the compiled core runs).
 
-* `limits`: every limit, with its unit, its reason, and the counter of what exceeds it.
+* `limits`: what the limits of all packages have in common (each has a `limits.py`).
 * `counters`: what `/metrics` and `/api/v1/federation` show; `log_limit` keeps peers from filling
   logs; `log_format` makes lines or JSON of them.
 * Time: `timers`, `timer_wheel`, `deadlines`, `hybrid_clock` (time of day and order of events in one

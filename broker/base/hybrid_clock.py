@@ -8,7 +8,10 @@ Pure: `now` (s) is monotonic, and passed in.
 
 from __future__ import annotations
 
-from mqttree.broker.base.limits import Limits
+MAX_CLOCK_AHEAD_S = 300.0
+"""s; times of a neighbour that are further ahead of our time of day decide about their topics,
+but our clock stays [retained_clock_ahead]. Clocks that are not set drift by less in a
+year."""
 
 LOGICAL = 16
 """bits below the ms."""
@@ -22,13 +25,13 @@ class HybridClock:
 
     __slots__ = ("_ahead", "_offset", "last")
 
-    def __init__(self, now: float, wall: float, limits: Limits) -> None:
+    def __init__(self, now: float, wall: float) -> None:
         """Make one that has heard of no time.
 
         `now`: s, monotonic; `wall`: the time of day at `now` (s since the epoch); `limits`: how far
         another one may be ahead.
         """
-        self._ahead = limits.clock_ahead * 1000  # ms
+        self._ahead = MAX_CLOCK_AHEAD_S * 1000  # ms
         self._offset = wall - now
         # The latest time that was given out or heard of.
         self.last = 0

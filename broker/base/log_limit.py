@@ -12,8 +12,19 @@ from collections.abc import Callable
 from typing import Protocol
 
 from mqttree.broker.base.counters import Counters
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.base.timers import TimedBroker
+
+REPEAT_INTERVAL_S = 60.0
+"""s in which one line is logged of each cause and host that peers bring about; the others are
+counted [log_lines_suppressed]."""
+
+MAX_SOURCES = 1024
+"""pairs of cause and host that the log's limit distinguishes, 300 bytes each; further hosts
+count as one for each cause."""
+
+MAX_CAUSES_PER_HOST = 20
+"""causes of one host that the log's limit distinguishes: what is wrong with a packet is one
+each, and a peer can make many up."""
 
 MANY = "several hosts"
 """Replaces hosts that are too many to be distinguished."""
@@ -28,10 +39,6 @@ class Logging(TimedBroker, Protocol):
     @property
     def log(self) -> Callable[[str, str], None]:
         """Writes a line at a level."""
-
-    @property
-    def limits(self) -> Limits:
-        """The limits of what this broker keeps and does at once."""
 
     @property
     def counters(self) -> Counters:
@@ -50,7 +57,7 @@ class _Minute:
 
 
 class LogLimit:
-    """Logs lines that peers cause. Its table holds about `Limits.log_sources` pairs of cause and
+    """Logs lines that peers cause. Its table holds about `MAX_SOURCES` pairs of cause and
     host at most."""
 
     __slots__ = ("_causes", "_minutes", "_node")
@@ -83,9 +90,9 @@ class LogLimit:
     def _begin(self, level: str, cause: str, host: str) -> _Minute:
         """Return a new entry for a pair of cause and host; one for many hosts or causes where the
         table is full."""
-        if len(self._minutes) >= self._node.limits.log_sources:
+        if len(self._minutes) >= MAX_SOURCES:
             host = MANY
-        if self._causes[host] >= self._node.limits.log_causes:
+        if self._causes[host] >= MAX_CAUSES_PER_HOST:
             cause = OTHER
         key = (cause, host)
         minute = self._minutes.get(key)
@@ -93,7 +100,7 @@ class LogLimit:
             minute = self._minutes[key] = _Minute(level)
             self._causes[host] += 1
             self._node.timers.schedule(
-                self._node.now + self._node.limits.log_pause, lambda now: self._over(key)
+                self._node.now + REPEAT_INTERVAL_S, lambda now: self._over(key)
             )
         return minute
 
@@ -108,7 +115,7 @@ class LogLimit:
             count = minute.suppressed
             text = (
                 f"{cause}: {count:,} more {'line' if count == 1 else 'lines'} from {host} "
-                f"within {self._node.limits.log_pause:g} s"
+                f"within {REPEAT_INTERVAL_S:g} s"
             )
             self._node.log(minute.level, text)
 

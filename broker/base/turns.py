@@ -15,8 +15,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from mqttree.broker.base.counters import Counters
-from mqttree.broker.base.limits import Limits
+from mqttree.broker.base.limits import BaseLimits
 from mqttree.broker.base.timers import TimedBroker
+
+LONG_TURN_S = 0.05
+"""s; a turn of the event loop that took longer is counted [turns_long]: clients notice it."""
 
 PAUSE = 0.0001
 """s until the next turn; sockets are read in between."""
@@ -47,7 +50,7 @@ class Reading(TimedBroker, Protocol):
         """The counters of this broker: turns that were long or cut short are counted."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> BaseLimits:
         """The limits of what this broker keeps and does at once."""
 
     @property
@@ -108,8 +111,8 @@ class Turns:
     def took(self, seconds: float) -> None:
         """Note how long a turn took (s)."""
         self.longest = max(self.longest, seconds)
-        self.noted = min(self.longest, self._node.limits.turn_long)
-        if seconds > self._node.limits.turn_long:
+        self.noted = min(self.longest, LONG_TURN_S)
+        if seconds > LONG_TURN_S:
             self._node.counters.turns_long += 1
 
     def full(self) -> bool:

@@ -163,7 +163,6 @@ class Cluster:
         """
         config = node.config
         self.node = node
-        self._limits = node.limits
         self.config: NodeConfig = config
         self.rng = rng
         self.entropy: Callable[[int], bytes] = rng.randbytes
@@ -195,7 +194,7 @@ class Cluster:
         self._build_delivery(node, now)
         self._build_recovery(node)
         self._build_forwarding(node)
-        self.clock: HybridClock = HybridClock(now, wall, node.limits)
+        self.clock: HybridClock = HybridClock(now, wall)
         self._build_sharing(node)
         self._build_sessions(node)
         self.retained_comparison: RetainedComparison = RetainedComparison(

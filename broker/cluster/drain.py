@@ -29,7 +29,6 @@ from mqttree.broker.core.client import Client
 from mqttree.broker.wire.constants import ReasonCode
 
 if TYPE_CHECKING:
-    from mqttree.broker.base.limits import Limits
     from mqttree.broker.cluster.cluster import Cluster
     from mqttree.broker.cluster.delivery.replay import LogWalk
     from mqttree.broker.cluster.link.link import Link
@@ -37,6 +36,25 @@ if TYPE_CHECKING:
     from mqttree.broker.config.node_config import NodeConfig
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.session import Session
+
+DRAIN_TIMEOUT_S = 30.0
+"""s; for a drain to come to its end, as long as containers and services are usually given to
+stop."""
+
+MIN_DISCONNECTS_PER_SECOND = 100.0
+"""clients that are disconnected a second, at least: others take ten times as many without being
+noticed."""
+
+SESSIONS_GRACE_S = 5.0
+"""s from when the last client was disconnected until sessions that no broker has fetched end:
+most clients come back within two."""
+
+TREE_TIMEOUT_S = 4.0
+"""s for the neighbours to turn to others: with another way at hand they take two hellos.
+Longer: there is none."""
+
+ASK_INTERVAL_S = 0.2
+"""s between two questions to a neighbour what has been there."""
 
 STEP = 0.05
 """s between two steps."""
@@ -58,7 +76,7 @@ class DrainOptions(Record):
     to: str = ""
     """The broker to which they are sent; "": to the other brokers, in turn."""
     within: float | None = None
-    """s until the end, even if something is left; None: `Limits.drain_time`, and longer if the
+    """s until the end, even if something is left; None: `DRAIN_TIMEOUT_S`, and longer if the
     rate requires it."""
 
 
@@ -132,10 +150,6 @@ class DrainedBroker(TimedBroker, Protocol):
         """Called with a level and a line."""
 
     @property
-    def limits(self) -> Limits:
-        """The limits of what this broker keeps and does at once."""
-
-    @property
     def connected(self) -> int:
         """How many clients are connected."""
 
@@ -165,7 +179,6 @@ class Drain:
         """`node`: this broker; `options`: of the drain; `now`: s; `done`: called when the broker
         can be stopped."""
         self._node = node
-        self._limits = node.limits
         self._cluster = node.cluster
         self.state = "clients"
         self._done = done
@@ -181,10 +194,10 @@ class Drain:
         here = node.connected
         within = options.within
         if within is None:
-            within = node.limits.drain_time
+            within = DRAIN_TIMEOUT_S
             if options.rate is not None:
-                within = max(within, here / options.rate + node.limits.drain_time / 2)
-        self.rate = options.rate or max(node.limits.drain_rate, here / max(1.0, within / 2))
+                within = max(within, here / options.rate + DRAIN_TIMEOUT_S / 2)
+        self.rate = options.rate or max(MIN_DISCONNECTS_PER_SECOND, here / max(1.0, within / 2))
         self.until = now + within
         self._confirmed: set[Link] = set()  # neighbours that lack nothing
         self._asked: dict[Link, float] = {}  # when (s)
@@ -301,11 +314,7 @@ class Drain:
         those that no broker has fetched in time."""
         node = self._node
         waiting = any(session.expiry for session in node.sessions.values())
-        if (
-            waiting
-            and now < self._since + node.limits.drain_sessions
-            and self._cluster.directory.reachable()
-        ):
+        if waiting and now < self._since + SESSIONS_GRACE_S and self._cluster.directory.reachable():
             return
         # A journal keeps the others.
         rest = [session for session in node.sessions.values() if session.recorder is None]
@@ -324,7 +333,7 @@ class Drain:
         """Wait until no messages of other brokers pass through here, or no other path exists for
         them."""
         since = now - self._since
-        if since >= self._limits.drain_tree or (
+        if since >= TREE_TIMEOUT_S or (
             since >= self._cluster.config.hello and self._cluster.tree.is_leaf
         ):
             self._enter("links", now)
@@ -348,10 +357,7 @@ class Drain:
         if not unconfirmed and (not links or any(link.forwarding for link in links.values())):
             self._finish(now, "")
         for link in unconfirmed:
-            if (
-                not link.conn.backlog
-                and self._asked.get(link, -math.inf) + self._limits.drain_ask <= now
-            ):
+            if not link.conn.backlog and self._asked.get(link, -math.inf) + ASK_INTERVAL_S <= now:
                 self._asked[link] = now
                 self._cluster.low_watermarks.send(link)
                 link.send_behind(ASK_SEEN, b"")

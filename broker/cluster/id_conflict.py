@@ -24,8 +24,7 @@ from mqttree.discovery.dialler import NEVER
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.broker.cluster.ports import Reporting
-    from mqttree.broker.core.local_broker import LocalBroker
+    from mqttree.broker.cluster.ports import FederatedBroker, Reporting
 
 CALL_PAUSE = 1.0
 """s between two dials to the address of the other one: false announcements cause no more dials."""
@@ -50,7 +49,7 @@ class IdConflict:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: FederatedBroker,
         links: Mapping[bytes, Link],
         report: Reporting,
         lose: Callable[[Link, str, float], None],

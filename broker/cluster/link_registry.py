@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.effects import Dial
 
+MAX_LINK_LINES = 20
+"""lines about links that come up or go down, for each host and `REPEAT_INTERVAL_S`: some tens of
+brokers may run on one machine."""
+
 
 class LinkRegistry:
     """All links of this broker, and those that are not up yet."""
@@ -121,7 +125,7 @@ class LinkRegistry:
             f"link to {link.title} is up",
             cause="link up",
             peer=link.conn.peer,
-            most=self._host.node.limits.log_links,
+            most=MAX_LINK_LINES,
         )
         self._events.dispatch(LinkUp(link, now))
         link.send_ping(now)

@@ -8,7 +8,20 @@ uses it.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from mqttree.broker.core.local_broker import LocalBroker
+
+if TYPE_CHECKING:
+    from mqttree.broker.cluster.limits import ClusterLimits
+
+
+class FederatedBroker(LocalBroker, Protocol):
+    """One broker of a federation, as far as its own clients are concerned."""
+
+    @property
+    def limits(self) -> ClusterLimits:
+        """The limits of what this broker keeps and does at once."""
 
 
 class Reporting(Protocol):

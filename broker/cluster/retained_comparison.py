@@ -23,13 +23,37 @@ from mqttree.broker.wire.errors import MalformedPacket
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.forwarder import Forwarder
     from mqttree.broker.cluster.link.link import Handler, Link
-    from mqttree.broker.core.local_broker import LocalBroker
+    from mqttree.broker.cluster.ports import FederatedBroker
+
+STEP_INTERVAL_S = 0.005
+"""s between two steps of a comparison with one neighbour, twice as much behind one with records."""
+
+STEP_MESSAGES = 200
+STEP_BYTES = 256 * 1024
+STEP_RECORD_BYTES = 2048
+"""What one step sends: messages, bytes of these, bytes of records. A step is some ms of work for
+either broker, so that clients hardly wait for it; records stay below half of the neighbour's
+`link_requests_per_second`."""
+
+MAX_STEPS_UNDER_WAY = 2
+"""steps with messages that are on their way: the next one waits until the neighbour has handled
+all but one of them. One that is slow, or serves much else, has no more of them to handle in one
+go."""
+
+MAX_JOBS = 70_000
+"""parts of the table of retained messages that wait to be compared with one neighbour: there
+are 65,792, and each waits once; no more are noted [retained_dropped]. The next comparison finds
+what is left."""
+
+REFUSED_PAUSE_S = 600.0
+"""s; a broker that had no room for a retained message of a neighbour asks for nothing more for
+so long: it would be refused again."""
 
 ENTRY = PLACE + 31
 """bytes of a topic in a LIST: place, time, origin, expiry, whether it is a tombstone."""
 
 MAX_LIST = 65_536
-"""bytes of a LIST that are accepted; this broker sends `retained_records` and one leaf at most."""
+"""bytes of a LIST that are accepted; this broker sends `STEP_RECORD_BYTES` and one leaf at most."""
 
 FULL = 0x80
 """In the first byte of a section: its sender has no room for topics that it lacks."""
@@ -78,7 +102,7 @@ class RetainedComparison:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: FederatedBroker,
         own_id: bytes,
         *,
         clock: HybridClock,
@@ -103,7 +127,7 @@ class RetainedComparison:
         """What takes each record."""
         self._comparisons: dict[Link, Comparison] = {}
         self._restored = float("-inf")  # s, when something was taken last
-        self._check_at = now + node.limits.retained_check
+        self._check_at = now + node.limits.retained_check_s
 
     def entered(self, link: Link) -> None:
         """Begin a comparison on a link that has become live: the neighbour has had all
@@ -122,7 +146,7 @@ class RetainedComparison:
     def tick(self, now: float) -> None:
         """Begin a comparison with each neighbour once a minute; `now`: s."""
         if self._check_at <= now:
-            self._check_at = now + self._limits.retained_check
+            self._check_at = now + self._limits.retained_check_s
             for link in self._forwarder.live_links:
                 comparison = self._comparison(link, now)
                 if (
@@ -301,7 +325,7 @@ class RetainedComparison:
             self._arm(comparison, now)
 
     def _full(self, now: float) -> bool:
-        return now < self._store.refused_at + self._limits.retained_again
+        return now < self._store.refused_at + REFUSED_PAUSE_S
 
     # ---------------------------------------------------------------- step by step
 
@@ -309,7 +333,7 @@ class RetainedComparison:
         job = (kind, where)
         if job in comparison.queued:
             return
-        if len(comparison.queued) >= self._limits.retained_jobs:
+        if len(comparison.queued) >= MAX_JOBS:
             self._node.counters.retained_dropped += 1
             return
         comparison.queued.add(job)
@@ -326,7 +350,7 @@ class RetainedComparison:
         link = comparison.link
         if self._comparisons.get(link) is not comparison:
             return
-        if comparison.since + self._limits.retained_check <= now:
+        if comparison.since + self._limits.retained_check_s <= now:
             comparison.since = now
             comparison.sent = 0
         if (
@@ -338,16 +362,16 @@ class RetainedComparison:
             comparison.jobs.clear()
             comparison.queued.clear()
             return
-        if comparison.number - comparison.taken >= self._limits.retained_steps:
+        if comparison.number - comparison.taken >= MAX_STEPS_UNDER_WAY:
             return  # `marked` goes on
         if link.conn.backlog or link.conn.paused:
             self._arm(comparison, now + BUSY)
             return
         sent = comparison.sent
-        items, size = self._limits.retained_items, self._limits.retained_bytes
+        items, size = STEP_MESSAGES, STEP_BYTES
         bodies = {PARTS: bytearray(), LIST: bytearray(), FETCH: bytearray()}
         records = 0
-        while items > 0 and size > 0 and records < self._limits.retained_records:
+        while items > 0 and size > 0 and records < STEP_RECORD_BYTES:
             if comparison.places:
                 items -= 1
                 size -= self._send_place(comparison, comparison.places.popleft(), now)
@@ -371,9 +395,7 @@ class RetainedComparison:
             comparison.number += 1
             link.send_mark(comparison.number)
         if comparison.jobs or comparison.places:
-            self._arm(
-                comparison, now + self._limits.retained_pace * (2 if any(bodies.values()) else 1)
-            )
+            self._arm(comparison, now + STEP_INTERVAL_S * (2 if any(bodies.values()) else 1))
         elif comparison.again and self._restored + MISSED > now:
             self._arm(comparison, now + MISSED)
         elif comparison.again:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.base import costs
-from mqttree.broker.base.hybrid_clock import LOGICAL, HybridClock
+from mqttree.broker.base.hybrid_clock import LOGICAL, MAX_CLOCK_AHEAD_S, HybridClock
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.link.codec import encode_for_links, split_key
-from mqttree.broker.core.local_broker import LocalBroker
+from mqttree.broker.cluster.ports import FederatedBroker
 from mqttree.broker.core.message import Message, Stamp
 from mqttree.broker.core.retained_index import RetainedVersion, place_of
 from mqttree.broker.core.retained_store import Change
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.connection import Connection
 
 
-class RetainingBroker(LocalBroker, Protocol):
+class RetainingBroker(FederatedBroker, Protocol):
     """One broker whose retained messages other brokers keep, too."""
 
     @property
@@ -266,7 +266,7 @@ class RetainedSync:
     def _oldest(self, now: float) -> float:
         """Return the time (ms since the epoch) up to which messages are in no log any more, and in
         no tail of one, whatever the clocks say."""
-        age = self._limits.absent_time + self._limits.log_age + self._limits.clock_ahead
+        age = self._limits.absent_max_s + self._limits.log_age_s + MAX_CLOCK_AHEAD_S
         return self.clock.physical(now) - age * 1000
 
     def tick(self, now: float) -> None:

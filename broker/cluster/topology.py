@@ -16,8 +16,9 @@ from mqttree.broker.base.broker_id import Identity
 from mqttree.broker.base.rate_limit import RateLimit
 from mqttree.broker.cluster.events import LinkForwards, TopologyChanged
 from mqttree.broker.cluster.link.control_records import BPDU, MEMBERS
+from mqttree.broker.cluster.link_registry import MAX_LINK_LINES
+from mqttree.broker.cluster.ports import FederatedBroker
 from mqttree.broker.core.effects import Datagram, Dial
-from mqttree.broker.core.local_broker import LocalBroker
 from mqttree.broker.wire.constants import ReasonCode
 from mqttree.broker.wire.encode import encode_packet
 from mqttree.broker.wire.errors import MalformedPacket
@@ -36,8 +37,16 @@ if TYPE_CHECKING:
     from mqttree.discovery.membership import Membership
     from mqttree.stp.tree import Tree
 
+GOSSIP_INTERVAL_S = 0.05
+"""s between two lists of members to one neighbour: newcomers are sent at once, a flood of them
+in one piece."""
 
-class AnnouncingBroker(LocalBroker, Protocol):
+TOPOLOGY_CHANGES_PER_SECOND = 10
+"""publications of $TC a second; beyond it only the newest, a little later: no subscriber can
+use more."""
+
+
+class AnnouncingBroker(FederatedBroker, Protocol):
     """One broker whose clients are told when the tree changes."""
 
     def publish_internal(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:
@@ -65,7 +74,6 @@ class Topology:
         "_events",
         "_gossip_at",
         "_leaving",
-        "_limits",
         "_links",
         "_lose",
         "_node",
@@ -93,7 +101,6 @@ class Topology:
         `report`: counts and logs; `lose`: ends a link; `same_id`: called where another broker is
         said to have the id of this one, and when (s)."""
         self._node = node
-        self._limits = node.limits
         self.tree = tree
         self.membership = membership
         self._links = links
@@ -105,7 +112,7 @@ class Topology:
         self._gossip_at = now  # members are gossiped no earlier
         self._leaving = False
         self._change: TopologyChange | None = None  # the newest one that $TC has not published
-        self._changes = RateLimit(node.limits.topology_changes, now)
+        self._changes = RateLimit(TOPOLOGY_CHANGES_PER_SECOND, now)
         self._change_at = now
         self.records: dict[int, Handler] = {
             BPDU: self._bpdu_received,
@@ -158,7 +165,7 @@ class Topology:
             since = link.gossiped
             if since != version and link.up and (again or since == -1):
                 if since != -1:
-                    self._gossip_at = now + self._limits.gossip_pause
+                    self._gossip_at = now + GOSSIP_INTERVAL_S
                 link.gossiped = version
                 if since not in news:
                     news[since] = encode_members(self.membership.members(now, since))
@@ -246,7 +253,7 @@ class Topology:
         if change is None:
             return
         if not self._changes.take(now):
-            self._change_at = now + 1 / self._limits.topology_changes
+            self._change_at = now + 1 / TOPOLOGY_CHANGES_PER_SECOND
             return
         self._change = None
         text = {"origin": change.origin.hex(), "number": change.number, "epoch": self.tree.epoch}
@@ -281,7 +288,7 @@ class Topology:
                         text,
                         cause="link down",
                         peer=link.conn.peer,
-                        most=self._limits.log_links,
+                        most=MAX_LINK_LINES,
                     )
                 self.tree.port_down(peer.id, now, not event.replaced)
                 if not event.replaced:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from mqttree.broker.base.address import Address
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.base.machine import default_memory_limit, files_for_clients
 from mqttree.broker.config.data_dir import BrokerIdentity, DataDir, fresh_identity
 from mqttree.broker.config.listener_model import (
@@ -35,6 +34,7 @@ from mqttree.broker.io.admin_access import AdminAccess
 from mqttree.broker.io.auth_service import AuthService
 from mqttree.broker.io.broker_service import BrokerService, start_error
 from mqttree.broker.io.journal_writer import JournalWriter
+from mqttree.broker.limits import Limits
 from mqttree.stp import capability
 
 log = logging.getLogger("mqttree")

@@ -27,7 +27,6 @@ from amqtt.errors import BrokerError
 from amqtt.events import BrokerEvents
 from amqtt.session import Session as Account
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.base.log_format import log_line
 from mqttree.broker.compat.accounts import Accounts
 from mqttree.broker.compat.api import BrokerApi
@@ -55,6 +54,7 @@ from mqttree.broker.io.broker_service import BrokerService, ListenerError
 from mqttree.broker.io.journal_writer import JournalWriter
 from mqttree.broker.io.listener import Listener
 from mqttree.broker.io.tls import renew
+from mqttree.broker.limits import DEFAULTS, Limits
 
 __all__ = ["Broker", "BrokerContext", "RetainedApplicationMessage", "Server"]
 """Names beside amqtt's Broker that can be imported from here, too."""

@@ -6,8 +6,8 @@ from typing import Any
 
 from amqtt.broker import Server
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.config.listener_options import ListenerOptions
+from mqttree.broker.io.limits import IoLimits
 from mqttree.broker.io.listener import Listener
 
 
@@ -22,7 +22,7 @@ class AmqttListener(Listener, Server):  # type: ignore[misc]
         max_connections: int = -1,
         options: ListenerOptions | None = None,
         *,
-        limits: Limits,
+        limits: IoLimits,
     ) -> None:
         Server.__init__(self, listener_name, server_instance, max_connections)
         Listener.__init__(

@@ -34,7 +34,7 @@ from mqttree.broker.core.effects import (
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session import Session
 from mqttree.broker.core.subscribe import acceptable
-from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS, ReasonCode
 from mqttree.broker.wire.varint import encode_varint, read_length
 from mqttree.routing.topic_filter import split_shared
 
@@ -194,7 +194,7 @@ class Plugins:
         broker = self._broker
         conn = effect.client.conn
         account = broker.accounts.connecting(conn, effect.connect)
-        async with answer_in_time(broker.limits.plugin_answer):
+        async with answer_in_time(broker.limits.plugin_timeout_s):
             return bool(
                 await broker._authenticate(account, broker.listeners_config.get(conn.listener))
             )
@@ -208,7 +208,7 @@ class Plugins:
 
     async def may_subscribe(self, effect: AuthorizeSubscribe) -> list[bool]:
         """Ask the topic plugins for each filter; of a shared subscription, for the filter in it."""
-        session, levels = effect.client.session, self._broker.limits.max_topic_levels
+        session, levels = effect.client.session, MAX_TOPIC_LEVELS
         wanted = [request.filter for request in effect.packet.filters]
         return [
             acceptable(topic_filter, levels)
@@ -233,7 +233,7 @@ class Plugins:
 
     async def _permits(self, session: Session, topic: str, action: Action) -> bool:
         broker = self._broker
-        async with answer_in_time(broker.limits.plugin_answer):
+        async with answer_in_time(broker.limits.plugin_timeout_s):
             return bool(await broker._topic_filtering(broker.accounts.of(session), topic, action))
 
     # ---------------------------------------------------------------- events

@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from amqtt.contexts import Action, ListenerConfig
     from amqtt.session import Session as Account
 
-    from mqttree.broker.base.limits import Limits
     from mqttree.broker.compat.accounts import Accounts
     from mqttree.broker.compat.hooks import HookedNode
     from mqttree.broker.io.driver import Driver
+    from mqttree.broker.limits import Limits
 
 
 class PluginBroker(Protocol):

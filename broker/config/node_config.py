@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mqttree.broker.base.address import Address, is_wildcard
 from mqttree.broker.base.broker_id import Identity
-from mqttree.broker.base.limits import Limits
+from mqttree.broker.config.limits import ConfigLimits
 from mqttree.broker.config.model import BrokerModel
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE
 from mqttree.discovery.effects import MembershipConfig
@@ -62,7 +62,7 @@ class NodeConfig(BrokerModel):
     max_queued_bytes: int = 0
     """Bytes of all messages queued for clients, 0: half of `memory_limit`."""
     max_retained_bytes: int = 0
-    """Bytes of all retained messages, 0: `Limits.max_retained_bytes`, and a quarter of
+    """Bytes of all retained messages, 0: `max_retained_bytes` of the limits, and a quarter of
     `memory_limit` at most."""
     connection_rate: float = 0.0
     """Clients that may connect a second, 0: no limit."""
@@ -74,16 +74,16 @@ class NodeConfig(BrokerModel):
     link_listener: str | None = None
     """The only listener that accepts brokers; None: all do."""
 
-    def retained_limit(self, limits: Limits) -> int:
+    def retained_limit(self, limits: ConfigLimits) -> int:
         """Return the limit of the bytes of all retained messages."""
         most = self.memory_limit // 4 or limits.max_retained_bytes
         return self.max_retained_bytes or min(limits.max_retained_bytes, most)
 
-    def log_limit(self, limits: Limits) -> int:
+    def log_limit(self, limits: ConfigLimits) -> int:
         """Return the limit of the bytes of the replay log."""
         return min(limits.log_bytes, self.memory_limit // 4 or limits.log_bytes)
 
-    def log_room(self, limits: Limits) -> int:
+    def log_room(self, limits: ConfigLimits) -> int:
         """Return how many more bytes of large messages the replay log keeps for some seconds."""
         log = self.log_limit(limits)
         most = (limits.away_logs - 1) * log
@@ -103,7 +103,7 @@ class NodeConfig(BrokerModel):
         """Return the settings of the spanning tree."""
         return TreeConfig(hello_s=self.hello, max_age_s=max(self.link_timeout, 4 * self.hello))
 
-    def membership(self, limits: Limits) -> MembershipConfig:
+    def membership(self, limits: ConfigLimits) -> MembershipConfig:
         """Return the settings of discovery."""
         return MembershipConfig(
             cluster=self.cluster,

@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     from mqttree.broker.core.session import Session
     from mqttree.broker.wire.packets import Connect
 
+BRIDGE_READS: Final = 64
+FIRST_PROBE_INTERVAL_S: Final = 1.0
+MAX_PROBE_INTERVAL_S: Final = 300.0
+"""A bridge of another broker that was read so often is probed for a ring, a second after the
+last bridge came at the earliest and then in intervals (s) that double up to the last of these:
+a ring reads as fast as the network goes, and subscribers of `#` there see each probe
+[bridge_loops]."""
+
 TOPIC: Final = b"mqttree/probe/"
 """How the topics of probes begin; a number in hexadecimal follows."""
 DIGITS: Final = 16
@@ -66,7 +74,7 @@ class BridgePackets(ClientPackets):
         super().__init__(node, conn, session, connect)
         self.bridges = node.bridges
         self.reads = 0  # since its last probe
-        self.pause = node.limits.bridge_probe_first  # s until the next probe
+        self.pause = FIRST_PROBE_INTERVAL_S  # s until the next probe
         self.probe_at = 0.0
         self.probe_topic = b""  # of its last probe
         node.bridges.came(self)
@@ -76,7 +84,7 @@ class BridgePackets(ClientPackets):
         self.reads += 1
         if TOPIC in data and self.bridges.probe_came(self, data):
             return len(data)
-        if self.reads >= self.node.limits.bridge_reads and now >= self.probe_at:
+        if self.reads >= BRIDGE_READS and now >= self.probe_at:
             self.bridges.probe(self, now)
         return super().packets(data, now)
 
@@ -105,7 +113,7 @@ class Bridges:
             del clients[client_id]
         clients[client.session.client_id] = client
         for other in clients.values():
-            other.pause = self._node.limits.bridge_probe_first
+            other.pause = FIRST_PROBE_INTERVAL_S
             other.probe_at = min(other.probe_at, self._node.now + other.pause)
 
     def refuses(self, client_id: str) -> str:
@@ -122,7 +130,7 @@ class Bridges:
         The next one follows later than this one did."""
         client.reads = 0
         client.probe_at = now + client.pause
-        client.pause = min(2 * client.pause, self._node.limits.bridge_probe_longest)
+        client.pause = min(2 * client.pause, MAX_PROBE_INTERVAL_S)
         session = client.session
         topic = b"%s%0*x" % (TOPIC, DIGITS, self._node.rng.getrandbits(4 * DIGITS))
         name = topic.decode()

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
     from mqttree.broker.auth.authorization import Rule
     from mqttree.broker.base.counters import Counters
-    from mqttree.broker.base.limits import Limits
     from mqttree.broker.base.log_limit import LogLimit
     from mqttree.broker.base.turns import Turns
     from mqttree.broker.config.node_config import NodeConfig
     from mqttree.broker.core.dispatcher import Dispatcher
     from mqttree.broker.core.effects import Effect, Hooks
+    from mqttree.broker.core.limits import CoreLimits
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.ports import Cluster, Journal
     from mqttree.broker.core.retained_feed import RetainedFeeds
@@ -62,7 +62,7 @@ class ClientHost(TimedBroker, Protocol):
     """Another broker was there: what is published is numbered and logged for it."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> CoreLimits:
         """The limits of what this broker keeps and does at once."""
 
     @property

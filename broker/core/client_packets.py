@@ -57,6 +57,15 @@ if TYPE_CHECKING:
     from mqttree.broker.core.ports import OutgoingBatch
     from mqttree.broker.core.route import Route
 
+MAX_FILTERS_PACKET_BYTES: Final = 1280 * 1024
+"""bytes of a SUBSCRIBE or UNSUBSCRIBE, 40,000 filters of 30 characters, or all that one session
+may have of 10. Larger: 0x95 and close [protocol_errors]; a client that wants more filters sends
+several."""
+
+FILTER_BYTES_PER_TURN: Final = 20 * 1024
+"""bytes of one that are decoded in one turn, 5,000 filters of one character; of a larger one so
+many filters."""
+
 READING: Final = State.READING
 ENDED: Final = State.ENDED
 """States in which packets are handled."""
@@ -328,13 +337,13 @@ class ClientPackets(Client):
         if kind != 3:
             counters.bytes_received_other += 1 + len(body) + len(encode_varint(len(body)))
             if kind in {PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE}:
-                if len(body) > self.node.limits.max_filters_size:
+                if len(body) > MAX_FILTERS_PACKET_BYTES:
                     raise ProtocolViolation(
                         "more filters than one packet may have", ReasonCode.PACKET_TOO_LARGE
                     )
                 self.node.turns.work += len(body) // costs.FILTERS_DECODED
                 self.conn.asked = costs.FILTERS_MEMORY * len(body)
-                if len(body) > self.node.limits.decoded_at_once:
+                if len(body) > FILTER_BYTES_PER_TURN:
                     self._very_many(first, body)
                     return
         if self.node.hooks.packets:

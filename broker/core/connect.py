@@ -19,7 +19,7 @@ from mqttree.broker.core.session import QueueMemory
 from mqttree.broker.core.session_opening import OpeningHost, open_session
 from mqttree.broker.core.session_owner import LEG_LISTENER, abandoned, belongs, owner_of
 from mqttree.broker.core.session_owner import Host as Verifier
-from mqttree.broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE, MAX_TOPIC_LEVELS, PacketType, ReasonCode
 from mqttree.broker.wire.decode import decode_connect, decode_packet
 from mqttree.broker.wire.encode import encode_packet, return_code
 from mqttree.broker.wire.errors import ProtocolViolation, UnsupportedVersion, WireError
@@ -247,7 +247,7 @@ class ConnectHandshake(Owner):
         config = self.node.config
         if will.qos > config.max_qos:  # MQTT-3.2.2-12
             self.turn_away(ReasonCode.QOS_NOT_SUPPORTED, "has a will above the Maximum QoS")
-        elif will.topic.count("/") >= self.node.limits.max_topic_levels:
+        elif will.topic.count("/") >= MAX_TOPIC_LEVELS:
             self.turn_away(ReasonCode.TOPIC_NAME_INVALID, "has a will with too many topic levels")
         elif will.retain and not config.retain_available and connect.version == 5:  # MQTT-3.2.2-13
             self.turn_away(ReasonCode.RETAIN_NOT_SUPPORTED, "has a will with RETAIN")

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from collections import deque
 
     from mqttree.broker.base.counters import Counters
-    from mqttree.broker.base.limits import Limits
+    from mqttree.broker.core.limits import CoreLimits
+
+CLOSE_TIMEOUT_S: Final = 5.0
+"""s; from our decision to close until a peer that does not read its last packets is cut off."""
 
 
 READING: Final = State.READING
@@ -159,7 +162,7 @@ class Host(TimedBroker, Protocol):
     """How many transports hold enough; not 0: the driver flushes after each read."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> CoreLimits:
         """The limits of what this broker keeps and does at once."""
 
     @property
@@ -575,7 +578,7 @@ class Connection:
             self.transport.close()
         # A peer that does not read would keep what is queued for ever.
         self.node.timers.schedule(
-            self.node.now + self.node.limits.close_time,
+            self.node.now + CLOSE_TIMEOUT_S,
             lambda now: self.abort("it did not read the last bytes before closing"),
         )
 

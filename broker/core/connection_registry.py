@@ -15,13 +15,13 @@ from mqttree.broker.core.connection_states import State
 
 if TYPE_CHECKING:
     from mqttree.broker.base.counters import Counters
-    from mqttree.broker.base.limits import Limits
     from mqttree.broker.base.log_limit import LogLimit
     from mqttree.broker.base.turns import Turns
     from mqttree.broker.config.node_config import NodeConfig
     from mqttree.broker.core.connection import Connection, Transport
     from mqttree.broker.core.effects import Dial
     from mqttree.broker.core.flow_control import FlowControl
+    from mqttree.broker.core.limits import CoreLimits
     from mqttree.broker.core.ports import Journal
 
 GONE_WORK = 5
@@ -45,7 +45,7 @@ class Host(TimedBroker, Protocol):
     """The time of this turn (s, monotonic)."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> CoreLimits:
         """The limits of what this broker keeps and does at once."""
 
     @property

@@ -19,7 +19,7 @@ from mqttree.broker.core.route_cache import RouteCache
 from mqttree.broker.core.session import Session, SharedGroup, SharedOutgoing, Subscription
 from mqttree.broker.core.topic_tally import TopicTally
 from mqttree.broker.core.wildcard_forms import WildcardForms, filter_memory, form_of
-from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS, ReasonCode
 from mqttree.broker.wire.errors import MalformedPacket, ProtocolViolation
 from mqttree.broker.wire.publish_header import PACKET_IDS, PUBLISH, topic_of
 from mqttree.broker.wire.varint import encode_varint
@@ -29,13 +29,17 @@ from mqttree.routing.topic_filter import split_shared
 if TYPE_CHECKING:
     from mqttree.broker.auth.authorization import Access
     from mqttree.broker.base.counters import Counters
-    from mqttree.broker.base.limits import Limits
     from mqttree.broker.base.turns import Turns
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.effects import Effect, Hooks
+    from mqttree.broker.core.limits import CoreLimits
     from mqttree.broker.core.ports import Cluster, Journal
     from mqttree.broker.core.publish_run import PublishRun
     from mqttree.broker.core.route_cache import Viewer
+
+MAX_CACHED_TOPIC_BYTES: Final = 512
+"""bytes; the routes of longer topics are not kept: 65,536 topics of 64 KiB each would be 4
+GiB."""
 
 NO_GROUPS: Final[list[SharedGroup]] = []
 NO_SESSIONS: Final[frozenset[Session]] = frozenset()
@@ -48,7 +52,7 @@ class Host(TimedBroker, Protocol):
     """What the dispatcher asks of its broker."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> CoreLimits:
         """The limits of what this broker keeps and does at once."""
 
     @property
@@ -102,8 +106,8 @@ class Dispatcher:
         self.access: Access | None = None
         """Users and rules in force, as `AccessControl` says; None: plugins alone decide."""
         self._turns = node.turns
-        self._longest = node.limits.route_cache_topic
-        self._levels = node.limits.max_topic_levels
+        self._longest = MAX_CACHED_TOPIC_BYTES
+        self._levels = MAX_TOPIC_LEVELS
         self.cache = RouteCache(node.limits)
         self.routes: dict[bytes, Route] = self.cache.routes
         self._ages = False  # `_age` is going to be called
@@ -116,7 +120,7 @@ class Dispatcher:
         """Count from now on how often topics are published to. To be called before any client
         comes."""
         limits = self.node.limits
-        self.tally = TopicTally(limits.counted_topics, limits.route_cache_topic)
+        self.tally = TopicTally(limits.counted_topics, MAX_CACHED_TOPIC_BYTES)
         return self.tally
 
     # ---------------------------------------------------------------- subscriptions

@@ -2,7 +2,7 @@
 
 A reason to hold a publisher is whatever is behind: the connection of a slow subscriber, a link, the
 journal, plugins, a turn that is full. Whoever gave a reason takes it back. A connection that makes
-no progress for `hold_time` is no reason any more.
+no progress for `HOLD_TIMEOUT_S` is no reason any more.
 """
 
 from __future__ import annotations
@@ -15,11 +15,20 @@ from mqttree.broker.base.turns import Rest
 from mqttree.broker.core.client import Client
 
 if TYPE_CHECKING:
-    from mqttree.broker.base.limits import Limits
     from mqttree.broker.base.log_limit import LogLimit
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.core.connection import Arrival, Connection
     from mqttree.broker.core.session import Session
+
+HOLD_TIMEOUT_S = 0.5
+"""s; longest time without progress for which one slow subscriber may hold back its publishers;
+after it the subscriber is `stalled` and holds back no publisher until it has caught up (others
+must not suffer)."""
+
+HOLD_RECHECK_S = 0.02
+"""s after which a subscriber without progress is looked at once more: this broker may have been
+stopped, or without a processor, and what the subscriber sent meanwhile is read by then. A
+broker that is as late as that for this look, too, looks again, five times at most."""
 
 
 LOOKS = 5
@@ -42,10 +51,6 @@ class RemotePublishers(Protocol):
 
 class Flow(TimedBroker, Protocol):
     """What flow control asks of its broker."""
-
-    @property
-    def limits(self) -> Limits:
-        """The limits of what this broker keeps and does at once."""
 
     @property
     def log_limit(self) -> LogLimit:
@@ -71,14 +76,14 @@ class FlowControl:
 
     def hold_publishers(self, slow: Connection, source: Connection | None) -> None:
         """Do not read `source` until `slow` has caught up; for a client that is slow at most
-        `hold_time` without progress, for a link as long as it lives (`LinkAcks` closes one that
-        takes nothing)."""
+        `HOLD_TIMEOUT_S` without progress, for a link as long as it lives (`LinkAcks` closes one
+        that takes nothing)."""
         if source is not None and source is not slow and self.watched(slow):
             self.hold(source, slow)
 
     def watched(self, slow: Connection) -> bool:
         """Return whether publishers may wait for `slow`. It is looked at from now on: they do so
-        until `hold_time` without progress."""
+        until `HOLD_TIMEOUT_S` without progress."""
         if slow not in self._held and slow.link is None and not slow.stalled:
             slow.waiting_since = self._broker.now
             self._watch(slow)
@@ -102,12 +107,12 @@ class FlowControl:
         return any(source in publishers for publishers in self._held.values())
 
     def _watch(self, slow: Connection) -> None:
-        when = slow.waiting_since + self._broker.limits.hold_time
+        when = slow.waiting_since + HOLD_TIMEOUT_S
         self._timers[slow] = self._broker.timers.schedule(when, lambda now: self._check(slow, now))
 
     def _check(self, slow: Connection, now: float) -> None:
         """Judge a connection that publishers wait for, unless it has made progress at `now` (s)."""
-        if slow.waiting_since + self._broker.limits.hold_time > now:
+        if slow.waiting_since + HOLD_TIMEOUT_S > now:
             self._watch(slow)
         else:
             self._look_again(slow, now, 1)
@@ -116,7 +121,7 @@ class FlowControl:
         """Look at a connection without progress a moment after `now` (s): this broker may have been
         stopped, and what the peer has sent meanwhile is read before that. `number`: of the
         look."""
-        due = now + self._broker.limits.hold_look
+        due = now + HOLD_RECHECK_S
         self._timers[slow] = self._broker.timers.schedule(
             due, lambda at: self._looked(slow, at, due, number)
         )
@@ -125,9 +130,9 @@ class FlowControl:
         """Judge a connection at `now` (s), at a look (`number`) that was `due` (s): it has made no
         progress, or this broker has been stopped once more and looks again."""
         broker = self._broker
-        if slow.waiting_since + broker.limits.hold_time > now:
+        if slow.waiting_since + HOLD_TIMEOUT_S > now:
             self._watch(slow)
-        elif number < LOOKS and now > due + broker.limits.hold_look:
+        elif number < LOOKS and now > due + HOLD_RECHECK_S:
             self._look_again(slow, now, number + 1)
         else:
             slow.stalled = True

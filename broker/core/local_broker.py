@@ -11,13 +11,13 @@ from mqttree.broker.base.timers import TimedBroker
 if TYPE_CHECKING:
     from mqttree.broker.auth.authorization import Permissions
     from mqttree.broker.base.counters import Counters
-    from mqttree.broker.base.limits import Limits
     from mqttree.broker.base.log_limit import LogLimit
     from mqttree.broker.base.turns import Turns
     from mqttree.broker.config.node_config import NodeConfig
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.dispatcher import Dispatcher
     from mqttree.broker.core.effects import Effect
+    from mqttree.broker.core.limits import CoreLimits
     from mqttree.broker.core.ports import Journal
     from mqttree.broker.core.retained_store import RetainedStore
     from mqttree.broker.core.session import Session
@@ -39,7 +39,7 @@ class LocalBroker(TimedBroker, Protocol):
         """The settings that this broker was started with."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> CoreLimits:
         """The limits of what this broker keeps and does at once."""
 
     @property

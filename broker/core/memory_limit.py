@@ -40,15 +40,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from mqttree.broker.base.counters import Counters
-    from mqttree.broker.base.limits import Limits
     from mqttree.broker.base.log_limit import LogLimit
     from mqttree.broker.config.node_config import NodeConfig
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.dispatcher import Dispatcher
+    from mqttree.broker.core.limits import CoreLimits
     from mqttree.broker.core.ports import Cluster
     from mqttree.broker.core.retained_store import RetainedStore
     from mqttree.broker.core.session import Session
     from mqttree.broker.wire.packets import Will
+
+HEAVY_BYTES = 64 * 1024
+"""bytes that wait for a session or connection from which on it may be ended when memory is
+short."""
+
+ENDED_PER_TURN = 50
+"""sessions, and connections, that are ended in one turn for that."""
 
 
 NEVER = 1 << 62
@@ -83,7 +90,7 @@ class Host(TimedBroker, Protocol):
     """What the count of memory asks of its broker."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> CoreLimits:
         """The limits of what this broker keeps and does at once."""
 
     @property
@@ -297,7 +304,7 @@ class MemoryLimit:
         """Count the queues of some sessions more. What is queued meanwhile may count twice until
         the next round. Returns how many of the `steps` are left."""
         known = self._node.sessions
-        heavy = self._node.limits.memory_heavy
+        heavy = HEAVY_BYTES
         while steps > 0:
             session = next(self._sessions, None)
             if session is None:
@@ -317,7 +324,7 @@ class MemoryLimit:
 
     def _count_connections(self, steps: int) -> int:
         """Count what waits for some connections more, in the same way."""
-        heavy = self._node.limits.memory_heavy
+        heavy = HEAVY_BYTES
         while steps > 0:
             conn = next(self._connections, None)
             if conn is None:
@@ -365,7 +372,7 @@ class MemoryLimit:
         node = self._node
         left = self.used - self.limit
         for session, size in sorted(self._heavy.items(), key=lambda item: -item[1])[
-            : node.limits.memory_shed
+            :ENDED_PER_TURN
         ]:
             if left <= 0:
                 return
@@ -387,9 +394,7 @@ class MemoryLimit:
                     self._left_sum -= kept
                 node.end_session(session, None)
                 left -= size
-        for conn, size in sorted(self._loud.items(), key=lambda item: -item[1])[
-            : node.limits.memory_shed
-        ]:
+        for conn, size in sorted(self._loud.items(), key=lambda item: -item[1])[:ENDED_PER_TURN]:
             if left <= 0:
                 return
             del self._loud[conn]

@@ -8,7 +8,7 @@ takeover waits until that is handled:
     CONNECT -> nothing is left of the old connection -> takeover, in the same turn
             -> something is left: waiting
                    -(handled, or the old connection has ended)-> takeover
-                   -(`takeover_quiet` s without progress, or `takeover_longest` s)
+                   -(`PREDECESSOR_SILENCE_S` s without progress, or `PREDECESSOR_MAX_S` s)
                    ---> takeover, and what is left is lost [takeover_unread]
 
 Clients that connect with the same client id meanwhile wait in line, in the order in which they
@@ -30,8 +30,18 @@ from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
     from mqttree.broker.base.counters import Counters
-    from mqttree.broker.base.limits import Limits
     from mqttree.broker.core.session import Session
+
+PREDECESSOR_SILENCE_S = 1.0
+PREDECESSOR_MAX_S = 5.0
+"""s; for which a new connection of a client waits until what came on its old one is handled,
+without and with progress there. Only a plugin, a slow subscriber or a peer that never stops
+sending makes that longer than a turn of the loop; and clients wait some seconds for CONNACK.
+What is left then is lost with the old connection; it was not acknowledged [takeover_unread]."""
+
+MAX_SUCCESSORS = 16
+"""connections of one client that wait so, in line; one more is refused as busy (0x89)
+[connects_refused]."""
 
 CHECK_DELAY = 0.001
 CHECK_INTERVAL = 0.005
@@ -58,10 +68,6 @@ class Successor(Protocol):
 
 class Host(TimedBroker, Protocol):
     """What waiting for older connections asks of its broker."""
-
-    @property
-    def limits(self) -> Limits:
-        """The limits of what this broker keeps and does at once."""
 
     @property
     def counters(self) -> Counters:
@@ -113,7 +119,7 @@ class Predecessors:
                 return False
             line = self._lines[client_id] = Line(now)
             self._node.timers.schedule(now + CHECK_DELAY, lambda at: self._look(client_id, at))
-        if len(line.waiting) >= self._node.limits.max_successors:
+        if len(line.waiting) >= MAX_SUCCESSORS:
             handshake.turn_away(
                 ReasonCode.SERVER_BUSY,
                 "connects again while its older connections are still being handled",
@@ -179,8 +185,7 @@ class Predecessors:
         progress = (old, old.last_heard, old.unhandled)
         if progress != line.old:
             line.old, line.at = progress, now
-        limits = self._node.limits
-        if now < min(line.at + limits.takeover_quiet, line.began + limits.takeover_longest):
+        if now < min(line.at + PREDECESSOR_SILENCE_S, line.began + PREDECESSOR_MAX_S):
             return False
         self._node.counters.takeover_unread += 1
         what = "connects again: the older connection is closed before all its packets are handled"

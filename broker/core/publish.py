@@ -14,7 +14,7 @@ from mqttree.broker.core.capabilities import check_publish
 from mqttree.broker.core.effects import AuthorizePublish
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.reason_string import well_formed
-from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS, ReasonCode
 from mqttree.broker.wire.errors import ProtocolViolation, WireError
 from mqttree.broker.wire.packets import Puback, Publish, Pubrec
 from mqttree.broker.wire.properties import NOT_FORWARDED, Property, encode_properties
@@ -116,7 +116,7 @@ def _aliased(client: Client, topic: bytes, alias: int | None) -> bytes:
 
 def _accept(client: Client, message: Message, packet_id: int) -> None:
     node = client.node
-    if message.topic.count(b"/") >= node.limits.max_topic_levels:
+    if message.topic.count(b"/") >= MAX_TOPIC_LEVELS:
         raise ProtocolViolation("topic name has too many levels", ReasonCode.TOPIC_NAME_INVALID)
     route = node.dispatcher.route(
         message.topic

@@ -14,6 +14,10 @@ from mqttree.broker.wire.strings import shorten
 if TYPE_CHECKING:
     from mqttree.broker.core.client import Client
 
+REAUTHENTICATION_TIMEOUT_S = 10.0
+"""s; for a client that authenticates again to come to an end; as late as for CONNECT, it is
+closed then [authentication_failed]."""
+
 
 def authenticate_again(client: Client, packet: Auth, now: float) -> None:
     """Handle an AUTH (`packet`) of a `client` that is connected (MQTT 5, 4.12.1). What it publishes
@@ -41,7 +45,7 @@ def authenticate_again(client: Client, packet: Auth, now: float) -> None:
         )
     client.send(data)
     if authentication.running and not begun:
-        run, longest = authentication.run, client.node.limits.authentication_time
+        run, longest = authentication.run, REAUTHENTICATION_TIMEOUT_S
 
         def check(now: float) -> None:
             if (

@@ -18,9 +18,13 @@ from mqttree.broker.core.session import Session, Subscription
 from mqttree.routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
-    from mqttree.broker.base.limits import Limits
     from mqttree.broker.base.turns import Turns
+    from mqttree.broker.core.limits import CoreLimits
     from mqttree.broker.core.retained_store import RetainedStore
+
+SEARCH_STEPS_PER_TURN = 1000
+"""steps of the search for retained messages that new subscriptions get, in one turn: a filter
+may look through a million."""
 
 BUSY = 0.02
 """s until a client that is behind is looked at again."""
@@ -40,7 +44,7 @@ class Host(TimedBroker, Protocol):
     """What sending retained messages asks of its broker."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> CoreLimits:
         """The limits of what this broker keeps and does at once."""
 
     @property
@@ -83,13 +87,13 @@ class RetainedFeeds:
         if session.ended:
             del self._feeds[session]
             return
-        steps, room = node.limits.retained_at_once, node.limits.hold_queued // 2
+        steps, room = SEARCH_STEPS_PER_TURN, node.limits.hold_queued // 2
         while steps > 0 and (feed.subscription is not None or feed.waiting):
             if not _has_room(session, room):
                 node.timers.schedule(now + BUSY, lambda at: self._go_on(session, at))
                 return
             steps -= self._step(session, feed, now)
-        node.turns.work += node.limits.retained_at_once - steps
+        node.turns.work += SEARCH_STEPS_PER_TURN - steps
         if feed.subscription is None and not feed.waiting:
             del self._feeds[session]
         else:

@@ -14,10 +14,14 @@ from struct import Struct
 from mqttree.broker.base.counters import Counters
 from mqttree.broker.base.deadlines import Deadlines, Entry
 from mqttree.broker.base.hybrid_clock import LOGICAL
-from mqttree.broker.base.limits import Limits
+from mqttree.broker.core.limits import CoreLimits
 from mqttree.broker.core.message import Message, size_of
 from mqttree.broker.core.retained_index import RetainedIndex, RetainedVersion, place_of
 from mqttree.routing.subscription_trie import TopicTrie
+
+TOMBSTONE_AGE_S = 86_400.0
+"""s; as long they are remembered: a broker that was away for a night, or a day's journey, does
+not bring back what is deleted."""
 
 
 class Change(IntEnum):
@@ -100,7 +104,7 @@ class RetainedStore:
         "tombstones",
     )
 
-    def __init__(self, counters: Counters, limit: int = 0, *, limits: Limits) -> None:
+    def __init__(self, counters: Counters, limit: int = 0, *, limits: CoreLimits) -> None:
         """Make one that is empty.
 
         `counters`: where is counted what it refuses and forgets; `limit`: bytes of all messages,
@@ -227,9 +231,7 @@ class RetainedStore:
 
     def remembers(self, expires_at_ms: int, wall: int) -> bool:
         """Whether a tombstone with this `expires_at_ms` is kept at `wall` (ms)."""
-        return (
-            expires_at_ms > self._floor and expires_at_ms + self._limits.tombstone_age * 1000 > wall
-        )
+        return expires_at_ms > self._floor and expires_at_ms + TOMBSTONE_AGE_S * 1000 > wall
 
     def _set(self, topic: str, message: Message) -> bool:
         old = self._trie.get(topic)
@@ -334,7 +336,7 @@ class RetainedStore:
         self.tombstones += 1
         self._tombstone_ends.add(
             (
-                version.expires_at_ms + int(self._limits.tombstone_age * 1000),
+                version.expires_at_ms + int(TOMBSTONE_AGE_S * 1000),
                 version.place,
                 version.time,
             ),
@@ -344,7 +346,7 @@ class RetainedStore:
             self.tombstones > self._limits.max_tombstones
             and (first := self._tombstone_ends.first()) is not None
         ):
-            self._floor = max(self._floor, first - int(self._limits.tombstone_age * 1000))
+            self._floor = max(self._floor, first - int(TOMBSTONE_AGE_S * 1000))
             self._counters.retained_tombstones_forgotten += self._forget_tombstone()
 
     def _tombstone(self, entry: Entry) -> RetainedVersion | None:

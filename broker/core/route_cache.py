@@ -18,7 +18,7 @@ from mqttree.routing.subscription_trie import SubscriptionTrie
 from mqttree.routing.topic_filter import is_wildcard
 
 if TYPE_CHECKING:
-    from mqttree.broker.base.limits import Limits
+    from mqttree.broker.core.limits import CoreLimits
 
 EVICTED: Final = 64
 """routes that make room at a time: all of them at once would take long."""
@@ -49,7 +49,7 @@ class RouteCache:
         "viewers",
     )
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: CoreLimits) -> None:
         self._limits = limits
         self.routes: dict[bytes, Route] = {}
         """Those that are valid; always this object, as clients look into it."""

@@ -29,14 +29,17 @@ from mqttree.routing.group_selection import group_id_of, group_key
 if TYPE_CHECKING:
     from mqttree.broker.auth.authorization import Access, Permissions
     from mqttree.broker.base.counters import Counters
-    from mqttree.broker.base.limits import Limits
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.config.node_config import NodeConfig
     from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.limits import CoreLimits
     from mqttree.broker.core.publish_run import PublishRun
     from mqttree.broker.core.start_point import SubscriptionStart
     from mqttree.broker.core.topic_alias import TopicAliases
     from mqttree.broker.wire import Will
+
+MAX_MISSED_BYTES: Final = 1024 * 1024
+"""bytes of these."""
 
 NEVER: Final = float("inf")
 
@@ -313,7 +316,7 @@ class SessionHost(TimedBroker, Protocol):
     """What a session asks of its broker."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> CoreLimits:
         """The limits of what this broker keeps and does at once."""
 
     @property
@@ -655,7 +658,7 @@ class Session:
     def _room(self) -> bool:
         limits = self.node.limits
         return self.missed is None or (
-            len(self.missed) < limits.max_missed and self.missed_bytes < limits.max_missed_bytes
+            len(self.missed) < limits.max_missed and self.missed_bytes < MAX_MISSED_BYTES
         )
 
     def miss(self, message: Message, retain: bool, ids: bytes) -> None:

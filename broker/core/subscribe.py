@@ -13,7 +13,7 @@ from mqttree.broker.core.effects import AuthorizeSubscribe
 from mqttree.broker.core.session import Subscription
 from mqttree.broker.core.session_owner import LEG_LISTENER
 from mqttree.broker.core.wildcard_forms import filter_memory, form_of
-from mqttree.broker.wire.constants import PacketType, ReasonCode
+from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS, PacketType, ReasonCode
 from mqttree.broker.wire.decode import FILTERS, reading_subscribe, reading_unsubscribe
 from mqttree.broker.wire.encode import encode_packet
 from mqttree.broker.wire.errors import ProtocolViolation, WireError
@@ -31,6 +31,13 @@ from mqttree.routing.topic_filter import SHARE_PREFIX, split_shared, valid_topic
 
 if TYPE_CHECKING:
     from mqttree.broker.core.client import Client
+
+MAX_WILDCARD_FORMS = 128
+"""placements of wildcards, as `a/+/#` is one with all filters that differ in words alone, among
+the subscriptions of one session, each group of shared subscriptions by itself: as many of its
+filters match one topic at most, and each costs every message of a new topic a microsecond, at
+every broker. More are refused with 0x97 (0x80 in 3.1.1) [subscriptions_refused]. Filters that
+differ in words may be `max_subscriptions`, and hardly any client has ten placements."""
 
 PIECES = 5
 """thousands of filters of a packet that are decoded, or checked, as soon as it comes: the others in
@@ -131,8 +138,7 @@ def _checking(client: Client, packet: Subscribe | Unsubscribe) -> Generator[int,
 
 def _subscribe(client: Client, packet: Subscribe) -> None:
     if client.node.hooks.topics and any(
-        acceptable(request.filter, client.node.limits.max_topic_levels)
-        for request in packet.filters
+        acceptable(request.filter, MAX_TOPIC_LEVELS) for request in packet.filters
     ):
         client.conn.wait()
         then = partial(_answered, client, packet)
@@ -311,7 +317,7 @@ def _unsubscribe(
     node = client.node
     for topic_filter in packet.filters[len(codes) : len(codes) + node.limits.filters_at_once]:
         node.turns.work += costs.PACKET_WORK
-        if not acceptable(topic_filter, node.limits.max_topic_levels):
+        if not acceptable(topic_filter, MAX_TOPIC_LEVELS):
             codes.append(ReasonCode.TOPIC_FILTER_INVALID)
             continue
         group, inner = split_shared(topic_filter)
@@ -347,7 +353,7 @@ def _refusal(
     client: Client, request: SubscriptionRequest, permitted: bool, *, note: bool = True
 ) -> ReasonCode | None:
     session, limits = client.session, client.node.limits
-    if not acceptable(request.filter, limits.max_topic_levels):
+    if not acceptable(request.filter, MAX_TOPIC_LEVELS):
         return ReasonCode.TOPIC_FILTER_INVALID
     missing = unavailable(request.filter, client.node.config)
     if missing is not None:
@@ -360,7 +366,7 @@ def _refusal(
         return ReasonCode.QUOTA_EXCEEDED
     if session.filters_memory + filter_memory(request.filter) > limits.max_filters_memory:
         return ReasonCode.QUOTA_EXCEEDED
-    if session.forms is not None and len(session.forms) >= limits.max_forms:
+    if session.forms is not None and len(session.forms) >= MAX_WILDCARD_FORMS:
         form = form_of(request.filter)
         return ReasonCode.QUOTA_EXCEEDED if form is not None and form not in session.forms else None
     return None

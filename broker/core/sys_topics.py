@@ -18,9 +18,9 @@ from mqttree.broker.core.message import Message
 
 if TYPE_CHECKING:
     from mqttree.broker.base.counters import Counters
-    from mqttree.broker.base.limits import Limits
     from mqttree.broker.config.node_config import NodeConfig
     from mqttree.broker.core.dispatcher import Dispatcher
+    from mqttree.broker.core.limits import CoreLimits
     from mqttree.broker.core.retained_store import RetainedStore
     from mqttree.broker.core.session import Session
 
@@ -54,7 +54,7 @@ class Host(TimedBroker, Protocol):
         """The configuration of this broker."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> CoreLimits:
         """The limits of what this broker keeps and does at once."""
 
     @property

@@ -11,9 +11,9 @@ from mqttree.broker.core.topic_rates import TOP, Average, TopicRates
 
 if TYPE_CHECKING:
     from mqttree.broker.base.counters import Counters
-    from mqttree.broker.base.limits import Limits
     from mqttree.broker.base.turns import Turns
     from mqttree.broker.core.dispatcher import Dispatcher
+    from mqttree.broker.core.limits import CoreLimits
 
 PERIOD: Final = 10.0
 """s between two readings."""
@@ -57,7 +57,7 @@ class Host(TimedBroker, Protocol):
     """What the meter asks of its broker."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> CoreLimits:
         """The limits of what this broker keeps and does at once."""
 
     @property

@@ -30,6 +30,7 @@ from mqttree.broker.wire.strings import shorten
 if TYPE_CHECKING:
     from mqttree.broker.io.api.routes import Route
     from mqttree.broker.io.api.service import Api
+    from mqttree.broker.io.limits import IoLimits
     from mqttree.broker.node import Node
 
 MAX_HEADER = 8 * 1024
@@ -120,6 +121,7 @@ class Admin:
         reload: Callable[[], None] | None = None,
         wake: Callable[[], None] = lambda: None,
         access: AdminAccess | None = None,
+        limits: IoLimits,
     ) -> None:
         """`node`: the broker. `version`: of the program. `listeners`: returns the number of
         connections of each listener. `drain`: drains the broker by the parameters of a request and
@@ -127,8 +129,9 @@ class Admin:
         which the port answers, beside addresses and names without a dot. `wait_for`: how many
         brokers, this one included, must have been seen before `/readyz` says yes. `legs`: returns
         the state of each leg. `reload`: begins to read the files again, as SIGHUP does (None: 404).
-        `wake`: has sent what the node wants to send. `access`: who may ask (None: everybody)."""
-        self.node = node
+        `wake`: has sent what the node wants to send. `access`: who may ask (None: everybody).
+        `limits`: of its connections."""
+        self.node, self.limits = node, limits
         self.access = AdminAccess() if access is None else access
         self.counters, self._log_limit = node.counters, node.log_limit
         self.readiness = Readiness(node, wait_for)
@@ -263,7 +266,7 @@ class Admin:
         """End one connection when there are too many: the oldest of the host that has most of them,
         an idle one first. So a host that opens many silent connections ends its own, and health
         checks are answered."""
-        if len(self.connections) < self.node.limits.admin_connections:
+        if len(self.connections) < self.limits.admin_connections:
             return
         most, _ = Counter(connection.host for connection in self.connections).most_common(1)[0]
         theirs = [connection for connection in self.connections if connection.host == most]
@@ -315,7 +318,7 @@ class AdminProtocol(asyncio.Protocol):
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
-        self._limits = admin.node.limits
+        self._limits = admin.limits
         self._buffer = b""
         self._heads = HeadReader()
         self._timer: asyncio.TimerHandle | None = None
@@ -338,14 +341,14 @@ class AdminProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Note the peer's address, and close an older connection if there are too many; then wait
-        for a request, for `admin_header_timeout` s at most."""
+        for a request, for `admin_header_timeout_s` s at most."""
         # uvloop has classes of its own.
         self.transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.host = str(peer[0]) if peer else ""
         self._admin.make_room()
         self._admin.connections[self] = None
-        self._arm(self._limits.admin_header_timeout)
+        self._arm(self._limits.admin_header_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection and its timer, however it ended."""
@@ -358,7 +361,7 @@ class AdminProtocol(asyncio.Protocol):
         if self._closing:
             return
         if not self._buffer and not self._asking:
-            self._arm(self._limits.admin_header_timeout)
+            self._arm(self._limits.admin_header_timeout_s)
         self._buffer += data
         if self._asking and len(self._buffer) > MAX_HEADER:
             # It is read when the answer is out.
@@ -369,7 +372,7 @@ class AdminProtocol(asyncio.Protocol):
         """Read and answer no more: the peer does not read its answers."""
         self._paused = True
         self.transport.pause_reading()
-        self._arm(self._limits.admin_header_timeout)
+        self._arm(self._limits.admin_header_timeout_s)
 
     def resume_writing(self) -> None:
         """Read and answer requests again: the peer has taken its answers."""
@@ -398,7 +401,7 @@ class AdminProtocol(asyncio.Protocol):
                 self._refuse(431, "request header is too large\n")
             elif not found:
                 if not self._buffer:
-                    self._arm(self._limits.admin_idle_timeout)
+                    self._arm(self._limits.admin_idle_timeout_s)
                 return
             else:
                 self._buffer = rest
@@ -487,7 +490,7 @@ class AdminProtocol(asyncio.Protocol):
             self._refuse(413, f"a body has {MAX_BODY} bytes at most\n")
         elif request.size:
             self._expected = request.size, partial(self._ask, request, route, names)
-            self._arm(self._limits.admin_header_timeout)
+            self._arm(self._limits.admin_header_timeout_s)
         elif route.handler == "events":
             self._read_events()
         else:
@@ -562,7 +565,7 @@ class AdminProtocol(asyncio.Protocol):
             else:
                 self.transport.close()
             # A peer that does not read the rest must not hold the connection for ever.
-            self._arm(self._limits.admin_header_timeout)
+            self._arm(self._limits.admin_header_timeout_s)
 
     def _arm(self, seconds: float) -> None:
         """Wait for `seconds` from now on at most. A timer that ends too early is not moved at each

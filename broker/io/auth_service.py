@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from mqttree.broker.auth.acl_file import read_rules
 from mqttree.broker.auth.authorization import Access
 from mqttree.broker.auth.scram import NAME, Scram, Verifier, prepare
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.config.options import AccessSettings
+from mqttree.broker.io.limits import IoLimits
 
 if TYPE_CHECKING:
     from mqttree.broker.auth.users_file import Users
@@ -31,7 +31,7 @@ class AuthService:
         self,
         settings: AccessSettings,
         listeners: Container[str],
-        limits: Limits,
+        limits: IoLimits,
     ) -> None:
         """Read the files.
 

@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mqttree.broker.auth.authorization import Access
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.base.log_format import log_line
 from mqttree.broker.base.machine import resident_memory
 from mqttree.broker.base.version import VERSION
@@ -56,6 +55,7 @@ from mqttree.broker.io.auth_service import AuthService
 from mqttree.broker.io.discovery_driver import DiscoveryDriver
 from mqttree.broker.io.driver import Driver
 from mqttree.broker.io.journal_writer import JournalWriter, Loaded
+from mqttree.broker.io.limits import IoLimits
 from mqttree.broker.io.listener import Listener, ListenerProtocol, listen_error
 from mqttree.broker.io.listeners import Acceptor
 from mqttree.broker.io.proxy_protocol import ProxyHeader
@@ -113,7 +113,7 @@ class BrokerService:
         settings: FederationSettings | None,
         auth_service: AuthService | None = None,
         disk: JournalWriter | None = None,
-        limits: Limits,
+        limits: IoLimits,
     ) -> None:
         """`loop`: in which it runs. `listeners`: by name. `settings`: of the federation, None for a
         lone broker. `auth_service`: knows users and rules. `disk`: the files of the journal, None
@@ -126,7 +126,7 @@ class BrokerService:
         self.auth_service = auth_service
         self.disk = disk
         self._journal: Journal | None = None
-        self.discovery_driver = DiscoveryDriver(settings)
+        self.discovery_driver = DiscoveryDriver(settings, limits)
         self._servers: dict[str, Listener] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._serving = False

@@ -14,6 +14,7 @@ from mqttree.broker.config.options import FederationSettings
 from mqttree.broker.core.effects import Dial
 from mqttree.broker.io.driver import Driver
 from mqttree.broker.io.epoll_transport import AVAILABLE, EpollStream
+from mqttree.broker.io.limits import IoLimits
 from mqttree.broker.io.listeners import dial
 from mqttree.broker.io.stream_protocol import StreamProtocol
 from mqttree.broker.io.tls import describe_error, dial_context
@@ -34,10 +35,10 @@ monotonic one, and what this machine has available."""
 class DiscoveryDriver:
     """What runs for discovery between the start and the end of a broker, and dials for it."""
 
-    def __init__(self, settings: FederationSettings | None) -> None:
-        """`settings`: of the federation; None: the broker is alone. Raises what `dial_context`
-        raises."""
-        self.settings = settings
+    def __init__(self, settings: FederationSettings | None, limits: IoLimits) -> None:
+        """`settings`: of the federation; None: the broker is alone; `limits`: of its dials.
+        Raises what `dial_context` raises."""
+        self.settings, self._limits = settings, limits
         self._dial_context = (
             dial_context(settings.tls)
             if settings is not None and settings.tls is not None
@@ -65,7 +66,7 @@ class DiscoveryDriver:
         settings = self.settings
         self._driver = driver
         self._cluster = driver.node.cluster
-        self._clock = driver.loop.call_later(driver.limits.clock_period, self._tell_time)
+        self._clock = driver.loop.call_later(self._limits.clock_interval_s, self._tell_time)
         if settings is None or settings.discovery == "off":
             return
         if settings.discovery == "multicast":
@@ -86,7 +87,7 @@ class DiscoveryDriver:
         driver = self._driver
         driver.node.set_wall(time.time(), driver.time())
         self._measure()
-        self._clock = driver.loop.call_later(driver.limits.clock_period, self._tell_time)
+        self._clock = driver.loop.call_later(self._limits.clock_interval_s, self._tell_time)
 
     def _measure(self) -> None:
         """Tell the tree what this machine can do, when that has changed for long enough."""
@@ -118,12 +119,12 @@ class DiscoveryDriver:
 
     async def dial(self, effect: Dial, driver: Driver) -> None:
         """Connect to a broker, and tell the node that the connection stands, or why not."""
-        tls = self._dial_context
+        tls, seconds = self._dial_context, self._limits.dial_timeout_s
         try:
             if tls is None and AVAILABLE:
-                await _dial_plain(effect, driver)
+                await _dial_plain(effect, driver, seconds)
             else:
-                await _dial_protocol(effect, driver, tls)
+                await _dial_protocol(effect, driver, seconds, tls)
         except (OSError, TimeoutError, ValueError, OverflowError) as error:
             driver.node.answer(effect, describe_error(error) or "timed out", driver.time())
             driver.wake()
@@ -145,8 +146,8 @@ def _not_resolved(seed: Address, reason: str) -> None:
     log_line("warning", f"seed {seed.host}:{seed.port} does not resolve: {reason}")
 
 
-async def _dial_plain(effect: Dial, driver: Driver) -> None:
-    async with asyncio.timeout(driver.limits.dial_timeout):
+async def _dial_plain(effect: Dial, driver: Driver, seconds: float) -> None:
+    async with asyncio.timeout(seconds):
         sock, peer = await dial(effect.host, effect.port)
     if driver.stopped:
         sock.close()
@@ -156,7 +157,9 @@ async def _dial_plain(effect: Dial, driver: Driver) -> None:
     driver.wake()
 
 
-async def _dial_protocol(effect: Dial, driver: Driver, tls: ssl.SSLContext | None) -> None:
+async def _dial_protocol(
+    effect: Dial, driver: Driver, seconds: float, tls: ssl.SSLContext | None
+) -> None:
     protocol = StreamProtocol(driver, "link", dial=effect)
     name = None if tls is None else effect.host
     loop = asyncio.get_running_loop()
@@ -164,7 +167,7 @@ async def _dial_protocol(effect: Dial, driver: Driver, tls: ssl.SSLContext | Non
         lambda: protocol, effect.host, effect.port, ssl=tls, server_hostname=name
     )
     try:
-        await asyncio.wait_for(dialling, driver.limits.dial_timeout)
+        await asyncio.wait_for(dialling, seconds)
     except (OSError, TimeoutError, ValueError, OverflowError):
         if protocol.conn is None:  # else it stood, and the node has heard of its end
             raise

@@ -25,7 +25,8 @@ from collections.abc import Callable
 from os import readv, write
 from typing import TYPE_CHECKING, Final
 
-from mqttree.broker.io.loop_turns import LoopTurns
+from mqttree.broker.core.connection import CLOSE_TIMEOUT_S
+from mqttree.broker.io.loop_turns import MAX_READ_S, LoopTurns
 
 if TYPE_CHECKING:
     from mqttree.broker.core.connection import Connection
@@ -96,7 +97,7 @@ class EpollTransport:
         self._epoll = select.epoll()
         self._poll = self._epoll.poll
         # s; a turn that takes longer flushes before its end.
-        self._flush_time = min(driver.turn_time, STILL)
+        self._flush_time = min(MAX_READ_S, STILL)
         self.due = 0.0
         """When `look` is to be called (s), unless a turn begins before."""
         # Connections that the last turn had no time for, and their order.
@@ -472,7 +473,7 @@ class EpollStream:
         if self._out:
             self.state = CLOSING
             self.reading = False
-            self._later(self.poller.driver.limits.close_time)
+            self._later(CLOSE_TIMEOUT_S)
             self.watched()
         elif told:
             self.lost("closed by peer")
@@ -480,8 +481,8 @@ class EpollStream:
             self._end("closed by peer")
 
     def _shut(self) -> None:
-        """Send the end of the stream; the peer has `Limits.linger` to end its own."""
-        self._later(self.poller.driver.limits.linger)
+        """Send the end of the stream; the peer has `linger_s` to end its own."""
+        self._later(self.poller.driver.limits.linger_s)
         # Whatever it is: it is not asked for that.
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, self.number)
         try:

@@ -30,9 +30,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import BinaryIO
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.config.yaml_file import ConfigError
 from mqttree.broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
+from mqttree.broker.io.limits import IoLimits
 from mqttree.broker.io.tail_writer import TailWriter
 from mqttree.broker.persistence.image import Image
 from mqttree.broker.persistence.records import (
@@ -87,7 +87,7 @@ class Loaded:
 class JournalWriter:
     """The segments of one journal."""
 
-    def __init__(self, folder: Path, broker_id: bytes, *, sync: bool, limits: Limits) -> None:
+    def __init__(self, folder: Path, broker_id: bytes, *, sync: bool, limits: IoLimits) -> None:
         """`folder`: the broker's data directory, which is locked. `broker_id`: stands in each file.
         `sync`: report frames when they are on the disk, not when the kernel has them. `limits`: of
         the files. Raises ConfigError: the folder cannot be written to."""
@@ -292,8 +292,8 @@ class JournalWriter:
                 self._dirty = True
                 self._work.put(None)
             ended = time.monotonic()
-            if (took := ended - began) > self._limits.journal_at_once_time:
-                self._at_once_after = ended + self._limits.journal_at_once_pause * took
+            if (took := ended - began) > self._limits.journal_slow_write_s:
+                self._at_once_after = ended + self._limits.journal_slow_write_pauses * took
         except OSError:
             return False
         finally:
@@ -311,7 +311,7 @@ class JournalWriter:
     def _next(self) -> list[AppendFrame | BeginSegment | DiscardSegments]:
         """Wait for something to do, and return all that has come; nothing if it is time to flush,
         or if the flusher or `close` has something to say."""
-        pause = self._limits.journal_flush if self._dirty or self._spent else None
+        pause = self._limits.journal_flush_s if self._dirty or self._spent else None
         work = []
         # Empty: there is something to flush.
         with contextlib.suppress(Empty):
@@ -335,7 +335,7 @@ class JournalWriter:
     @property
     def _flush_due(self) -> bool:
         return (self._dirty or self._spent > 0) and (
-            time.monotonic() >= self._flushed + self._limits.journal_flush
+            time.monotonic() >= self._flushed + self._limits.journal_flush_s
         )
 
     def _go_on(

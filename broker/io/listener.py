@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.config.listener_options import ListenerOptions
 from mqttree.broker.io.driver import Driver
 from mqttree.broker.io.epoll_transport import AVAILABLE
+from mqttree.broker.io.limits import IoLimits
 from mqttree.broker.io.listeners import (
     LoopServer,
     Places,
@@ -57,7 +57,7 @@ class Listener:
         max_connections: int = -1,
         options: ListenerOptions | None = None,
         *,
-        limits: Limits,
+        limits: IoLimits,
     ) -> None:
         self._limits = limits
         self.listener_name = listener_name
@@ -138,7 +138,7 @@ class Listener:
                     accept,
                     context=context,
                     tls_timeout=TLS_TIMEOUT,
-                    header_timeout=self._limits.proxy_timeout,
+                    header_timeout=self._limits.proxy_timeout_s,
                     failed=failed,
                     refused=refused,
                 )

@@ -10,13 +10,25 @@ from typing import TYPE_CHECKING
 
 from mqttree.broker.base.timers import NEVER, Deadline
 from mqttree.broker.base.turns import Turns
+from mqttree.broker.cluster.sessions.handover import TAKEOVER_SILENCE_S
 
 if TYPE_CHECKING:
     from mqttree.broker.base.counters import Counters
-    from mqttree.broker.base.limits import Limits
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.io.freed_memory import FreedMemory
     from mqttree.broker.node import Node
+    from mqttree.broker.persistence.limits import PersistenceLimits
+
+MAX_READ_S = 0.005
+"""s; a read whose handling took longer is the connection's last in this turn of the event loop:
+a burst of many small messages from one publisher must not keep the others, links and timers
+waiting."""
+
+COLLECT_INTERVAL_S = 0.1
+"""s between two times that the garbage collector looks through new objects; some ms. By
+itself it comes when 30,000 objects more were made than went; where messages in the log, and
+routes, make room for as many new ones that is not before it has 300,000 to look through: 170
+ms."""
 
 
 CHORES_PERIOD = 0.02
@@ -36,11 +48,9 @@ class LoopTurns:
         self, node: Node, loop: asyncio.AbstractEventLoop, on_effects: Callable[[], None]
     ) -> None:
         self.node = node
-        self.limits: Limits = node.limits
+        self.limits: PersistenceLimits = node.limits
         self.counters: Counters = node.counters
         self.turns: Turns = node.turns
-        self.turn_time: float = node.limits.turn_time
-        """How long a read may take before it is the last one of its turn (s)."""
         self.loop = loop
         # The clock of both loops in ns: uvloop rounds its time to ms, too coarse for round trips.
         self.time: Callable[[], float] = time.monotonic
@@ -68,7 +78,7 @@ class LoopTurns:
     def went_on(self, now: float) -> bool:
         """Return whether this process was stopped until a moment before `now` (s), for so long that
         clients may have gone elsewhere."""
-        if now > self._timer_at + self.limits.move_time:
+        if now > self._timer_at + TAKEOVER_SILENCE_S:
             self._went_on = now
         return now < self._went_on + WENT_ON
 
@@ -85,7 +95,7 @@ class LoopTurns:
             if self.freed_memory is not None:
                 self.freed_memory.large_message()
         if now >= self.collect_at:
-            self.collect_at = now + self.limits.collect
+            self.collect_at = now + COLLECT_INTERVAL_S
             gc.collect(1)
 
     def wake(self, source: Connection | None = None) -> None:

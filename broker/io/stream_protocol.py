@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.io.epoll_transport import HIGH_WATER, in_kernel, unacknowledged
+from mqttree.broker.io.loop_turns import MAX_READ_S
 from mqttree.broker.io.proxy_protocol import ProxiedCertificate, ProxyHeader
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class StreamProtocol(asyncio.Protocol):
             conn.receive(data, began)
             if not driver.flushing or driver.node.paused:
                 driver.wake(conn)
-            if driver.time() - began > driver.turn_time:
+            if driver.time() - began > MAX_READ_S:
                 self._rest()
 
     def _rest(self) -> None:
@@ -177,7 +178,7 @@ class StreamProtocol(asyncio.Protocol):
 
 class Lingering(asyncio.Protocol):
     """Replaces the protocol `of` on a `transport` that is being closed: bytes that still come in
-    are ignored, and after `Limits.linger` (s, on `loop`) the transport is closed."""
+    are ignored, and after `linger_s` (s, on `loop`) the transport is closed."""
 
     __slots__ = ("_of", "_timer")
 
@@ -185,7 +186,7 @@ class Lingering(asyncio.Protocol):
         self, of: StreamProtocol, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._of = of
-        self._timer = loop.call_later(of.driver.limits.linger, transport.close)
+        self._timer = loop.call_later(of.driver.limits.linger_s, transport.close)
 
     def eof_received(self) -> bool:
         """Close: the peer has read the reason, or is gone."""

@@ -20,9 +20,11 @@ from websockets.protocol import CONNECTING, OPEN, Event
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
+from mqttree.broker.core.connection import CLOSE_TIMEOUT_S
 from mqttree.broker.io.driver import Driver
 from mqttree.broker.io.epoll_transport import HIGH_WATER
 from mqttree.broker.io.listeners import Places
+from mqttree.broker.io.loop_turns import MAX_READ_S
 from mqttree.broker.io.proxy_protocol import ProxyHeader
 from mqttree.broker.io.stream_protocol import describe, kernel_holds
 from mqttree.broker.io.websocket_frames import binary_head, find_frame, is_message, unmasked
@@ -131,7 +133,7 @@ class WebSocketProtocol(asyncio.Protocol):
             # Mostly the request comes in one piece, and nothing behind it.
             if first and self._frames.state is OPEN and data.find(HEADERS_END) == len(data) - 4:
                 self._left = 0
-        if driver.time() - began > driver.turn_time:
+        if driver.time() - began > MAX_READ_S:
             self.pause_reading()
             driver.loop.call_soon(self._go_on)
 
@@ -308,7 +310,7 @@ class WebSocketProtocol(asyncio.Protocol):
             if self.transport.can_write_eof():
                 self.transport.write_eof()
             self.resume_reading()
-            self._later(self.driver.limits.linger, self._hang_up)
+            self._later(self.driver.limits.linger_s, self._hang_up)
             return
         self._hang_up()
 
@@ -332,7 +334,7 @@ class WebSocketProtocol(asyncio.Protocol):
         """Close the stream, and abort it if the peer does not take what was sent."""
         self._closing = True
         self.transport.close()
-        self._later(self.driver.limits.close_time, self.transport.abort)
+        self._later(CLOSE_TIMEOUT_S, self.transport.abort)
 
     def _no_upgrade(self) -> None:
         self.driver.counters.websocket_refused += 1

@@ -20,7 +20,7 @@ The order of one turn.
 3. `Journal.seal` records what changes often and counts once (retained topics, which messages of
    other brokers have been here), and makes all records one frame: LSN + 1, `AppendFrame`. A turn
    in which receivers have acknowledged and nothing else has no frame: these records wait for the
-   next one, `Limits.journal_linger` at most.
+   next one, `journal_linger_s` at most.
 4. The thread writes all frames that have come while it wrote: groups commit by themselves. With
    `async` and a disk that is not busy the event loop writes the frame itself, and takes step 3
    ahead of step 2 (`Node.end_frame`): then nothing is held back.

@@ -4,7 +4,7 @@ lost for these brokers, and counted exactly (docs/decisions/0027).
 
     broker     reachable -(the tree has lost it)-> absent, with the filters that it had posted
                -(the tree has it again)-> back: it asks for what it lacks
-               -(it lacks nothing of the tail, and asks no more)-> served; or `absent_time` has
+               -(it lacks nothing of the tail, and asks no more)-> served; or `absent_max_s` has
                passed: the lost messages that it lacks are counted, and one line gives the number
     link       up -(lost)-> each broker that was reached over it is absent; or, if another link
                leads to it, it is back, and may lack messages that were on their way
@@ -20,9 +20,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base import costs
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.base.sequence_set import Ranges, intersect, merge
+from mqttree.broker.cluster.delivery.link_acks import MAX_ABSENT_BROKERS
 from mqttree.broker.cluster.delivery.ports import TailPiece, TakeEntries
+from mqttree.broker.cluster.delivery.remote_flow_control import MAX_KNOWN_TOPICS
 from mqttree.broker.cluster.delivery.replay_log import NEVER
 from mqttree.broker.cluster.events import LinkDown, MemberGone, RouteChanged
 from mqttree.broker.cluster.link.codec import split_key
@@ -37,10 +38,28 @@ from mqttree.routing.topic_filter import well_formed
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
     from mqttree.broker.cluster.delivery.replay_log import LogEntry
+    from mqttree.broker.cluster.ports import FederatedBroker
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.effect_answers import EffectAnswers
-    from mqttree.broker.core.local_broker import LocalBroker
     from mqttree.broker.core.ports import Journal
+
+CUT_GRACE_S = 5.0
+"""s for which messages of other brokers that come after a link was lost are kept for those
+behind it: until these have heard of it, and keep them themselves."""
+
+MAX_FILTERS = 10_000
+"""filters of an absent broker; of more, it counts as one that wants everything."""
+
+MAX_RANGES = 4096
+"""ranges of numbers that an absent broker lacks and that are distinguished, so that what it has
+got elsewhere does not count."""
+
+RETURN_GRACE_S = 5.0
+"""s for which a broker that is back may say what it lacks."""
+
+TAIL_RETURN_S = 60.0
+"""s; the same for one for which there is something in the log's tail, from its last question
+on: a broker that asks for a piece lets its subscribers have it first, and these may be slow."""
 
 EVERYTHING = b"#"
 
@@ -50,7 +69,6 @@ class AbsentMember:
 
     __slots__ = (
         "_known",
-        "_limits",
         "_lost",
         "_trie",
         "asked_at",
@@ -70,13 +88,11 @@ class AbsentMember:
         filters: tuple[bytes, ...],
         position: int,
         now: float,
-        limits: Limits,
         lacks_since: float | None = None,
     ) -> None:
         """`filters`: those that it had posted. `position`: of the replay log, from which on it may
-        lack messages. `now`: when it went away (s). `limits`: of what is noted. `lacks_since`: when
+        lack messages. `now`: when it went away (s). `lacks_since`: when
         it went away first and has not been sent everything since (s); None: `now`."""
-        self._limits = limits
         self.wish(filters)
         self.position = position
         self.since = now
@@ -100,13 +116,13 @@ class AbsentMember:
         # Made when it is needed.
         self._trie: SubscriptionTrie[None] | None = None
         self._known: dict[bytes, bool] = {}
-        self.filters = filters if len(filters) <= self._limits.absent_filters else (EVERYTHING,)
+        self.filters = filters if len(filters) <= MAX_FILTERS else (EVERYTHING,)
 
     def wants(self, topic: bytes) -> bool:
         """Return whether the broker had a subscriber to this topic when it was seen last."""
         found = self._known.get(topic)
         if found is None:
-            if len(self._known) >= self._limits.hold_known:
+            if len(self._known) >= MAX_KNOWN_TOPICS:
                 self._known.clear()
             if self._trie is None:
                 self._trie = SubscriptionTrie()
@@ -121,7 +137,7 @@ class AbsentMember:
         """Return whether a message of another broker was on its way to this one when the link was
         lost, or came soon after, before its origin had noticed that. `entry`: the message;
         `position`: its place in the replay log."""
-        return position >= self.cut_from and entry.at < self.cut_at + self._limits.cut_time
+        return position >= self.cut_from and entry.at < self.cut_at + CUT_GRACE_S
 
     def drop(self, key: bytes, first: int, last: int, count: int) -> None:
         """Note that messages are lost, as far as the broker lacks them.
@@ -133,7 +149,7 @@ class AbsentMember:
             self._lost += common(first, last, count, self.lacking[key])
             return
         dropped = self.dropped.setdefault(key, [])
-        if dropped and (dropped[-1][1] == first - 1 or len(dropped) >= self._limits.absent_ranges):
+        if dropped and (dropped[-1][1] == first - 1 or len(dropped) >= MAX_RANGES):
             first, _, before = dropped[-1]
             dropped[-1] = (first, last, before + count)
         else:
@@ -202,7 +218,7 @@ class AbsentMembers:
         "tail",
     )
 
-    def __init__(self, node: LocalBroker, cluster: Cluster) -> None:
+    def __init__(self, node: FederatedBroker, cluster: Cluster) -> None:
         self._node = node
         self._counters = node.counters
         self._limits = node.limits
@@ -242,13 +258,11 @@ class AbsentMembers:
         then."""
         node = self._node
         wall = self._clock.physical(node.now)
-        for away in self.tail.begin(loaded)[: self._limits.absent_brokers]:
+        for away in self.tail.begin(loaded)[:MAX_ABSENT_BROKERS]:
             since, lacks_since = (
                 node.now - max(0, wall - at) / 1000 for at in (away.since, away.lacks_since)
             )
-            self.absent[away.broker] = AbsentMember(
-                away.filters, 0, since, self._limits, lacks_since
-            )
+            self.absent[away.broker] = AbsentMember(away.filters, 0, since, lacks_since)
             self._watch()
         for key in self.tail.origins():
             if split_key(key)[0] == node.config.id:
@@ -260,8 +274,8 @@ class AbsentMembers:
         not known any more, so everything is kept for them."""
         for broker_id in broker_ids:
             self.expected[broker_id] = None
-            if broker_id not in self.absent and len(self.absent) < self._limits.absent_brokers:
-                self.absent[broker_id] = AbsentMember((EVERYTHING,), 0, since, self._limits)
+            if broker_id not in self.absent and len(self.absent) < MAX_ABSENT_BROKERS:
+                self.absent[broker_id] = AbsentMember((EVERYTHING,), 0, since)
                 self._watch()
         self.tail.changed()
 
@@ -285,13 +299,13 @@ class AbsentMembers:
             absent = self.absent.get(broker_id)
             if (
                 absent is None
-                and len(self.absent) < self._limits.absent_brokers
+                and len(self.absent) < MAX_ABSENT_BROKERS
                 and (listing := self._directory.listing(broker_id)) is not None
             ):
                 keys = listing.entries
-                few = len(keys) <= self._limits.absent_filters
+                few = len(keys) <= MAX_FILTERS
                 filters = filters_of(keys) if few else (EVERYTHING,)
-                absent = self.absent[broker_id] = AbsentMember(filters, position, now, self._limits)
+                absent = self.absent[broker_id] = AbsentMember(filters, position, now)
                 # It counts as back unless the tree says that it is gone.
                 absent.back = now
                 self._watch()
@@ -312,9 +326,9 @@ class AbsentMembers:
                 known.back, known.since = None, self._node.now
             known.lacking.clear()
             known.wish(tuple(dict.fromkeys((*known.filters, *filters))))
-        elif len(self.absent) < self._limits.absent_brokers:
+        elif len(self.absent) < MAX_ABSENT_BROKERS:
             self.absent[broker_id] = AbsentMember(
-                filters, acks.lacked_from(broker_id), self._node.now, self._limits
+                filters, acks.lacked_from(broker_id), self._node.now
             )
             # Watch the log before it may drop what was kept for that broker.
             self._watch()
@@ -338,7 +352,7 @@ class AbsentMembers:
         if (
             via is not None
             and broker_id not in self.expected
-            and len(self.expected) < self._limits.absent_brokers
+            and len(self.expected) < MAX_ABSENT_BROKERS
         ):
             self.expected[broker_id] = None
             self._journal.members_changed(self.expected)
@@ -417,7 +431,7 @@ class AbsentMembers:
     def patience(self, least: float) -> float:
         """Return for how long (s) something is remembered for brokers that are away: `least` if
         none is."""
-        return max(least, self._limits.absent_time) if self.absent else least
+        return max(least, self._limits.absent_max_s) if self.absent else least
 
     def oldest_piece(self, broker_id: bytes, key: bytes, lacks: Ranges) -> TailPiece | None:
         """Return the oldest messages of an origin in the tail that a broker lacks.
@@ -516,12 +530,10 @@ class AbsentMembers:
             if absent.back is not None and catchup.busy(broker_id):
                 absent.asked_at = now
             elif absent.back is not None:
-                patience = (
-                    self._limits.absent_back if self.served(broker_id) else self._limits.tail_back
-                )
+                patience = RETURN_GRACE_S if self.served(broker_id) else TAIL_RETURN_S
                 if now > absent.asked_at + patience:
                     self._end(broker_id, absent, "was away for")
-            elif now > absent.since + self._limits.absent_time:
+            elif now > absent.since + self._limits.absent_max_s:
                 self._end(broker_id, absent, "has been away for")
                 if broker_id in self.expected:
                     del self.expected[broker_id]
@@ -540,7 +552,7 @@ class AbsentMembers:
         if lost := absent.lost:
             self._counters.replay_log_lost += lost
             name = self._membership.name_of(broker_id) or broker_id.hex()
-            kept = f"{self._limits.log_bytes >> 20} MiB, {self._limits.log_age:g} s"
+            kept = f"{self._limits.log_bytes >> 20} MiB, {self._limits.log_age_s:g} s"
             if self.tail.usable:
                 kept += f", and the log tail ({self._node.config.log_tail >> 20} MiB)"
             away = (absent.back or self._node.now) - absent.since

@@ -166,7 +166,7 @@ class DurableSessions:
         """Note where the subscriptions of session `number` begin, for `start_changed`."""
         self._starts.setdefault(start, {})[number] = None
         for old in list(islice(self._starts, 2)):
-            if old.at + self._host.limits.log_age < self._host.now:
+            if old.at + self._host.limits.log_age_s < self._host.now:
                 del self._starts[old]
 
     def start_changed(self, start: SubscriptionStart) -> None:

@@ -28,7 +28,7 @@ from mqttree.broker.persistence.records import (
     encode_members,
     encode_seen,
 )
-from mqttree.broker.persistence.recovery import Recovery
+from mqttree.broker.persistence.recovery import BEAT_INTERVAL_S, Recovery
 from mqttree.broker.persistence.write_ahead_log import WriteAheadLog
 from mqttree.broker.wire.publish_header import QOS_2
 
@@ -99,9 +99,7 @@ class Journal:
         for number, session in recovery.run():
             disconnected_at = image.sessions[number].head.disconnected_at
             self.sessions.restored(session, number, disconnected_at, recovery.died)
-        self.node.timers.schedule(
-            now + self.node.limits.journal_beat / 2, lambda at: self._beat(at, 0)
-        )
+        self.node.timers.schedule(now + BEAT_INTERVAL_S / 2, lambda at: self._beat(at, 0))
         self.frames.start(segment, segments, size, image.size)
 
     def _beat(self, now: float, lsn: int) -> None:
@@ -111,9 +109,7 @@ class Journal:
         if frames.lsn == lsn and self.sessions.recorders and frames.writes:
             frames.record(encode_seen(b""))
         beaten = frames.lsn + frames.due
-        self.node.timers.schedule(
-            now + self.node.limits.journal_beat / 2, lambda at: self._beat(at, beaten)
-        )
+        self.node.timers.schedule(now + BEAT_INTERVAL_S / 2, lambda at: self._beat(at, beaten))
 
     # ---------------------------------------------------------------- frames
 

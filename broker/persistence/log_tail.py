@@ -40,9 +40,16 @@ from mqttree.broker.persistence.tail_segment import (
 from mqttree.broker.wire.errors import WireError
 
 if TYPE_CHECKING:
+    from mqttree.broker.cluster.ports import FederatedBroker
     from mqttree.broker.core.connection import Connection
-    from mqttree.broker.core.local_broker import LocalBroker
     from mqttree.broker.persistence.ports import Clock
+
+SEGMENT_BYTES = 16 * 1024 * 1024
+"""bytes of one file of it, about; an eighth of the tail at most."""
+
+FRAME_BYTES = 256 * 1024
+"""bytes that are written, and read, at a time, about: as much as an answer to a question
+brings."""
 
 RETRY = 1.0
 """s until a new segment is tried after a failure."""
@@ -126,7 +133,7 @@ class LogTail:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: FederatedBroker,
         clock: Clock,
         lost: Lost,
         away: Callable[[], Iterable[Away]],
@@ -228,7 +235,7 @@ class LogTail:
             )
             self._records.append(record.encode())
             self._pending_size += entry.size
-            if self._pending_size >= node.limits.tail_frame_bytes:
+            if self._pending_size >= FRAME_BYTES:
                 self.flush()
             if self._unwritten > node.limits.journal_backlog_bytes:
                 node.hold(source, self)
@@ -282,9 +289,7 @@ class LogTail:
     def _segment(self) -> Segment:
         """Return the segment that frames go to."""
         segment = self._current
-        if segment is None or segment.size >= min(
-            self._node.limits.tail_segment_bytes, self._node.config.log_tail // 8
-        ):
+        if segment is None or segment.size >= min(SEGMENT_BYTES, self._node.config.log_tail // 8):
             self._number += 1
             segment = self._current = Segment(self._number)
             self._segments.append(segment)

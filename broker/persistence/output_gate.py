@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.core.connection import Connection
+from mqttree.broker.persistence.limits import PersistenceLimits
 
 
 class OutputGate:
@@ -18,7 +18,7 @@ class OutputGate:
 
     __slots__ = ("_bytes", "_held", "_most", "_orphaned", "_size")
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: PersistenceLimits) -> None:
         self._most = limits.client_backlog_bytes  # that wait for one connection
         # LSN, connection, output, its bytes, publisher.
         self._held: deque[tuple[int, Connection, list[bytes], int, Connection | None]] = deque()

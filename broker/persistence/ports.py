@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.core.local_broker import LocalBroker
+from mqttree.broker.cluster.ports import FederatedBroker
 
 if TYPE_CHECKING:
     from mqttree.broker.core.session import Session
+    from mqttree.broker.persistence.limits import PersistenceLimits
 
 
-class Host(LocalBroker, Protocol):
+class Host(FederatedBroker, Protocol):
     """The broker: its clock, its sessions, its driver, its publishers."""
+
+    @property
+    def limits(self) -> PersistenceLimits:
+        """The limits of what this broker keeps and does at once."""
 
     def new_session(self, client_id: str) -> Session:
         """Return a new session, which is not registered yet."""

@@ -47,6 +47,11 @@ if TYPE_CHECKING:
     from mqttree.broker.persistence.absent_members import AbsentMembers
     from mqttree.broker.persistence.ports import Host
 
+BEAT_INTERVAL_S = 20.0
+"""s between two frames at most while a broker keeps sessions, though it is idle: as well is it
+known how long its clients were connected when it is killed. Sessions live, and delayed wills
+wait, this much longer at most."""
+
 SAME_CLOCK = 5.0
 """s by which the offset between the time of day and the monotonic clock may differ from the
 recorded one, as the time of day may have been set. If it differs by more, the machine has started
@@ -75,7 +80,7 @@ class Recovery:
         self.image = image
         self.now = now
         self.wall = self.clock.physical(now)
-        self.died = min(self.wall, image.alive + int(node.limits.journal_beat * 1000))
+        self.died = min(self.wall, image.alive + int(BEAT_INTERVAL_S * 1000))
         """when the broker did at the latest (ms): connections that it had ended then"""
         self.made: dict[int, Message] = {}
         # Origin -> what sessions alone are owed.
@@ -113,16 +118,16 @@ class Recovery:
         node, forwarder, origins = self.node, self.cluster.forwarder, self.cluster.origins
         log = self.cluster.replay_log
         origins.down = max(0, self.wall - self.image.alive) / 1000
-        horizon = self.image.alive - node.limits.log_age * 1000
+        horizon = self.image.alive - node.limits.log_age_s * 1000
         away = self.absent_members.earliest()
         # Messages that had left the log may not have been written to its tail yet.
         if away is not None:
             horizon = min(
-                horizon, self.wall - (self.now - away) * 1000 - node.limits.log_age * 1000
+                horizon, self.wall - (self.now - away) * 1000 - node.limits.log_age_s * 1000
             )
         # A snapshot records entries again.
         known: set[tuple[bytes, int]] = set()
-        latest = self.now - node.limits.log_age
+        latest = self.now - node.limits.log_age_s
         for record in sorted(self.image.logged, key=_published):
             if (
                 record.at < horizon

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from mqttree.broker.base.limits import Limits
+from mqttree.broker.persistence.limits import PersistenceLimits
 
 STEP_BYTES = 128 * 1024
 STEP_ITEMS = 400
@@ -39,7 +39,7 @@ class Snapshot:
 
     __slots__ = ("_frame", "_limits", "_plan", "bytes_since_step", "size")
 
-    def __init__(self, frame: Frame, plan: Iterator[int], limits: Limits) -> None:
+    def __init__(self, frame: Frame, plan: Iterator[int], limits: PersistenceLimits) -> None:
         """Make one that has recorded nothing.
 
         `frame`: the one that is being filled; `plan`: records everything in it, a little each time,

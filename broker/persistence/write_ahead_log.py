@@ -212,18 +212,18 @@ class WriteAheadLog:
         self._due = True
 
     def record_later(self, data: bytes) -> None:
-        """Have a record written with the next frame, `journal_linger` from now at the latest: no
+        """Have a record written with the next frame, `journal_linger_s` from now at the latest: no
         output waits for it, and if it is lost, a client acknowledges something once more."""
         self._records.append(data)
         self.size += len(data)
         limits = self._limits
         if self._due or self._lingering:
             return
-        if not limits.journal_linger or self.state is not State.WRITING:
+        if not limits.journal_linger_s or self.state is not State.WRITING:
             self._due = True
             return
         self._lingering = True
-        self._host.timers.schedule(self._host.now + limits.journal_linger, self._lingered)
+        self._host.timers.schedule(self._host.now + limits.journal_linger_s, self._lingered)
 
     def _lingered(self, now: float) -> None:
         self._lingering = False

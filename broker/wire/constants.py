@@ -5,6 +5,12 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
+MAX_TOPIC_LEVELS: Final = 201
+"""levels of a topic or filter, 200 slashes between them as with Mosquitto: a 64 KiB filter of
+single characters would make 32,768 trie nodes. Deeper topics close the connection (0x90)
+[protocol_errors], deeper filters are refused (0x8F; 0x80 before MQTT 5)
+[subscriptions_refused]."""
+
 V31: Final = 3
 """MQTT 3.1 (protocol name MQIsdp)."""
 V311: Final = 4

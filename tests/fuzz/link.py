@@ -4,7 +4,6 @@ node that must understand everything that is passed on to it."""
 from __future__ import annotations
 
 from mqttree.broker.base.address import Address
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.cluster.link.codec import encode_stamp, origin_key
 from mqttree.broker.cluster.link.control_records import (
     ASK_SEEN,
@@ -22,6 +21,7 @@ from mqttree.broker.cluster.link.control_records import (
 )
 from mqttree.broker.cluster.link.link import Link
 from mqttree.broker.core.message import Stamp
+from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Connack, encode_packet
 from mqttree.broker.wire.varint import encode_varint
 from mqttree.discovery.gossip import encode_members

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from mqttree.broker.auth.acl_file import parse_rules
 from mqttree.broker.auth.authorization import Access
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.cluster.link.link import Link
 from mqttree.broker.core.client import Client
 from mqttree.broker.core.connection import Connection
@@ -18,6 +17,7 @@ from mqttree.broker.core.effects import (
 )
 from mqttree.broker.core.message import size_of
 from mqttree.broker.core.session import RELEASED, Session
+from mqttree.broker.limits import Limits
 from mqttree.broker.node import Node
 from mqttree.broker.wire import (
     Connect,

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from mqttree.broker.base.counters import Counters
-from mqttree.broker.base.limits import DEFAULTS
 from mqttree.broker.cluster.link.record_layer import RECORD_BYTES, RecordLayer
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.connection import Connection
@@ -22,6 +21,7 @@ from mqttree.broker.io.admin_access import AdminAccess
 from mqttree.broker.io.admin_http import _REASONS, AdminProtocol
 from mqttree.broker.io.api.routes import RequestError, Route
 from mqttree.broker.io.http_request import parse_request
+from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.node import Node
 from mqttree.broker.wire import Connect, Decoder, Packet, WireError, encode_packet
 from mqttree.broker.wire.publish_header import packet_size
@@ -333,7 +333,7 @@ class _Admin:
     def __init__(self) -> None:
         self.connections: dict[Any, None] = {}
         self.hosts = frozenset(("broker.example",))
-        self.node = SimpleNamespace(limits=DEFAULTS)
+        self.limits = DEFAULTS
         self.counters = SimpleNamespace(admin_refused=0)
         self.access = AdminAccess()
         self.api = _Api()

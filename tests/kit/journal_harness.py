@@ -6,7 +6,6 @@ import io
 import random
 from typing import Any
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.effects import (
@@ -21,6 +20,7 @@ from mqttree.broker.core.effects import (
 )
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session import RELEASED, Repeat, Session
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.node import Node
 from mqttree.broker.persistence.image import Image
 from mqttree.broker.persistence.journal import Journal
@@ -148,7 +148,7 @@ class Durable(World):
     ) -> None:
         super().__init__(id=ID, **config)
         if not linger:
-            limits = limits.replace(journal_linger=0.0)
+            limits = limits.replace(journal_linger_s=0.0)
         self.config, self.sync, self.limits, self.linger = config, sync, limits, linger
         self.files = files or Files()
         self.now = at

@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.core.session_owner import LEG_LISTENER
 from mqttree.broker.io.leg_driver import new_exchange
 from mqttree.broker.io.leg_retained import RetainedHere
@@ -26,6 +25,7 @@ from mqttree.broker.leg.leg_settings import LegSettings
 from mqttree.broker.leg.leg_states import State
 from mqttree.broker.leg.rules import Rules, parse_rule
 from mqttree.broker.leg.session_pair import LocalSession
+from mqttree.broker.limits import DEFAULTS, Limits
 from tests.kit.node_harness import FakeClient, World
 
 

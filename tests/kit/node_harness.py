@@ -7,12 +7,12 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.client import Client
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.effects import Effect, Hooks
 from mqttree.broker.core.session import Session
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.node import Node
 from mqttree.broker.wire import (
     Connack,

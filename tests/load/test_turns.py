@@ -13,7 +13,7 @@ import pytest
 
 from mqttree.broker.auth.acl_file import parse_rules
 from mqttree.broker.auth.authorization import Access
-from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.cli.run import GC_THRESHOLDS
 from mqttree.broker.cluster.delivery.answer_part import ASK
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.link.codec import encode_for_links, origin_key
@@ -26,9 +26,11 @@ from mqttree.broker.cluster.sessions.takeover_messages import MERGE, PART, REQUE
 from mqttree.broker.cluster.sharing.assignment_ledger import encode_refs
 from mqttree.broker.cluster.sharing.assignments import DECLINE, REPORT
 from mqttree.broker.cluster.strategy.directory import CLIENT, GROUP, INTEREST
+from mqttree.broker.core.client_packets import MAX_FILTERS_PACKET_BYTES
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, digest
 from mqttree.broker.core.session_owner import Entry as Posted
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import (
     Property,
     Publish,
@@ -78,7 +80,7 @@ def longest(world: World, what: str, begin: Callable[[], Any], over: Callable[[]
     """Have something begin and wait until it is over; print the longest turn."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*DEFAULTS.collector)
+    gc.set_threshold(*GC_THRESHOLDS)
     most, turns = 0.0, 0
     step = begin
     while turns == 0 or not over():
@@ -449,7 +451,7 @@ def test_a_broker_with_very_many_groups(published: bool) -> None:
     what = f"a listing of {FILTERS} groups comes" + ", and they are caught up" * published
     longest(world, what, lambda: one.send(last), lambda: world.now > until)
     assert len(sharing.groups.pools) == FILTERS
-    until = world.now + DEFAULTS.log_age + 5.0
+    until = world.now + DEFAULTS.log_age_s + 5.0
     longest(
         world,
         "its broker is lost, and they are forgotten",
@@ -515,7 +517,7 @@ def test_many_that_wait_for_a_broker_that_hangs() -> None:
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_the_largest_subscribe(version: int) -> None:
-    world, count = World(), DEFAULTS.max_filters_size // 4 - 2
+    world, count = World(), MAX_FILTERS_PACKET_BYTES // 4 - 2
     client = world.connect("k", version=version)
     packet = encode_packet(
         Subscribe(1, [SubscriptionRequest("abcdefgh"[number % 8], 0) for number in range(count)]),

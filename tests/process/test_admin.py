@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.cli.status import render
 from mqttree.broker.cluster.drain import Drain, DrainOptions
 from mqttree.broker.config.node_config import NodeConfig
@@ -22,6 +21,7 @@ from mqttree.broker.core.ports import NullJournal
 from mqttree.broker.io.admin_http import Admin, AdminProtocol, listen, same_machine
 from mqttree.broker.io.http_request import parse_request
 from mqttree.broker.io.readiness import Readiness
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.node import Node
 from mqttree.broker.persistence.journal import Journal
 from mqttree.broker.persistence.journal_states import State
@@ -58,7 +58,7 @@ class Server:
             id=b"\1" * 8, name='a "b"\\', host="127.0.0.1", port=1883, discovery="off"
         )
         self.node = Node(config, loop.time(), 1e9, random.Random(1))
-        self.admin = Admin(self.node, "1.2.3")
+        self.admin = Admin(self.node, "1.2.3", limits=DEFAULTS)
         self.socket = listen("127.0.0.1", 0)
         self.port: int = self.socket.getsockname()[1]
 
@@ -279,14 +279,14 @@ async def test_no_second_request_is_read_behind_a_refused_one(
 
 
 async def test_slow_and_idle_connections_are_ended(server: Server) -> None:
-    server.node.limits = Limits(admin_header_timeout=0.05, admin_idle_timeout=0.05)
+    server.admin.limits = Limits(admin_header_timeout_s=0.05, admin_idle_timeout_s=0.05)
     assert (await server.ask(b"GET / HT")).startswith(b"HTTP/1.1 408 ")
     assert await server.ask(b"") == b""
     assert (await server.ask(b"GET /healthz HTTP/1.1\r\n\r\n")).endswith(b"ok\n")
 
 
 async def test_a_header_that_comes_too_slowly_ends_the_connection(server: Server) -> None:
-    server.node.limits = Limits(admin_header_timeout=0.2)
+    server.admin.limits = Limits(admin_header_timeout_s=0.2)
     reader, writer = await server.open()
     # A byte too late is answered by a reset, which read() would raise.
     answer = asyncio.ensure_future(reader.readuntil(b"\r\n"))
@@ -301,7 +301,7 @@ async def test_a_header_that_comes_too_slowly_ends_the_connection(server: Server
 
 async def test_the_number_of_connections_is_bounded(server: Server) -> None:
     """One more ends an idle one, else the oldest of the host that has most."""
-    server.node.limits = Limits(admin_connections=3)
+    server.admin.limits = Limits(admin_connections=3)
     busy = [await server.open() for _ in range(3)]
     for _, writer in busy[:2]:
         writer.write(b"GET")

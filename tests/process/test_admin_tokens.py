@@ -18,6 +18,7 @@ from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.config.options import AdminTlsSettings
 from mqttree.broker.io.admin_access import AdminAccess
 from mqttree.broker.io.admin_http import Admin, listen
+from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.node import Node
 from tests.kit.brokers import Broker
 from tests.kit.waiting import until
@@ -38,7 +39,9 @@ class Port:
         self.lines: list[str] = []
         config = NodeConfig(id=b"\1" * 8, host="127.0.0.1", port=1883, discovery="off")
         self.node = Node(config, loop.time(), 1e9, random.Random(1), log=self.log)
-        self.admin = Admin(self.node, access=access, drain=lambda values: {"drain": {}})
+        self.admin = Admin(
+            self.node, access=access, drain=lambda values: {"drain": {}}, limits=DEFAULTS
+        )
 
     def log(self, level: str, text: str) -> None:
         if level != "debug":

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import pytest
 
-from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.io.api.service import MAX_EVENT_READERS
 from tests.kit.api import Events, ask, check, get
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client
@@ -225,7 +225,7 @@ def test_events_come_and_say_when_a_broker_hangs(tmp_path: Path) -> None:
 
 def test_readers_of_events_are_few_and_requests_find_room(three: list[Broker]) -> None:
     port = three[1].admin
-    readers = [Events(port) for _ in range(DEFAULTS.admin_readers)]
+    readers = [Events(port) for _ in range(MAX_EVENT_READERS)]
     tabs = []
     for _ in range(300):
         sock = socket.create_connection(("127.0.0.1", port), 60)

@@ -17,8 +17,8 @@ import pytest
 from mqttree.bench.lab.ports import free_ports
 from mqttree.broker.base.address import Address
 from mqttree.broker.base.broker_key import make_key
-from mqttree.broker.base.limits import DEFAULTS
 from mqttree.broker.base.link_keys import NONCE_BYTES, transcript
+from mqttree.broker.base.log_limit import MAX_CAUSES_PER_HOST
 from mqttree.broker.base.sequence_set import LAST
 from mqttree.broker.cluster.link.control_records import (
     ASK_SEEN,
@@ -148,7 +148,7 @@ def test_garbage_of_a_client_closes_its_connection_alone(three: Cluster, make: M
         lambda: broker.view()["open_connections"] <= len(three.brokers) - 1 + 2, "they are all gone"
     )
     watch.check()
-    assert len(broker.lines("WARNING", "127.0.0.1:")) <= (DEFAULTS.log_causes + 1) * three.minutes()
+    assert len(broker.lines("WARNING", "127.0.0.1:")) <= (MAX_CAUSES_PER_HOST + 1) * three.minutes()
     assert not broker.lines("Traceback")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.wire import (
     Connack,
     Connect,

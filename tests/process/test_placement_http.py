@@ -13,6 +13,7 @@ import pytest
 
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.io.admin_http import Admin, listen
+from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.node import Node
 
 PATIENCE = 60.0
@@ -31,7 +32,7 @@ class Server:
             1e9,
             random.Random(1),
         )
-        self.admin = Admin(self.node, "1")
+        self.admin = Admin(self.node, "1", limits=DEFAULTS)
         self.socket = listen("127.0.0.1", 0)
         self.port: int = self.socket.getsockname()[1]
 

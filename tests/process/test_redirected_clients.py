@@ -24,7 +24,7 @@ from mqttree.client_connection import ConnectionLostError
 from mqttree.multi_client import MultiClient, referred
 from tests.kit.waiting import PATIENCE
 
-LIMITS = Limits(redirect_settle=0.5, redirect_quiet=1.0)
+LIMITS = Limits(redirect_settle_s=0.5, redirect_quiet_s=1.0)
 
 
 async def until(condition: Callable[[], Any], what: str | Callable[[], str]) -> None:

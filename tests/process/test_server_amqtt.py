@@ -27,11 +27,11 @@ from pwdlib import PasswordHash
 from pwdlib.hashers.argon2 import Argon2Hasher
 from websockets.asyncio.client import connect as ws_connect
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.cluster.state_view import federation_state
 from mqttree.broker.compat import broker as broker_server
 from mqttree.broker.compat.broker import Broker
 from mqttree.broker.config.options import FederationSettings
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import (
     Connack,
     Connect,
@@ -1189,7 +1189,7 @@ class Silent(BaseAuthPlugin, BaseTopicPlugin):
 
 
 async def test_a_plugin_that_never_answers_has_refused(caplog: pytest.LogCaptureFixture) -> None:
-    async with running({own(Silent): {}}, limits=Limits(plugin_answer=0.5)) as broker:
+    async with running({own(Silent): {}}, limits=Limits(plugin_timeout_s=0.5)) as broker:
         port = broker.ports["default"]
         async with raw(port, "never") as refused:
             assert refused.connack.code == 5  # type: ignore[attr-defined]
@@ -1240,7 +1240,7 @@ async def test_other_brokers_retain_what_a_plugin_retains() -> None:
 async def test_a_client_that_does_not_close_is_aborted(certificate: tuple[Path, Path]) -> None:
     tls = listener(ssl=True, certfile=str(certificate[0]), keyfile=str(certificate[1]))
     listeners = {"default": listener(max_connections=1), "secure": tls}
-    async with running(listeners=listeners, limits=Limits(linger=0.05)) as broker:
+    async with running(listeners=listeners, limits=Limits(linger_s=0.05)) as broker:
         async with raw(broker.ports["default"], "c", version=5) as client:
             client.writer.write(b"\xf0\x00")
             assert isinstance(await client.receive(), Disconnect)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.wire import Puback, Publish, Pubrec, Pubrel
 from mqttree.broker.wire import encode_packet as encode
 from mqttree.broker.wire.properties import Property

@@ -20,7 +20,6 @@ from amqtt.contexts import ListenerConfig
 from amqtt.errors import BrokerError
 from websockets.asyncio.client import connect as ws_connect
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.compat.broker import Broker
 from mqttree.broker.config.listener_options import (
     ListenerOptions,
@@ -32,6 +31,7 @@ from mqttree.broker.config.listener_options import (
 from mqttree.broker.config.options import FederationSettings, TlsSettings
 from mqttree.broker.config.yaml_file import ConfigError, ConfigFile
 from mqttree.broker.io.proxy_protocol import SIGNATURE
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import (
     Connack,
     Connect,
@@ -434,7 +434,7 @@ async def test_a_connection_without_proxy_header_is_refused(data: bytes) -> None
 
 
 async def test_a_proxy_header_that_never_comes_ends_the_connection() -> None:
-    async with running(limits=Limits(proxy_timeout=0.1), lb=PROXIED) as broker:
+    async with running(limits=Limits(proxy_timeout_s=0.1), lb=PROXIED) as broker:
         held = [await asyncio.open_connection("127.0.0.1", broker.ports["lb"]) for _ in range(20)]
         for _, writer in held[:10]:
             writer.write(SIGNATURE[:5])

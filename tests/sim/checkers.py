@@ -311,9 +311,7 @@ def log_faults(hosts: Iterable[Host], ledger: Ledger) -> list[tuple[str, str]]:
             faults.append(("bounds", f"{host.name} keeps {twice} messages twice"))
         size = sum(entry.size for entry in entries)
         recent = sum(
-            more
-            for at, _, more in log._large
-            if at + limits.log_large_time + 1.0 > host.running.now
+            more for at, _, more in log._large if at + limits.log_large_s + 1.0 > host.running.now
         )
         room = min(limits.log_bytes + recent, limits.away_logs * limits.log_bytes)
         if size != log._bytes or (size > room and len(entries) > 1):

@@ -23,8 +23,8 @@ import random
 from math import inf
 from typing import Any
 
-from mqttree.broker.base.limits import DEFAULTS
 from mqttree.broker.cluster.drain import DrainOptions
+from mqttree.broker.limits import DEFAULTS
 from tests.sim.checkers import Messages, moves
 from tests.sim.clients import SimClient
 from tests.sim.disk import Disk

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.core.connection import Connection
+from mqttree.broker.limits import Limits
 from tests.sim.clients import SimClient
 from tests.sim.test_federation import Event, Scene, kill, part, pause, resume, start
 from tests.sim.world import World

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.base.sequence_set import MAX_GAPS
 from mqttree.broker.cluster.cluster import Cluster
 from mqttree.broker.cluster.delivery.forwarder import Forwarder
@@ -23,6 +22,7 @@ from mqttree.broker.core.client_packets import ClientPackets
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.effects import Datagram
 from mqttree.broker.core.message import Message
+from mqttree.broker.limits import Limits
 from mqttree.broker.node import Node
 from mqttree.discovery.membership import Membership
 from mqttree.routing.subscription_trie import SubscriptionTrie, TopicTrie

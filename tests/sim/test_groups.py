@@ -11,7 +11,6 @@ import pytest
 
 from mqttree.broker.auth.acl_file import parse_rules
 from mqttree.broker.auth.authorization import Access
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.cluster.sharing.catchup import Catchup
 from mqttree.broker.cluster.sharing.group_table import GroupTable
 from mqttree.broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
@@ -19,6 +18,7 @@ from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.receiver_assignment import ReceiverAssignment
 from mqttree.broker.core.route import Route
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire.packets import Suback, Subscribe, SubscriptionRequest
 from mqttree.broker.wire.properties import Property
 from mqttree.routing.group_selection import Own
@@ -281,7 +281,7 @@ def test_messages_of_a_giver_that_is_gone_delay_no_others(seed: int, pause: bool
         world.run(30.0)
         assert scene.got() == dict.fromkeys([*first, *second], 1)
     else:
-        world.run(DEFAULTS.absent_time + 10.0)
+        world.run(DEFAULTS.absent_max_s + 10.0)
         assert world.hosts[2].running.counters.shared_undelivered == len(first) + len(second) - len(
             member.got
         )

@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from mqttree.broker.base.limits import Limits
+from mqttree.broker.limits import Limits
 from tests.sim.clients import SimClient
 from tests.sim.disk import Disk, Stayer
 from tests.sim.test_federation import Event, Scene, kill, part, start
@@ -260,7 +260,7 @@ def test_messages_queued_for_a_slow_link_that_is_cut_arrive_later(
     brokers where it was published have nothing of it any more: as if it had no more room for large
     messages."""
     scene = Slow(3, count, size, 0.05, [(3.0, part((0, 1), (2,))), (5.7, part())], routing=routing)
-    scene.world.limits = Limits(log_large_time=0.0)
+    scene.world.limits = Limits(log_large_s=0.0)
     scene.length = 8.0
     scene.run()
     acked = {
@@ -330,7 +330,7 @@ def test_a_broker_that_lacks_nothing_has_nothing_counted(routing: str, name: str
     """What leaves the log while it is away it has had long before. It has no reason to ask the
     origin for anything once it is back."""
     scene = Everywhere(3, 45, 100, 0.4, FALSE_ALARMS[name], routing=routing)
-    scene.world.limits = Limits(log_age=3.0)
+    scene.world.limits = Limits(log_age_s=3.0)
     played(scene, 30.0)
     scene.world.run(80.0)
     acked = {sent.number for sent in scene.ledger.sent if sent.acked is not None}

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
 from mqttree.broker.cluster.delivery.paced_release import PacedRelease
 from mqttree.broker.cluster.delivery.remote_flow_control import RemoteFlowControl
@@ -29,6 +28,7 @@ from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBar
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.dispatcher import Dispatcher
 from mqttree.broker.core.session import Session
+from mqttree.broker.limits import Limits
 from tests.kit.journal_harness import Files
 from tests.sim import test_durability
 from tests.sim.mutants import Mutant

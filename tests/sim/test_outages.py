@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from mqttree.broker.base.limits import Limits
+from mqttree.broker.limits import Limits
 from tests.kit.journal_harness import Files
 from tests.sim.outages import run_outage
 from tests.sim.test_federation import Event, kill, part, start
@@ -61,7 +61,7 @@ def test_an_hour_counts_from_when_a_broker_was_there_last() -> None:
     kept for a minute here, and the log has five seconds."""
     events: list[Event] = [*lonely(40.0, 1, brokers=2), (43.0, part((0,), (1,))), (90.0, part())]
     scene = Away(2, 80, 100, 1.0, events, routing="topic")
-    scene.world.limits = Limits(absent_time=60.0, log_age=5.0)
+    scene.world.limits = Limits(absent_max_s=60.0, log_age_s=5.0)
     scene.kept = True
     played(scene, 94.0).check()
     assert scene.counted("replay_log_lost") == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.base.limits import Limits
+from mqttree.broker.limits import Limits
 from tests.sim.__main__ import play
 from tests.sim.world import World
 

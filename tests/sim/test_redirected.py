@@ -53,7 +53,7 @@ class Redirecting(Roaming):
 
     def build(self) -> None:
         world = self.world
-        world.limits = world.limits.replace(redirect_quiet=0.0, redirect_settle=0.2)
+        world.limits = world.limits.replace(redirect_quiet_s=0.0, redirect_settle_s=0.2)
         world.add = partial(world.add, redirect_clients=True)  # type: ignore[method-assign]
         super().build()
         rng = self.rng

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.base.limits import DEFAULTS
 from mqttree.broker.cluster.drain import Drain, DrainOptions
 from mqttree.broker.cluster.placement.placement_messages import REDIRECT, encode_redirect
 from mqttree.broker.cluster.placement.redirect_states import State
+from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.wire import Connack, Disconnect, Property, Puback, Publish, Will
 from tests.sim.test_placement import flow, place
 from tests.sim.test_takeover import Client, Row
 
-SETTLED = DEFAULTS.redirect_settle + 1.0
-QUIET = DEFAULTS.redirect_quiet + 1.0
+SETTLED = DEFAULTS.redirect_settle_s + 1.0
+QUIET = DEFAULTS.redirect_quiet_s + 1.0
 
 
 def row_of(count: int = 4, **config: Any) -> Row:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.retained_index import RetainedVersion, place_of
+from mqttree.broker.limits import Limits
 from mqttree.broker.node import Node
 from tests.sim.checkers import bound_faults
 from tests.sim.clients import Ledger, Sent, SimClient
@@ -153,7 +153,7 @@ class Story:
 @pytest.fixture
 def short_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs forget at once: only comparing helps."""
-    monkeypatch.setattr(World, "limits", Limits(log_age=0.0))
+    monkeypatch.setattr(World, "limits", Limits(log_age_s=0.0))
 
 
 def test_a_broker_that_joins_late_gets_all_retained_messages(short_log: None) -> None:
@@ -186,7 +186,7 @@ def test_after_a_split_the_last_write_is_everywhere(log_age: float) -> None:
     """Both sides write, delete, and let expire: the last write is everywhere, and clients on both
     sides hear of it once."""
     story = Story(2, 4)
-    story.world.limits = Limits(log_age=log_age)
+    story.world.limits = Limits(log_age_s=log_age)
     story.start()
     quiet(story.world)
     for topic in TOPICS:
@@ -316,7 +316,7 @@ def test_random_schedules_end_with_the_last_writes_everywhere(seed: int) -> None
     """Random writes, deletions, partitions, crashes and pauses, with logs that help and logs that
     do not."""
     story = Story(100 + seed, 2 + seed % 4)
-    story.world.limits = Limits(log_age=(0.0, 1.0, 120.0)[seed % 3], retained_check=5.0)
+    story.world.limits = Limits(log_age_s=(0.0, 1.0, 120.0)[seed % 3], retained_check_s=5.0)
     story.start(*range(1 + seed % 2, len(story.world.hosts)))
     for index in range(1 + seed % 2):
         story.world.after(story.rng.uniform(0.0, 10.0), story.start, index)

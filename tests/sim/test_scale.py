@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.limits import DEFAULTS
 from mqttree.discovery.neighbour_selection import REVIEW, SURPLUS_AFTER
 from tests.sim.checkers import directory_faults
 from tests.sim.scale import Scale

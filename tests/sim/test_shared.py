@@ -12,11 +12,11 @@ import random
 
 import pytest
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.cluster.drain import DrainOptions
 from mqttree.broker.cluster.sharing.assignments import Assignments
 from mqttree.broker.cluster.sharing.catchup import Catchup
 from mqttree.broker.cluster.sharing.custody import Custody
+from mqttree.broker.limits import Limits
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.disk import Disk, Stayer
 from tests.sim.groups import check_group
@@ -187,7 +187,7 @@ def test_groups_looked_at_one_by_one_keep_all_promises(
 ) -> None:
     """As those of a broker that announces very many are: brokers die, are cut off and come back
     meanwhile."""
-    limits = Limits(groups_at_once=0, groups_step=1, groups_pace=pace)
+    limits = Limits(groups_at_once=0, groups_step=1, groups_interval_s=pace)
     monkeypatch.setattr(World, "limits", limits)
     assert not Play(seed).run()
 

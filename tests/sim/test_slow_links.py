@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.cluster.drain import DrainOptions
 from mqttree.broker.cluster.sessions.messages_under_way import COMPLETE_TIME
+from mqttree.broker.limits import DEFAULTS, Limits
 from tests.sim.clients import SimClient
 from tests.sim.test_federation import Event, Scene, kill, part, start
 from tests.sim.test_takeover import Row
@@ -275,7 +275,7 @@ def test_a_session_that_moves_gets_messages_queued_behind_large_ones() -> None:
     """b1 - b0 - b2, the last link slow: what is published at b1 has left the log there when its
     client comes from b2, where it is behind a large message, as is the request for the session. As
     if the log had no more room for large messages."""
-    row = Row(routing="flood", limits=Limits(log_large_time=0.0))
+    row = Row(routing="flood", limits=Limits(log_large_s=0.0))
     world = row.world
     world.rate, world.window, world.high_water = 1.25e8, 1 << 20, 1 << 18
     world.limit_rate(0, 2, 100 * MBIT)
@@ -310,7 +310,7 @@ def test_only_the_first_takeover_waits_for_a_message_that_is_gone() -> None:
     world.partition([(2,)])
     row.run(3.0)
     publisher.publish("t", b"gone")
-    row.run(Limits().log_age + 10.0)
+    row.run(Limits().log_age_s + 10.0)
     publisher.publish("large", *[bytes(MB)] * 51)
     row.until(lambda: row.node(1).forwarder.log.begin > MB, 20.0)
     world.heal()

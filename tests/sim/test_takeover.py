@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
+from mqttree.broker.cluster.sessions.handover import TAKEOVER_MAX_S, TAKEOVER_SILENCE_S
 from mqttree.broker.cluster.sessions.messages_under_way import COMPLETE_TIME
 from mqttree.broker.cluster.sessions.posted_sessions import SLICE
 from mqttree.broker.cluster.sessions.takeover import REPAIR
 from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.node import Node
 from mqttree.broker.wire import (
     Connack,
@@ -345,7 +346,7 @@ def test_a_large_session_comes_in_parts(waits: float) -> None:
     publisher.publish("a", *sent)
     row.run(waits)
     back = row.client(2)
-    row.until(lambda: back.connacks, DEFAULTS.move_longest)
+    row.until(lambda: back.connacks, TAKEOVER_MAX_S)
     assert back.present
     row.until(lambda: len(back.payloads) == len(sent), 10.0)
     assert back.payloads == sent
@@ -373,7 +374,7 @@ def test_a_takeover_from_a_silent_broker_times_out() -> None:
     began = row.world.now
     back = row.connect(0)
     assert not back.present
-    assert DEFAULTS.move_time <= row.world.now - began < DEFAULTS.move_time + 0.5
+    assert TAKEOVER_SILENCE_S <= row.world.now - began < TAKEOVER_SILENCE_S + 0.5
     assert row.node(0).counters.session_takeovers_timed_out == 1
     row.host(1).resume()
     row.join()

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.cluster.strategy.directory import Directory
 from mqttree.broker.cluster.strategy.path_change import BREAK, CHANGED
 from mqttree.broker.cluster.strategy.source_trees import SourceTrees
+from mqttree.broker.limits import DEFAULTS, Limits
 from tests.sim.schedule import run_seed
 from tests.sim.signalling import measure
 from tests.sim.test_federation import Event, Scene, kill, start
@@ -130,7 +130,7 @@ class Unheard(Meshed):
 
 
 @pytest.mark.parametrize(
-    "wait", (0.3, DEFAULTS.suback_wait), ids=("SUBACK at once", "SUBACK when all know")
+    "wait", (0.3, DEFAULTS.suback_wait_s), ids=("SUBACK at once", "SUBACK when all know")
 )
 @pytest.mark.parametrize(
     "events",
@@ -147,7 +147,7 @@ def test_a_message_passes_a_relay_that_does_not_know_the_filter_yet(
 ) -> None:
     """What is published after SUBACK arrives, also if the relay had not heard by then, drops it,
     and sends newer messages."""
-    monkeypatch.setattr(World, "limits", Limits(suback_wait=wait))
+    monkeypatch.setattr(World, "limits", Limits(suback_wait_s=wait))
     scene = Unheard(1, events)
     result = scene.run()
     assert result.violations == [], "\n".join(result.transcript)

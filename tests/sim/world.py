@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.cluster.drain import Drain, DrainOptions
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.effects import Authenticate, Datagram, Dial
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.node import Node
 from mqttree.discovery.announcement import bind
 

@@ -20,13 +20,15 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.limits import DEFAULTS
 from mqttree.discovery.effects import MembershipConfig
 from tests.kit.source import parse
 
 ROOT = Path(__file__).parents[2]
 DISCOVERY = MembershipConfig()
 FOLDERS = ("broker/cluster", "broker/persistence", "discovery")
+FILES = ("broker/base/hybrid_clock.py", "broker/core/flow_control.py")
+"""What these folders read of others."""
 UNITS = re.compile(r"(s|ms|Seconds)\b")
 """How the docstring of a time begins."""
 
@@ -211,82 +213,82 @@ PROMISES: dict[str, tuple[float, str, str]] = {
         "nothing that was published before",
         "tests/unit/persistence/test_recovery.py::test_another_clock_says_nothing_of_when_a_session_began",
     ),
-    "limits.hold_time": (
+    "mqttree.broker.core.flow_control.HOLD_TIMEOUT_S": (
         0.5,
         "reads nothing for half a second",
         "tests/sim/test_backpressure.py::test_a_slow_subscriber_loses_nothing_and_delays_no_other",
     ),
-    "limits.clock_ahead": (
+    "mqttree.broker.base.hybrid_clock.MAX_CLOCK_AHEAD_S": (
         300.0,
         "by a hybrid logical clock",
         "tests/sim/test_retained.py::test_after_a_split_the_last_write_is_everywhere",
     ),
-    "limits.journal_beat": (
+    "mqttree.broker.persistence.recovery.BEAT_INTERVAL_S": (
         20.0,
         "survive its death",
         "tests/unit/persistence/test_recovery.py::test_another_clock_says_nothing_of_when_a_session_began",
     ),
-    "limits.log_age": (
+    "limits.log_age_s": (
         120.0,
         "120 s",
         "tests/sim/test_outages.py::test_a_broker_that_is_alone_keeps_what_the_others_lack",
     ),
-    "limits.log_large_time": (
+    "limits.log_large_s": (
         30.0,
         "half a minute",
         "tests/sim/test_slow_links.py::test_more_than_the_log_holds_waits_for_a_slow_link",
     ),
-    "limits.parted_time": (
+    "mqttree.broker.cluster.delivery.link_acks.PARTITION_GRACE_S": (
         5.0,
         "Neighbours replay in order what a repaired tree missed",
         "tests/sim/test_slow_links.py::test_more_than_the_log_holds_waits_for_a_slow_link",
     ),
-    "limits.repair_time": (
+    "mqttree.broker.cluster.delivery.link_acks.REPAIR_TIMEOUT_S": (
         30.0,
         "Neighbours replay in order what a repaired tree missed",
         "tests/sim/test_slow_links.py::test_more_than_the_log_holds_waits_for_a_slow_link",
     ),
-    "limits.cut_time": (
+    "mqttree.broker.persistence.absent_members.CUT_GRACE_S": (
         5.0,
         "Messages on slow links may be lost as their path changes",
         "tests/sim/test_log_tail.py::test_messages_queued_for_a_slow_link_that_is_cut_arrive_later",
     ),
-    "limits.absent_time": (
+    "limits.absent_max_s": (
         3600.0,
         "an hour",
         "tests/sim/test_outages.py::test_an_hour_counts_from_when_a_broker_was_there_last",
     ),
-    "limits.absent_back": (
+    "mqttree.broker.persistence.absent_members.RETURN_GRACE_S": (
         5.0,
         "across restarts of both brokers, in any order",
         "tests/sim/test_outages.py::test_outages_that_once_broke_a_promise_keep_it",
     ),
-    "limits.tail_back": (
+    "mqttree.broker.persistence.absent_members.TAIL_RETURN_S": (
         60.0,
         "across restarts of both brokers, in any order",
         "tests/sim/test_outages.py::test_outages_that_once_broke_a_promise_keep_it",
     ),
-    "limits.move_time": (
+    "mqttree.broker.cluster.sessions.handover.TAKEOVER_SILENCE_S": (
         1.0,
         "is silent for one second",
         "tests/sim/test_takeover.py::test_messages_published_during_a_takeover_come_once",
     ),
-    "limits.move_longest": (
+    "mqttree.broker.cluster.sessions.handover.TAKEOVER_MAX_S": (
         10.0,
         "for 10 seconds at most",
         "tests/sim/test_takeover.py::test_messages_published_during_a_takeover_come_once",
     ),
-    "limits.session_tombstone_time": (
+    "mqttree.broker.cluster.sessions.tombstones.TOMBSTONE_AGE_S": (
         86400.0,
         "A client id has one session in the federation",
         "tests/sim/test_merge.py::test_a_session_that_ended_elsewhere_does_not_come_back",
     ),
-    "limits.share_waits": (
+    "mqttree.broker.cluster.sharing.assignments.MEMBER_WAIT_S": (
         120.0,
         "If all members are away with their brokers",
         "tests/sim/test_outages.py::test_outages_that_once_broke_a_promise_keep_it",
     ),
-    "limits.suback_wait": (
+    "limits.suback_wait_s": (
         5.0,
         "It takes at most five seconds",
         "tests/sim/test_position.py::test_a_client_that_moves_across_a_split_gets_each_message_once",
@@ -398,31 +400,29 @@ PACES: dict[str, Any] = {
     "mqttree.discovery.neighbour_selection.REVIEW": 5.0,
     "mqttree.discovery.neighbour_selection.STRAY_AFTER": 10.0,
     "mqttree.discovery.neighbour_selection.SURPLUS_AFTER": 30.0,
-    "limits.hold_pace": 0.02,
-    "limits.hold_repeat": 0.2,
-    "limits.hold_longest": 300.0,
-    "limits.redirect_settle": 5.0,
-    "limits.redirect_quiet": 60.0,
-    "limits.retained_check": 60.0,
-    "limits.retained_pace": 0.005,
-    "limits.retained_items": 200,
-    "limits.retained_bytes": 262144,
-    "limits.retained_records": 2048,
-    "limits.retained_again": 600.0,
-    "limits.journal_linger": 0.01,
-    "limits.gossip_pause": 0.05,
-    "limits.seen_pause": 0.05,
-    "limits.advertised_time": 600.0,
-    "limits.drain_time": 30.0,
-    "limits.drain_sessions": 5.0,
-    "limits.drain_tree": 4.0,
-    "limits.drain_ask": 0.2,
+    "mqttree.broker.core.flow_control.HOLD_RECHECK_S": 0.02,
+    "mqttree.broker.cluster.delivery.remote_flow_control.HOLD_INTERVAL_S": 0.02,
+    "mqttree.broker.cluster.delivery.remote_flow_control.HOLD_REPEAT_S": 0.2,
+    "limits.hold_max_s": 300.0,
+    "limits.redirect_settle_s": 5.0,
+    "limits.redirect_quiet_s": 60.0,
+    "limits.retained_check_s": 60.0,
+    "mqttree.broker.cluster.retained_comparison.STEP_INTERVAL_S": 0.005,
+    "mqttree.broker.cluster.retained_comparison.REFUSED_PAUSE_S": 600.0,
+    "limits.journal_linger_s": 0.01,
+    "mqttree.broker.cluster.topology.GOSSIP_INTERVAL_S": 0.05,
+    "mqttree.broker.cluster.delivery.resync.SEEN_INTERVAL_S": 0.05,
+    "limits.advertised_s": 600.0,
+    "mqttree.broker.cluster.drain.DRAIN_TIMEOUT_S": 30.0,
+    "mqttree.broker.cluster.drain.SESSIONS_GRACE_S": 5.0,
+    "mqttree.broker.cluster.drain.TREE_TIMEOUT_S": 4.0,
+    "mqttree.broker.cluster.drain.ASK_INTERVAL_S": 0.2,
 }
 
 
 def times(folder: str) -> Iterator[str]:
     """The names of the constants of time in a folder, as of `PROMISES`."""
-    for path in sorted((ROOT / folder).rglob("*.py")):
+    for path in sorted((ROOT / folder).rglob("*.py")) or [ROOT / folder]:
         module = ".".join(("mqttree", *path.relative_to(ROOT).with_suffix("").parts))
         body = parse(path.read_text()).body
         for node, after in pairwise(body):
@@ -443,23 +443,19 @@ def times(folder: str) -> Iterator[str]:
 def limits() -> Iterator[str]:
     """The names of the limits of time that the folders use."""
     used = "".join(path.read_text() for f in FOLDERS[:2] for path in (ROOT / f).rglob("*.py"))
-    (limits,) = (
+    records = [
         node
-        for node in parse((ROOT / "broker/base/limits.py").read_text()).body
+        for path in (*ROOT.glob("broker/*/limits.py"), ROOT / "routing/limits.py")
+        for node in parse(path.read_text()).body
         if isinstance(node, ast.ClassDef)
-    )
-    run: list[str] = []
-    for node in limits.body:
+    ]
+    for node, after in (pair for record in records for pair in pairwise(record.body)):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            run.append(node.target.id)
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            timed = UNITS.match(str(node.value.value)) is not None
-            for name in run:
-                if (timed or f"limits.{name}" in PROMISES) and re.search(
-                    rf"limits\.{name}\b", used
-                ):
-                    yield f"limits.{name}"
-            run = []
+            name, text = node.target.id, getattr(after, "value", None)
+            said = text.value if isinstance(text, ast.Constant) else ""
+            timed = isinstance(said, str) and UNITS.match(said)
+            if (timed or f"limits.{name}" in PROMISES) and re.search(rf"limits\.{name}\b", used):
+                yield f"limits.{name}"
 
 
 def settings() -> Iterator[str]:
@@ -477,7 +473,7 @@ def value(name: str) -> Any:
 
 
 def test_every_constant_of_time_is_in_the_table() -> None:
-    found = {name for folder in FOLDERS for name in times(folder)}
+    found = {name for place in (*FOLDERS, *FILES) for name in times(place)}
     found |= {*limits(), *settings()}
     assert found == {*PROMISES, *PACES}
     assert not PROMISES.keys() & PACES.keys()

@@ -41,10 +41,9 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.replay_log import ReplayLog
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.broker.cluster.ports import Reporting
+    from mqttree.broker.cluster.ports import FederatedBroker, Reporting
     from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
-    from mqttree.broker.core.local_broker import LocalBroker
 
 PART = 60_000
 """bytes of an answer in one record."""
@@ -97,7 +96,7 @@ class Answers:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: FederatedBroker,
         *,
         origins: Origins,
         log: ReplayLog,

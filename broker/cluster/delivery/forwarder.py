@@ -52,6 +52,11 @@ if TYPE_CHECKING:
     from mqttree.broker.core.receiver_assignment import ReceiverAssignment
     from mqttree.broker.core.route import Route
 
+MAX_QUIET_ORIGINS: Final = 1024
+"""of these, origins of which nothing was heard lately; of more that a neighbour tells us we
+take no note, before they publish. It may make them up, and must not fill the table of the whole
+federation."""
+
 FORGET_ORIGIN: Final = 3600.0
 """s; an origin that published nothing for so long is forgotten: no log has its messages. The last
 incarnation of a broker that is expected to be there, or back, is not: otherwise all that it
@@ -383,9 +388,7 @@ class Forwarder(Sender):
         # Origins of which only other brokers tell are dropped first when the table is full, and are
         # not taken in place of others: they would circulate for ever.
         quiet = sum(window.heard <= now - QUIET for window in self.vector.values())
-        room = min(
-            self._limits.max_origins - len(self.vector), self._limits.max_quiet_origins - quiet
-        )
+        room = min(self._limits.max_origins - len(self.vector), MAX_QUIET_ORIGINS - quiet)
         new = {key: window for key, window in seen.items() if key not in self.vector}
         for key in list(new)[: max(0, room)]:
             new[key] = self._meet(key, new[key], now)

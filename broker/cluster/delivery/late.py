@@ -41,6 +41,7 @@ from mqttree.broker.base.sequence_set import (
     subtract,
 )
 from mqttree.broker.cluster.delivery.answers import CHUNK, PART, parts_of
+from mqttree.broker.cluster.delivery.link_acks import MAX_ABSENT_BROKERS
 from mqttree.broker.cluster.delivery.paced_release import crowded
 from mqttree.broker.cluster.delivery.ports import TailPiece
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, Looked
@@ -55,9 +56,8 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.ports import Above
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.broker.cluster.ports import Alarm
+    from mqttree.broker.cluster.ports import Alarm, FederatedBroker
     from mqttree.broker.cluster.strategy.directory import Directory
-    from mqttree.broker.core.local_broker import LocalBroker
 
 OFFER, LACK, PIECE = BEHIND | 17, 18, BEHIND | 19
 """Kinds of messages to one broker."""
@@ -102,7 +102,7 @@ class LateOffers:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: FederatedBroker,
         *,
         origins: Origins,
         forwarder: Forwarder,
@@ -203,7 +203,7 @@ class LateOffers:
             if window.feed.fed:
                 window.feed.owner.lose(window.feed)
             return
-        if len(self._asked) < self._node.limits.absent_brokers or (sender, key) in self._asked:
+        if len(self._asked) < MAX_ABSENT_BROKERS or (sender, key) in self._asked:
             self._asked[sender, key] = offered
             self._ask(key, sender, now)
 

@@ -26,10 +26,21 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from mqttree.broker.cluster.events import LinkDown
     from mqttree.broker.cluster.link.version_vector import OriginWindow
-    from mqttree.broker.cluster.ports import Reporting
+    from mqttree.broker.cluster.ports import FederatedBroker, Reporting
     from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
     from mqttree.broker.core.connection import Connection
-    from mqttree.broker.core.local_broker import LocalBroker
+
+PARTITION_GRACE_S = 5.0
+"""s for which the log is kept for a broker whose link broke, or that is back: by then it has
+found another way, and asked. Longer, but not for more than `REPAIR_TIMEOUT_S`, while it goes on
+asking."""
+
+REPAIR_TIMEOUT_S = 30.0
+"""s; for a neighbour to say what it has before the log keeps nothing for it: a repair takes
+less than one, but its records may come behind a large message on a slow link."""
+
+MAX_ABSENT_BROKERS = 256
+"""brokers that are away and for which it is counted what they lose."""
 
 AHEAD = 2
 """Marks are sent this part of the log before it would drop what is not acknowledged: more than a
@@ -58,7 +69,7 @@ class LinkAcks:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: FederatedBroker,
         *,
         origins: Origins,
         log: ReplayLog,
@@ -121,14 +132,15 @@ class LinkAcks:
         self.free(link)
 
     def part(self, broker_id: bytes, position: int) -> None:
-        """Keep the log for a broker until it has got what it asks for, `parted_time` at most."""
-        if len(self._parted) < self._limits.absent_brokers:
+        """Keep the log for a broker until it has got what it asks for, for `PARTITION_GRACE_S` at
+        most."""
+        if len(self._parted) < MAX_ABSENT_BROKERS:
             # With flooding it asks its next neighbour.
-            patience = self._limits.parted_time if self._origins.sparse else 0.0
+            patience = PARTITION_GRACE_S if self._origins.sparse else 0.0
             now = self._node.now
             if (known := self._parted.get(broker_id)) is not None:  # of two links at once one ends
                 position = min(position, known[0])
-            self._parted[broker_id] = (position, now + patience, now + self._limits.repair_time)
+            self._parted[broker_id] = (position, now + patience, now + REPAIR_TIMEOUT_S)
             self._away.pop(broker_id, None)
             self._settle()
 
@@ -139,7 +151,7 @@ class LinkAcks:
         if known is not None and more:
             self._parted[broker_id] = (
                 known[0],
-                min(self._node.now + self._limits.parted_time, known[2]),
+                min(self._node.now + PARTITION_GRACE_S, known[2]),
                 known[2],
             )
         elif known is not None:
@@ -156,7 +168,7 @@ class LinkAcks:
         if (known := self._parted.get(broker_id)) is not None:
             self._parted[broker_id] = (
                 known[0],
-                self._node.now + self._limits.parted_time,
+                self._node.now + PARTITION_GRACE_S,
                 known[2],
             )
             self._away[broker_id] = None
@@ -283,7 +295,7 @@ class LinkAcks:
                 link.forwarding
                 and not link.live
                 and not link.behind
-                and now - link.kept_since > self._limits.repair_time
+                and now - link.kept_since > REPAIR_TIMEOUT_S
             ):
                 self.free(link)  # its neighbour has not sent its version vector for too long
             conn, transport = link.conn, link.conn.transport

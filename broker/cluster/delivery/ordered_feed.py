@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.replay_log import LogEntry
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.broker.core.local_broker import LocalBroker
+    from mqttree.broker.cluster.ports import FederatedBroker
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.receiver_assignment import ReceiverAssignment
 
@@ -96,7 +96,7 @@ class FeedOwner(Protocol):
     """Finds out what is missing in feeds (`GapRecovery`)."""
 
     @property
-    def node(self) -> LocalBroker:
+    def node(self) -> FederatedBroker:
         """The broker whose local subscribers get the feed."""
 
     def lose(self, feed: OrderedFeed) -> None:

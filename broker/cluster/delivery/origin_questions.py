@@ -42,6 +42,7 @@ from mqttree.broker.cluster.delivery.tree_paths import SPLIT
 from mqttree.broker.cluster.link.codec import read_link_packets
 from mqttree.broker.core.message import Message, size_of
 from mqttree.broker.core.receiver_assignment import ReceiverAssignment
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE
 from mqttree.broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
@@ -51,6 +52,10 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.ports import Alarm
     from mqttree.broker.cluster.strategy.directory import Directory
+
+MAX_ANSWERS_BYTES = 2 * MAX_PACKET_SIZE
+"""bytes of answers of origins of which not all parts are here. One that goes beyond is dropped
+and asked for again [routed_dropped]: an honest one has some 256 KiB and a message more."""
 
 MAX_QUESTIONS = 16
 """questions to one origin whose answers are still accepted. Over a slow link an answer arrives
@@ -66,7 +71,6 @@ class OriginQuestions:
         "_alarm",
         "_directory",
         "_feeds",
-        "_limits",
         "_log",
         "_number",
         "_rearm",
@@ -91,7 +95,6 @@ class OriginQuestions:
         answers; `log`: keeps them; `directory`: sends questions and takes answers; `starts`: where
         subscriptions begin; `above`: the floors above delivery; `alarm`: calls the cluster again;
         `rearm`: sets the timer of a feed that has changed."""
-        self._limits = node.limits
         self._feeds = feeds
         self._release = release
         self._log = log
@@ -133,7 +136,7 @@ class OriginQuestions:
         question.size += len(body)
         if (
             question.size >> 20 != question.size - len(body) >> 20
-            and self._answers() > self._limits.answers_bytes
+            and self._answers() > MAX_ANSWERS_BYTES
         ):
             del feed.questions[part.number]
             raise MalformedPacket("ANSWER is too large")

@@ -20,18 +20,21 @@ from mqttree.broker.core.client import Client
 from mqttree.broker.core.publish_run import PublishRun
 
 if TYPE_CHECKING:
-    from mqttree.broker.base.limits import Limits
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.ordered_feed import OrderedFeed
     from mqttree.broker.cluster.delivery.origin_feeds import OriginFeeds
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.ports import Above, DeliveringBroker
     from mqttree.broker.cluster.delivery.remote_flow_control import RemoteFlowControl
+    from mqttree.broker.cluster.limits import ClusterLimits
     from mqttree.broker.cluster.ports import Reporting
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.receiver_assignment import ReceiverAssignment
     from mqttree.broker.core.session import Session
+
+HOLD_FEEDS_BYTES = 8 * 1024 * 1024
+"""bytes of these, of all brokers together; as much as of a link (`hold_link_bytes`)."""
 
 STEP_INTERVAL = 0.001
 """s between two steps."""
@@ -111,10 +114,7 @@ class PacedRelease:
             self._refuse(feed, held)
             return
         self.put_by(feed, held)
-        if (
-            feed.held_count >= self._limits.hold_feed
-            or self.held_bytes >= self._limits.hold_feeds_bytes
-        ):
+        if feed.held_count >= self._limits.hold_feed or self.held_bytes >= HOLD_FEEDS_BYTES:
             self._flow_control.note_for(feed, feed.key, held.topic)
         if held.first <= feed.settled:
             self._go_on(feed)
@@ -203,7 +203,7 @@ class PacedRelease:
             self._deliver(feed, held, now)
             left -= max(held.count, self._counters.delivered - before)
         if feed.held_count < node.limits.hold_feed // 2 and (
-            not feed.waiting or self.held_bytes < node.limits.hold_feeds_bytes // 2
+            not feed.waiting or self.held_bytes < HOLD_FEEDS_BYTES // 2
         ):
             self._flow_control.released(feed)
         if left < step:
@@ -284,7 +284,7 @@ class PacedRelease:
         return now < feed.slow_since + SLOW_WAIT
 
 
-def crowded(session: Session, limits: Limits) -> bool:
+def crowded(session: Session, limits: ClusterLimits) -> bool:
     """Whether the queue of a connected client that still reads is so long (`limits`) that nothing
     should be added for now."""
     conn = session.conn

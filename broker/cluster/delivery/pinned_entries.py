@@ -16,10 +16,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
+    from mqttree.broker.cluster.ports import FederatedBroker
     from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
     from mqttree.broker.core.connection import Connection
-    from mqttree.broker.core.local_broker import LocalBroker
     from mqttree.broker.core.session import Session
+
+MAX_PINNED_BYTES = 128 * 1024 * 1024
+"""bytes of entries that were trimmed from the log and are pinned for sessions on their way: of
+one, `max_queued_bytes` may wait and twice that be in the log while it moves; and as many for
+shared subscriptions just known. The oldest go first [replay_log_reserve_full]."""
 
 
 class PinnedEntries:
@@ -36,7 +41,7 @@ class PinnedEntries:
         "size",
     )
 
-    def __init__(self, node: LocalBroker, strategy: RoutingStrategy, log: ReplayLog) -> None:
+    def __init__(self, node: FederatedBroker, strategy: RoutingStrategy, log: ReplayLog) -> None:
         """`node`: this broker; `strategy`: whether holders send what came since; `log`: whose
         entries are pinned."""
         self._node = node
@@ -100,7 +105,7 @@ class PinnedEntries:
         pinned = self._log.pinned
         pinned.append(entry)
         self.size += entry.size
-        while self.size > self._node.limits.spared_bytes and len(pinned) > 1:
+        while self.size > MAX_PINNED_BYTES and len(pinned) > 1:
             oldest = pinned.popleft()
             self.size -= oldest.size
             self._counters.replay_log_reserve_full += oldest.count

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from mqttree.broker.core.local_broker import LocalBroker
+from mqttree.broker.cluster.ports import FederatedBroker
 from mqttree.broker.core.ports import Journal
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class LogJournal(Journal, Protocol):
         """Record an entry of the log; `source`: the publisher of its messages."""
 
 
-class DeliveringBroker(LocalBroker, Protocol):
+class DeliveringBroker(FederatedBroker, Protocol):
     """One broker that sends messages to others."""
 
     forwarding: list[Link]

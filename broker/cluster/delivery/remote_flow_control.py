@@ -19,6 +19,7 @@ from mqttree.broker.cluster.events import RouteChanged
 from mqttree.broker.cluster.link.codec import split_key
 from mqttree.broker.core.client import Client
 from mqttree.broker.core.connection import Arrival, Connection
+from mqttree.broker.core.flow_control import HOLD_TIMEOUT_S
 from mqttree.routing.topic_filter import matches, split_shared
 
 if TYPE_CHECKING:
@@ -27,6 +28,23 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.ports import Alarm, Reporting
     from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.core.session import Session
+
+HOLD_INTERVAL_S = 0.02
+"""s between two different things that one broker tells another about whom to hold; the first
+goes at once."""
+
+HOLD_REPEAT_S = 0.2
+"""s after which they are repeated; valid for two and a half times as long, so that a broker
+that hangs holds no publisher for longer than a slow client would (`HOLD_TIMEOUT_S`). Each is the
+longer the more brokers get HOLD."""
+
+HOLDS_PER_SECOND = 250.0
+"""that one broker sends, about; links on the way take thousands a second
+(`link_requests_per_second`)."""
+
+MAX_KNOWN_TOPICS = 4096
+"""topics of which a broker that is asked remembers whether they match; then they are matched
+again."""
 
 HOLD = 16
 """Kind of the message to one broker (`directory`)."""
@@ -75,7 +93,7 @@ class Asked:
     __slots__ = ("_known", "_most", "_wild", "filters", "ignored", "since", "timer", "until")
 
     def __init__(self, now: float, known: int) -> None:
-        """`known`: so many topics are remembered (`Limits.hold_known`)."""
+        """`known`: so many topics are remembered (`MAX_KNOWN_TOPICS`)."""
         self._most = known
         self.filters: frozenset[bytes] = frozenset()
         self.since = now
@@ -176,7 +194,7 @@ class RemoteFlowControl:
 
     def hold_origin(self, slow: Connection, key: bytes, topic: bytes) -> None:
         """Have the origin `key` hold its publishers to `topic` until `slow` has caught up, or made
-        no progress for `hold_time`."""
+        no progress for `HOLD_TIMEOUT_S`."""
         if self._node.watched(slow):
             self.note_for(slow, key, topic)
 
@@ -232,11 +250,11 @@ class RemoteFlowControl:
     def _pace(self) -> float:
         """The least time (s) between two HOLDs to one origin: the more origins, the longer, as all
         links on the path carry them."""
-        return max(self._limits.hold_pace, len(self._requests) / self._limits.holds_per_second)
+        return max(HOLD_INTERVAL_S, len(self._requests) / HOLDS_PER_SECOND)
 
     def _repeat(self) -> float:
         """After how long (s) the same HOLD is sent again."""
-        return min(HOLD_LIFE / 2.5, max(self._limits.hold_repeat, 10 * self._pace()))
+        return min(HOLD_LIFE / 2.5, max(HOLD_REPEAT_S, 10 * self._pace()))
 
     def _send(self, origin: bytes, request: PauseRequest, now: float) -> None:
         wanted = self._wanted.get(origin, {})
@@ -253,7 +271,7 @@ class RemoteFlowControl:
 
     def _arm(self) -> None:
         if self._timer is None and (self._requests or self._over):
-            wait = self._pace() if self._requests else self._limits.hold_time
+            wait = self._pace() if self._requests else HOLD_TIMEOUT_S
             self._timer = self._node.timers.schedule(self._node.now + wait, self._turn)
 
     def _turn(self, now: float) -> None:
@@ -336,18 +354,18 @@ class RemoteFlowControl:
         if self._directory.via(sender) is None:
             return  # no such broker can be reached
         if asked is None:
-            asked = self.held[sender] = Asked(now, self._limits.hold_known)
+            asked = self.held[sender] = Asked(now, MAX_KNOWN_TOPICS)
             self._counters.pause_requests_received += 1
             self._watch(sender, asked, now + life)
         asked.until = now + life
         if asked.ignored:
             return
-        if now - asked.since > self._limits.hold_longest:
+        if now - asked.since > self._limits.hold_max_s:
             asked.ignored = True
             self._counters.pause_requests_ignored += 1
             text = (
                 f"broker {sender.hex()} has paused publishers here for "
-                f"{self._limits.hold_longest:g} s; its pause requests are ignored from now on"
+                f"{self._limits.hold_max_s:g} s; its pause requests are ignored from now on"
             )
             self._report.log(
                 "warning", text, cause="publishers paused for too long", peer=sender.hex()

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.link.version_vector import Vector
+    from mqttree.broker.cluster.ports import FederatedBroker
     from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
-    from mqttree.broker.core.local_broker import LocalBroker
 
 SCAN = 20_000
 """entries that are scanned at a time,"""
@@ -66,7 +66,7 @@ class LogWalks:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: FederatedBroker,
         log: ReplayLog,
         strategy: RoutingStrategy,
         orphans: Orphans,

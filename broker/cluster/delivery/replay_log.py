@@ -11,8 +11,8 @@ from operator import attrgetter
 from typing import Final, TypeVar
 
 from mqttree.broker.base.counters import Counters
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.base.sequence_set import Ranges, find, intersect
+from mqttree.broker.cluster.limits import ClusterLimits
 from mqttree.broker.cluster.link.codec import (
     choice_of,
     encode_for_links,
@@ -279,7 +279,7 @@ class ReplayLog:
         limit: int | None = None,
         room: int = 0,
         *,
-        limits: Limits,
+        limits: ClusterLimits,
     ) -> None:
         """Make one that is empty.
 
@@ -345,7 +345,7 @@ class ReplayLog:
         self._bytes = size = self._bytes + entry.size
         if size > self.limit:
             self.unsent = entry.size
-            if entry.size >= self._limits.log_large:
+            if entry.size >= self._limits.log_large_bytes:
                 self._large.append((entry.at, self.end, entry.size))
                 self._more += entry.size
             if self._more:
@@ -387,7 +387,7 @@ class ReplayLog:
         the oldest if there are too many."""
         large = self._large
         while large and (
-            large[0][0] + self._limits.log_large_time <= now
+            large[0][0] + self._limits.log_large_s <= now
             or large[0][1] <= self.begin
             or self._more > self.room
         ):
@@ -453,7 +453,7 @@ class ReplayLog:
         return list(islice(reversed(self._entries), count - end, count - begin))[::-1]
 
     def forget_old(self, now: float) -> None:
-        """Drop what is older than `Limits.log_age` and what no neighbour may lack, so much of it in
+        """Drop what is older than `log_age_s` and what no neighbour may lack, so much of it in
         one turn."""
         if self._more:
             self._take_room(now)
@@ -462,7 +462,7 @@ class ReplayLog:
         while (
             entries
             and left > 0
-            and entries[0].at + self._limits.log_age < now
+            and entries[0].at + self._limits.log_age_s < now
             and self.begin + entries[0].size <= self.floor
         ):
             entry = entries.popleft()
@@ -476,7 +476,7 @@ class ReplayLog:
 
     def old(self, now: float) -> bool:
         """Whether the oldest entry is there only because a neighbour may lack it."""
-        return bool(self._entries) and self._entries[0].at + self._limits.log_age < now
+        return bool(self._entries) and self._entries[0].at + self._limits.log_age_s < now
 
     @property
     def next(self) -> int:

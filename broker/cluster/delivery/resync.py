@@ -42,6 +42,11 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
 
+SEEN_INTERVAL_S = 0.05
+"""s between two reports to one neighbour of what has been here: one is enough for a repair, and
+a broker that makes the tree change all the time must not have all others do nothing but
+report."""
+
 MAX_WANTS = 16
 """WANTs of one neighbour in the queue; of more the oldest are dropped, and the neighbour goes on
 without an answer."""
@@ -123,11 +128,11 @@ class Resync:
                 self._acks.free(link)
 
     def send_seen(self, link: Link) -> None:
-        """Send a neighbour the version vector (SEEN); at most one each `seen_pause`."""
+        """Send a neighbour the version vector (SEEN); at most one each `SEEN_INTERVAL_S`."""
         link.vector_sent = True
         now = self.node.now
         if link.vector_at <= now:
-            link.vector_at = now + self._limits.seen_pause
+            link.vector_at = now + SEEN_INTERVAL_S
             link.add_record(SEEN, encode_vector(self._orphans.vector_for_neighbours()))
         elif not link.vector_planned:
             link.vector_planned = True

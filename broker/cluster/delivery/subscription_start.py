@@ -37,7 +37,7 @@ from mqttree.broker.base import costs
 from mqttree.broker.base.sequence_set import LAST, subtract
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import AGES
-from mqttree.broker.core.local_broker import LocalBroker
+from mqttree.broker.cluster.ports import FederatedBroker
 from mqttree.broker.core.ports import Journal
 from mqttree.broker.core.start_point import ADOPTED, UNKNOWN, SubscriptionStart
 from mqttree.broker.wire.errors import MalformedPacket
@@ -140,7 +140,7 @@ class StartsJournal(Journal, Protocol):
         """Record that a subscription begins later than was known."""
 
 
-class StartingBroker(LocalBroker, Protocol):
+class StartingBroker(FederatedBroker, Protocol):
     """The broker at which clients subscribe."""
 
     @property
@@ -281,9 +281,9 @@ class SubscriptionStarts:
         """Forget starts when no log has older messages. While a broker is away, or has been asked,
         a log's tail may have some."""
         starts = self._starts
-        longest = self._limits.log_age
+        longest = self._limits.log_age_s
         if starts and starts[0].at + longest < now and self._behind():
-            longest += self._limits.absent_time
+            longest += self._limits.absent_max_s
         while starts and (starts[0].at + longest < now or len(starts) >= self._limits.max_starts):
             old = starts.popleft()
             old.tops, old.early, old.open = {}, {}, set()
@@ -432,7 +432,7 @@ class SubscriptionStarts:
             points, reverse=True
         ):  # no message is younger than one that was published after it
             at = min(at, points[number])
-            if at < now - self._limits.log_age - self._limits.absent_time:
+            if at < now - self._limits.log_age_s - self._limits.absent_max_s:
                 break
             found.append((number, at))
         found.reverse()

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.link.peer import Peer
     from mqttree.broker.cluster.link.ports import HandshakeHost
 
+MAX_HANDSHAKES = 256
+"""callers that have not proven yet that they are brokers; the oldest makes room
+[links_refused]. A broker is done in two round trips: a federation of hundreds that starts at
+once gets through, and so it does past callers that send nothing."""
+
 
 class Admission:
     """Accepts or refuses handshakes; a refused connection is closed when its methods return."""
@@ -32,7 +37,7 @@ class Admission:
         round trips for its own."""
         cluster = self.cluster
         callers: list[Link] = []
-        most = cluster.node.limits.max_handshakes
+        most = MAX_HANDSHAKES
         if len(cluster.handshakes) >= most:
             callers = [link for link in cluster.handshakes if not link.dialled]
         if len(callers) >= most:

@@ -30,10 +30,9 @@ from mqttree.broker.cluster.link.publish_reader import (
     Restorer,
 )
 from mqttree.broker.cluster.link.version_vector import Vector
-from mqttree.broker.cluster.ports import Reporting
+from mqttree.broker.cluster.ports import FederatedBroker, Reporting
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.connection import Arrival, Connection, Owner
-from mqttree.broker.core.local_broker import LocalBroker
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
 from mqttree.broker.wire.decode import decode_packet
 from mqttree.broker.wire.encode import encode_packet
@@ -147,7 +146,7 @@ class LinkHost(Reporting, Protocol):
     """The cluster, as far as a link knows it."""
 
     @property
-    def node(self) -> LocalBroker:
+    def node(self) -> FederatedBroker:
         """This broker, for its clients."""
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.core.local_broker import LocalBroker
+from mqttree.broker.cluster.ports import FederatedBroker
 
 if TYPE_CHECKING:
     from mqttree.broker.core.client import Client
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.traffic_meter import TrafficMeter
 
 
-class PlacingBroker(LocalBroker, Protocol):
+class PlacingBroker(FederatedBroker, Protocol):
     """What placement asks of its broker."""
 
     @property

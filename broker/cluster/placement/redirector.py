@@ -93,7 +93,7 @@ class Redirector:
         self.table: RedirectTable = RedirectTable(host.limits.redirected_clients)
         self._looks: deque[tuple[float, str, int]] = deque()  # when (s), client, number
         self._timer: Timer | None = None
-        self._quiet = host.now + host.limits.redirect_quiet  # until when (s)
+        self._quiet = host.now + host.limits.redirect_quiet_s  # until when (s)
         # Host and topics -> until when (s), see SAME_HOST.
         self._hosts: OrderedDict[bytes, float] = OrderedDict()
         self._leaving: set[str] = set()
@@ -101,7 +101,7 @@ class Redirector:
 
     def unsettled(self) -> None:
         """Note that brokers have come or gone: nobody is sent away for a minute."""
-        self._quiet = self._host.now + self._host.limits.redirect_quiet
+        self._quiet = self._host.now + self._host.limits.redirect_quiet_s
 
     @property
     def quiet(self) -> bool:
@@ -184,7 +184,7 @@ class Redirector:
             self._report.count("redirects_ignored")
         elif action is Action.LOOK:
             self.table.remember(client, Interest((), said.publish))
-            due = max(now + self._host.limits.redirect_settle, self._quiet)
+            due = max(now + self._host.limits.redirect_settle_s, self._quiet)
             self._looks.append((due, client, self.table.begin(client)))
             self._plan_looks(due)
         return False

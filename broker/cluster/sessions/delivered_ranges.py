@@ -24,10 +24,9 @@ from mqttree.broker.core.route import NOTHING_BEYOND, Delivery, Route
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.origins import Origins
-    from mqttree.broker.cluster.ports import OldMessages
+    from mqttree.broker.cluster.ports import FederatedBroker, OldMessages
     from mqttree.broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
     from mqttree.broker.core.connection import Connection
-    from mqttree.broker.core.local_broker import LocalBroker
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.receiver_assignment import ReceiverAssignment
     from mqttree.broker.core.session import Session, Subscription
@@ -51,7 +50,7 @@ class DeliveredRanges:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: FederatedBroker,
         origins: Origins,
         sharing: SharedSubscriptions,
         old: OldMessages,
@@ -85,7 +84,7 @@ class DeliveredRanges:
                 recorder.record_delivered()
             # Messages that have left all logs are delivered to no session.
             self._node.timers.schedule(
-                self._node.now + self._limits.log_age, lambda now: self._forget(session, had)
+                self._node.now + self._limits.log_age_s, lambda now: self._forget(session, had)
             )
 
     def owe(self, session: Session, key: bytes, ranges: Ranges) -> None:
@@ -142,11 +141,11 @@ class DeliveredRanges:
 
     def _forget(self, session: Session, had: Mapping[bytes, Ranges], until: float = 0.0) -> None:
         now = self._node.now
-        until = until or now + self._limits.absent_time
+        until = until or now + self._limits.absent_max_s
         # While brokers are away, a log's tail may have older messages.
         if now < until and self._old.behind():
             self._node.timers.schedule(
-                now + self._limits.log_age, lambda _: self._forget(session, had, until)
+                now + self._limits.log_age_s, lambda _: self._forget(session, had, until)
             )
             return
         for key in had:

@@ -52,6 +52,19 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.sessions.whereabouts import Whereabouts
     from mqttree.broker.cluster.strategy.directory import Directory
 
+TAKEOVER_SILENCE_S = 1.0
+"""s without a sign of the broker that has a client's session, until the client gets a new
+session [session_takeovers_timed_out]: longer than a repair of the tree, much shorter than
+clients wait for CONNACK."""
+
+TAKEOVER_MAX_S = 10.0
+"""s that a client waits for its session at most, if it is on its way, behind much else: most
+clients wait longer for CONNACK."""
+
+MAX_EXPORT_BYTES = 256 * 1024 * 1024
+"""bytes of encoded sessions kept for those that take them; beyond it those that were not asked
+for lately are encoded again."""
+
 GIVEN_TIME = 5.0
 """s for which this broker tells others which one has taken a session, until all have heard."""
 LINGER = 1.0
@@ -352,7 +365,7 @@ class Handover:
             return Input.MORE
         # Messages that are under way to here alone would be missing, and those that are held back
         # for them would be out of order.
-        longest = export.began + self._limits.move_longest - self._limits.move_time
+        longest = export.began + TAKEOVER_MAX_S - TAKEOVER_SILENCE_S
         awaited = self._under_way.awaited(asked, now, late=now >= longest)
         return Input.EARLY if awaited else Input.REST
 
@@ -449,7 +462,7 @@ class Handover:
         """Encode a session in steps, and send its first parts."""
         node, client_id = self._node, asked.client_id
         session = node.sessions[client_id]
-        if self.size > node.limits.max_export_bytes:
+        if self.size > MAX_EXPORT_BYTES:
             self._make_room(now)
         merged = asked.request == MERGE
         self._whereabouts.leaves(session, now)
@@ -501,8 +514,8 @@ class Handover:
             self.size -= export.size
 
     def _make_room(self, now: float) -> None:
-        """Drop sessions whose takers have not asked for `Limits.move_time`: they are encoded again
-        when they do."""
+        """Drop sessions whose takers have not asked for `TAKEOVER_SILENCE_S`: they are encoded
+        again when they do."""
         for client_id, export in list(self._exports.items()):
-            if export.at + self._limits.move_time < now:
+            if export.at + TAKEOVER_SILENCE_S < now:
                 self._happens(client_id, export.state, Input.EXPIRED)

@@ -25,10 +25,15 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.orphans import Orphans
+    from mqttree.broker.cluster.ports import FederatedBroker
     from mqttree.broker.cluster.sessions.pending_handover import Asked
     from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
-    from mqttree.broker.core.local_broker import LocalBroker
+
+MAX_TAKEOVERS = 20_000
+"""clients that wait for their session at a time; more are refused as busy (0x89)
+[connects_refused]. Those of a broker that is stopped come at once; each costs two messages and
+a connection that waits."""
 
 COMPLETE_TIME = 5.0
 """s for which the rest of a session waits for messages that were published before the taker's
@@ -48,7 +53,6 @@ class MessagesUnderWay:
         "_asked",
         "_directory",
         "_gap_recovery",
-        "_limits",
         "_never",
         "_node",
         "_origins",
@@ -58,7 +62,7 @@ class MessagesUnderWay:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: FederatedBroker,
         *,
         directory: Directory,
         strategy: RoutingStrategy,
@@ -70,7 +74,6 @@ class MessagesUnderWay:
         message comes here; `origins`: which numbers have been here; `orphans`: who has messages of
         origins that are gone; `gap_recovery`: whether some are being asked for."""
         self._node = node
-        self._limits = node.limits
         self._directory = directory
         self._strategy = strategy
         self._origins = origins
@@ -98,7 +101,7 @@ class MessagesUnderWay:
             unsettled = waited < COMPLETE_TIME and self._gap_recovery.unsettled()
             waits = unsettled or self._lacks(need, waited, merge=merge)
         if waits and not late:
-            if len(self._asked) > self._limits.max_moves:
+            if len(self._asked) > MAX_TAKEOVERS:
                 self._asked.popitem(last=False)
             return True
         del self._asked[client_id]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.core.local_broker import LocalBroker
+from mqttree.broker.cluster.ports import FederatedBroker
 
 if TYPE_CHECKING:
     from mqttree.broker.core.connection import Connection
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.session import Session
 
 
-class SessionBroker(LocalBroker, Protocol):
+class SessionBroker(FederatedBroker, Protocol):
     """One broker whose sessions may go to other brokers, and theirs come to it."""
 
     @property

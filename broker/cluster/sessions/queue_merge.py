@@ -213,7 +213,7 @@ class QueueMerge:
             for key, pairs in owed.items()
             if (found := intersect(pairs, ranges_of(here).get(key, [])))
         }
-        for entry in self._log.those(ranges, now - self._limits.log_age) if ranges else ():
+        for entry in self._log.those(ranges, now - self._limits.log_age_s) if ranges else ():
             for number, message in enumerate(entry.messages(), entry.sequence):
                 self._history.offer(session, entry.key, number, message)
 
@@ -230,7 +230,7 @@ class QueueMerge:
         session.stamp = stamp
         self._history.inherit(session, old)
         self._delivered_ranges.add(session, only(old.seen, offered(self._origins.vector)))
-        for key, number, message in self._history.since(old.seen, node.now - node.limits.log_age):
+        for key, number, message in self._history.since(old.seen, node.now - node.limits.log_age_s):
             here = self._origins.vector[key].for_local_subscribers(number)
             if here and (key not in old.before or number > old.before[key].top):
                 self._history.offer(session, key, number, message)
@@ -276,7 +276,7 @@ class QueueMerge:
             key: intersect(joined(pairs), delivered_numbers(starts, here, key))
             for key, pairs in theirs.items()
         }
-        for entry in self._log.those(ranges, now - self._limits.log_age):
+        for entry in self._log.those(ranges, now - self._limits.log_age_s):
             if topics.isdisjoint(entry.topics()):
                 continue
             for number, message in enumerate(entry.messages(), entry.sequence):

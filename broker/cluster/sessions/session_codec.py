@@ -30,9 +30,9 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base import costs
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.base.sequence_set import LAST, MAX_ORIGINS, Ranges, encode_pairs
 from mqttree.broker.cluster.delivery.subscription_start import oldest
+from mqttree.broker.cluster.limits import ClusterLimits
 from mqttree.broker.cluster.link.version_vector import (
     OriginWindow,
     Vector,
@@ -53,7 +53,7 @@ from mqttree.broker.core.session import (
     Subscription,
 )
 from mqttree.broker.core.start_point import UNKNOWN
-from mqttree.broker.wire.constants import PacketType
+from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS, PacketType
 from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.broker.wire.properties import Property, decode_properties
 from mqttree.broker.wire.steps import finish
@@ -327,7 +327,7 @@ class _Reader:
             raise MalformedPacket("encoded session with a text that is not UTF-8") from None
 
 
-def decode_state(data: bytes, now: float, limits: Limits) -> SessionState:
+def decode_state(data: bytes, now: float, limits: ClusterLimits) -> SessionState:
     """Decode a session, all at once. `data`, `now`, `limits`: as for `decoding`.
 
     Raises:
@@ -336,7 +336,7 @@ def decode_state(data: bytes, now: float, limits: Limits) -> SessionState:
     return finish(decoding(data, now, limits))
 
 
-def decoding(data: bytes, now: float, limits: Limits) -> Generator[int, None, SessionState]:
+def decoding(data: bytes, now: float, limits: ClusterLimits) -> Generator[int, None, SessionState]:
     """Decode a session, some of it at a time; yields the steps of work that it took (`Turns.go`).
 
     `data`: the session; `now`: s; `limits`: of its subscriptions.
@@ -375,7 +375,7 @@ def decoding(data: bytes, now: float, limits: Limits) -> Generator[int, None, Se
         raise MalformedPacket("encoded session with too many subscriptions")
     for _ in range(filters):
         topic_filter, options, identifier = reader.name(), reader.number(1), reader.number(4)
-        sound = _sound(topic_filter, limits.max_topic_levels)
+        sound = _sound(topic_filter, MAX_TOPIC_LEVELS)
         if not sound or options & 3 == 3 or identifier > 268_435_455:
             raise MalformedPacket("encoded session with an invalid subscription")
         state.subscriptions.append(
@@ -483,15 +483,21 @@ def restore(
         `dispatcher`: where it subscribes.
         `starts`: notes where the session's subscriptions begin.
     """
-    for _ in restoring(state, session, dispatcher, starts):
+    for _ in restoring(state, session, dispatcher, starts, at_once=len(state.items) + 1):
         pass
 
 
 def restoring(
-    state: SessionState, session: Session, dispatcher: Dispatcher, starts: SubscriptionStarts
+    state: SessionState,
+    session: Session,
+    dispatcher: Dispatcher,
+    starts: SubscriptionStarts,
+    *,
+    at_once: int,
 ) -> Iterator[int]:
     """Make a new `session` what it was at another broker (`state`), some of it at a time. Yields
-    the steps of work that it took (`Turns.go`). `dispatcher`, `starts`: as for `restore`.
+    the steps of work that it took (`Turns.go`). `dispatcher`, `starts`: as for `restore`;
+    `at_once`: subscriptions or messages of a step.
 
     No message is delivered to the session before it has all of its subscriptions: it counts as
     `ended` until the last step. The shared subscriptions are made in that step, at once, as their
@@ -499,9 +505,7 @@ def restoring(
     theirs on.
     """
     node = session.node
-    limits = node.limits
-    most, at_once = node.config.max_qos, limits.filters_at_once
-    put_at_once = limits.session_read
+    most = node.config.max_qos
     session.username = state.username
     session.owner, session.created, session.floor = state.owner, state.created, state.floor
     session.absorbed = state.absorbed
@@ -532,8 +536,8 @@ def restoring(
             first.append(item)
             break
         _put(session, item, None)
-        if not number % put_at_once:
-            yield put_at_once * PUT_WORK
+        if not number % at_once:
+            yield at_once * PUT_WORK
     session.ended = False
     groups: dict[int, SharedGroup] = {}
     for number, subscription in shared:

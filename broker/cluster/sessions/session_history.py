@@ -37,9 +37,14 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.replay_log import ReplayLog
     from mqttree.broker.cluster.delivery.trimmed_numbers import TrimmedNumbers
+    from mqttree.broker.cluster.ports import FederatedBroker
     from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
-    from mqttree.broker.core.local_broker import LocalBroker
     from mqttree.broker.core.start_point import SubscriptionStart
+
+MAX_SYNCED_RETAINED = 10_000
+"""retained messages of the last `log_age_s` that came by a comparison and were delivered, some
+200 bytes each: they say what a session that is merged has had. Of more, the oldest are
+forgotten, and may come twice."""
 
 SyncedMessage = tuple[float, bytes, int, bytes, int]
 """A retained message that retained synchronisation brought: when it was delivered (s), its origin,
@@ -100,7 +105,7 @@ class SessionHistory:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: FederatedBroker,
         origins: Origins,
         log: ReplayLog,
         trimmed_numbers: TrimmedNumbers,
@@ -124,7 +129,7 @@ class SessionHistory:
         self._contents: dict[Session, dict[tuple[bytes, int], int]] = {}
         # What sessions had at the brokers from which they came, for as long.
         self._elsewhere: dict[Session, dict[bytes, Ranges]] = {}
-        self._synced: deque[SyncedMessage] = deque(maxlen=node.limits.max_synced_retained)
+        self._synced: deque[SyncedMessage] = deque(maxlen=MAX_SYNCED_RETAINED)
 
     # ---------------------------------------------------------------- from logs, and older sessions
 
@@ -245,7 +250,7 @@ class SessionHistory:
 
     def synced_to(self, session: Session) -> list[SyncedMessage]:
         """Return the retained messages that retained synchronisation brought to a session."""
-        since = self._node.now - self._limits.log_age
+        since = self._node.now - self._limits.log_age_s
         found = []
         for one in reversed(self._synced):
             if one[0] < since:
@@ -266,7 +271,7 @@ class SessionHistory:
             for key, pairs in start.early.items():
                 early[key] = merge([*early.get(key, ()), *pairs])
         here = offered(self._origins.vector) if early else {}
-        found = self._log.those(early, self._node.now - self._limits.log_age) if early else ()
+        found = self._log.those(early, self._node.now - self._limits.log_age_s) if early else ()
         for entry in chain.from_iterable(each.singles() for each in found):
             for number in range(entry.sequence, entry.sequence + entry.count):
                 if was_delivered(session, here, entry.key, number, entry.topic, logged=True):
@@ -332,7 +337,7 @@ class SessionHistory:
             places.setdefault((item.message.topic, item.message.payload), []).append(index)
         topics = {topic for topic, _ in places}
         log = self._log
-        for entry in reversed(log.those(ranges, now - self._limits.log_age)) if items else ():
+        for entry in reversed(log.those(ranges, now - self._limits.log_age_s)) if items else ():
             if not topics.isdisjoint(entry.topics()):
                 for number, message in reversed(list(enumerate(entry.messages(), entry.sequence))):
                     if waiting := places.get((message.topic, message.payload)):
@@ -342,7 +347,7 @@ class SessionHistory:
 
     def _forget_later(self, session: Session) -> None:
         self._node.timers.schedule(
-            self._node.now + self._limits.log_age, lambda at: self._forget(session)
+            self._node.now + self._limits.log_age_s, lambda at: self._forget(session)
         )
 
     def _forget(self, session: Session) -> None:

@@ -58,10 +58,9 @@ if TYPE_CHECKING:
     from mqttree.broker.base.turns import Turns
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
-    from mqttree.broker.cluster.ports import Alarm, Reporting
+    from mqttree.broker.cluster.ports import Alarm, FederatedBroker, Reporting
     from mqttree.broker.cluster.sessions.session_history import SessionHistory
     from mqttree.broker.cluster.strategy.directory import Directory
-    from mqttree.broker.core.local_broker import LocalBroker
     from mqttree.broker.core.retained_store import RetainedStore
     from mqttree.broker.core.session import Session
     from mqttree.broker.core.start_point import SubscriptionStart
@@ -134,7 +133,7 @@ class SessionReplay:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: FederatedBroker,
         *,
         turns: Turns,
         retained: RetainedStore,

@@ -157,7 +157,10 @@ class SessionRestoration:
             if merged is None or left is None
             else merged.adding(left.subscriptions, self._limits.session_written)
         )
-        for steps in chain(noting, restoring(state, session, node.dispatcher, self._starts)):
+        put = restoring(
+            state, session, node.dispatcher, self._starts, at_once=self._limits.session_read
+        )
+        for steps in chain(noting, put):
             yield steps
             stepped = True
         if stepped:
@@ -178,7 +181,7 @@ class SessionRestoration:
         if keeps_receiving and ordinary:
             # Some messages go to the holder only, until all brokers know of its filters here.
             return Input.UNTOLD
-        found = list(self._history.since(pending.seen, now - node.limits.log_age))
+        found = list(self._history.since(pending.seen, now - node.limits.log_age_s))
         pending.dropped = trimmed(self._origins.vector, pending.seen, state.before, found)
         if ordinary and pending.dropped:
             return Input.LACKING
@@ -219,7 +222,7 @@ class SessionRestoration:
         }
         self._delivered_ranges.add(session, lacking(numbered(found), offered(self._origins.vector)))
         everything = self._strategy.everything_arrives()
-        horizon = now - self._limits.log_age if everything else pending.began - REPAIR_TIME
+        horizon = now - self._limits.log_age_s if everything else pending.began - REPAIR_TIME
         found |= {
             (key, sequence): message
             for key, sequence, message in self._history.since(pending.seen, horizon)

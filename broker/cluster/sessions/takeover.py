@@ -23,8 +23,8 @@ Otherwise its connection waits while the session is fetched:
 
 Other answers of a holder: NOTHING, it does not know the client; MOVED, another broker has the
 session; NEWER, the session has a newer connection; COMING, the parts are queued behind messages. A
-holder that is silent for `Limits.move_time` is given up (but see `_has_to_wait`), and one to which
-no path leads for REPAIR s, before the first part has come.
+holder that is silent for `TAKEOVER_SILENCE_S` is given up (but see `_has_to_wait`), and one to
+which no path leads for REPAIR s, before the first part has come.
 
 Invariants: the holder keeps the session, and queues its messages, until DONE; it accepts DONE from
 the newest taker only. The holder offers the session the messages that it had at TAKE, the taker all
@@ -40,7 +40,8 @@ from typing import TYPE_CHECKING
 from mqttree.broker.base.hybrid_clock import HybridClock
 from mqttree.broker.cluster.events import RouteChanged
 from mqttree.broker.cluster.link.version_vector import encode_vector
-from mqttree.broker.cluster.sessions.handover import Handover
+from mqttree.broker.cluster.sessions.handover import TAKEOVER_MAX_S, TAKEOVER_SILENCE_S, Handover
+from mqttree.broker.cluster.sessions.messages_under_way import MAX_TAKEOVERS
 from mqttree.broker.cluster.sessions.pending_takeover import (
     RETRY,
     Action,
@@ -123,7 +124,6 @@ class Takeover:
         "_counters",
         "_directory",
         "_handover",
-        "_limits",
         "_links",
         "_merging",
         "_node",
@@ -161,7 +161,7 @@ class Takeover:
         session here; `pinned_entries`: keeps log entries for sessions that move; `handover`: the
         holder's side; `merging`: of older sessions; `reporting`: counts and logs."""
         self._node = node
-        self._counters, self._turns, self._limits = node.counters, node.turns, node.limits
+        self._counters, self._turns = node.counters, node.turns
         self._own = own_id
         self._pending = pending
         self._clock = clock
@@ -239,7 +239,7 @@ class Takeover:
         ]
         if not kept or (own is not None and (own.stamp, self._own) > max(kept)):
             return stamp
-        if len(self._pending) >= self._limits.max_moves:
+        if len(self._pending) >= MAX_TAKEOVERS:
             handshake.turn_away(
                 ReasonCode.SERVER_BUSY, "connects while too many session takeovers are under way"
             )
@@ -303,7 +303,7 @@ class Takeover:
             self._step(pending, Input.LEFT, now)
             return
         quiet = now - max(pending.heard, pending.since)
-        if quiet >= self._limits.move_time or now >= pending.began + self._limits.move_longest:
+        if quiet >= TAKEOVER_SILENCE_S or now >= pending.began + TAKEOVER_MAX_S:
             if self._has_to_wait(pending, now):
                 self._ask(pending, now)
             else:
@@ -342,7 +342,7 @@ class Takeover:
 
     def _has_to_wait(self, pending: PendingTakeover, now: float) -> bool:
         """Whether a client has to wait for a holder that can be reached but is silent."""
-        longest = pending.began + self._limits.move_longest
+        longest = pending.began + TAKEOVER_MAX_S
         if now >= longest or not self._posted.lives(pending.holder):
             return False
         if pending.state is State.RESTING:

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.core.session import Session
 
+MAX_TOMBSTONES = 10_000
+"""sessions that have ended while another broker that is away has an older one, which must not
+come back [session_tombstones_forgotten]; some 100 bytes on every broker."""
+
+TOMBSTONE_AGE_S = 86_400.0
+"""s for which they are remembered: as long as deleted retained messages."""
+
 
 class Tombstones:
     """The tombstones of one broker, by client id."""
@@ -25,7 +32,6 @@ class Tombstones:
         "_counters",
         "_directory",
         "_known",
-        "_limits",
         "_node",
         "_superseded",
     )
@@ -33,7 +39,6 @@ class Tombstones:
     def __init__(self, node: SessionBroker, directory: Directory) -> None:
         self._node = node
         self._counters = node.counters
-        self._limits = node.limits
         self._directory = directory
         self._known: dict[str, Entry] = {}
         self._superseded = 0  # stamp of the session that ends because there is a newer one
@@ -78,7 +83,7 @@ class Tombstones:
                 break
         else:
             return False
-        if len(self._known) >= self._limits.max_session_tombstones:
+        if len(self._known) >= MAX_TOMBSTONES:
             self._counters.session_tombstones_forgotten += 1
             return False
         floor = session.stamp + 1
@@ -90,7 +95,7 @@ class Tombstones:
             return False
         self._known[session.client_id] = entry
         self._node.timers.schedule(
-            self._node.now + self._limits.session_tombstone_time,
+            self._node.now + TOMBSTONE_AGE_S,
             lambda now: self._remove(session.client_id, entry),
         )
         return True

@@ -22,8 +22,8 @@ from mqttree.broker.cluster.strategy.directory import CLIENT
 from mqttree.broker.core.session_owner import GONE
 
 if TYPE_CHECKING:
+    from mqttree.broker.cluster.ports import FederatedBroker
     from mqttree.broker.cluster.strategy.directory import Directory
-    from mqttree.broker.core.local_broker import LocalBroker
     from mqttree.broker.core.session import Session
 
 LATELY = 1.0
@@ -35,7 +35,7 @@ class Whereabouts:
 
     __slots__ = ("_directory", "_left", "_node", "waits")
 
-    def __init__(self, node: LocalBroker, directory: Directory) -> None:
+    def __init__(self, node: FederatedBroker, directory: Directory) -> None:
         self._node = node
         self._directory = directory
         # Until when (s) it counts, the oldest first.

@@ -24,5 +24,5 @@ States of one message that was given to another broker:
             its broker is gone: OPEN and QoS 1 go to another member, GRANTED stays with its client
     taker   QoS 2  held -(a member has room)-> claimed -(GRANT)-> ready -(room)-> with the client
             -(acknowledged)-> reported; REFUSE drops it
-            the giver cannot be reached: parked until it is back, `share_waits` at most
+            the giver cannot be reached: parked until it is back, `MEMBER_WAIT_S` at most
 """

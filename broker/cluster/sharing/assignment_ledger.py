@@ -13,11 +13,17 @@ from binascii import a2b_base64, b2a_base64
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.core.message import Message, size_of
 from mqttree.broker.core.receiver_assignment import Tries
 from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.routing.group_selection import GROUP_ID_SIZE
+
+MAX_REASSIGNED = 100_000
+"""of these, given to another member as the first one's broker was gone; should it come back, it
+does not get them again."""
+
+MAX_TAKEN = 50_000
+"""entries, of up to 256 messages each, of what members here took at QoS 2, with a journal."""
 
 OPEN, GRANTED, RETURNED = range(3)
 
@@ -79,10 +85,9 @@ class Assignment:
 class Ledger:
     """The assignments of a broker that are not acknowledged."""
 
-    __slots__ = ("_limits", "_moved", "by_who", "refs", "size")
+    __slots__ = ("_moved", "by_who", "refs", "size")
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self) -> None:
         self.refs: dict[Ref, Assignment] = {}
         self.by_who: dict[bytes, dict[Ref, Assignment]] = {}
         self.size = 0  # bytes
@@ -114,7 +119,7 @@ class Ledger:
         assignment = self.close(ref)
         if assignment is not None:
             self._moved[ref] = now
-            if len(self._moved) > self._limits.max_assigned_moved:
+            if len(self._moved) > MAX_REASSIGNED:
                 self._moved.popitem(last=False)
         return assignment
 
@@ -134,8 +139,8 @@ class SequenceSet:
 
     __slots__ = ("_at", "_bits", "_most")
 
-    def __init__(self, limits: Limits) -> None:
-        self._most = limits.max_assigned_taken
+    def __init__(self) -> None:
+        self._most = MAX_TAKEN
         self._bits: dict[tuple[bytes, bytes, int], int] = {}
         self._at: OrderedDict[tuple[bytes, bytes, int], float] = OrderedDict()
 

@@ -18,7 +18,7 @@ asked what its journal says: messages that it never took are given to another me
 
 A message that is given back goes to other brokers at once, STEP of them in a turn, to each broker
 once. If none is left it waits, and is given again when members come, or after a pause that grows
-with the time that it has waited, `share_waits` in all. A message that no member may receive does
+with the time that it has waited, `MEMBER_WAIT_S` in all. A message that no member may receive does
 not wait.
 """
 
@@ -42,6 +42,8 @@ from mqttree.broker.cluster.sharing.assignment_ledger import (
     decode_refs,
     encode_refs,
 )
+from mqttree.broker.cluster.sharing.group_table import MEMBER_QUEUE_MESSAGES
+from mqttree.broker.core.flow_control import HOLD_TIMEOUT_S
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.receiver_assignment import ReceiverAssignment, Tries
 from mqttree.broker.wire.errors import MalformedPacket
@@ -50,13 +52,19 @@ if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.forwarder import Forwarder
     from mqttree.broker.cluster.delivery.ports import Above
-    from mqttree.broker.cluster.ports import Alarm
+    from mqttree.broker.cluster.ports import Alarm, FederatedBroker
     from mqttree.broker.cluster.sharing.group_table import GroupTable
     from mqttree.broker.cluster.sharing.ports import Giver
     from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.core.connection import Connection
-    from mqttree.broker.core.local_broker import LocalBroker
     from mqttree.broker.core.ports import Journal
+
+MEMBER_WAIT_S = 120.0
+"""s that a message waits for a member of a shared subscription whose broker is gone, when no
+other can be reached; as long as the log has it [shared_undelivered, shared_uncertain]."""
+
+MAX_ASSIGNED_BYTES = 64 * 1024 * 1024
+"""bytes of the messages that are kept for members at other brokers, as `max_assigned`."""
 
 REPORT, RULING, QUERY = 10, 11, 12
 """Kinds of messages to one broker."""
@@ -116,7 +124,7 @@ class Assignments:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: FederatedBroker,
         directory: Directory,
         forwarder: Forwarder,
         groups: GroupTable,
@@ -138,7 +146,7 @@ class Assignments:
         self._giver = giver
         self._alarm = alarm
         self._above = above
-        self.ledger = Ledger(node.limits)
+        self.ledger = Ledger()
         self._gone: dict[bytes, float] = {}  # broker that cannot be reached -> since when (s)
         self._came: set[bytes] = set()  # ids of groups that have members again
         self._heard: set[bytes] = set()  # brokers that are back and have not been asked
@@ -188,8 +196,7 @@ class Assignments:
     def busy(self, broker_id: bytes) -> bool:
         """Whether a broker has so many messages that others are chosen first."""
         return (
-            len(self.ledger.by_who.get(self._incarnation(broker_id), ()))
-            >= self._limits.share_queued
+            len(self.ledger.by_who.get(self._incarnation(broker_id), ())) >= MEMBER_QUEUE_MESSAGES
         )
 
     def _add(self, assignment: Assignment) -> bool:
@@ -198,16 +205,14 @@ class Assignments:
         same = len(ledger.by_who.get(assignment.who, ()))
         if not self._keep(assignment):
             self._counters.shared_untracked += 1
-        return (
-            same >= self._limits.hold_queued or 2 * ledger.size >= self._limits.max_assigned_bytes
-        )
+        return same >= self._limits.hold_queued or 2 * ledger.size >= MAX_ASSIGNED_BYTES
 
     def _keep(self, assignment: Assignment) -> bool:
         """Keep an assignment. Returns False if there are too many."""
         ledger = self.ledger
         if (
             len(ledger.by_who.get(assignment.who, ())) >= self._limits.max_assigned
-            or ledger.size >= self._limits.max_assigned_bytes
+            or ledger.size >= MAX_ASSIGNED_BYTES
         ):
             return False
         ledger.add(assignment)
@@ -220,10 +225,7 @@ class Assignments:
         most = max((len(same) for same in ledger.by_who.values()), default=0)
         if self._full and (
             stalled
-            or (
-                most < self._limits.hold_queued // 2
-                and 4 * ledger.size < self._limits.max_assigned_bytes
-            )
+            or (most < self._limits.hold_queued // 2 and 4 * ledger.size < MAX_ASSIGNED_BYTES)
         ):
             self._full = False
             self._node.release_publishers(self)
@@ -308,7 +310,7 @@ class Assignments:
     def _sweep(self, now: float) -> None:
         """Check all brokers that have messages."""
         ledger = self.ledger
-        ledger.forget_old(now - self._above.absent_members.patience(2 * self._limits.log_age))
+        ledger.forget_old(now - self._above.absent_members.patience(2 * self._limits.log_age_s))
         room = STEP
         for who in list(ledger.by_who):
             incarnation = self._incarnation(who[:8])
@@ -321,7 +323,7 @@ class Assignments:
         self._heard.clear()
         if room > 0:
             self._came.clear()
-        self._release(stalled=self._progress + self._limits.hold_time <= now)
+        self._release(stalled=self._progress + HOLD_TIMEOUT_S <= now)
         self._gone = {
             broker: since
             for broker, since in self._gone.items()
@@ -338,7 +340,7 @@ class Assignments:
         """Give the messages of a broker that is gone, or back with another boot number
         (`incarnation`), to others. Returns the room that is left in this turn."""
         stuck: set[bytes] = set()  # ids of groups without any other member
-        longest = self._above.absent_members.patience(self._limits.share_waits)
+        longest = self._above.absent_members.patience(MEMBER_WAIT_S)
         asked: list[Ref] = []
         for ref, assignment in list(self.ledger.by_who.get(who, {}).items()):
             if room <= 0:

@@ -32,6 +32,7 @@ from mqttree.broker.base.sequence_set import (
     merge,
     subtract,
 )
+from mqttree.broker.cluster.delivery.pinned_entries import MAX_PINNED_BYTES
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.link.codec import read_link_packets
 from mqttree.broker.cluster.sharing.assignment_ledger import Ref
@@ -44,12 +45,11 @@ if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.forwarder import Forwarder
     from mqttree.broker.cluster.delivery.ports import Above, TakeEntries
-    from mqttree.broker.cluster.ports import Alarm
+    from mqttree.broker.cluster.ports import Alarm, FederatedBroker
     from mqttree.broker.cluster.sharing.group_table import GroupTable
     from mqttree.broker.cluster.sharing.ports import Giver
     from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.core.connection import Connection
-    from mqttree.broker.core.local_broker import LocalBroker
     from mqttree.broker.core.ports import Journal
 
 ASK, TOLD = 13, 14
@@ -198,7 +198,6 @@ class Catchup:
         "_jobs",
         "_journal",
         "_kept",
-        "_limits",
         "_node",
         "_since",
         "_size",
@@ -209,7 +208,7 @@ class Catchup:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: FederatedBroker,
         directory: Directory,
         forwarder: Forwarder,
         groups: GroupTable,
@@ -224,7 +223,6 @@ class Catchup:
         self._journal: Journal = node.journal
         self._counters = node.counters
         self._turns = node.turns
-        self._limits = node.limits
         self._directory = directory
         self._forwarder = forwarder
         self._groups = groups
@@ -398,7 +396,7 @@ class Catchup:
         self._size += entry.size
         if self._jobs:
             self._jobs[0].drops(entry)
-        while self._size > self._limits.spared_bytes and len(self._kept) > 1:
+        while self._size > MAX_PINNED_BYTES and len(self._kept) > 1:
             oldest = self._kept.popleft()
             self._size -= oldest.size
             self._counters.replay_log_reserve_full += oldest.count

@@ -11,7 +11,7 @@ the client has acknowledged it, or when it is in the session of a client that is
     held, claimed -(their giver cannot be reached)-> parked -(it is back)-> held
     claimed -(no answer for SILENT)-> parked, and claimed every second -(an answer)-> held
 
-Parked messages do not count against the room of members, and are dropped after `share_waits`;
+Parked messages do not count against the room of members, and are dropped after `MEMBER_WAIT_S`;
 while a broker is away, after as long as it may be.
 """
 
@@ -24,6 +24,7 @@ from mqttree.broker.base.sequence_set import find
 from mqttree.broker.cluster.events import RouteChanged
 from mqttree.broker.cluster.link.codec import split_key
 from mqttree.broker.cluster.sharing.assignment_ledger import (
+    MAX_REASSIGNED,
     Ref,
     SequenceSet,
     decode_refs,
@@ -36,6 +37,7 @@ from mqttree.broker.cluster.sharing.assignments import (
     DENY,
     DONE,
     GRANT,
+    MEMBER_WAIT_S,
     QUERY,
     REFUSE,
     REPORT,
@@ -51,13 +53,15 @@ if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.forwarder import Forwarder
     from mqttree.broker.cluster.delivery.ports import Above
-    from mqttree.broker.cluster.ports import LeavingSessions
+    from mqttree.broker.cluster.ports import FederatedBroker, LeavingSessions
     from mqttree.broker.cluster.sharing.group_table import GroupTable
     from mqttree.broker.cluster.sharing.ports import Giver
     from mqttree.broker.cluster.strategy.directory import Directory
-    from mqttree.broker.core.local_broker import LocalBroker
     from mqttree.broker.core.ports import Journal
     from mqttree.broker.core.session import SharedGroup
+
+MAX_HELD_BYTES = 256 * 1024 * 1024
+"""bytes of the messages that wait for members here, as `max_held_shared`."""
 
 REPORT_DELAY = 0.002
 """s; reports within this time go in one message."""
@@ -113,7 +117,7 @@ class Custody:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: FederatedBroker,
         boot: int,
         directory: Directory,
         forwarder: Forwarder,
@@ -159,7 +163,7 @@ class Custody:
         self._due = 0.0  # s; when the timer is
         self._frame = 0  # of the journal, that has what the reports say
         self._checked = 0.0
-        self.taken = SequenceSet(node.limits)
+        self.taken = SequenceSet()
         """What was granted, with a journal."""
         directory.receive(RULING, self._ruling)
         directory.receive(QUERY, self._query)
@@ -236,10 +240,7 @@ class Custody:
             del self._granted[ref]
             self._granted_one(ref, message)
             self._serve(ref[2])
-        elif (
-            self._count >= self._limits.max_held_shared
-            or self.size >= self._limits.max_held_shared_bytes
-        ):
+        elif self._count >= self._limits.max_held_shared or self.size >= MAX_HELD_BYTES:
             self._counters.shared_declined += 1
             self.decline(ref)
         elif not self._directory.reaches(split_key(ref[0])[0]):
@@ -302,7 +303,7 @@ class Custody:
     def _say(self, operation: int, ref: Ref) -> None:
         if operation in (DECLINE, DENY):
             self._declined[ref] = (self._node.now, operation)
-            if len(self._declined) > self._limits.max_assigned_moved:
+            if len(self._declined) > MAX_REASSIGNED:
                 self._declined.popitem(last=False)
         elif operation == DONE:
             self._frame = self._journal.lsn + 1
@@ -420,7 +421,7 @@ class Custody:
             elif at + CHECK <= now:
                 self._say(CLAIM, ref)
         absent = self._above.absent_members
-        longest = absent.patience(self._limits.share_waits)
+        longest = absent.patience(MEMBER_WAIT_S)
         for broker_id, parked in list(self._parked.items()):
             for ref, (message, at) in list(parked.items()):
                 # Its giver is gone, and no other broker knows whether it gave it to another one.
@@ -432,7 +433,7 @@ class Custody:
                     self._say(CLAIM, ref)
             if not parked:
                 del self._parked[broker_id]
-        horizon = now - absent.patience(2 * self._limits.log_age)
+        horizon = now - absent.patience(2 * self._limits.log_age_s)
         self.taken.forget_old(horizon)
         while self._declined and next(iter(self._declined.values()))[0] < horizon:
             self._declined.popitem(last=False)

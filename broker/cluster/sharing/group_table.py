@@ -29,10 +29,14 @@ from mqttree.routing.subscription_trie import SubscriptionTrie
 from mqttree.routing.topic_filter import SHARE_PREFIX, split_shared
 
 if TYPE_CHECKING:
-    from mqttree.broker.cluster.ports import Reporting
+    from mqttree.broker.cluster.ports import FederatedBroker, Reporting
     from mqttree.broker.cluster.strategy.directory import Directory
-    from mqttree.broker.core.local_broker import LocalBroker
     from mqttree.broker.core.session import Session, SharedGroup
+
+MEMBER_QUEUE_MESSAGES = 1000
+"""messages waiting for a member of a shared subscription at which other brokers' members come
+before it. Below it a member whose window is full for a moment keeps what is published beside
+it."""
 
 CUT = 5.0
 """s without a path to a broker after which its groups count as unknown: its members get what is
@@ -101,7 +105,7 @@ class GroupTable:
     _late: LateGroups
     _member_came: Callable[[bytes], None]
 
-    def __init__(self, node: LocalBroker, directory: Directory, reporting: Reporting) -> None:
+    def __init__(self, node: FederatedBroker, directory: Directory, reporting: Reporting) -> None:
         """`node`: this broker; `directory`: what brokers post; `reporting`: counts and logs."""
         self._node = node
         self._dispatcher = node.dispatcher
@@ -118,7 +122,7 @@ class GroupTable:
         # Sessions with very many groups, which are noted in steps.
         self._noting: dict[Session, Iterator[int]] = {}
         self._planned = False  # `_go_on` is going to handle their announcements
-        self._next_look = node.now + node.limits.log_age
+        self._next_look = node.now + node.limits.log_age_s
         self.memory = 0
         """Bytes of memory of all groups, about."""
         self.here: dict[bytes, SharedGroup] = {}
@@ -268,7 +272,7 @@ class GroupTable:
     def _soon(self) -> None:
         if not self._planned:
             self._planned = True
-            self._node.timers.schedule(self._node.now + self._limits.groups_pace, self._go_on)
+            self._node.timers.schedule(self._node.now + self._limits.groups_interval_s, self._go_on)
 
     def _go_on(self, now: float) -> None:
         """Handle some groups that brokers have posted, and forget some that they have withdrawn."""
@@ -393,7 +397,7 @@ class GroupTable:
                 announcer.forget()
                 self._forget(announcer)
         if now >= self._next_look:
-            self._next_look = now + self._limits.log_age / 4
+            self._next_look = now + self._limits.log_age_s / 4
             self._late.forget_old()
 
     def matching(
@@ -440,7 +444,7 @@ class GroupTable:
                 conn = session.conn
                 if conn is None:
                     best = max(best, Own.AWAY)
-                elif conn.backlog or len(session.queue) >= self._limits.share_queued:
+                elif conn.backlog or len(session.queue) >= MEMBER_QUEUE_MESSAGES:
                     best = Own.BUSY
                 else:
                     return Own.READY

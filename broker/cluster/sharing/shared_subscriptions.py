@@ -41,11 +41,10 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.ports import Above
     from mqttree.broker.cluster.delivery.replay_log import LogEntry
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.broker.cluster.ports import Alarm, LeavingSessions, Reporting
+    from mqttree.broker.cluster.ports import Alarm, FederatedBroker, LeavingSessions, Reporting
     from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
     from mqttree.broker.core.connection import Connection
-    from mqttree.broker.core.local_broker import LocalBroker
     from mqttree.broker.core.ports import Journal
     from mqttree.broker.core.route import Route
     from mqttree.broker.core.session import Session, SharedGroup
@@ -73,7 +72,7 @@ class SharedSubscriptions:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: FederatedBroker,
         own: Identity,
         *,
         directory: Directory,

@@ -8,15 +8,14 @@ from typing import Protocol
 
 from mqttree.broker.cluster.events import ClusterEvents
 from mqttree.broker.cluster.link.link import Link
-from mqttree.broker.cluster.ports import Alarm, Reporting
-from mqttree.broker.core.local_broker import LocalBroker
+from mqttree.broker.cluster.ports import Alarm, FederatedBroker, Reporting
 
 
 class Host(Reporting, Alarm, Protocol):
     """Counts and logs what happens, and calls the cluster again at a time."""
 
 
-class LinkedBroker(LocalBroker, Protocol):
+class LinkedBroker(FederatedBroker, Protocol):
     """One broker, and the links of it that take part in forwarding."""
 
     @property

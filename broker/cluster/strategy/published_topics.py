@@ -129,7 +129,7 @@ class OverPublishedTopics(OverSpanningTree):
     def tick(self, now: float) -> None:
         """Forget topics that were not published to for long, some at a time. A topic is doubted
         first: then its next message notes it as if it was new, at no cost to all others."""
-        until = now - self._node.limits.advertised_time
+        until = now - self._node.limits.advertised_s
         for topic, looked_at in list(islice(self._looked_at.items(), STEP)):
             if looked_at > until:
                 break

@@ -44,10 +44,10 @@ from mqttree.broker.cluster.events import (
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import HEARD, TOLD
 from mqttree.broker.cluster.link.link import Handler, Link
+from mqttree.broker.cluster.ports import FederatedBroker
 from mqttree.broker.cluster.strategy.directory import Directory
 from mqttree.broker.cluster.strategy.ports import Delivery
 from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
-from mqttree.broker.core.local_broker import LocalBroker
 from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.routing.link_state import MAX_BROKERS
 
@@ -143,7 +143,7 @@ class SubscriptionBarrier:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: FederatedBroker,
         own: Identity,
         *,
         directory: Directory,
@@ -171,7 +171,7 @@ class SubscriptionBarrier:
         self._delivery = delivery
         # A broker that has just started knows no other; one that is alone for so long is a lone
         # broker (s, 0.0: it has joined, or has none to look for).
-        self._begins_until = node.now + node.limits.suback_wait if searching is not None else 0.0
+        self._begins_until = node.now + node.limits.suback_wait_s if searching is not None else 0.0
         self._admits_until = node.now + ADMITS if searching is not None else 0.0
         # Clients that connected before this broker knew the sessions of others.
         self._visitors: deque[Then] = deque()
@@ -237,7 +237,7 @@ class SubscriptionBarrier:
                 return False
             # No new filter, but each broker is to say which messages it has published by now.
             self._posted += 1
-        self._waiters.append((now + self._limits.suback_wait, self._posted, then))
+        self._waiters.append((now + self._limits.suback_wait_s, self._posted, then))
         if not self._directory.unsaid:
             # Nothing is posted behind which the wave would go: neighbours have got the filters
             # already, or a wider one covers them.
@@ -343,7 +343,7 @@ class SubscriptionBarrier:
                 self._heard_at = {
                     origin_key(broker, known[0]): known[2:] for broker, known in self._known.items()
                 }
-            self._since = until - self._limits.suback_wait
+            self._since = until - self._limits.suback_wait_s
             then(now)
         self._heard_at = {}
 

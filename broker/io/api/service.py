@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from mqttree.broker.core.session import Session
     from mqttree.broker.node import Node
 
+MAX_EVENT_READERS = 32
+"""connections of the admin port that read events; one more is refused with 503 (a dashboard
+then asks every few seconds instead), so that requests find room."""
+
+MAX_SEARCHES = 4
+"""searches of the admin port at a time, through clients or topics; more are refused with 429.
+Each takes a third of the processor at most."""
+
 Then = Callable[[int, dict[str, Any]], None]
 """Takes the status and the content of an answer, now or later."""
 
@@ -66,9 +74,8 @@ class Api:
         self._drain = drain
         self._reload = reload
         self._wake = wake
-        limits = node.limits
-        self.stream = EventStream(node.counters, limits.admin_readers)
-        self.searches = Searches(loop, limits.admin_searches)
+        self.stream = EventStream(node.counters, MAX_EVENT_READERS)
+        self.searches = Searches(loop, MAX_SEARCHES)
         self.monitor = Monitor(self._parts, loop, began=began, legs=legs, tell=self.stream.tell)
         self.monitor.watched = lambda: bool(self.stream.readers)
 

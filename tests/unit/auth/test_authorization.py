@@ -17,9 +17,9 @@ from mqttree.broker.auth.authorization import (
     Permissions,
     Rules,
 )
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.core.effects import Authenticate, Hooks
 from mqttree.broker.core.session import Session
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import Connack, Puback, Publish, Pubrec, Will
 from mqttree.routing.topic_filter import covers, matches
 from tests.kit.effort import examples

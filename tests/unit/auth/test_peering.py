@@ -11,11 +11,11 @@ import pytest
 from mqttree.broker.auth.acl_file import parse_rules
 from mqttree.broker.auth.authorization import Access
 from mqttree.broker.auth.users_file import Users
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.cluster.link import peering
 from mqttree.broker.config.options import FederationSettings, TlsSettings
 from mqttree.broker.config.yaml_file import ConfigError
 from mqttree.broker.core.effects import Dial
+from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Connack, encode_packet
 from mqttree.broker.wire.decode import decode_packet
 from tests.kit.link_harness import Neighbour, bridge, lone

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.base.limits import DEFAULTS
-from mqttree.broker.base.log_limit import host_of
+from mqttree.broker.base.log_limit import MAX_SOURCES, REPEAT_INTERVAL_S, host_of
 from tests.kit.node_harness import World
 
 
@@ -26,22 +25,21 @@ def test_the_first_line_is_logged_and_the_others_are_counted(world: World) -> No
     limit.line("warning", "no TLS", "192.0.2.1:1", "of another cause")
     assert told(world) == ["line 0", "of another host", "of another cause"]
     assert len(told(world, "debug")) == world.node.counters.log_lines_suppressed == 999
-    world.advance(DEFAULTS.log_pause + 0.1)
+    world.advance(REPEAT_INTERVAL_S + 0.1)
     assert told(world)[3:] == ["bad CONNECT: 999 more lines from 192.0.2.1 within 60 s"]
     limit.line("warning", "bad CONNECT", "192.0.2.1:1", "a minute later")
     assert told(world)[-1] == "a minute later"
 
 
 def test_hosts_that_are_too_many_count_as_one(world: World) -> None:
-    for number in range(3 * DEFAULTS.log_sources):
+    for number in range(3 * MAX_SOURCES):
         world.node.log_limit.line(
             "warning", "bad CONNECT", f"[2001:db8::{number:x}]:1", f"line {number}"
         )
-    assert len(told(world)) == DEFAULTS.log_sources + 1
-    world.advance(DEFAULTS.log_pause + 0.1)
+    assert len(told(world)) == MAX_SOURCES + 1
+    world.advance(REPEAT_INTERVAL_S + 0.1)
     assert (
-        told(world)[-1]
-        == f"bad CONNECT: {2 * DEFAULTS.log_sources - 1:,} more lines from several hosts"
+        told(world)[-1] == f"bad CONNECT: {2 * MAX_SOURCES - 1:,} more lines from several hosts"
         " within 60 s"
     )
 

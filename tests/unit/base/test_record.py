@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.base.record import Record, Settings
 from mqttree.broker.base.sequence_set import MAX_GAPS, MAX_ORIGINS
+from mqttree.broker.limits import DEFAULTS, Limits
 
 
 class Pair(Record):
@@ -96,7 +96,7 @@ def test_values_are_checked() -> None:
 
 def test_a_limit_is_a_slot() -> None:
     """Limits are read for each message: nothing may be slower than a slot."""
-    assert type(Limits.__dict__["max_queued"]).__name__ == "member_descriptor"
+    assert type(Limits.max_queued).__name__ == "member_descriptor"
     assert not hasattr(DEFAULTS, "__dict__")
     with pytest.raises(TypeError, match="max_qeued"):
         Limits(max_qeued=1)

@@ -8,9 +8,9 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.base.sequence_set import MAX_SKIPS, Ranges, find, intersect, merge, subtract
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.limits import Limits
 from tests.kit.effort import examples
 from tests.unit.routing.test_subscription_trie import steps
 

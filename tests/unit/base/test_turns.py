@@ -7,12 +7,13 @@ import itertools
 
 import pytest
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.base.turns import PAUSE
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.core.message import Message
-from mqttree.broker.core.subscribe import PIECES
+from mqttree.broker.core.retained_feed import SEARCH_STEPS_PER_TURN
+from mqttree.broker.core.subscribe import MAX_WILDCARD_FORMS, PIECES
 from mqttree.broker.core.wildcard_forms import form_of
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import (
     Pingreq,
     Pingresp,
@@ -86,12 +87,12 @@ def test_filters_of_one_client_that_overlap_are_bounded() -> None:
     world = lone()
     client = world.connect("attacker")
     codes = subscribe(client, OVERLAPPING)
-    assert codes.count(QUOTA) == len(OVERLAPPING) - DEFAULTS.max_forms - 1  # one has no wildcard
+    assert codes.count(QUOTA) == len(OVERLAPPING) - MAX_WILDCARD_FORMS - 1  # one has no wildcard
     assert world.counters.subscriptions_refused == codes.count(QUOTA)
     trie = world.node.dispatcher.trie
     before = trie.steps
-    assert len(trie.match("a/b/c/d/e/f/g/h/i/j")) == DEFAULTS.max_forms + 1
-    assert trie.steps - before < 12 * DEFAULTS.max_forms
+    assert len(trie.match("a/b/c/d/e/f/g/h/i/j")) == MAX_WILDCARD_FORMS + 1
+    assert trie.steps - before < 12 * MAX_WILDCARD_FORMS
     # Those that it has stay good, and it may have any number that differ in words.
     assert subscribe(client, [OVERLAPPING[1]]) == [0]
     assert set(subscribe(client, [f"device/{n}" for n in range(3_000)])) == {0}
@@ -118,10 +119,10 @@ def test_a_client_may_have_very_many_filters_of_one_form() -> None:
 def test_shared_subscriptions_of_one_client_are_bounded() -> None:
     world = lone()
     client = world.connect("attacker")
-    codes = subscribe(client, [f"$share/g{n}/t" for n in range(2 * DEFAULTS.max_forms)])
-    assert codes == [0] * DEFAULTS.max_forms + [QUOTA] * DEFAULTS.max_forms
+    codes = subscribe(client, [f"$share/g{n}/t" for n in range(2 * MAX_WILDCARD_FORMS)])
+    assert codes == [0] * MAX_WILDCARD_FORMS + [QUOTA] * MAX_WILDCARD_FORMS
     world.connect("other").publish("t", b"x")
-    assert client.payloads() == [b"x"] * DEFAULTS.max_forms
+    assert client.payloads() == [b"x"] * MAX_WILDCARD_FORMS
     assert subscribe(client, [f"$share/g1/t{n}" for n in range(500)]) == [0] * 500  # one form
 
 
@@ -345,7 +346,7 @@ def test_retained_messages_of_a_subscription_come_in_several_turns() -> None:
     client.send(Subscribe(1, [SubscriptionRequest("#", 0)]))
     packets = client.take()
     assert isinstance(packets[0], Suback)
-    assert 0 < len(packets) < DEFAULTS.retained_at_once
+    assert 0 < len(packets) < SEARCH_STEPS_PER_TURN
     other.publish("r/0", b"new", retain=True)
     world.advance(0.1)
     packets += client.take()

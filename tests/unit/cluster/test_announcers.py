@@ -11,7 +11,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mqttree.broker.base import costs
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.base.turns import PAUSE
 from mqttree.broker.cluster.events import RouteChanged
 from mqttree.broker.cluster.link.control_records import ROUTED
@@ -20,6 +19,7 @@ from mqttree.broker.cluster.sharing.group_table import NOTE_WORK
 from mqttree.broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
 from mqttree.broker.cluster.strategy.directory import GROUP, POST_INTERVAL, Changes
 from mqttree.broker.core.wildcard_forms import filter_memory
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import Property
 from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.routing.group_selection import decode_standing, encode_standing, group_id_of, group_key
@@ -43,7 +43,9 @@ step = st.one_of(
     st.tuples(
         st.just("wait"),
         st.just(0),
-        st.sampled_from([POST_INTERVAL, POST_INTERVAL, 10 * POST_INTERVAL, DEFAULTS.log_age + 1.0]),
+        st.sampled_from(
+            [POST_INTERVAL, POST_INTERVAL, 10 * POST_INTERVAL, DEFAULTS.log_age_s + 1.0]
+        ),
     ),
     st.tuples(st.just("publish"), st.just(0), st.sampled_from(range(len(NAMES)))),
 )
@@ -171,7 +173,7 @@ def test_announcements_handled_in_pieces_end_as_brokers_say(
     assert not any(announcer.busy for announcer in others.sharing.groups._announcers.values())
     for broker in BROKERS:
         others.went(broker, {})
-    others.wait(0, DEFAULTS.log_age + 2.0)
+    others.wait(0, DEFAULTS.log_age_s + 2.0)
     assert not others.sharing.groups._announcers
     assert not others.sharing.groups.memory
 

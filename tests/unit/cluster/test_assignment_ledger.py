@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.base.sequence_set import LAST
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.sharing.assignment_ledger import (
@@ -63,7 +62,7 @@ def test_other_bytes_are_refused_or_read(body: bytes) -> None:
     )
 )
 def test_the_ledger_counts_what_was_added_closed_and_moved(steps: list[tuple[bytes, int]]) -> None:
-    ledger = Ledger(Limits())
+    ledger = Ledger()
     there: dict[int, Assignment] = {}
     for index, (who, number) in enumerate(steps):
         if number in there:
@@ -84,7 +83,7 @@ def test_the_ledger_counts_what_was_added_closed_and_moved(steps: list[tuple[byt
 
 
 def test_assignments_that_moved_are_forgotten_with_the_log() -> None:
-    ledger = Ledger(Limits())
+    ledger = Ledger()
     one = assignment(1)
     ledger.add(one)
     ledger.move(one.ref, 1.0)
@@ -96,7 +95,7 @@ def test_assignments_that_moved_are_forgotten_with_the_log() -> None:
 
 @given(st.lists(refs, max_size=50), st.lists(refs, max_size=10))
 def test_a_sequence_set_has_the_refs_that_were_added(some: list[Ref], others: list[Ref]) -> None:
-    found = SequenceSet(Limits())
+    found = SequenceSet()
     for ref in some:
         found.add(ref, 1.0)
     assert all(ref in found for ref in some)

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqttree.broker.base.counters import Counters
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.base.sequence_set import LAST, Ranges, merge
 from mqttree.broker.cluster.delivery.answers import (
     ANSWER,
@@ -48,6 +47,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import TAKE
 from mqttree.broker.cluster.sharing.catchup import Job
 from mqttree.broker.cluster.strategy.routing_strategy import every_topic
 from mqttree.broker.core.message import Message
+from mqttree.broker.limits import Limits
 from mqttree.broker.persistence.absent_members import AbsentMember
 from mqttree.broker.wire import Property, Puback, Publish
 from mqttree.routing.link_state import ALL
@@ -543,7 +543,7 @@ def test_messages_of_a_batch_are_lost_for_those_who_want_them() -> None:
         bid(3): (b"c",),
     }
     for broker, filters in wishes.items():
-        absent.absent[broker] = AbsentMember(filters, 0, world.now, world.node.limits)
+        absent.absent[broker] = AbsentMember(filters, 0, world.now)
     topics = [b"a", b"a/b", b"b", b"b", b"a"]
     key = world.node.forwarder.key
     absent._dropped(batch_entry(key, 1, [(topic, b"x") for topic in topics]), 0, None)

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.base.counters import Counters
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.base.sequence_set import Ranges, merge, subtract
 from mqttree.broker.cluster.link.version_vector import OriginWindow
 from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.receiver_assignment import ReceiverAssignment
 from mqttree.broker.core.route import NOTHING_BEYOND, Route
+from mqttree.broker.limits import DEFAULTS, Limits
 from tests.kit.core import needs_python
 
 KEY = b"k" * 16
@@ -189,7 +189,7 @@ def test_ranges_are_forgotten_with_the_log_and_bounded() -> None:
     later, place.later = place.later, []
     place.behind = True  # what is in the tail of a log may still come
     for at, call in later:
-        assert at >= 1.0 + DEFAULTS.log_age
+        assert at >= 1.0 + DEFAULTS.log_age_s
         call(at)
     assert len(place.repeats.sessions(KEY, 5)) == 2
     place.behind = False

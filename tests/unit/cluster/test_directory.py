@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE
 from mqttree.broker.cluster.delivery.remote_flow_control import HOLD
 from mqttree.broker.cluster.delivery.replay_log import NEVER
@@ -22,6 +21,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
 )
 from mqttree.broker.cluster.strategy.directory import CLIENT, GROUP, INTEREST
 from mqttree.broker.cluster.strategy.path_change import BREAK, CHANGED
+from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property
 from mqttree.routing.link_state import LISTING
 from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes

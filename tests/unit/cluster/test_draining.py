@@ -10,10 +10,11 @@ import pytest
 
 from mqttree.broker.base.address import Address
 from mqttree.broker.base.broker_id import Identity
-from mqttree.broker.base.limits import DEFAULTS
 from mqttree.broker.cli.status import render, waits_for
 from mqttree.broker.cluster.drain import (
+    MIN_DISCONNECTS_PER_SECOND,
     REPLAY,
+    TREE_TIMEOUT_S,
     Drain,
     DrainOptions,
     check_elsewhere,
@@ -134,7 +135,7 @@ def test_without_a_rate_all_clients_go_in_half_of_the_time() -> None:
     world.advance(10.1)
     assert world.node.connected == 0
     few = Draining(alone())
-    assert few.drain.rate == DEFAULTS.drain_rate
+    assert few.drain.rate == MIN_DISCONNECTS_PER_SECOND
 
 
 def test_a_slow_rate_extends_the_time_limit() -> None:
@@ -205,7 +206,7 @@ def test_sessions_that_no_broker_takes_end_after_a_while() -> None:
     assert found.drain.state == "clients"
     world.advance(1.0)
     assert "c" not in world.node.sessions  # no other broker could take it
-    world.advance(DEFAULTS.drain_tree)
+    world.advance(TREE_TIMEOUT_S)
     assert found.done
     assert "1 session with 1 message ended here" in world.logged[-1]
 

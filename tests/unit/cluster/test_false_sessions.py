@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.cluster.delivery.gap_recovery import STRANGER
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import DIRECTORY, HEARD, ROUTED, TOLD
@@ -32,6 +31,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
 from mqttree.broker.cluster.strategy.directory import CLIENT, POST_INTERVAL
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session_owner import ANONYMOUS, GONE, KEPT, Entry, decode_entry
+from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Connack, Property, Publish
 from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.routing.link_state import LISTING

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE
 from mqttree.broker.cluster.delivery.answers import LOOKS
 from mqttree.broker.cluster.delivery.gap_recovery import CHANGED
@@ -18,6 +17,7 @@ from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED, decod
 from mqttree.broker.cluster.strategy.directory import INTEREST
 from mqttree.broker.core.message import Message, Stamp
 from mqttree.broker.core.publish_run import PublishRun
+from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property
 from mqttree.routing.link_state import LISTING
 from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqttree.broker.base.counters import Counters
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.base.sequence_set import LAST, MAX_GAPS, intersect, subtract
-from mqttree.broker.cluster.delivery.forwarder import FORGET_ORIGIN, RECENT
+from mqttree.broker.cluster.delivery.forwarder import FORGET_ORIGIN, MAX_QUIET_ORIGINS, RECENT
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import DONE, MAX_PING_PAYLOAD, ORIGINS, SEEN, WANT
 from mqttree.broker.cluster.link.version_vector import OriginWindow, decode_vector, encode_vector
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.stp.bpdu import Role
 from tests.kit.effort import examples
 from tests.kit.link_harness import FAR, Neighbour, bid, lone, message, ping, unharmed
@@ -166,8 +166,8 @@ def test_made_up_origins_displace_none_and_do_not_circulate() -> None:
         world.advance(0.1)
         for neighbour in (liar, honest, publisher):
             neighbour.send(ping())
-    assert told <= DEFAULTS.max_quiet_origins + 20
-    assert len(relay.vector) <= DEFAULTS.max_quiet_origins + 20
+    assert told <= MAX_QUIET_ORIGINS + 20
+    assert len(relay.vector) <= MAX_QUIET_ORIGINS + 20
     assert relay.vector[key].top == 1
     # Who publishes is known all the same; those that never did make room.
     for number in range(2, 8):
@@ -217,7 +217,7 @@ def test_a_full_table_of_origins_fits_into_one_message() -> None:
     for _ in range(10):
         neighbour.send(ping((SEEN, body)))
         assert neighbour.up, "no broker closes a link because a neighbour filled its table"
-        assert len(world.node.forwarder.vector) == DEFAULTS.max_quiet_origins + 1
+        assert len(world.node.forwarder.vector) == MAX_QUIET_ORIGINS + 1
 
 
 RANGES = st.lists(st.integers(1, 60), max_size=12, unique=True).map(

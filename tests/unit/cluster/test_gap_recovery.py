@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from mqttree.broker.base.broker_id import Identity
 from mqttree.broker.base.counters import Counters
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.base.sequence_set import (
     LAST,
     MAX_GAPS,
@@ -37,6 +36,7 @@ from mqttree.broker.cluster.strategy.interest import Interest
 from mqttree.broker.cluster.strategy.spanning_tree import OverSpanningTree
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.ports import NullJournal
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE
 from mqttree.broker.wire.errors import MalformedPacket
 from tests.kit.core import needs_python

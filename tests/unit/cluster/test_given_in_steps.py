@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.base.turns import PAUSE
 from mqttree.broker.cluster.link.codec import read_link_messages
 from mqttree.broker.cluster.link.control_records import ROUTED
@@ -26,6 +25,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     say,
 )
 from mqttree.broker.core.session_owner import digest
+from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property
 from tests.kit.link_harness import OWN, Neighbour, bid, lone, ping
 from tests.unit.cluster.test_directory import known

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.base.turns import PAUSE
 from mqttree.broker.cluster.link.control_records import ROUTED
 from mqttree.broker.cluster.link.version_vector import encode_vector
@@ -36,6 +35,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     say,
 )
 from mqttree.broker.core.session_owner import digest
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import Property
 from tests.kit.link_harness import OWN, Neighbour, bid, lone, ping
 from tests.kit.node_harness import World, connect_packet

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.cluster.events import RouteChanged
 from mqttree.broker.cluster.strategy.directory import INTEREST, POST_INTERVAL
 from mqttree.broker.cluster.strategy.source_trees import SourceTrees
+from mqttree.broker.limits import Limits
 from mqttree.routing.topic_filter import matches
 from tests.kit.link_harness import bid, lone
 

@@ -7,7 +7,6 @@ from contextlib import suppress
 
 import pytest
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.base.sequence_set import LAST
 from mqttree.broker.cluster.delivery.answers import PART
 from mqttree.broker.cluster.delivery.forwarder import Forwarder
@@ -17,6 +16,7 @@ from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.link.codec import encode_for_links, origin_key
 from mqttree.broker.cluster.strategy.directory import Directory
 from mqttree.broker.core.message import Message
+from mqttree.broker.limits import Limits
 from mqttree.broker.wire.errors import MalformedPacket, WireError
 from tests.kit.link_harness import some_link
 from tests.kit.node_harness import World

@@ -6,11 +6,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.cluster.link.control_records import DIRECTORY
 from mqttree.broker.cluster.strategy.directory import CLIENT, POST_INTERVAL
 from mqttree.broker.cluster.strategy.subscription_barrier import ADMITS
 from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
+from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Pingreq, Property, Subscribe, SubscriptionRequest
 from mqttree.routing.link_state import CHANGES
 from mqttree.routing.listing import encode_changes

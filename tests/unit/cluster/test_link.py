@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from mqttree.broker.base.address import Address
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.base.sequence_set import LAST, MAX_GAPS
+from mqttree.broker.cluster.delivery.resync import SEEN_INTERVAL_S
+from mqttree.broker.cluster.link.admission import MAX_HANDSHAKES
 from mqttree.broker.cluster.link.codec import encode_origin, origin_key
 from mqttree.broker.cluster.link.control_records import (
     ASK_SEEN,
@@ -25,7 +26,9 @@ from mqttree.broker.cluster.link.control_records import (
 )
 from mqttree.broker.cluster.link.handshake import AUTHENTICATION
 from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
+from mqttree.broker.cluster.topology import GOSSIP_INTERVAL_S, TOPOLOGY_CHANGES_PER_SECOND
 from mqttree.broker.core.effects import Dial
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import Connect, Pingreq, Subscribe, SubscriptionRequest, encode_packet
 from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.varint import encode_varint
@@ -155,7 +158,7 @@ def test_callers_that_fall_silent_make_room_for_brokers() -> None:
     world = lone()
     for number in range(2_000):
         Neighbour(world, 1, link=False).send(packet_of(bridge(1 + number % 50)))
-        assert len(world.node.cluster.handshakes) <= DEFAULTS.max_handshakes
+        assert len(world.node.cluster.handshakes) <= MAX_HANDSHAKES
     unharmed(world)
     ticks = []
     tick = world.node.tick
@@ -401,7 +404,7 @@ def test_thousands_of_made_up_members_are_neither_dialled_nor_gossiped() -> None
         assert len(membership.members(world.now)) <= MAX_GOSSIP_ONLY + 2
     assert dialled <= 100 + 20 * 50 + 10
     assert dialled > 200, "yet it goes on"
-    assert lists <= 20 / DEFAULTS.gossip_pause
+    assert lists <= 20 / GOSSIP_INTERVAL_S
     assert liar.up
     assert honest.up
 
@@ -442,7 +445,7 @@ def test_a_flood_of_topology_changes_is_published_now_and_then() -> None:
     assert liar.up
     assert honest.up
     told = [json.loads(payload) for payload in client.payloads()]
-    assert len(told) <= 5 * DEFAULTS.topology_changes + DEFAULTS.topology_changes
+    assert len(told) <= 5 * TOPOLOGY_CHANGES_PER_SECOND + TOPOLOGY_CHANGES_PER_SECOND
     assert world.node.cluster.tree.epoch - before <= 256 + 5 * 50 + 10
     world.advance(0.3)
     told += [json.loads(payload) for payload in client.payloads()]
@@ -472,7 +475,7 @@ def test_a_neighbour_that_changes_the_tree_costs_others_little() -> None:
     assert liar.up
     for neighbour in (liar, honest):
         assert 50 < told[neighbour.number, BPDU] <= 50 + 2 * 100 + 1
-    assert 1 < told[liar.number, SEEN] <= 2 / DEFAULTS.seen_pause + 1
+    assert 1 < told[liar.number, SEEN] <= 2 / SEEN_INTERVAL_S + 1
 
 
 # ------------------------------------------------------------------ lies about the root

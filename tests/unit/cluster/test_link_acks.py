@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.base.limits import Limits
+from mqttree.broker.cluster.delivery.link_acks import REPAIR_TIMEOUT_S
 from mqttree.broker.cluster.delivery.replay_log import NEVER
 from mqttree.broker.cluster.link.control_records import PING, SEEN, decode_records
 from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
+from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Publish
 from tests.kit.link_harness import Neighbour, lone, ping
 from tests.kit.node_harness import FakeClient, World
@@ -147,14 +148,14 @@ def test_a_neighbour_that_is_gone_holds_no_publisher(world: World) -> None:
 
 
 def test_the_log_waits_for_a_silent_neighbour_for_repair_time(world: World) -> None:
-    """It is part of the tree and sends no SEEN: the log is kept for it for `repair_time`."""
+    """It is part of the tree and sends no SEEN: the log is kept for it for `REPAIR_TIMEOUT_S`."""
     client = world.connect("c")
     liar = Answering(world, 101)
     liar.child()
     world.node.forwarder.leave(liar.link())
     publish(client, 2 * LOG // SIZE)
     assert client.conn.held
-    for _ in range(int(SMALL.repair_time) + 2):
+    for _ in range(int(REPAIR_TIMEOUT_S) + 2):
         liar.take()
         liar.send(ping())
         world.advance(1.0)
@@ -233,7 +234,7 @@ def test_marks_are_answered_however_much_else_waits() -> None:
     assert neighbour.link().control_first().count(b"\xd0\x04" + mark) == 1
 
 
-@pytest.mark.parametrize("limits", [SMALL.replace(log_large=10 * SIZE)])
+@pytest.mark.parametrize("limits", [SMALL.replace(log_large_bytes=10 * SIZE)])
 def test_a_log_that_is_too_large_is_acknowledged_though_nothing_more_comes(world: World) -> None:
     """A neighbour joins that needs a part of an entry; no mark was asked for any more when room for
     large messages ended."""
@@ -245,14 +246,14 @@ def test_a_log_that_is_too_large_is_acknowledged_though_nothing_more_comes(world
         first.answer(*first.marks())
     neighbour = joined(world, 102)
     assert log.size > LOG
-    for _ in range(round(SMALL.log_large_time) + 2):
+    for _ in range(round(SMALL.log_large_s) + 2):
         world.advance(1.1)
         for one in (first, neighbour):
             one.answer(*one.marks())
     assert log.size <= LOG
 
 
-@pytest.mark.parametrize("limits", [SMALL.replace(log_large=10 * SIZE)])
+@pytest.mark.parametrize("limits", [SMALL.replace(log_large_bytes=10 * SIZE)])
 def test_room_for_large_messages_lets_no_client_publish_more(world: World) -> None:
     neighbour, client = joined(world), world.connect("c")
     log = world.node.forwarder.log

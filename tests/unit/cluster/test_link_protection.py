@@ -13,7 +13,6 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.base.link_keys import (
     OFFER_BYTES,
     LinkKeys,
@@ -24,6 +23,7 @@ from mqttree.broker.base.link_keys import (
 )
 from mqttree.broker.cluster.link.handshake import AUTHENTICATION
 from mqttree.broker.cluster.link.record_layer import RECORD_BYTES, TAG_BYTES, Cipher, RecordError
+from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Connack, Connect, Disconnect, Publish, encode_packet
 from mqttree.broker.wire.decode import decode_packet
 from mqttree.broker.wire.packets import Auth

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.cluster.link.control_records import ROUTED
 from mqttree.broker.cluster.sessions import merge
 from mqttree.broker.cluster.sessions.handover import Handover
@@ -24,6 +23,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import DONE, MERGE, PART,
 from mqttree.broker.cluster.strategy.directory import CLIENT
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
+from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property
 from tests.kit.link_harness import OWN, Neighbour, bid, lone, ping
 from tests.kit.node_harness import FakeClient

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from mqttree.broker.base.address import Address
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.cluster.link.control_records import TOPIC_PINGREQ, TOPIC_PINGRESP
 from mqttree.broker.cluster.strategy.ort import Ort
 from mqttree.broker.cluster.strategy.published_topics import NOT_NOTED
+from mqttree.broker.limits import Limits
 from mqttree.stp.priority_vector import RootVector
 from mqttree.stp.topic_ping import (
     FORMING,
@@ -192,7 +192,7 @@ def test_clients_of_before_the_first_neighbour_are_known_then() -> None:
 
 
 def test_a_broker_without_a_client_of_the_topic_leaves_at_its_next_round() -> None:
-    world = alone(Limits(advertised_time=10.0))
+    world = alone(Limits(advertised_s=10.0))
     neighbour = child(world)
     client = world.connect("client")
     client.subscribe("s")
@@ -212,7 +212,7 @@ def test_a_broker_without_a_client_of_the_topic_leaves_at_its_next_round() -> No
 
 
 def test_a_topic_that_is_published_to_now_and_then_stays() -> None:
-    world = alone(Limits(advertised_time=10.0))
+    world = alone(Limits(advertised_s=10.0))
     neighbour = child(world)
     client = world.connect("client")
     for _ in range(6):

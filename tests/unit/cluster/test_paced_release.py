@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 
 from mqttree.broker.base.costs import HELD_MEMORY
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.base.sequence_set import LAST
 from mqttree.broker.cluster.delivery.feed_states import Input
 from mqttree.broker.cluster.delivery.gap_recovery import STRANGER
@@ -17,8 +16,10 @@ from mqttree.broker.cluster.delivery.orphans import EARLIER
 from mqttree.broker.cluster.delivery.paced_release import SLOW_WAIT, batch_of
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.link.codec import encode_run_for_links, origin_key
+from mqttree.broker.core.flow_control import HOLD_TIMEOUT_S
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.publish_run import PublishRun
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import Property, Puback, Publish
 from mqttree.routing.listing import Listing
 from tests.kit.link_harness import FAR, OWN, lone, some_link
@@ -148,7 +149,7 @@ def test_a_release_does_not_wait_for_a_dead_subscriber(world: World) -> None:
     settle(world, feed, 8_000)
     found = []
     for _ in range(30):
-        world.advance(0.1 * (SLOW_WAIT + DEFAULTS.hold_time))
+        world.advance(0.1 * (SLOW_WAIT + HOLD_TIMEOUT_S))
         found += got(other)
     assert found == list(range(1, 8_001))
     assert dead.conn.stalled

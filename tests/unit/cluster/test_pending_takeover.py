@@ -6,7 +6,6 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.base.turns import PAUSE
 from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED
 from mqttree.broker.cluster.sessions.pending_takeover import State
@@ -22,6 +21,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import ANSWER, ENDED, PAR
 from mqttree.broker.cluster.strategy.directory import AT_ONCE, CLIENT, POST_INTERVAL
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
+from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Connack, Property, Publish
 from mqttree.routing.topic_filter import matches, split_shared
 from tests.kit.link_harness import OWN, Neighbour, bid, lone, message, ping

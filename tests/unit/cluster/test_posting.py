@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.cluster.link.control_records import DIRECTORY
 from mqttree.broker.cluster.strategy.directory import INTEREST, POST_INTERVAL
 from mqttree.broker.cluster.strategy.interest_table import LINGER
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import Suback, Subscribe, SubscriptionRequest
 from mqttree.routing.link_state import CHANGES
 from mqttree.routing.listing import decode_changes
@@ -35,7 +35,7 @@ def subscribe(client: FakeClient, *filters: str) -> None:
     """Subscribe, and let the time pass for which SUBACK waits for a neighbour who does not say that
     he knows."""
     client.send(Subscribe(7, [SubscriptionRequest(topic_filter, 0) for topic_filter in filters]))
-    client.world.advance(DEFAULTS.suback_wait)
+    client.world.advance(DEFAULTS.suback_wait_s)
     assert [type(packet) for packet in client.take()] == [Suback]
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from mqttree.broker.base.costs import QUEUED_MEMORY
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.cluster.delivery.remote_flow_control import (
     EVERYTHING,
     HOLD,
+    HOLD_INTERVAL_S,
     HOLD_LIFE,
+    HOLD_REPEAT_S,
     HOLD_TOPICS,
     Asked,
     decode_hold,
@@ -19,6 +20,8 @@ from mqttree.broker.cluster.events import RouteChanged
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.strategy.directory import Directory
 from mqttree.broker.core.effects import AuthorizeReceive, AuthorizeSubscribe, Hooks
+from mqttree.broker.core.flow_control import HOLD_RECHECK_S, HOLD_TIMEOUT_S
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import Property, Puback, Publish, Subscribe, SubscriptionRequest, Will
 from mqttree.routing.link_state import LinkStateDatabase
 from tests.kit.core import needs_python
@@ -117,9 +120,9 @@ def test_a_slow_subscriber_holds_publishers_at_their_brokers(world: World, said:
     far.publish(*[b"fast/c"] * 2)
     assert not said.take(), "not so soon again"
     far.publish(*[b"other"] * 5)
-    world.advance(2 * DEFAULTS.hold_pace)
+    world.advance(2 * HOLD_INTERVAL_S)
     assert said.take() == [{b"fast/a", b"fast/b", b"fast/c"}]
-    world.advance(DEFAULTS.hold_repeat + DEFAULTS.hold_pace)
+    world.advance(HOLD_REPEAT_S + HOLD_INTERVAL_S)
     assert said.take() == [{b"fast/a", b"fast/b", b"fast/c"}], "again, as long as it lasts"
     read(client, 10)
     assert not said.take()
@@ -135,7 +138,7 @@ def test_a_dead_subscriber_holds_publishers_for_hold_time(world: World, said: Sa
     far, client = Far(world), slow(world)
     far.publish(*[b"fast"] * 15)
     assert said.take() == [{b"fast"}]
-    world.advance(DEFAULTS.hold_time + DEFAULTS.hold_look + DEFAULTS.hold_pace)
+    world.advance(HOLD_TIMEOUT_S + HOLD_RECHECK_S + HOLD_INTERVAL_S)
     assert said.take()[-1] == set()
     far.publish(*[b"fast"] * 100)
     assert not said.take()
@@ -150,7 +153,7 @@ def test_a_subscriber_that_ends_releases_publishers(world: World, said: Said, ho
     far, client = Far(world), slow(world)
     far.publish(*[b"fast"] * 15)
     getattr(client, how)()
-    world.advance(DEFAULTS.hold_pace)
+    world.advance(HOLD_INTERVAL_S)
     assert said.take()[-1] == set()
 
 
@@ -158,7 +161,7 @@ def test_two_slow_subscribers_hold_their_own_topics(world: World, said: Said) ->
     far, one, other = Far(world), slow(world, "a", "one"), slow(world, "+", "other")
     far.publish(*[b"a"] * 15)
     assert said.take() == [{b"a"}]
-    world.advance(DEFAULTS.hold_pace)
+    world.advance(HOLD_INTERVAL_S)
     read(one, 15)
     assert not said.take(), "the other one still wants it"
     read(other, 15)
@@ -169,9 +172,9 @@ def test_many_topics_become_filters(world: World, said: Said) -> None:
     far = Far(world)
     slow(world)
     far.publish(*[b"fast/%d" % n for n in range(SMALL.max_queued + HOLD_TOPICS)])
-    world.advance(DEFAULTS.hold_pace)
+    world.advance(HOLD_INTERVAL_S)
     assert said.take()[-1] == {b"fast/#"}
-    world.advance(DEFAULTS.hold_time)
+    world.advance(HOLD_TIMEOUT_S)
     assert said.take()[-1] == set()
     assert not world.node.cluster.remote_flow_control._wanted
 
@@ -180,11 +183,11 @@ def test_a_broker_that_cannot_be_reached_gets_hold_when_it_can(world: World, sai
     far, client = Far(world), slow(world)
     said.reachable = False
     far.publish(*[b"fast"] * 15)
-    world.advance(DEFAULTS.hold_time / 2)
+    world.advance(HOLD_TIMEOUT_S / 2)
     assert not said.take()
     said.reachable = True
     read(client, 1)
-    world.advance(DEFAULTS.hold_repeat + DEFAULTS.hold_pace)
+    world.advance(HOLD_REPEAT_S + HOLD_INTERVAL_S)
     assert said.take() == [{b"fast"}]
 
 
@@ -271,7 +274,7 @@ def test_large_messages_fill_a_queue_too(world: World, said: Said) -> None:
     assert said.take() == [{b"fast"}]
     far.publish(*[b"fast"] * 4, payload=bytes(3_000))
     assert world.counters.dropped_queue_full == 0
-    world.advance(DEFAULTS.hold_pace)
+    world.advance(HOLD_INTERVAL_S)
     assert len(read(client, 9)) == 9
     assert said.take() == [set()]
 
@@ -304,7 +307,7 @@ def test_a_slow_plugin_holds_publishers_elsewhere(said: Said) -> None:
     assert said.take() == [{b"fast"}]
     while world.answer(AuthorizeReceive, lambda effect: set(effect.receivers)):
         pass
-    world.advance(DEFAULTS.hold_pace)
+    world.advance(HOLD_INTERVAL_S)
     assert said.take()[-1] == set()
 
 
@@ -442,7 +445,7 @@ def test_a_publisher_is_read_again_when_its_filter_is_released(
     assert publisher.conn.held
 
 
-@pytest.mark.parametrize("limits", [SMALL.replace(hold_longest=5.0)])
+@pytest.mark.parametrize("limits", [SMALL.replace(hold_max_s=5.0)])
 def test_a_broker_that_never_pauses_is_ignored(world: World, publisher: FakeClient) -> None:
     for _ in range(60):
         asks(world, EVERYTHING)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.cluster.delivery.replay import FEW, SCAN, SCANNED, TAKEN
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.events import LinkForwards
@@ -13,6 +12,7 @@ from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import ORIGINS, SEEN, WANT
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
 from mqttree.broker.core.message import Message
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.stp.bpdu import Role
 from tests.kit.core import needs_python
 from tests.kit.link_harness import FAR, Neighbour, bid, lone, message, ping

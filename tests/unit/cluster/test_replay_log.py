@@ -8,7 +8,6 @@ import random
 import pytest
 
 from mqttree.broker.base.counters import Counters
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.replay_log import (
     NEVER,
@@ -21,6 +20,7 @@ from mqttree.broker.cluster.link.codec import encode_run_for_links, origin_key
 from mqttree.broker.cluster.link.version_vector import Vector
 from mqttree.broker.core.message import Message, encode_halves
 from mqttree.broker.core.publish_run import PublishRun
+from mqttree.broker.limits import DEFAULTS, Limits
 
 KEYS = [origin_key(bytes((n,)) * 8, 1) for n in range(3)]
 
@@ -55,7 +55,7 @@ def test_old_entries_are_trimmed_in_steps() -> None:
         kept.append(entry(KEYS[0], number + 1, at=float(number)), None)
     left = []
     for _ in range(3):
-        kept.forget_old(DEFAULTS.log_age + 23.5)
+        kept.forget_old(DEFAULTS.log_age_s + 23.5)
         left.append(len(kept))
     assert left == [15, 5, 1]
 
@@ -135,7 +135,7 @@ def test_the_log_finds_what_a_neighbour_lacks(seed: int) -> None:
 @pytest.fixture
 def roomy() -> ReplayLog:
     """A log of 10,000 bytes with room for 20,000 more of large messages, full of 100 small ones."""
-    kept = ReplayLog(Counters(), 10_000, 20_000, limits=Limits(log_large=1000))
+    kept = ReplayLog(Counters(), 10_000, 20_000, limits=Limits(log_large_bytes=1000))
     for number in range(100):
         kept.append(entry(KEYS[0], number + 1), None)
     assert len(kept) == 100
@@ -152,9 +152,9 @@ def test_a_large_message_pushes_nothing_out_for_a_while(roomy: ReplayLog) -> Non
     roomy.append(entry(KEYS[1], 5, at=7.0, size=5000), None)  # there is no more room
     assert roomy.size <= 30_000
     assert numbers(roomy)[:5] == [1, 2, 3, 4, 101]
-    roomy.forget_old(DEFAULTS.log_large_time + 3.5)
+    roomy.forget_old(DEFAULTS.log_large_s + 3.5)
     assert 15_000 < roomy.size <= 20_000
-    roomy.forget_old(DEFAULTS.log_large_time + 7.5)
+    roomy.forget_old(DEFAULTS.log_large_s + 7.5)
     assert roomy.size <= 10_000
 
 

@@ -12,7 +12,6 @@ import pytest
 from mqttree.broker.auth.acl_file import parse_rules
 from mqttree.broker.auth.authorization import Access
 from mqttree.broker.base.hybrid_clock import LOGICAL
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.base.sequence_set import LAST
 from mqttree.broker.cluster.link.codec import (
     MARK,
@@ -24,9 +23,19 @@ from mqttree.broker.cluster.link.codec import (
 )
 from mqttree.broker.cluster.link.control_records import DIGEST, FETCH, LIST, ORIGINS, PARTS
 from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
-from mqttree.broker.cluster.retained_comparison import MISSED, decode_list, decode_parts
+from mqttree.broker.cluster.retained_comparison import (
+    MAX_STEPS_UNDER_WAY,
+    MISSED,
+    REFUSED_PAUSE_S,
+    STEP_INTERVAL_S,
+    STEP_MESSAGES,
+    decode_list,
+    decode_parts,
+)
 from mqttree.broker.core.message import Message, Stamp
 from mqttree.broker.core.retained_index import place_of
+from mqttree.broker.core.retained_store import TOMBSTONE_AGE_S
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import Publish, Subscribe, SubscriptionRequest
 from mqttree.broker.wire.decode import decode_packet
 from mqttree.broker.wire.properties import Property
@@ -84,7 +93,7 @@ def leaf(topic: bytes, *entries: bytes, full: bool = False) -> bytes:
 
 
 def steps(world: World, number: int = 1) -> None:
-    world.advance(DEFAULTS.retained_pace * number)
+    world.advance(STEP_INTERVAL_S * number)
 
 
 def pair(**config: Any) -> tuple[World, Neighbour]:
@@ -303,7 +312,7 @@ def test_equal_stores_cost_one_record() -> None:
     neighbour.send(ping((DIGEST, world.node.retained.digests.whole.to_bytes(8, "big"))))
     steps(world, 5)
     assert not [kind for kind, _ in neighbour.control() if kind in (DIGEST, PARTS, LIST, FETCH)]
-    world.advance(DEFAULTS.retained_check)
+    world.advance(DEFAULTS.retained_check_s)
     assert len([kind for kind, _ in neighbour.control() if kind == DIGEST]) == 1
 
 
@@ -373,7 +382,7 @@ def test_a_list_leads_to_fetches_of_what_is_newer_there() -> None:
         assert [
             body[12:] for first, body in got if first == 0xC0 and body[8:9] == bytes((FETCH,))
         ] == asked
-    age = int(DEFAULTS.tombstone_age * 1000)
+    age = int(TOMBSTONE_AGE_S * 1000)
     neighbour.send(ping((LIST, leaf(b"u", entry(b"u", -age, dead=True)))))
     steps(world)
     assert neighbour.records(FETCH) == []  # forgotten by everybody
@@ -391,7 +400,7 @@ def test_a_full_store_fetches_nothing() -> None:
     neighbour.send(ping((PARTS, part((b"", {place_of(b"a")[0]: 1})))))
     steps(world)
     assert [full for full, _, _ in decode_parts(neighbour.records(PARTS)[0])] == [True]
-    world.advance(DEFAULTS.retained_again)
+    world.advance(REFUSED_PAUSE_S)
     neighbour.take()
     neighbour.send(ping((LIST, leaf(b"c", entry(b"c")))))
     steps(world)
@@ -436,7 +445,7 @@ def test_a_restored_update_that_does_not_fit() -> None:
     neighbour.send(listed)
     steps(world)
     assert neighbour.records(FETCH) == []
-    world.advance(DEFAULTS.retained_again)
+    world.advance(REFUSED_PAUSE_S)
     neighbour.take()
     neighbour.send(listed)
     steps(world)
@@ -465,7 +474,7 @@ def test_a_broker_that_retains_nothing_takes_no_part() -> None:
     client.subscribe("#")
     neighbour.send(restored(b"t", b"x"), restored(b"t", b"y", sequence=2, restored=False))
     neighbour.send(ping((DIGEST, b"\1" * 8), (PARTS, part((b"", {1: 1}))), (FETCH, b"\1\0")))
-    world.advance(DEFAULTS.retained_check + 1.0)
+    world.advance(DEFAULTS.retained_check_s + 1.0)
     assert client.payloads() == [b"y"]
     assert not [kind for kind, _ in neighbour.control() if kind in (DIGEST, PARTS, LIST, FETCH)]
     assert len(world.node.retained) == 0
@@ -482,12 +491,12 @@ def fill(world: World, count: int) -> None:
 
 def test_work_is_done_in_steps() -> None:
     world, neighbour = pair()
-    fill(world, 3 * DEFAULTS.retained_items)
+    fill(world, 3 * STEP_MESSAGES)
     neighbour.take()
     neighbour.send(ping((PARTS, part((b"", {})))))
     for number in range(3):
-        world.advance(DEFAULTS.retained_pace if number else 0.0)
-        assert len(neighbour.messages()) == DEFAULTS.retained_items
+        world.advance(STEP_INTERVAL_S if number else 0.0)
+        assert len(neighbour.messages()) == STEP_MESSAGES
     world.advance(1.0)
     assert neighbour.messages() == []
 
@@ -711,7 +720,7 @@ def test_no_more_is_on_its_way_than_the_neighbour_has_answered_for() -> None:
         steps(world, 20)
         came = neighbour.take()
         sent = sum(first >> 4 == 3 for first, _ in came)
-        assert sent <= DEFAULTS.retained_steps * DEFAULTS.retained_items
+        assert sent <= MAX_STEPS_UNDER_WAY * STEP_MESSAGES
         got += sent
         if got == 2_000:
             break

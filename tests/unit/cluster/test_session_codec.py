@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.base.sequence_set import LAST, Ranges
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
@@ -42,6 +41,7 @@ from mqttree.broker.cluster.sessions.session_codec import (
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session import RELEASED, Outgoing, Repeat, SharedOutgoing, Subscription
 from mqttree.broker.core.start_point import UNKNOWN, SubscriptionStart
+from mqttree.broker.limits import Limits
 from mqttree.broker.wire.errors import MalformedPacket, WireError
 from tests.kit.node_harness import World
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.cluster.link.control_records import FILTERS, PUBADV
 from mqttree.broker.cluster.placement.topic_knowledge import TopicKnowledge
 from mqttree.broker.cluster.strategy.published_topics import NOT_NOTED
 from mqttree.broker.cluster.strategy.srt_prt import SrtPrt, decoded
 from mqttree.broker.config.routing_modes import ALONE, ROUTINGS, mixes
+from mqttree.broker.limits import Limits
 from mqttree.broker.wire import encode_packet
 from tests.kit.link_harness import Neighbour, bridge, lone, ping, warnings
 from tests.kit.node_harness import World
@@ -150,7 +150,7 @@ def test_clients_of_before_the_first_neighbour_are_known_then() -> None:
 
 
 def test_a_topic_without_messages_for_long_is_withdrawn() -> None:
-    world = alone(Limits(advertised_time=10.0))
+    world = alone(Limits(advertised_s=10.0))
     neighbour = child(world)
     client = world.connect("client")
     client.publish("often", b"x")

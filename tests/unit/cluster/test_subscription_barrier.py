@@ -8,12 +8,12 @@ import pytest
 from mqttree.broker.auth.acl_file import parse_rules
 from mqttree.broker.auth.authorization import Access
 from mqttree.broker.base import costs
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import HEARD, TOLD
 from mqttree.broker.cluster.strategy.directory import AT_ONCE, INTEREST, POST_INTERVAL
 from mqttree.broker.cluster.strategy.interest_table import LINGER
 from mqttree.broker.cluster.strategy.subscription_barrier import ADMITS, LOST, PAUSE, PAUSE_MOST
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import (
     Connack,
     Pingreq,
@@ -99,7 +99,7 @@ def test_a_wave_does_not_overtake_what_it_tells_of(world: World) -> None:
     neighbour.child()
     one, two = world.connect("one"), world.connect("two")
     subscribe(one, "a")
-    world.advance(DEFAULTS.suback_wait - POST_INTERVAL / 4)
+    world.advance(DEFAULTS.suback_wait_s - POST_INTERVAL / 4)
     neighbour.take()
     own = world.node.cluster.directory.database.own
     for number in range(AT_ONCE + 1):  # so that the next one has to wait for POST_INTERVAL
@@ -155,7 +155,7 @@ def test_timers_do_not_add_up_while_a_broker_hangs(world: World) -> None:
     _, client = beside(world)
     before = len(world.node.timers)
     client.send(*(Subscribe(1 + n, [SubscriptionRequest(f"f/{n}", 0)]) for n in range(40)))
-    world.advance(30 * DEFAULTS.suback_wait)
+    world.advance(30 * DEFAULTS.suback_wait_s)
     assert len(world.node.timers) <= before + 5
 
 
@@ -240,7 +240,7 @@ def test_no_client_waits_for_ever_whatever_happens(how: str, disk: str) -> None:
         world.settle()
     elif how == "answered":
         answer(neighbour)
-    world.advance(2 * DEFAULTS.suback_wait)
+    world.advance(2 * DEFAULTS.suback_wait_s)
     if disk != "none":
         assert isinstance(world, Durable)
         world.tell()
@@ -350,12 +350,12 @@ def test_a_new_broker_joins_before_it_grants_subscriptions(routing: str) -> None
         seeds=(("10.0.0.101", 1883),),
         link_timeout=1000.0,
     )
-    world.node.cluster.barrier._begins_until = world.now + DEFAULTS.suback_wait
+    world.node.cluster.barrier._begins_until = world.now + DEFAULTS.suback_wait_s
     client = world.connect("c")
     subscribe(client, "a")
     world.advance(0.1)
     assert not answered(client)
-    world.advance(DEFAULTS.suback_wait)
+    world.advance(DEFAULTS.suback_wait_s)
     assert answered(client)  # there are no others
 
 
@@ -372,7 +372,7 @@ def test_a_session_may_be_elsewhere_until_a_broker_has_joined(routing: str) -> N
         link_timeout=1000.0,
     )
     world.node.cluster.barrier._admits_until = world.now + ADMITS
-    world.node.cluster.barrier._begins_until = world.now + DEFAULTS.suback_wait
+    world.node.cluster.barrier._begins_until = world.now + DEFAULTS.suback_wait_s
     assert world.connect("new").connack.code == 0
     clients = [world.open(version) for version in (4, 5, 5)]
     for number, client in enumerate(clients):
@@ -384,7 +384,7 @@ def test_a_session_may_be_elsewhere_until_a_broker_has_joined(routing: str) -> N
     world.advance(ADMITS)
     assert isinstance(clients[1].take()[0], Connack)
     assert set(world.node.sessions) == {"new", "c0"}
-    world.advance(DEFAULTS.suback_wait)
+    world.advance(DEFAULTS.suback_wait_s)
     assert answered(clients[1])
     assert world.connect("c9", clean=False).connack.code == 0
 
@@ -408,7 +408,7 @@ def test_many_sessions_that_may_be_elsewhere_go_on_in_several_turns() -> None:
         link_timeout=1000.0,
     )
     world.node.cluster.barrier._admits_until = world.now + ADMITS
-    world.node.cluster.barrier._begins_until = world.now + DEFAULTS.suback_wait
+    world.node.cluster.barrier._begins_until = world.now + DEFAULTS.suback_wait_s
     clients = [world.open(4) for _ in range(MANY)]
     for number, client in enumerate(clients):
         client.send(connect_packet(f"c{number}", 4, clean=False))
@@ -446,7 +446,7 @@ def test_an_answer_says_where_a_subscription_begins(world: World, says: bool) ->
         neighbour.send(
             ping((HEARD, heard(told) + bid(101) + (1).to_bytes(4, "big") + (7).to_bytes(6, "big")))
         )
-    world.advance(0 if says else DEFAULTS.suback_wait)
+    world.advance(0 if says else DEFAULTS.suback_wait_s)
     assert answered(client)
     start = world.session("c").subscriptions["a"].start
     assert start is not None
@@ -524,7 +524,7 @@ def test_a_broker_that_comes_before_all_have_gone_on_has_to_know(world: World) -
 def test_many_that_have_waited_in_vain_go_on_in_several_turns(world: World) -> None:
     _, clients = crowd(world)
     most = before = 0
-    until = world.now + DEFAULTS.suback_wait + 1.0
+    until = world.now + DEFAULTS.suback_wait_s + 1.0
     while world.now < until:
         world.node.turns.work = 0
         turn(world)

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.base.counters import Counters
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
 from mqttree.broker.cluster.delivery.subscription_start import (
     MAX_TIMES,
@@ -30,6 +29,7 @@ from mqttree.broker.cluster.link.control_records import AGES
 from mqttree.broker.cluster.sessions.session_codec import SessionState
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.start_point import UNKNOWN
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.node import Node
 from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.routing.link_state import Listing
@@ -143,7 +143,7 @@ def test_starts_are_forgotten() -> None:
         starts.append(positions.begin())
         world.advance(0.1)
     assert [bool(start.tops) for start in starts] == [False, False, True, True, True]
-    world.advance(DEFAULTS.log_age + 1)
+    world.advance(DEFAULTS.log_age_s + 1)
     positions.begin()
     assert not starts[-1].tops
 

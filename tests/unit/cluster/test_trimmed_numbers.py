@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mqttree.broker.base.costs import TRIMMED_MEMORY
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.cluster.delivery.trimmed_numbers import LOOK, TrimmedNumbers
 from mqttree.broker.cluster.events import RouteChanged
+from mqttree.broker.limits import Limits
 from tests.kit.link_harness import bid, lone
 from tests.kit.node_harness import FakeClient, World
 

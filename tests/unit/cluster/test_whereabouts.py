@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.cluster.sessions.whereabouts import LATELY
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.routing.link_state import ASK_ALL, LinkStateDatabase
 from tests.kit.node_harness import World
 

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.base.address import Address
-from mqttree.broker.base.limits import DEFAULTS
 from mqttree.broker.base.link_keys import cluster_key
 from mqttree.broker.compat.config import describe_listeners, exposed, link_bind, read_config
 from mqttree.broker.config.options import FederationSettings, RunSettings, read_settings, split_bind
 from mqttree.broker.config.secret_file import too_open
 from mqttree.broker.config.yaml_file import ConfigError, ConfigFile
+from mqttree.broker.limits import DEFAULTS
 
 
 def told(

@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import DEFAULTS
-from mqttree.broker.core.bridge import DIGITS, TOPIC
+from mqttree.broker.core.bridge import (
+    BRIDGE_READS,
+    DIGITS,
+    FIRST_PROBE_INTERVAL_S,
+    MAX_PROBE_INTERVAL_S,
+    TOPIC,
+)
 from mqttree.broker.wire import (
     Connack,
     Property,
@@ -212,7 +217,7 @@ def test_a_level_that_does_not_go_with_the_name_is_refused(beginning: bytes) -> 
 # ---------------------------------------------------------------- rings
 
 
-def busy(client: FakeClient, messages: int = DEFAULTS.bridge_reads) -> list[Publish]:
+def busy(client: FakeClient, messages: int = BRIDGE_READS) -> list[Publish]:
     """Have a bridge send a lot; returns what it got meanwhile."""
     got = []
     for _ in range(messages):
@@ -229,7 +234,7 @@ def probes(packets: list[Publish]) -> list[Publish]:
 def two(world: World) -> tuple[FakeClient, FakeClient]:
     """Two bridges that have been connected for a while."""
     pair = bridge(world, "older", 4, "#"), bridge(world, "younger", 4, "#")
-    world.advance(DEFAULTS.bridge_probe_first)
+    world.advance(FIRST_PROBE_INTERVAL_S)
     return pair
 
 
@@ -247,16 +252,16 @@ def test_a_busy_bridge_is_probed_and_intervals_double() -> None:
             world.advance(0.5)
         gaps.append(world.now - began)
     assert gaps == sorted(gaps)
-    assert gaps[-1] >= DEFAULTS.bridge_probe_longest
+    assert gaps[-1] >= MAX_PROBE_INTERVAL_S
 
 
 def test_no_lone_bridge_is_probed_and_none_that_does_not_want_it() -> None:
     world = World()
     alone = bridge(world, "alone", 4, "#")
-    world.advance(DEFAULTS.bridge_probe_first)
+    world.advance(FIRST_PROBE_INTERVAL_S)
     assert not busy(alone)
     narrow = bridge(world, "narrow", 4, "a/#")
-    world.advance(DEFAULTS.bridge_probe_first)
+    world.advance(FIRST_PROBE_INTERVAL_S)
     assert not probes(busy(narrow))
 
 
@@ -309,7 +314,7 @@ def test_an_old_probe_and_one_of_a_bridge_that_is_gone_close_nobody() -> None:
     world = World()
     older, younger = two(world)
     (first,) = probes(busy(older))
-    world.advance(DEFAULTS.bridge_probe_first)
+    world.advance(FIRST_PROBE_INTERVAL_S)
     (second,) = probes(busy(older))
     younger.send(first)
     assert not younger.closed

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.base.log_limit import MAX_SOURCES
 from mqttree.broker.core.effects import (
     AppendFrame,
     Authenticate,
@@ -191,7 +191,7 @@ def test_no_answer_of_a_disk_is_impossible(seed: int, sync: bool) -> None:
                 effect = chance.choice(known[-6:] if chance.random() < 0.7 else known)
                 world.node.answer(effect, chance.choice(ERRORS), world.now)
                 world.settle()
-    assert len(world.lines) < DEFAULTS.log_sources
+    assert len(world.lines) < MAX_SOURCES
     for effect in known + told(world):
         world.node.answer(effect, "Input/output error", world.now)
     world.files.lazy, world.files.failed = False, ""

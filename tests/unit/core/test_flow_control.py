@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.base.log_limit import LogLimit
 from mqttree.broker.base.timers import Timers
 from mqttree.broker.base.turns import Rest, Turns
 from mqttree.broker.core.connection import Connection
-from mqttree.broker.core.flow_control import FlowControl
+from mqttree.broker.core.flow_control import HOLD_RECHECK_S, HOLD_TIMEOUT_S, FlowControl
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import Publish, encode_packet
 from tests.kit.node_harness import World
 
@@ -87,11 +87,11 @@ def test_a_subscriber_without_progress_holds_no_publisher_any_more() -> None:
     broker = Flow()
     flow, source, slow = FlowControl(broker), conn(), conn()
     flow.hold_publishers(slow, source)
-    broker.advance(0.9 * DEFAULTS.hold_time)
+    broker.advance(0.9 * HOLD_TIMEOUT_S)
     slow.waiting_since = broker.now  # it took something
-    broker.advance(0.9 * DEFAULTS.hold_time)
+    broker.advance(0.9 * HOLD_TIMEOUT_S)
     assert not read(source)
-    broker.advance(0.2 * DEFAULTS.hold_time + DEFAULTS.hold_look)
+    broker.advance(0.2 * HOLD_TIMEOUT_S + HOLD_RECHECK_S)
     assert read(source)
     assert slow.stalled
     assert broker.lines == ["peer:0 reads too slowly; publishers are no longer paused for it"]
@@ -121,7 +121,7 @@ def test_no_publisher_waits_for_a_closed_connection() -> None:
     flow.closed(slow)
     assert read(source)
     assert not flow.holds(slow)
-    broker.advance(2 * DEFAULTS.hold_time)
+    broker.advance(2 * HOLD_TIMEOUT_S)
     assert not slow.stalled
     assert broker.lines == []
 

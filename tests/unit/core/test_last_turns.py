@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.base.limits import DEFAULTS
 from mqttree.broker.core.client_registry import CLOSED_WORK
+from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.wire import (
     Connack,
     Disconnect,

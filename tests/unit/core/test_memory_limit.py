@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from mqttree.broker.base import costs
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.base.machine import default_memory_limit, files_for_clients
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.strategy.directory import INTEREST
@@ -22,6 +21,7 @@ from mqttree.broker.core.memory_limit import (
 )
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.wildcard_forms import filter_memory
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire.encode import encode_packet
 from mqttree.broker.wire.packets import Connack, Publish, Will
 from mqttree.broker.wire.properties import Property

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from mqttree.broker.auth.scram import NAME, Scram, Verifier
-from mqttree.broker.base.limits import DEFAULTS
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.effects import Authenticate, Hooks
+from mqttree.broker.core.reauthentication import REAUTHENTICATION_TIMEOUT_S
 from mqttree.broker.wire import (
     Auth,
     Connack,
@@ -285,7 +285,7 @@ def test_authenticating_again_while_messages_flow() -> None:
         assert isinstance(success, Auth)
         assert success.reason == ReasonCode.SUCCESS
         assert scram.proves(data_of(success))
-    there.advance(10 * DEFAULTS.authentication_time)
+    there.advance(10 * REAUTHENTICATION_TIMEOUT_S)
     assert not client.closed
 
 
@@ -343,7 +343,7 @@ def test_authenticating_again_must_come_to_an_end_in_time() -> None:
     client = authenticated(there)
     client.send(auth(None, ReasonCode.RE_AUTHENTICATE))
     assert client.take() == [Auth(ReasonCode.CONTINUE_AUTHENTICATION, properties(None))]
-    there.advance(DEFAULTS.authentication_time + 0.1)
+    there.advance(REAUTHENTICATION_TIMEOUT_S + 0.1)
     assert client.last_reason() == ReasonCode.NOT_AUTHORIZED
     assert client.closed
 
@@ -355,7 +355,7 @@ def test_the_time_of_one_exchange_does_not_end_the_next() -> None:
         scram = ScramClient("anna", "anna's password")
         client.send(auth(scram.first(), ReasonCode.RE_AUTHENTICATE))
         (challenge,) = client.take()
-        there.advance(DEFAULTS.authentication_time * 0.7)
+        there.advance(REAUTHENTICATION_TIMEOUT_S * 0.7)
         client.send(auth(scram.final(data_of(challenge))))
         (success,) = client.take()
         assert isinstance(success, Auth)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.base.limits import DEFAULTS
 from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.core.connection import CLOSE_TIMEOUT_S
 from mqttree.broker.wire import (
     Connack,
     Disconnect,
@@ -430,7 +430,7 @@ def test_a_peer_that_does_not_read_its_last_packets_is_cut_off() -> None:
     slow.conn.pause()
     slow.send(b"\x00\x00")
     assert not slow.closed
-    world.advance(DEFAULTS.close_time + 1)
+    world.advance(CLOSE_TIMEOUT_S + 1)
     assert slow.closed
     assert not world.node.connections
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.core.effects import (
     Authenticate,
     AuthorizePublish,
@@ -18,6 +17,8 @@ from mqttree.broker.core.effects import (
     Event,
     Hooks,
 )
+from mqttree.broker.core.predecessor import PREDECESSOR_SILENCE_S
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import (
     Connack,
     Disconnect,
@@ -181,7 +182,7 @@ def takes_over(world: World) -> None:
     connection."""
     new = world.open(4)
     new.send(connect_packet("a", 4, clean=False))
-    world.advance(DEFAULTS.takeover_quiet * 1.1)
+    world.advance(PREDECESSOR_SILENCE_S * 1.1)
     assert [type(packet) for packet in new.take()] == [Connack]
 
 
@@ -467,7 +468,7 @@ def test_an_ended_client_is_not_written_to_and_can_reconnect() -> None:
     assert old.take() == []
     new = world.open()
     new.send(connect_packet("c"))
-    world.advance(DEFAULTS.takeover_quiet * 1.1)
+    world.advance(PREDECESSOR_SILENCE_S * 1.1)
     assert old.closed
     assert not new.closed
     world.answer(AuthorizePublish, True)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.core.flow_control import HOLD_RECHECK_S, HOLD_TIMEOUT_S
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import (
     Connack,
     Connect,
@@ -29,6 +30,7 @@ from mqttree.broker.wire import (
     WireError,
     encode_packet,
 )
+from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS
 from tests.kit.effort import examples
 from tests.kit.node_harness import FakeClient, World, connect_packet, cut
 from tests.unit.wire.wire_vectors import BAD, GOLDEN
@@ -142,7 +144,7 @@ def test_a_long_client_id_does_not_fill_the_log() -> None:
 # ---------------------------------------------------------------- any bytes
 
 
-TOO_DEEP = "/" * DEFAULTS.max_topic_levels  # refused
+TOO_DEEP = "/" * MAX_TOPIC_LEVELS  # refused
 
 packets = st.one_of(
     st.builds(
@@ -268,7 +270,7 @@ def test_good_packets_with_bytes_changed(
 
 
 def test_a_subscriber_that_never_reads() -> None:
-    """QoS 0 beyond the backlog is dropped and counted; the publisher waits `hold_time` once;
+    """QoS 0 beyond the backlog is dropped and counted; the publisher waits `HOLD_TIMEOUT_S` once;
     another subscriber gets all."""
     world = World(limits=Limits(client_backlog_bytes=400_000, hold_backlog_bytes=100_000))
     publisher, slow, quick = world.connect("p"), world.connect("slow"), world.connect("quick")
@@ -281,9 +283,9 @@ def test_a_subscriber_that_never_reads() -> None:
         if not publisher.transport.reading:
             held += 1
             before = world.now
-            world.advance(DEFAULTS.hold_time + DEFAULTS.hold_look + 0.01)
+            world.advance(HOLD_TIMEOUT_S + HOLD_RECHECK_S + 0.01)
             assert publisher.transport.reading
-            assert world.now - before <= DEFAULTS.hold_time + DEFAULTS.hold_look + 0.02
+            assert world.now - before <= HOLD_TIMEOUT_S + HOLD_RECHECK_S + 0.02
         publisher.publish("t", payload)
         sent += 1
         assert slow.conn.backlog_bytes <= DEFAULTS.client_backlog_bytes

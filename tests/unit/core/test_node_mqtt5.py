@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.base.rate_limit import RateLimit
 from mqttree.broker.config.mqtt_options import MqttOptionError, read_options
 from mqttree.broker.config.node_config import NodeConfig
@@ -17,6 +16,7 @@ from mqttree.broker.core.client import Client
 from mqttree.broker.core.effects import Authenticate, AuthorizePublish, Hooks
 from mqttree.broker.core.reason_string import MAX_REASON
 from mqttree.broker.core.topic_alias import GROWTH, MIN_TOPIC, TopicAliases
+from mqttree.broker.limits import Limits
 from mqttree.broker.wire import (
     Connack,
     Disconnect,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.limits import Limits
 from mqttree.broker.wire import (
     Disconnect,
     Pingreq,
@@ -22,6 +22,7 @@ from mqttree.broker.wire import (
     ReasonCode,
     encode_packet,
 )
+from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS
 from tests.kit.node_harness import FakeClient, World, cut
 
 ALL = pytest.mark.parametrize("version", [3, 4, 5])
@@ -227,10 +228,10 @@ def test_a_bad_topic_name_closes_its_publisher_alone(version: int, topic: bytes,
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_topic_with_too_many_levels_is_refused(version: int, qos: int) -> None:
     world, publisher, subscriber = pair(version)
-    publisher.publish("/".join("a" * DEFAULTS.max_topic_levels), b"fits", qos)
+    publisher.publish("/".join("a" * MAX_TOPIC_LEVELS), b"fits", qos)
     assert not publisher.closed
     publisher.take()
-    publisher.publish("/".join("a" * (DEFAULTS.max_topic_levels + 1)), b"x", qos, packet_id=2)
+    publisher.publish("/".join("a" * (MAX_TOPIC_LEVELS + 1)), b"x", qos, packet_id=2)
     assert publisher.closed
     assert publisher.last_reason() == (ReasonCode.TOPIC_NAME_INVALID if version == 5 else None)
     assert subscriber.payloads() == [b"fits"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mqttree.broker.base.counters import Counters
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.retained_store import RetainedStore
+from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property, Publish, Suback, Subscribe, SubscriptionRequest
 from tests.kit.node_harness import World
 

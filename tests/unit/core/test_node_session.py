@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
-from mqttree.broker.core.flow_control import LOOKS
+from mqttree.broker.core.flow_control import HOLD_RECHECK_S, HOLD_TIMEOUT_S, LOOKS
+from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.kit.node_harness import FakeClient, World, connect_packet
 
@@ -265,10 +265,10 @@ def overrun(world: World) -> tuple[FakeClient, FakeClient]:
 
 def test_a_window_that_is_full_queues() -> None:
     """A connected client that does not acknowledge: bounded, and its publisher is held back for
-    `hold_time` at most."""
+    `HOLD_TIMEOUT_S` at most."""
     world = World(limits=Limits(hold_queued=10, max_queued=20))
     client, publisher = overrun(world)
-    world.advance(DEFAULTS.hold_time + DEFAULTS.hold_look + 0.01)
+    world.advance(HOLD_TIMEOUT_S + HOLD_RECHECK_S + 0.01)
     assert publisher.transport.reading
     for number in range(20, 40):
         publisher.publish("t", b"x", 1, packet_id=number)
@@ -291,9 +291,9 @@ def test_a_broker_that_was_stopped_reads_before_it_judges(stopped: float) -> Non
     for packet in client.take():  # which waited in the kernel
         if isinstance(packet, Publish):
             client.send(Puback(packet.packet_id))
-    world.advance(DEFAULTS.hold_look + 0.01)
+    world.advance(HOLD_RECHECK_S + 0.01)
     assert not client.conn.stalled
-    world.advance(DEFAULTS.hold_time + DEFAULTS.hold_look)
+    world.advance(HOLD_TIMEOUT_S + HOLD_RECHECK_S)
     assert client.conn.stalled
 
 
@@ -309,7 +309,7 @@ def test_a_broker_that_was_stopped_again_looks_again(stops: int) -> None:
     for packet in client.take():
         if isinstance(packet, Publish):
             client.send(Puback(packet.packet_id))
-    world.advance(DEFAULTS.hold_look + 0.01)
+    world.advance(HOLD_RECHECK_S + 0.01)
     assert not client.conn.stalled
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.base.limits import DEFAULTS
 from mqttree.broker.wire import (
     Disconnect,
     Property,
@@ -18,6 +17,7 @@ from mqttree.broker.wire import (
     Unsuback,
     Unsubscribe,
 )
+from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS
 from tests.kit.node_harness import FakeClient, World
 
 ALL = pytest.mark.parametrize("version", [3, 4, 5])
@@ -38,7 +38,7 @@ BAD_FILTERS = [
     "$share/+/a",
 ]
 
-TOO_DEEP = "/" * DEFAULTS.max_topic_levels
+TOO_DEEP = "/" * MAX_TOPIC_LEVELS
 
 
 def ids(packet: Publish) -> list[int]:
@@ -107,7 +107,7 @@ def test_a_filter_with_too_many_levels_is_refused_not_closed(version: int) -> No
 @ALL
 def test_the_longest_filter_is_granted(version: int) -> None:
     client = World().connect("a", version)
-    assert client.subscribe("/".join("+" * DEFAULTS.max_topic_levels), "x" * 65535) == [0, 0]
+    assert client.subscribe("/".join("+" * MAX_TOPIC_LEVELS), "x" * 65535) == [0, 0]
 
 
 @pytest.mark.statement("MQTT-3.10.4-1", "MQTT-3.10.4-4", "3.1.1/MQTT-3.10.4-1")

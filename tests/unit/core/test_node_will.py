@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.base.limits import DEFAULTS
 from mqttree.broker.wire import Connack, Disconnect, Pingreq, Property, Publish, Will
+from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS
 from tests.kit.node_harness import FakeClient, World, connect_packet
 
 ALL = pytest.mark.parametrize("version", [3, 4, 5])
@@ -220,7 +220,7 @@ def test_a_will_above_the_maximum_qos_is_refused(version: int, code: int) -> Non
 def test_a_will_with_too_many_topic_levels_is_refused(version: int, code: int) -> None:
     world, _ = watched()
     client = world.open(version)
-    client.send(connect_packet("a", version, will=Will("/" * DEFAULTS.max_topic_levels, b"x")))
+    client.send(connect_packet("a", version, will=Will("/" * MAX_TOPIC_LEVELS, b"x")))
     assert client.take() == [Connack(False, code)]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.base.limits import DEFAULTS
 from mqttree.broker.cluster.sessions.takeover_messages import MERGE, REQUEST, TAKE, say
 from mqttree.broker.core.effects import Authenticate, AuthorizePublish, AuthorizeReceive, Hooks
+from mqttree.broker.core.predecessor import MAX_SUCCESSORS, PREDECESSOR_MAX_S, PREDECESSOR_SILENCE_S
 from mqttree.broker.core.session_owner import ANONYMOUS, Entry
 from mqttree.broker.wire import (
     Connack,
@@ -81,7 +81,7 @@ def test_a_peer_that_never_stops_sending_is_taken_over_all_the_same() -> None:
     old = world.connect("c")
     old.transport.early = [sent(Publish("t", b"x"))] * 10_000
     new = reconnects(world)
-    world.advance(DEFAULTS.takeover_longest - 0.1)
+    world.advance(PREDECESSOR_MAX_S - 0.1)
     assert new.take() == []
     world.advance(0.2)
     assert accepted(new)
@@ -114,7 +114,7 @@ def test_a_plugin_that_does_not_answer_is_not_waited_for_long() -> None:
     old.send(Publish("t", b"1"))
     old.vanish()
     new = reconnects(world)
-    world.advance(DEFAULTS.takeover_quiet - 0.1)
+    world.advance(PREDECESSOR_SILENCE_S - 0.1)
     assert new.take() == []
     world.advance(0.2)
     assert accepted(new)
@@ -130,7 +130,7 @@ def test_packets_that_backpressure_holds_are_waited_for() -> None:
     world.node.flow_control._held[slow.conn] = {old.conn: None}
     old.transport.early = [sent(Publish("t", b"1"), Disconnect())]
     new = reconnects(world)
-    world.advance(DEFAULTS.takeover_quiet / 2)
+    world.advance(PREDECESSOR_SILENCE_S / 2)
     assert new.take() == []
     world.node.release_publishers(slow.conn)
     world.advance(0.1)
@@ -204,11 +204,11 @@ def test_the_line_of_waiting_connections_is_bounded() -> None:
     world = World()
     old = world.connect("c")
     old.transport.early = [sent(Publish("t", b"x"))] * 10_000
-    waiting = [reconnects(world) for _ in range(DEFAULTS.max_successors)]
+    waiting = [reconnects(world) for _ in range(MAX_SUCCESSORS)]
     (busy,) = reconnects(world).take()
     assert isinstance(busy, Connack)
     assert busy.code == 0x89
-    world.advance(DEFAULTS.takeover_longest + 1)
+    world.advance(PREDECESSOR_MAX_S + 1)
     assert [client.closed for client in waiting] == [True] * (len(waiting) - 1) + [False]
     assert not world.node.predecessors._lines
 
@@ -279,7 +279,7 @@ def test_a_peer_that_never_stops_sending_does_not_hold_its_session(kept: bool) -
     old = world.connect("c", properties={Property.SESSION_EXPIRY_INTERVAL: 60})
     old.transport.early = [sent(Publish("t", b"x"))] * 10_000
     elsewhere(world, old, kept=kept)
-    world.advance(DEFAULTS.takeover_longest - 0.1)
+    world.advance(PREDECESSOR_MAX_S - 0.1)
     assert not old.closed
     world.advance(0.2)
     assert old.closed

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqttree.broker.base.counters import Counters
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.base.sequence_set import LAST, merge
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.replay_log import NEVER, LogEntry, Looked, ReplayLog
@@ -28,6 +27,7 @@ from mqttree.broker.cluster.link.version_vector import encode_vector
 from mqttree.broker.core.message import Message, encode_halves
 from mqttree.broker.core.publish_run import PublishRun
 from mqttree.broker.core.qos_fast_path import FEWEST
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import Packet, Property, Publish, encode_packet
 from mqttree.broker.wire.decode import decode_packet
 from mqttree.broker.wire.properties import encode_properties
@@ -416,7 +416,7 @@ def test_the_oldest_runs_make_room() -> None:
     for number in range(5):
         log.append(LogEntry.run(KEY, 1 + 5 * number, 5, data, batch.size, 0.0), None)
     assert len(log) == 1000 // len(data) == log._bytes // len(data)
-    log.forget_old(DEFAULTS.log_age + 1)
+    log.forget_old(DEFAULTS.log_age_s + 1)
     assert (len(log), log._bytes) == (0, 0)
 
 

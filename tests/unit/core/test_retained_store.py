@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqttree.broker.base.counters import Counters
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.cluster.link.codec import decode_stamp, encode_stamp, origin_key
 from mqttree.broker.core.message import Message, Stamp
 from mqttree.broker.core.retained_index import RetainedIndex, RetainedVersion, place_of
-from mqttree.broker.core.retained_store import Change, RetainedStore
+from mqttree.broker.core.retained_store import TOMBSTONE_AGE_S, Change, RetainedStore
+from mqttree.broker.limits import Limits
 from mqttree.broker.wire.errors import MalformedPacket
 from tests.kit.effort import examples
 
@@ -175,7 +175,7 @@ def test_a_sweep_forgets_what_is_over() -> None:
     write(store, "expiring", b"x", 0, expires=5.0)
     write(store, "deleted", b"", 0)
     write(store, "kept", b"x", 0)
-    day = DEFAULTS.tombstone_age
+    day = TOMBSTONE_AGE_S
     for now, left, tombstones in (
         (4.0, 3, 1),
         (5.0, 3, 2),

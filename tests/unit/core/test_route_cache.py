@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.core.route_cache import RouteCache
 from mqttree.broker.core.session import Session
+from mqttree.broker.limits import Limits
 from mqttree.routing.topic_filter import matches
 from tests.kit.node_harness import World
 

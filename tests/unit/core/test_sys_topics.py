@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.core.sys_topics import AVERAGES, LOADS, Load, SysTopics
+from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property, encode_packet
 from mqttree.broker.wire.packets import Pingreq, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.kit.node_harness import World

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import DEFAULTS
+from mqttree.broker.core.dispatcher import MAX_CACHED_TOPIC_BYTES
 from mqttree.broker.core.topic_rates import TOP, Average, TopicRates
 from mqttree.broker.core.topic_tally import WEIGHT, TopicTally
 from mqttree.broker.core.traffic_meter import PERIOD
+from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.wire import Publish, encode_packet
 from tests.kit.node_harness import World
 
@@ -119,7 +120,7 @@ def test_nothing_is_counted_when_it_is_switched_off() -> None:
 def test_what_the_broker_says_of_itself_is_not_counted() -> None:
     world = World(topic_rates=True)
     world.node.publish_internal("$SYS/x", b"1", 0, False)
-    world.node.publish_internal("x" * (DEFAULTS.route_cache_topic + 1), b"1", 0, False)
+    world.node.publish_internal("x" * (MAX_CACHED_TOPIC_BYTES + 1), b"1", 0, False)
     exact, _ = world.node.dispatcher.tally.take()  # type: ignore[union-attr]
     assert exact == {}
 

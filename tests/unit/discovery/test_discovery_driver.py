@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.io.discovery_driver import DiscoveryDriver
+from mqttree.broker.limits import Limits
 
 
 class Told:
@@ -18,7 +18,6 @@ class Told:
         self.loop = loop
         self.node = self
         self.cluster = None
-        self.limits = Limits(clock_period=0.001)
         self.walls: list[float] = []
         self.told = asyncio.Event()
 
@@ -35,7 +34,7 @@ class Told:
 async def test_the_node_is_told_the_time_of_day_regularly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", iter(range(1, 1_000_000)).__next__)
     driver: Any = Told(asyncio.get_running_loop())
-    reach = DiscoveryDriver(None)
+    reach = DiscoveryDriver(None, Limits(clock_interval_s=0.001))
     reach.start(driver)
     await asyncio.wait_for(driver.told.wait(), 60)
     await reach.close()

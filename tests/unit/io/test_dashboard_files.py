@@ -10,6 +10,7 @@ from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.io.admin_access import AdminAccess
 from mqttree.broker.io.admin_http import Admin, listen
 from mqttree.broker.io.dashboard import FILES, HEADERS, read_file
+from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.node import Node
 
 
@@ -30,7 +31,8 @@ def test_the_files_are_small_and_ask_no_other_host() -> None:
 async def test_every_file_has_a_policy_and_needs_no_token(tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
     node = Node(NodeConfig(id=b"\1" * 8, discovery="off"), loop.time(), 1e9, random.Random(1))
-    admin, socket = Admin(node, access=AdminAccess(tmp_path / "token")), listen("127.0.0.1", 0)
+    access = AdminAccess(tmp_path / "token")
+    admin, socket = Admin(node, access=access, limits=DEFAULTS), listen("127.0.0.1", 0)
     await admin.start(socket)
     try:
         for path, (_, kind) in FILES.items():

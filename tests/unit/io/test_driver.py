@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import DEFAULTS
 from mqttree.broker.base.timers import Timer
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.io.driver import Driver
+from mqttree.broker.io.loop_turns import MAX_READ_S
 from mqttree.broker.io.stream_protocol import StreamProtocol
 from mqttree.broker.node import Node
 from mqttree.broker.wire import encode_packet
@@ -97,7 +97,7 @@ BURST = b"".join(encode_packet(Publish(f"t/{n % 100}", b"x" * (n % 7)), 5) for n
 def test_a_read_that_took_long_is_the_last_of_its_turn() -> None:
     scene = Scene()
     (busy, socket), (other, quiet) = scene.clients
-    scene.loop.cost = DEFAULTS.turn_time * 1.1
+    scene.loop.cost = MAX_READ_S * 1.1
     busy.data_received(BURST)
     assert not socket.reading
     assert scene.node.counters.published == 1000, "what was read is handled"
@@ -112,7 +112,7 @@ def test_a_read_that_took_long_is_the_last_of_its_turn() -> None:
 def test_a_read_that_took_no_time_changes_nothing() -> None:
     scene = Scene()
     (busy, socket), _ = scene.clients
-    scene.loop.cost = DEFAULTS.turn_time * 0.4
+    scene.loop.cost = MAX_READ_S * 0.4
     for _ in range(100):  # 100,000 messages
         busy.data_received(BURST)
         assert socket.reading
@@ -123,7 +123,7 @@ def test_a_client_that_is_held_during_a_turn_is_not_read() -> None:
     scene = Scene()
     (busy, socket), _ = scene.clients
     assert busy.conn is not None
-    scene.loop.cost = DEFAULTS.turn_time * 1.1
+    scene.loop.cost = MAX_READ_S * 1.1
     busy.data_received(BURST)
     busy.conn.hold()
     scene.loop.turn()
@@ -135,7 +135,7 @@ def test_a_client_that_is_held_during_a_turn_is_not_read() -> None:
 def test_a_client_that_is_gone_during_a_turn_is_not_read() -> None:
     scene = Scene()
     (busy, socket), _ = scene.clients
-    scene.loop.cost = DEFAULTS.turn_time * 1.1
+    scene.loop.cost = MAX_READ_S * 1.1
     busy.data_received(BURST)
     busy.connection_lost(None)
     scene.loop.turn()

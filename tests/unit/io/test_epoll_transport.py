@@ -24,10 +24,10 @@ import pytest
 import uvloop
 
 from mqttree.broker.base.counters import Counters
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.base.timers import Deadline
 from mqttree.broker.base.turns import Turns
 from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.core.connection import CLOSE_TIMEOUT_S
 from mqttree.broker.core.effects import Dial
 from mqttree.broker.io import epoll_transport, listeners
 from mqttree.broker.io.discovery_driver import DiscoveryDriver
@@ -36,6 +36,8 @@ from mqttree.broker.io.epoll_transport import HIGH_WATER, PIECES, EpollStream
 from mqttree.broker.io.listener import Listener
 from mqttree.broker.io.listeners import ACCEPT_PAUSE, StreamServer, UnixSocket, bind_all
 from mqttree.broker.io.listeners import dial as dial_address
+from mqttree.broker.io.loop_turns import COLLECT_INTERVAL_S
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.node import Node
 from mqttree.broker.wire import encode_packet
 from mqttree.broker.wire.packets import Publish, Subscribe, SubscriptionRequest
@@ -327,7 +329,7 @@ def test_objects_that_replace_others_are_collected_in_steps(scene: Scene) -> Non
     _, _, peer = scene.open()
     for _ in range(60):
         peer.send(b"x")
-        scene.loop.sleep(DEFAULTS.collect)
+        scene.loop.sleep(COLLECT_INTERVAL_S)
     young = sum(
         found in ([], [None])
         for found in gc.get_objects(0) + gc.get_objects(1)
@@ -603,7 +605,7 @@ def test_a_peer_that_ended_and_does_not_read_is_not_waited_for_long(scene: Scene
     peer.shutdown(socket.SHUT_WR)
     scene.turns()
     assert scene.quiet()
-    scene.loop.sleep(DEFAULTS.close_time)
+    scene.loop.sleep(CLOSE_TIMEOUT_S)
     scene.turns()
     assert len(conn.lost) == 1
 
@@ -680,7 +682,7 @@ def test_a_peer_that_goes_on_sending_can_read_the_last_packet(scene: Scene, wait
     assert not conn.received
     assert not conn.lost
     scene.until(lambda: ended(peer))
-    scene.loop.sleep(DEFAULTS.linger)
+    scene.loop.sleep(DEFAULTS.linger_s)
     scene.turns()
     assert conn.lost == ["closed"]
 
@@ -701,7 +703,7 @@ def test_a_peer_that_reads_the_last_packet_late_is_waited_for(scene: Scene) -> N
     stream, conn, peer, data = scene.full()
     conn.linger = True
     stream.close()
-    scene.loop.sleep(3 * DEFAULTS.linger)
+    scene.loop.sleep(3 * DEFAULTS.linger_s)
     peer.shutdown(socket.SHUT_WR)
     scene.turns()
     assert scene.drain(peer) == data
@@ -1046,7 +1048,7 @@ def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
 def driver_of(node: Node) -> Driver:
     """A node's driver in the loop that runs."""
     found: list[Driver] = []
-    discovery_driver = DiscoveryDriver(None)
+    discovery_driver = DiscoveryDriver(None, DEFAULTS)
     tasks = set()
 
     def effects() -> None:
@@ -1153,7 +1155,7 @@ def test_a_link_can_be_dialled_between_two_drivers(runner: asyncio.Runner) -> No
         calling, called = (new_node(id=number * 8, discovery="static") for number in (b"1", b"2"))
         one, two = driver_of(calling), driver_of(called)
         listener, (host, port) = await serve(two, ("127.0.0.1", 0))
-        await DiscoveryDriver(None).dial(Dial(host, port), one)
+        await DiscoveryDriver(None, DEFAULTS).dial(Dial(host, port), one)
         (conn,) = calling.connections
         assert (conn.kind, conn.peer, conn.listener) == ("out", f"{host}:{port}", "link")
         while not (calling.cluster.links and called.cluster.links):
@@ -1178,12 +1180,12 @@ def test_a_dial_that_fails_is_reported(
         monkeypatch.setattr(node, "answer", lambda effect, result, now: answers.append(result))
         with socket.create_server(("127.0.0.1", 0)) as closed:
             port = closed.getsockname()[1]
-        discovery_driver = DiscoveryDriver(None)
+        discovery_driver = DiscoveryDriver(None, DEFAULTS)
         await discovery_driver.dial(Dial("127.0.0.1", port), driver)
         assert answers.pop() == "Connection refused"
         await discovery_driver.dial(Dial("127.0.0.1", 99999), driver)
         assert answers.pop() == "port must be 0-65535"
-        driver.limits = Limits(dial_timeout=0.0)
+        discovery_driver = DiscoveryDriver(None, Limits(dial_timeout_s=0.0))
         full = socket.create_server(("127.0.0.1", 0), backlog=0)
         waiting = [socket.socket() for _ in range(3)]
         for each in waiting:  # there is no accept: later connections wait
@@ -1205,7 +1207,7 @@ def test_a_dial_that_succeeds_after_the_stop_is_closed(runner: asyncio.Runner) -
         driver = driver_of(node)
         with socket.create_server(("127.0.0.1", 0)) as server:
             driver.stop()
-            await DiscoveryDriver(None).dial(Dial(*server.getsockname()), driver)
+            await DiscoveryDriver(None, DEFAULTS).dial(Dial(*server.getsockname()), driver)
             with server.accept()[0] as accepted:
                 assert accepted.recv(1) == b""
         assert not node.connections

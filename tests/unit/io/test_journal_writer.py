@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.config.yaml_file import ConfigError
 from mqttree.broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
 from mqttree.broker.io.journal_writer import JournalWriter
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.persistence.records import (
     SessionRecord,
     encode_frame,
@@ -216,7 +216,7 @@ def test_no_error_ends_the_writers_thread(
 def test_a_flush_that_fails_is_reported_though_nothing_more_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush=0.001))
+    writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush_s=0.001))
     writer.do(BeginSegment(1))
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", broken)
@@ -323,7 +323,7 @@ def test_a_file_does_not_begin_before_the_end_of_the_last_one_is_on_the_disk(
 def test_no_segment_begins_behind_an_end_that_may_be_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush=1e9))
+    writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush_s=1e9))
     writer.do(BeginSegment(1))
     last = AppendFrame(frame(1), 1)
     assert writer.do(last) is None
@@ -341,7 +341,7 @@ def test_no_output_waits_for_the_end_of_a_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it replaces is deleted when it is on the disk, beside what is written."""
-    writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush=0.001))
+    writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush_s=0.001))
     for segment in (1, 2):
         writer.do(BeginSegment(segment))
         assert writer.do(AppendFrame(frame(segment), segment)) is None
@@ -358,7 +358,7 @@ def test_no_output_waits_for_the_end_of_a_snapshot(
 def test_a_segment_that_was_not_flushed_replaces_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush=0.001))
+    writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush_s=0.001))
     for segment in (1, 2):
         writer.do(BeginSegment(segment))
         last = AppendFrame(frame(segment), segment)
@@ -400,7 +400,7 @@ def flushes(monkeypatch: pytest.MonkeyPatch) -> queue.Queue[int]:
 
 
 def test_a_small_frame_is_with_the_kernel_at_once(tmp_path: Path) -> None:
-    writer = begun(tmp_path, limits=Limits(journal_flush=1e9))
+    writer = begun(tmp_path, limits=Limits(journal_flush_s=1e9))
     for number in (3, 1, 2):
         assert writer.at_once(number)
     assert sessions_on_disk(tmp_path) == [3, 1, 2]
@@ -411,7 +411,7 @@ def test_a_small_frame_is_with_the_kernel_at_once(tmp_path: Path) -> None:
 def test_what_was_written_at_once_is_put_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = begun(tmp_path, limits=Limits(journal_flush=0.001))
+    writer = begun(tmp_path, limits=Limits(journal_flush_s=0.001))
     flushed = flushes(monkeypatch)
     assert writer.at_once(1)
     assert flushed.get(timeout=PATIENCE) == len(encode_header(ID, 1)) + len(frame(1))
@@ -420,7 +420,7 @@ def test_what_was_written_at_once_is_put_on_the_disk(
 
 def test_no_frame_overtakes_another_one(tmp_path: Path) -> None:
     """Not even one that is written and whose answer has not been heard."""
-    writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush=1e9))
+    writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush_s=1e9))
     begin = BeginSegment(1)
     writer.disk.put(begin)
     assert not writer.at_once(1)
@@ -446,7 +446,7 @@ def test_while_data_are_put_on_the_disk_nothing_is_written_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel may let a write wait for that."""
-    writer = begun(tmp_path, limits=Limits(journal_flush=0.001))
+    writer = begun(tmp_path, limits=Limits(journal_flush_s=0.001))
     slow = Slow(monkeypatch)
     assert writer.at_once(1)
     assert slow.entered.wait(PATIENCE)
@@ -458,7 +458,7 @@ def test_while_data_are_put_on_the_disk_nothing_is_written_at_once(
 
 
 def test_after_a_slow_write_the_thread_writes(tmp_path: Path) -> None:
-    limits = Limits(journal_flush=1e9, journal_at_once_time=0.0, journal_at_once_pause=1e12)
+    limits = Limits(journal_flush_s=1e9, journal_slow_write_s=0.0, journal_slow_write_pauses=1e12)
     writer = begun(tmp_path, limits=limits)
     assert writer.at_once(1)
     assert not writer.at_once(2)
@@ -497,7 +497,7 @@ def test_what_cannot_be_written_at_once_fails_in_the_thread(
 def test_a_flush_that_fails_is_reported_for_a_frame_that_was_written_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = begun(tmp_path, limits=Limits(journal_flush=0.001))
+    writer = begun(tmp_path, limits=Limits(journal_flush_s=0.001))
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", broken)
         assert writer.at_once(1)

@@ -18,16 +18,18 @@ from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 from websockets.protocol import OPEN
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.core.connection import CLOSE_TIMEOUT_S
 from mqttree.broker.io.driver import Driver
 from mqttree.broker.io.listener import Listener
+from mqttree.broker.io.loop_turns import MAX_READ_S
 from mqttree.broker.io.websocket import (
     CLOSE_TIMEOUT,
     HANDSHAKE_TIMEOUT,
     UNKNOWN,
     WebSocketProtocol,
 )
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.node import Node
 from mqttree.broker.wire import encode_packet
 from mqttree.broker.wire.packets import Connect, Disconnect, Publish, Subscribe, SubscriptionRequest
@@ -496,9 +498,9 @@ def test_frames_that_break_the_rules(data: bytes, code: int, half: bool) -> None
     assert page.socket.ended == half and page.socket.reading and not page.socket.closed
     for _ in range(9):
         page.send(frame(BINARY, PINGREQ))
-        page.loop.run(DEFAULTS.linger / 10)
+        page.loop.run(DEFAULTS.linger_s / 10)
     assert not page.socket.closed
-    page.loop.run(DEFAULTS.linger / 5)
+    page.loop.run(DEFAULTS.linger_s / 5)
     assert page.socket.closed and page.count == (0, 1, 0)
     assert not page.node.connected
 
@@ -556,7 +558,7 @@ def test_a_page_that_disappears_ends_its_connection() -> None:
         page = Page().connected()
         end(page)
         assert not page.node.connections and not page.server.conn_count
-        page.loop.run(DEFAULTS.close_time)
+        page.loop.run(CLOSE_TIMEOUT_S)
         assert page.count == (0, 0, 0)
 
 
@@ -592,7 +594,7 @@ def test_a_peer_that_does_not_read_is_aborted() -> None:
     page.send(frame(TEXT, b"x"))
     page.loop.run(CLOSE_TIMEOUT)
     assert page.socket.closed and not page.socket.aborted
-    page.loop.run(DEFAULTS.close_time)
+    page.loop.run(CLOSE_TIMEOUT_S)
     assert page.socket.aborted and page.count == (0, 1, 1)
 
 
@@ -613,7 +615,7 @@ def test_messages_to_who_is_closing_go_nowhere() -> None:
 def test_a_read_that_took_long_is_the_last_of_its_turn() -> None:
     page = Page().connected()
     page.driver.time = lambda: (
-        setattr(page.loop, "now", page.loop.now + DEFAULTS.turn_time) or page.loop.now
+        setattr(page.loop, "now", page.loop.now + MAX_READ_S) or page.loop.now
     )  # type: ignore[func-returns-value]
     page.protocol.data_received(frame(BINARY, PINGREQ))
     assert not page.socket.reading

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.io.leg_watch import DROPPED, LegWatch
+from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property, Puback, Publish, encode_packet
 from mqttree.broker.wire.publish_header import PACKET_IDS, PUBACK_HEAD
 from tests.kit.leg_harness import Joined

@@ -13,13 +13,14 @@ import pytest
 
 from mqttree.broker.auth.acl_file import parse_rules
 from mqttree.broker.auth.authorization import Access
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.cluster.drain import Drain, DrainOptions
 from mqttree.broker.cluster.sessions.tombstones import end_quietly
 from mqttree.broker.compat.api import BrokerApi
 from mqttree.broker.core.session import Session
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.persistence import write_ahead_log
 from mqttree.broker.persistence.output_gate import OutputGate
+from mqttree.broker.persistence.recovery import BEAT_INTERVAL_S
 from mqttree.broker.wire import (
     Connack,
     Disconnect,
@@ -250,7 +251,7 @@ def test_clients_of_an_idle_broker_were_connected_until_it_was_killed() -> None:
     assert durable_client(again, "l").payloads() == []
     again.advance(5)
     assert durable_client(again, "l").payloads() == [b"gone"]
-    late = world.again(2 * DEFAULTS.journal_beat + 61, copy_of(world.files))
+    late = world.again(2 * BEAT_INTERVAL_S + 61, copy_of(world.files))
     late.advance(0.1)
     assert set(late.node.sessions) == {"l"}
     assert 60 <= frames < 80

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import DEFAULTS
 from mqttree.broker.cluster.delivery.answers import parts_of
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.link.codec import encode_for_links, expiry_of, origin_key, with_expiry
@@ -17,7 +16,7 @@ from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
 from mqttree.broker.core.message import Message, Stamp
 from mqttree.broker.node import Node
-from mqttree.broker.persistence.log_tail import LogTail
+from mqttree.broker.persistence.log_tail import FRAME_BYTES, LogTail
 from mqttree.broker.persistence.records import Cut, JournalError, LoggedRecord
 from mqttree.broker.persistence.tail_segment import (
     HEADER_SIZE,
@@ -268,7 +267,7 @@ def test_each_message_of_the_tail_is_there_or_counted_as_lost(
     bench.tail.flush()
     bench.work()
     assert bench.tail.size == sum(map(len, bench.files.tail_segments.values()))
-    assert bench.tail.size <= limit + DEFAULTS.tail_frame_bytes + 400_200
+    assert bench.tail.size <= limit + FRAME_BYTES + 400_200
     for broker in BROKERS:
         found = bench.numbers(broker, [(1, 1 << 40)])
         assert found == sorted(set(found))

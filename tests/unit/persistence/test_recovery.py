@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from mqttree.broker.auth.acl_file import parse_rules
 from mqttree.broker.auth.authorization import Access
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.delivery.subscription_start import oldest
@@ -24,6 +23,7 @@ from mqttree.broker.core.message import Message
 from mqttree.broker.core.retained_index import place_of
 from mqttree.broker.core.start_point import UNKNOWN, SubscriptionStart
 from mqttree.broker.io.journal_writer import JournalWriter
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.persistence import journal, snapshot, write_ahead_log
 from mqttree.broker.persistence.journal import Journal
 from mqttree.broker.persistence.records import (
@@ -86,7 +86,7 @@ def test_killed_in_the_middle_of_a_checkpoint_the_log_is_what_it_was() -> None:
     again.now += 20.0
     again.node.forwarder.log.forget_old(again.now)
     lacks = {key: [(1, own.top)]}
-    found = again.node.forwarder.log.those(lacks, again.now - DEFAULTS.log_age)
+    found = again.node.forwarder.log.those(lacks, again.now - DEFAULTS.log_age_s)
     assert [entry.sequence for entry in found][-1] == 20
 
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
 from mqttree.broker.cluster.link.codec import (
     choice_of,
     encode_for_links,
@@ -34,6 +33,7 @@ from mqttree.broker.cluster.sharing.assignments import (
 from mqttree.broker.cluster.strategy.directory import GROUP
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.receiver_assignment import MAX_PASSES, ReceiverAssignment, decode_choice
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import Properties, Property, Publish
 from mqttree.broker.wire.decode import decode_packet
 from mqttree.broker.wire.errors import MalformedPacket

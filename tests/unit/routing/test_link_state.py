@@ -5,7 +5,7 @@ from collections import deque
 
 import pytest
 
-from mqttree.broker.base.limits import DEFAULTS, Limits
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.routing.link_state import (
     ASK,
     CHANGES,
