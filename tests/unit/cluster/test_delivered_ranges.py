@@ -62,7 +62,7 @@ class Place:
             counters=Counters(),
             dispatcher=fanout,
             retained={},
-            schedule=lambda at, call: self.later.append((at, call)),
+            timers=SimpleNamespace(schedule=lambda at, call: self.later.append((at, call))),
         )
         sharing: Any = SimpleNamespace(
             received=lambda message, choice, source, *, ordinary: self.shared.append(ordinary)

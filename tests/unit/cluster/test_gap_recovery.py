@@ -196,7 +196,7 @@ class Asking:
             forwarding=[],
             journal=NullJournal(),
             current=None,
-            schedule=lambda at, call: None,
+            timers=SimpleNamespace(schedule=lambda at, call: None),
             cancel=lambda timer: None,
             dispatcher=fanout,
         )
