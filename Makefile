@@ -13,7 +13,7 @@
 #   make chaos [ARGS=...]    seven brokers, a hundred clients, twenty kills, pauses and cuts in five minutes
 #                            ARGS="--draw --rate 20000 --clients 30": as fast as the machine can, everything else from the seed
 #   make load [ARGS=...]    faults and slow links at 20,000 messages a second and more, with real brokers
-#   make fuzz [SECONDS=n]    bent input to everything that reads any; TARGETS="node link" for some of it
+#   make fuzz [SECONDS=n]    malformed input to every parser; TARGETS="node link" for some of them
 #   make bench [ARGS=...]    the same loads against mqttree and Mosquitto in turn
 #   make converge [ARGS=...] how fast trees form and repair, as a table
 #   make paths [ARGS=...]    what a hop costs, and how fast ways between brokers open and close, as a table

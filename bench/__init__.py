@@ -1,1 +1,7 @@
-"""Everything that measures: one command line, `mqttree bench`. docs/guides/benchmarks.md."""
+"""Everything that measures: one command line, `mqttree bench`. docs/guides/benchmarks.md.
+
+`cli` is the command, `checked` reads its numbers. From top to bottom: `report` makes pages of runs,
+`studies` and `placement` are measurements of their own, `spark` makes tables of traces (`tables`:
+what they have in common), `runner` runs `scenarios` in a `lab`, `trace` is what processes note,
+`workloads` who publishes what, `load` the generator.
+"""

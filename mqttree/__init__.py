@@ -11,6 +11,7 @@ needs `pip install 'mqttree[client]'`.
 The names in `__all__` are all that is public; the packages below this one change without notice:
 `broker`, with `routing`, `stp` (the spanning tree), `discovery`, `placement` and `federator` beside
 it, and `bench`, which measures. `python -m mqttree` is the command `mqttree`.
+`embedded_broker` has the broker of a program, `multi_client` and `client_connection` that client.
 """
 
 from importlib import import_module

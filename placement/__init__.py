@@ -12,4 +12,8 @@ are messages/s, and whoever uses this package says what they are.
 * `clients`: the clients that are placed, and those that a failed broker leaves.
 
 Nothing here decides about delivery: a placement that is wrong costs traffic, not messages.
+
+`controller` answers where clients should connect: a `question` becomes a `case`, which is decided
+by `broker_table`, `figures` (what a placement costs) and `pending_load` (answers that loads do not
+show yet). `redirection` decides whom to send elsewhere.
 """

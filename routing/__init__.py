@@ -15,4 +15,7 @@ its knowledge of other brokers; neither is known here.
 A broker is reachable while its neighbours in the tree and it name each other in their listings;
 else its listing is kept for a while. Brokers ask neighbours for newer versions of listings, and get
 changes or, after a long absence, whole listings in parts.
+
+`topic_tree` holds topic names and is searched by filters; `advertised_routes` has the tables of SRT
+and PRT, `filter_units` groups filters that can match a common topic.
 """

@@ -6,4 +6,8 @@ that is up. With root it is made of network namespaces (`namespaces`, `network`,
 relays in one process (`relays`, `half`). `brokers` and `launcher` start the programs under test,
 `cpulimit` gives them a share of a core, `tap` reads the traffic between brokers, `agreement` asks
 them whether they are one tree. `owner` removes what a lab that died has left.
+
+Brokers: `foreign` are those that the command line describes, `gateways` join foreign brokers by
+legs, `federators` stand beside them (`federator_traffic` counts what they say). Processes: `child`,
+`ports`, `priority`, `trace_process`; `yardstick` measures how fast a core is.
 """

@@ -7,4 +7,7 @@ finds moves that pay. No broker runs in any of these.
 
 `scaling_command` runs brokers; `scaling` says what M of them do beside one, with fits by
 `least_squares`, and `scaling_page` is the page. `command` is the command line of all.
+
+`changes` and `drift` compute what becomes of a placement; `controller_speed` and `takeover` measure
+a federation on this machine, which `loopback` starts.
 """

@@ -5,4 +5,6 @@ topology, a load, faults, and factors whose every combination is a cell. `worklo
 seed who publishes and subscribes to what; `measures` are the columns that a scenario may ask for;
 `run_table` is what `mqttree bench run` prints at its end. Most files here repeat what papers
 measured.
+
+`federator_tables` shows a paper's tables beside ours.
 """

@@ -7,4 +7,6 @@ rows one common time. From these come `messages`, `subscriptions`, `network` and
 counts `collected` gets; `tables` does all of that in turn, and `store` writes what comes of it.
 `session` starts Spark. `live` reads traces while a run lasts, `live_view` knows what they said,
 `live_screen` shows it.
+
+`stages` says what a command is doing.
 """

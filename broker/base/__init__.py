@@ -12,4 +12,5 @@ machine has), `version` and `core_build` (whether the compiled core runs).
   secret becomes).
 * `sequence_set`: sets of sequence numbers as ranges.
 * `state_table`: what all state machines that are tables have in common.
+* `costs`: bytes and steps of work that things cost; `record`: classes of fields that start fast.
 """

@@ -15,6 +15,7 @@ socket.
 * `retained_sync` and `retained_comparison` keep retained messages equal at all brokers, `drain`
   empties a broker that is about to stop, `state_view` is the cluster as JSON.
 * `ports` has the Protocols that several of these packages use.
+* `placement` answers where clients should connect, and moves them.
 
 This package may use one broker (`mqttree.broker.core`), the tree (`stp`), `discovery`, `routing`
 and what is below these. The journal and the log's tail on the disk are above it

@@ -25,4 +25,7 @@ Private members of amqtt that are used, because there is no public one:
 * `BrokerContext._broker_instance`: the broker that a context of amqtt belongs to.
 
 `tests/unit/compat/test_amqtt_contract.py` fails when amqtt changes what is relied on here.
+
+`accounts` makes amqtt's `Session` objects, `ports` is what plugins ask of their broker, and
+`start_report` logs what a broker that runs listens on and accepts.
 """

@@ -9,6 +9,11 @@ only the files that it is told to read.
 * `yaml_file` reads YAML and remembers the line of each key, for errors.
 * `mqtt_options` and `listener_options` are the sections about MQTT and listeners.
 * `data_dir` keeps a broker's key and boot number from one start to the next.
+* `listener_model` is what the broker reads of listeners, whoever has read their configuration;
+  `leg_options` are options of legs, `broker_url` addresses of foreign brokers, `mosquitto_bridges`
+  reads a file of Mosquitto; `routing_modes` has the values of `--routing`, `secret_file` reads
+  secrets.
 
 All errors of a user are ConfigError with one line that names the flag, the variable, or the file
-and line."""
+and line.
+"""

@@ -20,6 +20,12 @@ above it and known to it by the Protocols in `ports` alone; what it offers to th
 * `effects` is what a driver is asked to do, `effect_answers` who takes its answers. `shutdown` ends
   all. The registries (`connection_registry`, `client_registry`) and `access_control` keep what is
   connected and which rules hold; `sys_topics` publishes counters.
+* What a PUBLISH needs on its way: `topic_resolution` and `topic_alias` (aliases from and to a
+  client), `receiver_assignment` (which broker serves a shared subscription), `recorded_stretch`
+  (runs in the journal), `responses` (answers of the broker itself), `reason_string` and
+  `capabilities` (MQTT 5). `bridge` detects bridges that close a ring.
+* `route_cache` keeps routes, `wildcard_forms` bounds the filters of a session, `start_point` is
+  where a subscription begins. `topic_rates`, `topic_tally` and `traffic_meter` measure traffic.
 
 The states of a connection (`connection_states` has the table, a test goes through all pairs):
 

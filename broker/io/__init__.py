@@ -18,4 +18,13 @@ knows it: the node asks for effects (`core.effects`) and is given bytes, answers
   of the journal are written by the event loop.
 * `auth_service`: users and rules as files, passwords checked in threads.
 * `admin_http`, `http_request`, `readiness`, `prometheus`, `metric_help`: the admin port.
+* `admin_access` says who may use that port; `api` is `/api/v1`, `dashboard` has its pages.
+* `legs` runs all legs: `leg_driver` one of them, with `leg_connections`, `leg_retained` (retained
+  messages of this broker), `leg_report` (its state), `leg_turns` (which gateway of a name is
+  active), `leg_watch` (what nothing reports) and `leg_forget` (ends its session).
+  `federator_driver` runs a federator.
+* `client_connection` is an outgoing connection that is made again, `client_protocol` the MQTT on
+  it.
+* `service_manager` talks to systemd, `freed_memory` tunes the allocator, `websocket_frames` finds
+  frames in bytes.
 """

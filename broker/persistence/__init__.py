@@ -51,4 +51,6 @@ Where to look: what is recorded, `journal`, `durable_sessions`, `session_recorde
 `output_gate`, `snapshot`; how it looks as bytes, `records`, `will_record`; what it adds up to,
 `image`; how a broker that starts gets that, `recovery`; messages for members that are away,
 `absent_members`, `log_tail`, `tail_segment`.
+
+`published_record` is the record of runs of PUBLISH as a client sent them.
 """

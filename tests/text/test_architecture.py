@@ -232,6 +232,23 @@ def test_the_architecture_names_every_package() -> None:
     assert {name for name in names if f"`{name}/`" not in page} == set()
 
 
+def test_a_package_says_what_its_modules_are_for() -> None:
+    """Its docstring names each of them, but `limits`, which many have; that of `tests` those of
+    `tests/kit`."""
+    unnamed = []
+    for module in [*modules(), *(name for name in files() if name.startswith("tests/kit/"))]:
+        path = Path(module)
+        folder, name = path.parent, path.stem
+        if name == "__init__":
+            folder, name = folder.parent, folder.name
+        page = folder / "__init__.py" if folder.name != "kit" else Path("tests/__init__.py")
+        if name in ("__main__", "limits", "kit") or path.suffix != ".py" or folder == Path():
+            continue
+        if not re.search(rf"\b{name}\b", ast.get_docstring(parse(read(page.as_posix()))) or ""):
+            unnamed.append(module)
+    assert unnamed == []
+
+
 def test_decisions_are_numbered_from_one_without_gaps() -> None:
     names = sorted(
         path.name for path in (ROOT / "docs" / "decisions").glob("*.md") if path.name != "README.md"

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import tests
 from mqttree.bench.scenarios import scenario
 from mqttree.broker.auth.acl_file import parse_rules
 from mqttree.broker.cli.main import main
@@ -81,7 +82,7 @@ def every_block() -> Iterator[Any]:
         if name.endswith(".md") and "licences" not in name:
             for number, block in blocks(read(name)):
                 yield pytest.param(block, id=f"{name}:{number}")
-        elif name.endswith(".py") and not name.startswith("tests/"):
+        elif name == "tests/__init__.py" or re.match(r"(?!tests/).*\.py$", name):
             for node in ast.walk(parse(read(name))):
                 if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                     for number, block in blocks(ast.get_docstring(node) or ""):
@@ -89,11 +90,16 @@ def every_block() -> Iterator[Any]:
                             yield pytest.param(block, id=f"{name}:{number}")
 
 
+def test_the_example_of_a_split_runs() -> None:
+    [(_, block)] = blocks(tests.__doc__ or "")
+    exec(compile(block, "tests/__init__.py", "exec"), {})
+
+
 class Parsed(BaseException):
     """A command line was parsed, and is not carried out."""
 
 
-@pytest.mark.parametrize("block", every_block())
+@pytest.mark.parametrize("block", [*every_block()])
 def test_a_block_of_code_is_right(
     block: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -22,6 +22,8 @@ retained messages and the log's tail on the disk are above it: it reaches them b
 * `subscription_start` says behind which sequence number of each origin a subscription begins.
 * `unordered_forwarder` is the forwarder where each topic has paths of its own (`ort`).
 * `remote_flow_control` carries backpressure from a slow subscriber to its publishers elsewhere.
+* `incoming_batch` and `outgoing_batch` carry many messages of one origin at once; `local_window` is
+  which numbers of an origin have been here.
 
 States of a link, as `resync` sees it:
 

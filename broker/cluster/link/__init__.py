@@ -14,6 +14,7 @@ each byte.
 * `link` takes packets and sends records; with a secret `record_layer` encrypts all of its bytes.
 * `control_records` is the codec of records, `codec` that of PUBLISH; `publish_reader` reads the
   latter from a link, whole runs at once; `version_vector` says what has been at a broker.
+* `message_batch` is many messages of one origin with one header.
 
 The states of a link (`link_states` has the table, `Link.step` carries it out):
 

@@ -10,6 +10,7 @@ others pass questions on to it. The decision itself is in the package `placement
 * `rebalancer`: moves clients when the load changes, as long as this broker is the root.
 * `client_question`: reads what a client asks by MQTT.
 * `placement_service`: takes questions here, and passes them on.
+* `ports`: what these modules ask of their broker.
 
 Nothing of delivery depends on it: messages reach every client wherever it is connected.
 """
