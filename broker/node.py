@@ -87,7 +87,6 @@ class Node:
         self.now = now
         self.rng, self.log = rng, log
         self.log_limit: LogLimit = LogLimit(self)
-        self.log_limited = self.log_limit.line
         self.deadline: Deadline = Deadline()
         self.timers: Timers = Timers(self.deadline)
         self.hooks = hooks or Hooks()
@@ -100,7 +99,10 @@ class Node:
         """Whether a packet of LARGE bytes or more has come since the driver last looked."""
         self.counters: Counters = Counters()
         self.effects: list[Effect] = []
-        self._compose_output()
+        self.flow_control: FlowControl = FlowControl(self)
+        self.output: Output = Output(self, self.flow_control.unheld)
+        self.dirty: list[Connection | Session] = self.output.dirty
+        self.publisher: Publisher = Publisher(self)
         self.checking = 0  # passwords
         self.retained = RetainedStore(self.counters, config.retained_limit(limits), limits=limits)
         self.retained_watchers: dict[str, Callable[[bytes, float], None]] = {}
@@ -126,10 +128,7 @@ class Node:
         self.cluster: Cluster = Cluster(self, now, wall, rng)
         self.absent_members: AbsentMembers = AbsentMembers(self, self.cluster)
         self.cluster.attach(self.absent_members)
-        self.forwarder = self.cluster.forwarder
-        self.takeover = self.cluster.takeover
         self.memory: MemoryLimit = MemoryLimit(self)
-        self.worked = self.memory.worked
         self.federated = self.cluster.enabled
         self.shutdown: Shutdown = Shutdown(self, self.cluster.leave)
         self.answers: EffectAnswers = EffectAnswers(self.counters, self.log_limit)
@@ -164,55 +163,22 @@ class Node:
         self.retained.clear()
 
     def _compose_clients(self) -> None:
-        """Make what sessions and clients come to, and bind what others ask of it."""
+        """Make what sessions and clients come to."""
         self.wills: Wills = Wills(self)
         self.bridges: Bridges = Bridges(self)
         self.session_registry: SessionRegistry = SessionRegistry(self, self.wills)
         self.sessions: dict[str, Session] = self.session_registry.by_client_id
-        self.new_session = partial(Session, self)
-        self.expire_later = self.session_registry.expire_later
-        self.expire = self.session_registry.expire
-        self.send_will = self.wills.send
         self.access_control: AccessControl = AccessControl(
             self.config, self.hooks, self.turns, self.dispatcher, self.sessions
         )
-        self.permissions = self.access_control.permissions
-        self.revoke = self.access_control.revoke
         self.clients: ClientRegistry = ClientRegistry(self, self.wills, self.rng)
-        self.new_client_id = self.clients.new_client_id
-        self.client_refused = self.clients.refused
-        self.take_over = self.clients.take_over
-        self.redirect = self.clients.redirect
-
-    def _compose_output(self) -> None:
-        """Make what hands out what is to be sent, and holds publishers; bind what others ask of
-        both."""
-        self.flow_control: FlowControl = FlowControl(self)
-        self.unheld = self.flow_control.unheld
-        self.hold = self.flow_control.hold
-        self.hold_publishers = self.flow_control.hold_publishers
-        self.holds = self.flow_control.holds
-        self.watched = self.flow_control.watched
-        self.release_publishers = self.flow_control.release
-        self.output: Output = Output(self, self.unheld)
-        self.dirty: list[Connection | Session] = self.output.dirty
-        self.flush = self.output.flush
-        self.end_frame = self.output.end_frame
-        self.withholds = self.output.withholds
-        self.publisher: Publisher = Publisher(self)
-        self.publish = self.publisher.publish
-        self.publish_internal = self.publisher.publish_internal
 
     def _compose_connections(self) -> None:
-        """Make what connections come to, and bind what others ask of it."""
+        """Make what connections come to."""
         self.connection_registry: ConnectionRegistry = ConnectionRegistry(
             self, self.flow_control, partial(Connection, self), partial(ConnectHandshake, self)
         )
         self.connections: dict[Connection, None] = self.connection_registry.connections
-        self.connection_made = self.connection_registry.made
-        self.connection_gone = self.connection_registry.gone
-        self.handshake_over = self.connection_registry.handshake_over
-        self.forget = self.connection_registry.forget
 
     # ---------------------------------------------------------------- inputs
 

@@ -50,7 +50,7 @@ class Running:
 
     def turn(self) -> None:
         """What a driver does in a turn of the loop."""
-        self.node.flush()
+        self.node.output.flush()
         for effect in self.node.take_effects():
             if isinstance(effect, AppendFrame | BeginSegment | DiscardSegments):
                 self.disk.put(effect)
@@ -72,11 +72,11 @@ def write(folder: Path, retained: int, sessions: int, waiting: int) -> None:
     node = running.node
     for number in range(retained):
         topic = f"site/{number % 1000}/device/{number}/state".encode()
-        node.publish(Message(topic, b"x" * 64, 1, True, b"", None, None), None)
+        node.publisher.publish(Message(topic, b"x" * 64, 1, True, b"", None, None), None)
         if number % 100 == 99:
             running.turn()
     for number in range(sessions):
-        conn = node.connection_made("in", "peer", "tcp", Away(), 0.0)
+        conn = node.connection_registry.made("in", "peer", "tcp", Away(), 0.0)
         conn.receive(encode_packet(Connect("MQTT", 4, False, 0, f"client-{number}"), 4), 0.0)
         conn.receive(
             encode_packet(Subscribe(1, [SubscriptionRequest(f"command/{number}", 1)]), 4), 0.0
@@ -84,7 +84,7 @@ def write(folder: Path, retained: int, sessions: int, waiting: int) -> None:
         node.connection_lost(conn, "gone", 0.0)
         for _ in range(waiting):
             topic = f"command/{number}".encode()
-            node.publish(Message(topic, b"x" * 64, 1, False, b"", None, None), None)
+            node.publisher.publish(Message(topic, b"x" * 64, 1, False, b"", None, None), None)
         if number % 100 == 99:
             running.turn()
     running.settle()

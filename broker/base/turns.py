@@ -42,6 +42,17 @@ class Peer(Protocol):
         """Not None if it is a link to another broker."""
 
 
+class Holding(Protocol):
+    """Says which connections are not read."""
+
+    @property
+    def hold(self) -> Callable[[Any, object], None]:
+        """Stops reading a connection for a reason, until that is released."""
+
+    def release(self, reason: object, /) -> None:
+        """Reads the connections again that were held for a reason."""
+
+
 class Reading(TimedBroker, Protocol):
     """What turns ask of the broker. It passes in the connections itself."""
 
@@ -54,11 +65,8 @@ class Reading(TimedBroker, Protocol):
         """The limits of what this broker keeps and does at once."""
 
     @property
-    def hold(self) -> Callable[[Any, object], None]:
-        """Stops reading a connection for a reason, until that is released."""
-
-    def release_publishers(self, reason: object, /) -> None:
-        """Reads the connections again that were held for a reason."""
+    def flow_control(self) -> Holding:
+        """Says which connections are not read."""
 
 
 class Rest:
@@ -124,13 +132,13 @@ class Turns:
         node = self._node
         node.counters.turns_cut += 1
         rest = Rest(conn, self)
-        node.hold(conn, rest)
+        node.flow_control.hold(conn, rest)
         (self._links if conn.link is not None else self._others).append(rest)
         self._plan()
 
     def go_on(self, rest: Rest) -> None:
         """Handle a connection again that rested."""
-        self._node.release_publishers(rest)
+        self._node.flow_control.release(rest)
         self.work = 0
 
     def later(self, piece: Piece) -> None:

@@ -83,7 +83,7 @@ from mqttree.broker.cluster.strategy.directory import CLIENTS_AT, STATE, Directo
 from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
 from mqttree.broker.cluster.strategy.selection import strategy_for
 from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
-from mqttree.broker.cluster.topology import AnnouncingBroker, Topology
+from mqttree.broker.cluster.topology import Topology
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.effects import Dial
@@ -122,7 +122,6 @@ class FederatedBroker(
     DeliveringBroker,
     StartingBroker,
     SessionBroker,
-    AnnouncingBroker,
     RetainingBroker,
     PlacingBroker,
     Protocol,

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.link.version_vector import Vector
     from mqttree.broker.config.node_config import NodeConfig
+    from mqttree.broker.core.client_registry import ClientRegistry
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.session import Session
 
@@ -157,9 +158,9 @@ class DrainedBroker(TimedBroker, Protocol):
     def sessions(self) -> dict[str, Session]:
         """All sessions of this broker, connected or not, by client id."""
 
-    def redirect(self, client: Client, reference: str, permanent: bool, /) -> None:
-        """Send a `client` to another broker (`reference`: "HOST:PORT"); `permanent`: it is not to
-        come back."""
+    @property
+    def clients(self) -> ClientRegistry:
+        """The clients that are connected."""
 
     def end_session(self, session: Session, source: Connection | None, /) -> None:
         """End a `session` that no other broker has taken. `source`: the connection that caused it,
@@ -293,7 +294,7 @@ class Drain:
         """Send a client to where it costs least; to the broker `where` if that is wished, or nobody
         knows better."""
         if self._to:
-            self._node.redirect(client, where, False)
+            self._node.clients.redirect(client, where, False)
         else:
             self._cluster.placement.redirector.send_away(client, where)
 

@@ -17,7 +17,6 @@ from mqttree.broker.base.rate_limit import RateLimit
 from mqttree.broker.cluster.events import LinkForwards, TopologyChanged
 from mqttree.broker.cluster.link.control_records import BPDU, MEMBERS
 from mqttree.broker.cluster.link_registry import MAX_LINK_LINES
-from mqttree.broker.cluster.ports import FederatedBroker
 from mqttree.broker.core.effects import Datagram, Dial
 from mqttree.broker.wire.constants import ReasonCode
 from mqttree.broker.wire.encode import encode_packet
@@ -44,14 +43,6 @@ in one piece."""
 TOPOLOGY_CHANGES_PER_SECOND = 10
 """publications of $TC a second; beyond it only the newest, a little later: no subscriber can
 use more."""
-
-
-class AnnouncingBroker(FederatedBroker, Protocol):
-    """One broker whose clients are told when the tree changes."""
-
-    def publish_internal(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:
-        """Publish a message of the broker itself. `topic`, `payload`, `qos`, `retain`: as in
-        PUBLISH; a topic that begins with `$` stays here."""
 
 
 class LosesLinks(Protocol):
@@ -86,7 +77,7 @@ class Topology:
 
     def __init__(
         self,
-        node: AnnouncingBroker,
+        node: FederatedBroker,
         *,
         tree: Tree,
         membership: Membership,
@@ -257,7 +248,7 @@ class Topology:
             return
         self._change = None
         text = {"origin": change.origin.hex(), "number": change.number, "epoch": self.tree.epoch}
-        self._node.publish_internal("$TC", json.dumps(text).encode(), 0, False)
+        self._node.publisher.publish_internal("$TC", json.dumps(text).encode(), 0, False)
 
     # ---------------------------------------------------------------- neighbours
 

@@ -35,7 +35,7 @@ class BrokerApi(AmqttBroker):  # type: ignore[misc]
         if qos is None:
             qos = 0 if topic.startswith("$") else 2
         self.node.now = self.driver.time()
-        self.node.publish_internal(topic, bytes(data), qos, False)
+        self.node.publisher.publish_internal(topic, bytes(data), qos, False)
         self.driver.wake()
 
     async def retain_message(

@@ -12,6 +12,7 @@ import contextlib
 import copy
 import ssl
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from amqtt.broker import (
@@ -30,7 +31,7 @@ from amqtt.session import Session as Account
 from mqttree.broker.base.log_format import log_line
 from mqttree.broker.compat.accounts import Accounts
 from mqttree.broker.compat.api import BrokerApi
-from mqttree.broker.compat.hooks import HookedNode, ShowingNode, Sources, deliver_kept
+from mqttree.broker.compat.hooks import HookedNode, Sources, deliver_kept
 from mqttree.broker.compat.listener import AmqttListener
 from mqttree.broker.compat.plugins import Plugins
 from mqttree.broker.compat.views import RetainedMessages, Sessions, Subscriptions
@@ -39,6 +40,7 @@ from mqttree.broker.config.mqtt_options import read_options
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.config.options import AccessSettings, FederationSettings
 from mqttree.broker.core.client import Client
+from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.effects import (
     Authenticate,
     AuthorizePublish,
@@ -48,6 +50,7 @@ from mqttree.broker.core.effects import (
     Event,
     Hooks,
 )
+from mqttree.broker.core.session import Session
 from mqttree.broker.core.sys_topics import INTERVAL
 from mqttree.broker.io.auth_service import AuthService
 from mqttree.broker.io.broker_service import BrokerService, ListenerError
@@ -174,13 +177,12 @@ class Broker(BrokerService, BrokerApi):
         return found | self.mqtt_options
 
     def _new_node(self, config: NodeConfig, hooks: Hooks) -> HookedNode:
-        kind = ShowingNode if hooks.packets else HookedNode
-        node = self._node_of(kind, config, hooks)
+        node = self._node_of(HookedNode, config, hooks)
         self.accounts.anonymous = self.plugins.anonymous
         node.accounts = self.accounts
         node.sources = Sources()
-        if isinstance(node, ShowingNode):
-            node.on_packets = self._packets_sent
+        if hooks.packets:
+            node.output.on_flush = self._show_outboxes
         return node
 
     def _sys_period(self) -> float:
@@ -346,7 +348,7 @@ class Broker(BrokerService, BrokerApi):
         for effect in self.node.take_effects():
             match effect:
                 case Event():
-                    # Sent packets are shown when they go out: `ShowingNode`.
+                    # Sent packets are shown when they go out: `_show_outboxes`.
                     if effect.name != "mqtt_packet_sent":
                         events.append(effect)
                 case AuthorizePublish():
@@ -374,5 +376,17 @@ class Broker(BrokerService, BrokerApi):
         if isinstance(effect, Authenticate):
             self.accounts.answered(effect.connect)
 
-    def _packets_sent(self, client: Client, data: bytes) -> None:
-        self.plugins.tell([Event("mqtt_packet_sent", {"client": client, "data": data})])
+    def _show_outboxes(self, outlets: Sequence[Connection | Session]) -> None:
+        """Show plugins the packets that go to clients. A session shares its connection's outbox."""
+        shown: set[int] = set()
+        for outlet in outlets:
+            conn = outlet.conn
+            if (
+                conn is not None
+                and isinstance(conn.owner, Client)
+                and outlet.outbox
+                and id(outlet.outbox) not in shown
+            ):
+                shown.add(id(outlet.outbox))
+                packets = {"client": conn.owner, "data": b"".join(outlet.outbox)}
+                self.plugins.tell([Event("mqtt_packet_sent", packets)])

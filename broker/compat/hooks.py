@@ -4,7 +4,7 @@ the path of a message."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from amqtt.session import Session as Account
 
@@ -113,7 +113,7 @@ class HookedNode(ServedNode):
         RETAIN; an empty one deletes it."""
         self.cluster.retained_written(message, None)
         if self.federated:
-            self.forwarder.forward(message, None)
+            self.cluster.forwarder.forward(message, None)
 
     def retain(self, message: Message) -> None:
         """Store a retained message, and record its publisher."""
@@ -124,33 +124,6 @@ class HookedNode(ServedNode):
         else:
             self.sources.forget(topic)
         super().retain(message)
-
-
-class ShowingNode(HookedNode):
-    """A node for plugins that observe every packet: outgoing packets are shown to them when they
-    are written."""
-
-    on_packets: Callable[[Client, bytes], None]
-    """Called with whole packets that go to a client."""
-
-    def _compose_output(self) -> None:
-        super()._compose_output()
-        self.flush = self._show_and_flush
-
-    def _show_and_flush(self, source: Connection | None = None) -> None:
-        """Hand every outbox to its transport, and show those of clients."""
-        shown: set[int] = set()
-        for outlet in self.dirty:
-            conn = outlet.conn
-            if (
-                conn is not None
-                and isinstance(conn.owner, Client)
-                and outlet.outbox
-                and id(outlet.outbox) not in shown
-            ):
-                shown.add(id(outlet.outbox))
-                self.on_packets(conn.owner, b"".join(outlet.outbox))
-        self.output.flush(source)
 
 
 def deliver_kept(session: Session, account: Account) -> None:

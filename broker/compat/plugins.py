@@ -247,7 +247,7 @@ class Plugins:
         self.under_way = max(0, self.under_way - 1)
         if self._held and self.under_way <= self._broker.limits.plugin_calls // 2:
             self._held = False
-            self._broker.node.release_publishers(self)
+            self._broker.node.flow_control.release(self)
             self._broker.driver.wake()
 
     def failed(self, what: str, error: BaseException) -> None:
@@ -273,7 +273,7 @@ class Plugins:
                 and (client := event.arguments.get("client")) is not None
             ):
                 self._held = True
-                self._broker.node.hold(client.conn, self)
+                self._broker.node.flow_control.hold(client.conn, self)
 
     async def _fire_event(self, event: Events, arguments: dict[str, Any]) -> None:
         if self._genuine:

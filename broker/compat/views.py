@@ -42,7 +42,7 @@ class Sessions(MutableMapping[str, tuple[Account, Any]]):
             session.clean = False
             session.username = value[0].username
             session.owner = owner_of(node, session.username, "", proven=False)
-            session.permissions = node.permissions(session.username, client_id, "")
+            session.permissions = node.access_control.permissions(session.username, client_id, "")
             session.expire_after(0xFFFFFFFF)
             if session.expiry != NEVER:
                 away = session

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from mqttree.broker.core.dispatcher import Dispatcher
     from mqttree.broker.core.effects import Effect, Hooks
     from mqttree.broker.core.limits import CoreLimits
-    from mqttree.broker.core.message import Message
     from mqttree.broker.core.ports import Cluster, Journal
+    from mqttree.broker.core.publisher import Publisher
     from mqttree.broker.core.retained_feed import RetainedFeeds
     from mqttree.broker.core.route import Route
 
@@ -125,9 +125,9 @@ class ClientHost(TimedBroker, Protocol):
     def forwarding(self) -> Sequence[object]:
         """Links on which messages are forwarded."""
 
-    def publish(self, message: Message, source: Connection | None, /) -> None:
-        """Take over a message that was published here. `source`: its publisher, which may have to
-        wait."""
+    @property
+    def publisher(self) -> Publisher:
+        """Takes over messages that were published here."""
 
     def event(self, name: str, **arguments: Any) -> None:
         """Tell plugins, if one listens to this."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.dispatcher import Dispatcher
     from mqttree.broker.core.ports import Cluster
     from mqttree.broker.core.session import Session
+    from mqttree.broker.core.session_registry import SessionRegistry
     from mqttree.broker.core.wills import Wills
 
 CLOSED_WORK = 2 * costs.PACKET_WORK
@@ -57,8 +58,9 @@ class Host(TimedBroker, Protocol):
     def end_session(self, session: Session, source: Connection | None) -> None:
         """End a session here, with its subscriptions and its queue."""
 
-    def expire_later(self, session: Session, /) -> None:
-        """Keep a session without a connection as long as it is to be kept."""
+    @property
+    def session_registry(self) -> SessionRegistry:
+        """Keeps the sessions of clients that are gone."""
 
     def event(self, name: str, **arguments: Any) -> None:
         """Tell plugins, if one listens to this."""
@@ -131,7 +133,7 @@ class ClientRegistry:
         if session.expiry == 0:
             broker.end_session(session, None)
         else:
-            broker.expire_later(session)
+            broker.session_registry.expire_later(session)
         broker.event("broker_client_disconnected", client=client)
 
     def refused(self, client: Client) -> None:

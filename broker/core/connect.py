@@ -45,6 +45,16 @@ class Memory(QueueMemory, MemoryRoom, Protocol):
     """Counts what sessions have queued, and says how much memory is left."""
 
 
+class Handshakes(Protocol):
+    """The connections that have sent no CONNECT yet."""
+
+    def handshake_over(self, handshake: ConnectHandshake, /) -> None:
+        """A connection's CONNECT was accepted or refused, or the connection is gone."""
+
+    def forget(self, conn: Connection, /) -> None:
+        """A connection that was refused has nothing more to say."""
+
+
 class Host(BridgeHost, OpeningHost, Verifier, Protocol):
     """What a CONNECT asks of the broker."""
 
@@ -83,20 +93,12 @@ class Host(BridgeHost, OpeningHost, Verifier, Protocol):
     def predecessors(self) -> Predecessors:
         """Where new connections wait until the old ones are read to the end."""
 
-    def handshake_over(self, handshake: ConnectHandshake, /) -> None:
-        """A connection's CONNECT was accepted or refused, or the connection is gone."""
-
-    def forget(self, conn: Connection, /) -> None:
-        """A connection that was refused has nothing more to say."""
-
-    def new_client_id(self) -> str:
-        """Return a client id for a client that brought none."""
+    @property
+    def connection_registry(self) -> Handshakes:
+        """The connections of this broker, of which some have sent no CONNECT yet."""
 
     def client_came(self, client: Client, now: float, /) -> None:
         """Note at `now` (s) that a client has been let in."""
-
-    def client_refused(self, client: Client, /) -> None:
-        """A client is refused for which a session was already found."""
 
 
 class ConnectHandshake(Owner):
@@ -122,7 +124,7 @@ class ConnectHandshake(Owner):
         self.conn = conn
         self.connect: Connect | None = None
         self.version = 4
-        self.timer = 0  # see `Node.handshake_over`
+        self.timer = 0  # see `ConnectionRegistry.handshake_over`
         self.checking = False  # the client's password
         # Whether it has waited until this broker had joined the others, see
         # `SubscriptionBarrier.admits`.
@@ -209,7 +211,7 @@ class ConnectHandshake(Owner):
             )
         self.conn.linger = True
         self.conn.close(last)
-        node.forget(self.conn)
+        node.connection_registry.forget(self.conn)
 
     # ---------------------------------------------------------------- clients
 
@@ -397,7 +399,7 @@ class ConnectHandshake(Owner):
         )
         if isinstance(packet, Disconnect):
             self.conn.close()
-            self.node.forget(self.conn)
+            self.node.connection_registry.forget(self.conn)
         elif isinstance(packet, Auth):
             self._progress(lambda authentication: authentication.take(packet, connected=False), now)
         else:
@@ -487,7 +489,7 @@ class ConnectHandshake(Owner):
             )
         else:
             self.conn.close(encode_packet(Connack(False, return_code(reason)), 4))
-        self.node.forget(self.conn)
+        self.node.connection_registry.forget(self.conn)
 
     def foreign(self) -> None:
         """Refuse a client with the client id of another user's session."""
@@ -531,7 +533,7 @@ class ConnectHandshake(Owner):
             return
         answer: Properties = self._proof
         if not connect.client_id:
-            connect.client_id = node.new_client_id()
+            connect.client_id = node.clients.new_client_id()
             answer[Property.ASSIGNED_CLIENT_IDENTIFIER] = connect.client_id
         self.owner = owner_of(
             node, connect.username, self.conn.listener, proven=self.authentication is not None
@@ -570,7 +572,7 @@ class ConnectHandshake(Owner):
         if len(conn.outbox) == 1:
             node.dirty.append(conn)
         conn.owner = client
-        node.handshake_over(self)
+        node.connection_registry.handshake_over(self)
         conn.max_packet_size = node.config.max_packet_size
         node.client_came(client, now)
         connect.forget()
@@ -617,7 +619,7 @@ class ConnectHandshake(Owner):
             # It has gone, and cannot learn that its session is a new one: at its next CONNECT it
             # would take that for the one that it had.
             conn.close()
-            node.forget(conn)
+            node.connection_registry.forget(conn)
         else:
             return True
         return False
@@ -629,13 +631,13 @@ class ConnectHandshake(Owner):
         self.turn_away(
             ReasonCode.PACKET_TOO_LARGE, "has a Maximum Packet Size that its CONNACK exceeds"
         )
-        self.node.client_refused(client)
+        self.node.clients.refused(client)
 
     # ---------------------------------------------------------------- end
 
     def lost(self, reason: str, now: float) -> None:
         """Do nothing: no session or link had begun."""
-        self.node.handshake_over(self)
+        self.node.connection_registry.handshake_over(self)
 
     def control_first(self) -> bytes:
         """Control packets overtake nothing here."""

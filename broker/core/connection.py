@@ -70,7 +70,7 @@ class Nowhere:
         """Close a moment later: the caller may be in the middle of handling a packet."""
         conn = self._conn
         conn.node.timers.schedule(
-            conn.node.now, lambda now: conn.node.connection_gone(conn, conn.ended, now)
+            conn.node.now, lambda now: conn.node.connection_registry.gone(conn, conn.ended, now)
         )
 
     def abort(self) -> None:
@@ -149,6 +149,40 @@ class Outlets(Protocol):
         """Note one whose outbox is not empty any more."""
 
 
+class Backpressure(Protocol):
+    """Which connections are not read, as a subscriber is behind."""
+
+    @property
+    def unheld(self) -> deque[Connection]:
+        """Publishers that were held, and had been read further than was handled."""
+
+    def holds(self, source: Connection, /) -> bool:
+        """Whether a connection is not read, for any reason."""
+
+    def hold(self, source: Connection | None, reason: object, /) -> None:
+        """Do not read `source` until `release(reason)`."""
+
+    def hold_publishers(self, slow: Connection, source: Connection | None, /) -> None:
+        """Do not read `source` until `slow` has caught up."""
+
+    def release(self, reason: object, /) -> None:
+        """Read the publishers again that waited for `reason` alone."""
+
+
+class OpenConnections(Protocol):
+    """The connections of one broker that are not closed yet."""
+
+    def gone(self, conn: Connection, reason: str, now: float, /) -> None:
+        """A connection (`conn`) is closed, for a `reason`, at `now` (s)."""
+
+
+class OutputGate(Protocol):
+    """Holds output back until the records that it depends on are durable."""
+
+    def gates_output(self, conn: Connection, /) -> bool:
+        """Whether output for a connection is held back."""
+
+
 class Host(TimedBroker, Protocol):
     """What a connection asks of its broker."""
 
@@ -174,23 +208,16 @@ class Host(TimedBroker, Protocol):
         """Whose outbox is not empty."""
 
     @property
-    def unheld(self) -> deque[Connection]:
-        """Publishers that were held, and had been read further than was handled."""
+    def flow_control(self) -> Backpressure:
+        """Says which connections are not read."""
 
-    def connection_gone(self, conn: Connection, reason: str, now: float, /) -> None:
-        """A connection (`conn`) is closed, for a `reason`, at `now` (s)."""
+    @property
+    def connection_registry(self) -> OpenConnections:
+        """The connections of this broker."""
 
-    def holds(self, source: Connection, /) -> bool:
-        """Whether a connection is not read because a subscriber is behind."""
-
-    def withholds(self, conn: Connection, /) -> bool:
-        """Whether output for a connection waits for the journal."""
-
-    def hold_publishers(self, slow: Connection, source: Connection | None, /) -> None:
-        """Do not read `source` until `slow` has caught up."""
-
-    def release_publishers(self, slow: object, /) -> None:
-        """Read the publishers again that waited for `slow` alone."""
+    @property
+    def journal(self) -> OutputGate:
+        """Holds output back until the records that it depends on are durable."""
 
 
 class Connection:
@@ -378,7 +405,7 @@ class Connection:
     @property
     def backed_up(self) -> bool:
         """True while packets that were read wait because their sender is held."""
-        return bool(self._parts) and (self.held or self in self.node.unheld)
+        return bool(self._parts) and (self.held or self in self.node.flow_control.unheld)
 
     @property
     def unhandled(self) -> int:
@@ -402,14 +429,14 @@ class Connection:
                 used = self.owner.packets(data, now)
                 if used < len(data) and not self.state.closed:
                     self._keep(data, used)
-        if self.state.held and not self.state.waiting and not self.node.holds(self):
+        if self.state.held and not self.state.waiting and not self.node.flow_control.holds(self):
             self.unhold()
         self._end(now)
 
     def _end(self, now: float) -> None:
         """Let go of a peer that has gone, once all is handled that it sent."""
         if self.ended and not self.state.waiting and not self.backed_up:
-            self.node.connection_gone(self, self.ended, now)
+            self.node.connection_registry.gone(self, self.ended, now)
 
     def hold(self) -> None:
         """Stop reading from this peer."""
@@ -427,7 +454,7 @@ class Connection:
         """Read again; first, at the end of this turn, handle what was read already (`go_on`)."""
         if self._on(Input.RELEASE) is Action.READ_AGAIN:
             if self._parts:
-                self.node.unheld.append(self)
+                self.node.flow_control.unheld.append(self)
             else:
                 self.transport.resume_reading()
 
@@ -517,12 +544,12 @@ class Connection:
             if size > limits.link_kept_bytes:
                 link.overflowed()
             if kept:
-                self.node.hold_publishers(self, source)
+                self.node.flow_control.hold_publishers(self, source)
         elif size > 2 * limit:
             self.counters.slow_consumer_closed += 1
             self.abort("it reads too slowly: its acknowledgements pile up")
         elif size > self.node.limits.hold_backlog_bytes:
-            self.node.hold_publishers(self, source)
+            self.node.flow_control.hold_publishers(self, source)
 
     def pause(self) -> None:
         """Note that the transport holds enough; what follows waits in `backlog`."""
@@ -562,7 +589,7 @@ class Connection:
                     self.transport.close()
             elif not self.paused:
                 self.stalled = False
-                self.node.release_publishers(self)
+                self.node.flow_control.release(self)
                 if self.owner is not None:
                     self.owner.drained(now)
 
@@ -585,13 +612,13 @@ class Connection:
     def _said_all(self) -> bool:
         """Whether nothing is to be handed over any more: last words may still be in the outbox when
         what was held goes out."""
-        return not self.outbox and not (self.gate and self.node.withholds(self))
+        return not self.outbox and not (self.gate and self.node.journal.gates_output(self))
 
     def abort(self, reason: str) -> None:
         """Close at once; `lost` follows with `reason`."""
         if not self.state.closed:
             self.transport.abort()
-            self.node.connection_gone(self, reason, self.node.now)
+            self.node.connection_registry.gone(self, reason, self.node.now)
 
 
 def count_packets(data: bytes) -> int:

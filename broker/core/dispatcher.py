@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mqttree.broker.auth.authorization import Access
     from mqttree.broker.base.counters import Counters
     from mqttree.broker.base.turns import Turns
-    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.connection import Backpressure, Connection
     from mqttree.broker.core.effects import Effect, Hooks
     from mqttree.broker.core.limits import CoreLimits
     from mqttree.broker.core.ports import Cluster, Journal
@@ -87,11 +87,9 @@ class Host(TimedBroker, Protocol):
     def cluster(self) -> Cluster:
         """The federation, as far as this module needs it."""
 
-    def hold(self, source: Connection | None, reason: object, /) -> None:
-        """Do not read `source` until `release_publishers(reason)`."""
-
-    def release_publishers(self, reason: object, /) -> None:
-        """Read the publishers again that waited for `reason` alone."""
+    @property
+    def flow_control(self) -> Backpressure:
+        """Says which connections are not read."""
 
 
 class Dispatcher:
@@ -539,7 +537,7 @@ class Dispatcher:
         effect = AuthorizeReceive(message, receivers, list(groups), only, None, source, arrival)
         self._waiting.append(effect)
         if len(self._waiting) >= node.limits.hold_queued:
-            node.hold(source, self)
+            node.flow_control.hold(source, self)
         node.effects.append(effect)
 
     def answered(self, effect: AuthorizeReceive, allowed: set[Session]) -> None:
@@ -548,7 +546,7 @@ class Dispatcher:
         while self._waiting and (known := self._waiting[0]).allowed is not None:
             self._waiting.popleft()
             if len(self._waiting) == self.node.limits.hold_queued // 2:
-                self.node.release_publishers(self)
+                self.node.flow_control.release(self)
             route = self.route(known.message.topic)
             deliveries = (
                 [] if known.only else [d for d in route.deliveries if d.session in known.allowed]

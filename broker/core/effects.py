@@ -105,7 +105,7 @@ class Event:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Dial:
-    """Open a link to an address. Answer: nothing when it stands (`Node.connection_made` came
+    """Open a link to an address. Answer: nothing when it stands (`ConnectionRegistry.made` came
     first), else the error's text."""
 
     host: str

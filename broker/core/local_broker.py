@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING, Protocol
 from mqttree.broker.base.timers import TimedBroker
 
 if TYPE_CHECKING:
-    from mqttree.broker.auth.authorization import Permissions
     from mqttree.broker.base.counters import Counters
     from mqttree.broker.base.log_limit import LogLimit
     from mqttree.broker.base.turns import Turns
     from mqttree.broker.config.node_config import NodeConfig
+    from mqttree.broker.core.access_control import AccessControl
+    from mqttree.broker.core.client_registry import ClientRegistry
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.dispatcher import Dispatcher
     from mqttree.broker.core.effects import Effect
+    from mqttree.broker.core.flow_control import FlowControl
     from mqttree.broker.core.limits import CoreLimits
     from mqttree.broker.core.ports import Journal
+    from mqttree.broker.core.publisher import Publisher
     from mqttree.broker.core.retained_store import RetainedStore
     from mqttree.broker.core.session import Session
+    from mqttree.broker.core.session_registry import SessionRegistry
 
 
 class LocalBroker(TimedBroker, Protocol):
@@ -72,11 +76,17 @@ class LocalBroker(TimedBroker, Protocol):
     def sessions(self) -> dict[str, Session]:
         """All sessions of this broker, connected or not, by client id."""
 
-    def permissions(
-        self, username: str | None, client_id: str, listener: str
-    ) -> Permissions | None:
-        """Return what the client `client_id` of the user `username` may do that came by `listener`;
-        None: everything."""
+    @property
+    def session_registry(self) -> SessionRegistry:
+        """Says how long a session is kept, and what its end brings about."""
+
+    @property
+    def clients(self) -> ClientRegistry:
+        """The clients that are connected."""
+
+    @property
+    def access_control(self) -> AccessControl:
+        """Says what clients may do."""
 
     def end_session(self, session: Session, source: Connection | None) -> None:
         """Forget a session. `source`: the connection that is answered once that is durable."""
@@ -95,10 +105,10 @@ class LocalBroker(TimedBroker, Protocol):
     def forwarding(self) -> Sequence[object]:
         """Links on which messages are forwarded."""
 
-    # ---------------------------------------------------------------- backpressure
+    @property
+    def publisher(self) -> Publisher:
+        """Takes over messages that were published here."""
 
-    def hold(self, source: Connection | None, reason: object) -> None:
-        """Do not read `source` until `release_publishers(reason)`."""
-
-    def release_publishers(self, slow: object) -> None:
-        """Read the publishers again that waited for `slow` alone."""
+    @property
+    def flow_control(self) -> FlowControl:
+        """Says which publishers are not read, as a subscriber is behind."""

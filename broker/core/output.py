@@ -4,7 +4,7 @@ journal."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.core.session import Session
@@ -46,7 +46,7 @@ class Sender(Protocol):
 class Output:
     """The outboxes of one broker that are not empty."""
 
-    __slots__ = ("_broker", "_unheld", "dirty")
+    __slots__ = ("_broker", "_unheld", "dirty", "on_flush")
 
     def __init__(self, broker: Sender, unheld: deque[Connection]) -> None:
         """`unheld`: publishers that are to go on when what was sent to others is out."""
@@ -55,6 +55,8 @@ class Output:
         self.dirty: list[Connection | Session] = []
         """Whose outbox is not empty; whoever appends to an empty one lists it. Always the same
         list."""
+        self.on_flush: Callable[[Sequence[Connection | Session]], None] | None = None
+        """Is shown what has something to send, ahead of its transport."""
 
     def flush(self, source: Connection | None = None) -> None:
         """Hand every outbox to its transport, each once; then handle what held publishers had sent
@@ -66,7 +68,7 @@ class Output:
         if self.dirty:
             self._hand_over(source)
         if self._unheld:
-            self._go_on()
+            self._resume_publishers()
         self.end_frame()
 
     def end_frame(self) -> None:
@@ -75,7 +77,7 @@ class Output:
         if journal.recording:
             journal.seal()
 
-    def _go_on(self) -> None:
+    def _resume_publishers(self) -> None:
         """Handle what publishers had sent that are not held any more."""
         unheld = self._unheld
         while unheld:
@@ -85,6 +87,8 @@ class Output:
 
     def _hand_over(self, source: Connection | None) -> None:
         dirty = self.dirty
+        if self.on_flush is not None:
+            self.on_flush(dirty)
         for outlet in dirty:  # it grows meanwhile: closing a slow consumer may queue wills
             outbox = outlet.outbox
             if outbox:
@@ -98,7 +102,3 @@ class Output:
                 else:
                     conn.flush(outbox, source)
         dirty.clear()
-
-    def withholds(self, conn: Connection) -> bool:
-        """Return whether something for a connection waits for the journal."""
-        return self._broker.journal.gates_output(conn)

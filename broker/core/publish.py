@@ -197,7 +197,7 @@ def take(client: Client, message: Message, packet_id: int) -> None:
     _acknowledge(client, message, packet_id)
     if node.hooks.events:
         node.event("broker_message_broadcast", client=client, message=message, packet_id=packet_id)
-    node.publish(message, client.conn)
+    node.publisher.publish(message, client.conn)
 
 
 def _acknowledge(client: Client, message: Message, packet_id: int) -> None:

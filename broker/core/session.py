@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mqttree.broker.base.counters import Counters
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.config.node_config import NodeConfig
-    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.connection import Backpressure, Connection
     from mqttree.broker.core.limits import CoreLimits
     from mqttree.broker.core.publish_run import PublishRun
     from mqttree.broker.core.start_point import SubscriptionStart
@@ -350,11 +350,9 @@ class SessionHost(TimedBroker, Protocol):
     def event(self, name: str, **arguments: Any) -> None:
         """Tell plugins, if one listens to this."""
 
-    def hold_publishers(self, slow: Connection, source: Connection | None, /) -> None:
-        """Do not read `source` until `slow` has caught up."""
-
-    def release_publishers(self, slow: object, /) -> None:
-        """Read the publishers again that waited for `slow` alone."""
+    @property
+    def flow_control(self) -> Backpressure:
+        """Says which connections are not read."""
 
 
 class Session:
@@ -778,7 +776,7 @@ class Session:
             len(self.queue) >= self.node.limits.hold_queued
             or self.queued_bytes >= self.node.limits.hold_queued_bytes
         ):
-            self.node.hold_publishers(conn, source)
+            self.node.flow_control.hold_publishers(conn, source)
 
     def pump(self) -> None:
         """Move waiting messages into the window as far as it goes."""
@@ -805,7 +803,7 @@ class Session:
                 and not conn.backlog
             ):
                 conn.stalled = False
-                self.node.release_publishers(conn)
+                self.node.flow_control.release(conn)
 
     def _pump_plain(self) -> bool:
         """Send what needs nothing but a number from the head of the queue, as bytes; False when

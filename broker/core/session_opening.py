@@ -12,7 +12,8 @@ from mqttree.broker.wire.constants import MAX_PACKET_SIZE
 from mqttree.broker.wire.properties import Properties, Property
 
 if TYPE_CHECKING:
-    from mqttree.broker.auth.authorization import Permissions
+    from mqttree.broker.core.access_control import AccessControl
+    from mqttree.broker.core.client_registry import ClientRegistry
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.dispatcher import Dispatcher
     from mqttree.broker.wire.packets import Connect
@@ -40,17 +41,13 @@ class OpeningHost(SessionHost, Protocol):
     def sessions(self) -> dict[str, Session]:
         """All sessions of this broker, connected or not, by client id."""
 
-    def permissions(
-        self, username: str | None, client_id: str, listener: str, /
-    ) -> Permissions | None:
-        """Return what the client `client_id` of the user `username` may do that came by `listener`;
-        None: everything."""
+    @property
+    def access_control(self) -> AccessControl:
+        """Says what clients may do."""
 
-    def revoke(self, session: Session, /) -> None:
-        """Drop what is queued for a session that may not receive it any more."""
-
-    def take_over(self, session: Session, /) -> None:
-        """Disconnect a client that has connected once more."""
+    @property
+    def clients(self) -> ClientRegistry:
+        """The clients that are connected."""
 
     def end_session(self, session: Session, source: Connection | None, /) -> None:
         """Forget a session. `source`: the connection that is answered once that is durable."""
@@ -74,7 +71,7 @@ def open_session(
     client_id = connect.client_id
     old = node.sessions.get(client_id)
     if old is not None and old.conn is not None:
-        node.take_over(old)
+        node.clients.take_over(old)
         # It is gone when it was to end with its connection.
         old = node.sessions.get(client_id)
     if old is not None and connect.clean_start:
@@ -112,10 +109,10 @@ def _configure(
     session.clean = connect.clean_start
     session.username = connect.username
     if node.access is not None or session.permissions is not None:
-        permissions = node.permissions(connect.username, connect.client_id, listener)
+        permissions = node.access_control.permissions(connect.username, connect.client_id, listener)
         changed = changed or permissions is None or not permissions.same(session.permissions)
         session.permissions = permissions
-        node.revoke(session)
+        node.access_control.revoke(session)
     session.will = connect.will
     session.will_memory = will_memory(connect.will)
     session.maximum_packet_size = maximum

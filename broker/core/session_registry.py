@@ -6,25 +6,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.base import costs
-from mqttree.broker.base.timers import TimedBroker
-from mqttree.broker.core.session import NEVER
+from mqttree.broker.core.session import NEVER, Session, SessionHost
 
 if TYPE_CHECKING:
-    from mqttree.broker.base.counters import Counters
     from mqttree.broker.base.turns import Turns
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.dispatcher import Dispatcher
     from mqttree.broker.core.ports import Cluster, Journal
-    from mqttree.broker.core.session import Session
     from mqttree.broker.core.wills import Wills
 
 
-class RegistryBroker(TimedBroker, Protocol):
+class RegistryBroker(SessionHost, Protocol):
     """What the session registry asks of its broker."""
-
-    @property
-    def counters(self) -> Counters:
-        """The counters of this broker, as `/metrics` shows them."""
 
     @property
     def turns(self) -> Turns:
@@ -56,6 +49,10 @@ class SessionRegistry:
         self._wills = wills
         self.by_client_id: dict[str, Session] = {}
         """Client id -> session, connected or not."""
+
+    def new(self, client_id: str) -> Session:
+        """Return a new session, which is not registered yet."""
+        return Session(self._broker, client_id)
 
     def expire_later(self, session: Session) -> None:
         """Keep a session without a connection as long as it is to be kept (MQTT-3.1.2-23)."""

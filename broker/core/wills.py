@@ -11,21 +11,20 @@ from mqttree.broker.wire.properties import Property
 
 if TYPE_CHECKING:
     from mqttree.broker.base.counters import Counters
-    from mqttree.broker.core.connection import Connection
-    from mqttree.broker.core.message import Message
+    from mqttree.broker.core.publisher import Publisher
     from mqttree.broker.core.session import Session
 
 
-class Publisher(TimedBroker, Protocol):
+class WillsBroker(TimedBroker, Protocol):
     """What wills ask of their broker."""
 
     @property
     def counters(self) -> Counters:
         """The counters of this broker, as `/metrics` shows them."""
 
-    def publish(self, message: Message, source: Connection | None, /) -> None:
-        """Take over a message that was published here: deliver it and pass it on. `source`: its
-        publisher, which may have to wait."""
+    @property
+    def publisher(self) -> Publisher:
+        """Takes over messages that were published here."""
 
 
 class Wills:
@@ -33,7 +32,7 @@ class Wills:
 
     __slots__ = ("_broker",)
 
-    def __init__(self, broker: Publisher) -> None:
+    def __init__(self, broker: WillsBroker) -> None:
         self._broker = broker
 
     def connection_ended(self, session: Session) -> None:
@@ -66,4 +65,4 @@ class Wills:
             broker.counters.publish_refused += 1
             return
         broker.counters.wills += 1
-        broker.publish(message_of(will, broker.now, session), None)
+        broker.publisher.publish(message_of(will, broker.now, session), None)

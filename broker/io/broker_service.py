@@ -371,7 +371,7 @@ class BrokerService:
         if self.disk is not None:
             if self._journal is not None:
                 self._journal.force()
-            self.node.flush()
+            self.node.output.flush()
             self._run_effects()
             await self._loop.run_in_executor(None, self.disk.close)
             await self._loop.run_in_executor(None, self.disk.tail.close)
@@ -395,7 +395,7 @@ class BrokerService:
             # logged at debug.
             level = "warning" if isinstance(error, ssl.SSLError) else "debug"
             cause = f"no TLS at listener '{name}': {describe_error(error)}"
-            self.node.log_limited(level, cause, peer, f"{peer}: {cause}; closed")
+            self.node.log_limit.line(level, cause, peer, f"{peer}: {cause}; closed")
 
         listening = await server.listen(
             accept, where, context, self._bad_proxy_header, failed, plain
@@ -429,12 +429,12 @@ class BrokerService:
             f"{peer}: closed: the remaining open files are reserved for links and the admin port "
             "(ulimit -n)"
         )
-        self.node.log_limited("warning", "too many open files", peer, text)
+        self.node.log_limit.line("warning", "too many open files", peer, text)
 
     def _bad_proxy_header(self, line: str) -> None:
         self.node.counters.proxy_garbage += 1
         peer, _, cause = line.partition(": ")
-        self.node.log_limited("warning", cause, peer, line)
+        self.node.log_limit.line("warning", cause, peer, line)
 
     async def reload(self, settings: AccessSettings) -> list[str]:
         """Read users and rules from their files again, and the certificates of links; no client is

@@ -161,7 +161,7 @@ class EpollTransport:
                         self.look(now)
                     # A subscriber or link is behind, and the publisher that was just read is the
                     # one that is paused; or the turn takes long.
-                    node.flush(getattr(stream, "conn", None) if node.paused else None)
+                    node.output.flush(getattr(stream, "conn", None) if node.paused else None)
                     flush_after = now + self._flush_time
                     if now - began > TURN_MOST and not driver.went_on(now):
                         self._left = {number: place for place, (number, _) in enumerate(turn)}
@@ -238,7 +238,7 @@ class EpollTransport:
         except Exception as error:
             self._fault(stream, error)
         if node.paused:
-            node.flush(getattr(stream, "conn", None))  # as in `run`
+            node.output.flush(getattr(stream, "conn", None))  # as in `run`
 
     def _fault(self, stream: EpollStream, error: Exception) -> None:
         """Close the one connection on which a fault of the broker occurred, as the loop's own
@@ -279,7 +279,7 @@ class EpollTransport:
         except Exception as error:
             self._fault(stream, error)
         if node.paused:
-            node.flush(getattr(stream, "conn", None))  # as in `run`
+            node.output.flush(getattr(stream, "conn", None))  # as in `run`
 
     def admit_parked(self, stream: EpollStream) -> None:
         """Begin with a connection that had to wait. It is read in the loop's next turn: if it ended
@@ -346,7 +346,9 @@ class EpollStream:
         self.poller.streams[self.number] = self
         kind = "in" if self.dial is None else "out"
         node = self.poller.driver.node
-        self.conn = node.connection_made(kind, self.peer, self.listener, self, now, self.dial)
+        self.conn = node.connection_registry.made(
+            kind, self.peer, self.listener, self, now, self.dial
+        )
 
     def park(self) -> None:
         """Wait for a place. Nothing is read; if the peer closes, it leaves the queue."""

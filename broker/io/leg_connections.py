@@ -119,7 +119,7 @@ class HereTransport:
         self.held = False
         """Whether this broker wants no more of the foreign one for now."""
         driver = leg.driver
-        self.conn: Connection = driver.node.connection_made(
+        self.conn: Connection = driver.node.connection_registry.made(
             "in", f"leg {name}", LEG_LISTENER, self, driver.time()
         )
 

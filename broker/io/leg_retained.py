@@ -117,7 +117,7 @@ class RetainedHere:
         expiry = properties.get(Property.MESSAGE_EXPIRY_INTERVAL)
         rest = {name: value for name, value in properties.items() if name not in NOT_FORWARDED}
         encoded = encode_properties(rest)
-        node.publish(
+        node.publisher.publish(
             Message(
                 message.topic.encode(),
                 message.payload,

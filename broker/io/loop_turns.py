@@ -88,7 +88,7 @@ class LoopTurns:
         ignores those of before the start). `now`: s."""
         self.chores_at = now + CHORES_PERIOD
         worked = time.thread_time()
-        self.node.worked(worked - self._worked)
+        self.node.memory.worked(worked - self._worked)
         self._worked = worked
         if self.node.large_message:
             self.node.large_message = False
@@ -106,7 +106,7 @@ class LoopTurns:
         read is the one that is paused.
         """
         if self.node.paused:
-            self.node.flush(source)
+            self.node.output.flush(source)
         if not self.flushing:
             self.flushing = True
             self.loop.call_soon(self.run)
@@ -127,14 +127,14 @@ class LoopTurns:
         self.flushing = False
         node = self.node
         if self.frame_first:
-            node.end_frame()
+            node.output.end_frame()
             if node.effects:
                 self._on_effects()
-        node.flush()
+        node.output.flush()
         if node.effects:
             self._on_effects()
             if node.dirty:
-                node.flush()
+                node.output.flush()
                 if node.effects:
                     self.wake()
         self.turns.work = 0

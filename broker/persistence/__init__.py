@@ -16,14 +16,14 @@ The order of one turn.
 
 1. Packets are handled: sessions and the cluster record what they change (`record`). If a client is
    sent the effect of a change, its connection's output is held back from then on (`require`).
-2. `Node.flush` hands each outbox to its connection, or to `gate_output` if that has a gate.
+2. `Output.flush` hands each outbox to its connection, or to `gate_output` if that has a gate.
 3. `Journal.seal` records what changes often and counts once (retained topics, which messages of
    other brokers have been here), and makes all records one frame: LSN + 1, `AppendFrame`. A turn
    in which receivers have acknowledged and nothing else has no frame: these records wait for the
    next one, `journal_linger_s` at most.
 4. The thread writes all frames that have come while it wrote: groups commit by themselves. With
    `async` and a disk that is not busy the event loop writes the frame itself, and takes step 3
-   ahead of step 2 (`Node.end_frame`): then nothing is held back.
+   ahead of step 2 (`Output.end_frame`): then nothing is held back.
 5. `Node.answer` tells `written` that the LSN is durable: the output that was held back for it goes
    out, in its order.
 

@@ -238,7 +238,7 @@ class LogTail:
             if self._pending_size >= FRAME_BYTES:
                 self.flush()
             if self._unwritten > node.limits.journal_backlog_bytes:
-                node.hold(source, self)
+                node.flow_control.hold(source, self)
         return True
 
     def _last(self, where: tuple[bytes, bytes]) -> int:
@@ -333,7 +333,7 @@ class LogTail:
                 self._broken = False
                 self._node.log("info", "the log tail can be written again")
         if self._unwritten < self._node.limits.journal_backlog_bytes // 2:
-            self._node.release_publishers(self)
+            self._node.flow_control.release(self)
         return True
 
     def _fail(self, error: str) -> None:

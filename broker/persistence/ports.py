@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from mqttree.broker.cluster.ports import FederatedBroker
 
 if TYPE_CHECKING:
-    from mqttree.broker.core.session import Session
+    from mqttree.broker.core.wills import Wills
     from mqttree.broker.persistence.limits import PersistenceLimits
 
 
@@ -18,14 +18,9 @@ class Host(FederatedBroker, Protocol):
     def limits(self) -> PersistenceLimits:
         """The limits of what this broker keeps and does at once."""
 
-    def new_session(self, client_id: str) -> Session:
-        """Return a new session, which is not registered yet."""
-
-    def expire(self, session: Session) -> None:
-        """End a session whose client has been away for too long."""
-
-    def send_will(self, session: Session) -> None:
-        """Publish the will of a session, if it still has one."""
+    @property
+    def wills(self) -> Wills:
+        """Publishes the wills of clients that are gone."""
 
 
 class Clock(Protocol):

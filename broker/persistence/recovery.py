@@ -301,13 +301,15 @@ class Recovery:
         if (old := node.sessions.get(client_id)) is not None:
             old.will = None
             node.end_session(old, None)
-        session = node.sessions[client_id] = node.new_session(client_id)
+        session = node.sessions[client_id] = node.session_registry.new(client_id)
         session.listener = None if head.listener is None else head.listener.decode(errors="replace")
         # Permissions are looked up when the client connects.
         if session.listener is None:
             session.permissions = None
         else:
-            session.permissions = node.permissions(username, client_id, session.listener)
+            session.permissions = node.access_control.permissions(
+                username, client_id, session.listener
+            )
         session.version = head.version
         session.clean = head.flags & CLEAN != 0
         restore(state, session, node.dispatcher, self.cluster.subscription_starts)
@@ -328,10 +330,10 @@ class Recovery:
         node, since = self.node, self.now - max(0, self.wall - disconnected_at) / 1000
         if session.expiry != NEVER:
             session.expiry_timer = node.timers.schedule(
-                since + session.expiry, lambda now: node.expire(session)
+                since + session.expiry, lambda now: node.session_registry.expire(session)
             )
         if session.will is not None:
             delay = (session.will.properties or {}).get(Property.WILL_DELAY_INTERVAL, 0)
             session.will_timer = node.timers.schedule(
-                since + min(delay, session.expiry), lambda now: node.send_will(session)
+                since + min(delay, session.expiry), lambda now: node.wills.send(session)
             )

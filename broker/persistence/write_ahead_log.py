@@ -169,7 +169,7 @@ class WriteAheadLog:
         if conn.link is None:
             conn.gate = self.lsn + 1
         if self._pending > self._backlog_limit:
-            self._host.hold(conn, self)
+            self._host.flow_control.hold(conn, self)
 
     def hold(self, conn: Connection, outbox: list[bytes], source: Connection | None) -> None:
         """Take the outbox of `conn`, whose gate is not 0; `outbox` is empty afterwards.
@@ -306,7 +306,7 @@ class WriteAheadLog:
         if self.healthy or not self.sync:
             self._release(lsn)
         if self._pending < self._backlog_limit // 2:
-            self._host.release_publishers(self)
+            self._host.flow_control.release(self)
         return True
 
     # ---------------------------------------------------------------- segments

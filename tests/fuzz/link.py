@@ -294,8 +294,8 @@ class Play:
                 )
         for peer, link in node.cluster.links.items():
             check(link.peer is not None and link.peer.id == peer, "a link under another name")
-        check(len(node.forwarder.vector) <= SMALL.max_origins + 1, "too many origins")
-        for window in node.forwarder.vector.values():
+        check(len(node.cluster.forwarder.vector) <= SMALL.max_origins + 1, "too many origins")
+        for window in node.cluster.forwarder.vector.values():
             flat = [edge for gap in window.gaps for edge in gap]
             check(
                 flat == sorted(flat) and len(window.gaps) <= SMALL.max_gaps, f"gaps {window.gaps}"

@@ -231,7 +231,7 @@ def announcements(data: bytes) -> None:
             check(False, "the node never comes to rest")
         for effect in world.take_effects():
             world.answer(effect, "connection refused", now)
-        world.flush()
+        world.output.flush()
     check(not world.dirty, "outlets are left after a flush")
 
 

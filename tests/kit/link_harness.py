@@ -115,7 +115,7 @@ class Neighbour:
         self.boot = boot
         self.capability = values.get("capability", 1.0)
         self.transport = FakeTransport()
-        self.conn = world.node.connection_made(
+        self.conn = world.node.connection_registry.made(
             "in", f"10.0.0.{number}:40000", "tcp", self.transport, world.now
         )
         self.transport.conn = self.conn
@@ -185,7 +185,7 @@ class Neighbour:
         own = self.world.node.cluster.tree.root
         self.bpdu(own, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
         self.send(ping((SEEN, b"")))
-        self.send(ping((SEEN, encode_vector(self.world.node.forwarder.vector))))
+        self.send(ping((SEEN, encode_vector(self.world.node.cluster.forwarder.vector))))
         if not self.link().live:
             # Others were asked for what it may lack, and do not answer.
             self.world.advance(FETCH_TIME)

@@ -126,7 +126,7 @@ class World:
         `source`: the connection that was read.
         """
         while True:
-            self.node.flush(source)
+            self.node.output.flush(source)
             self.effects += self.node.take_effects()
             gone = [
                 p
@@ -156,7 +156,7 @@ class World:
         self.now = end
         self.node.tick(end)
         # As if it had been busy.
-        self.node.worked(seconds)
+        self.node.memory.worked(seconds)
         self.settle()
 
     def most(self, seconds: float, count: Callable[[], int]) -> int:
@@ -208,7 +208,7 @@ class FakeClient:
         self.world = world
         self.version = version
         self.transport = FakeTransport()
-        self.conn = world.node.connection_made(
+        self.conn = world.node.connection_registry.made(
             "in", f"peer:{len(world.peers)}", listener, self.transport, world.now
         )
         self.transport.conn = self.conn

@@ -64,7 +64,7 @@ def collector() -> Iterator[None]:
 
 
 def logged(world: World, key: bytes) -> None:
-    relay = world.node.forwarder
+    relay = world.node.cluster.forwarder
     for number in range(1, COUNT + 1):
         one = Message(b"t/%d" % (number % 500), bytes(64), 1, False, b"", None, None)
         if key == relay.key:
@@ -108,7 +108,7 @@ def test_a_link_joins(lacks: int) -> None:
     logged(world, KEY)
     one = Neighbour(world, 1)
     one.bpdu(world.node.cluster.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
-    relay = world.node.forwarder
+    relay = world.node.cluster.forwarder
     seen = ping(
         (SEEN, encode_vector({relay.key: relay.own, KEY: OriginWindow(COUNT - lacks, 0.0)}))
     )
@@ -126,7 +126,7 @@ def test_an_origin_is_asked(begin: int) -> None:
     one = Neighbour(world, 101)
     one.child()
     known(world, one, 2, **{"ft/7": b""})
-    logged(world, world.node.forwarder.key)
+    logged(world, world.node.cluster.forwarder.key)
     body = (
         bytes(16)
         + (1_000).to_bytes(4, "big")
@@ -151,7 +151,7 @@ def test_groups_are_given_back() -> None:
         publisher.publish("t", b"|%d" % number, qos=1, packet_id=number + 1)
     sharing.groups._posted(bid(102), group_key("g", "t"), encode_standing(1))
     said = encode_refs(
-        (DECLINE, (world.node.forwarder.key, number, group_id_of(group_key("g", "t"))))
+        (DECLINE, (world.node.cluster.forwarder.key, number, group_id_of(group_key("g", "t"))))
         for number in range(1, count + 1)
     )
     report = ping(*((ROUTED, OWN + bid(101) + bytes((0, REPORT)) + body) for body in said))
@@ -264,7 +264,7 @@ def test_a_session_comes_from_another_broker() -> None:
     world.open().send(
         connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
     )
-    pull = world.node.takeover._pending["k"]
+    pull = world.node.cluster.takeover._pending["k"]
 
     def part(data: bytes) -> None:
         one.send(

@@ -47,7 +47,7 @@ def watch_crossings(world: World) -> None:
         return
 
     def started(host: Host) -> None:
-        relay = host.running.forwarder
+        relay = host.running.cluster.forwarder
         life = host.life
         seen: dict[bytes, set[int]] = defaultdict(set)
         accept: Callable[..., int] = relay.accept
@@ -266,7 +266,7 @@ def bound_faults(hosts: Iterable[Host]) -> list[tuple[str, str]]:
     faults = []
     for host in hosts:
         node = host.running
-        relay: Forwarder = node.forwarder
+        relay: Forwarder = node.cluster.forwarder
         for conn in node.connections:
             if conn.backlog_bytes or conn.backlog or conn.outbox:
                 faults.append(
@@ -297,7 +297,7 @@ def log_faults(hosts: Iterable[Host], ledger: Ledger) -> list[tuple[str, str]]:
     )
     faults = []
     for host in hosts:
-        log, limits = host.running.forwarder.log, host.running.limits
+        log, limits = host.running.cluster.forwarder.log, host.running.limits
         entries = log._entries
         kept = sum(
             entry.count for entry in entries if not ((choice := entry.choice) and choice.passed)

@@ -225,7 +225,7 @@ class Loop:
     def wake(self, source: Connection | None = None) -> None:
         """Have the node flushed at the end of this turn, and now if a client is behind."""
         if self.node.paused:
-            self.node.flush(source)
+            self.node.output.flush(source)
         if not self._waking:
             self._waking = True
             self.call_soon(self._woken)

@@ -321,7 +321,7 @@ def test_number_that_crosses_twice_in_a_run_is_caught() -> None:
     watch_crossings(world)
     host = world.hosts[0]
     host.start()
-    relay = host.running.forwarder
+    relay = host.running.cluster.forwarder
     key = b"A" * 16
     assert relay.accept(key, 1, 5, world.now) == 5
     relay.vector[key].top = 3  # forgets the last two
@@ -526,7 +526,7 @@ def test_tree_that_never_settles_is_caught() -> None:
 def many_gaps(world: World, patch: Patch) -> None:
     window = LocalWindow(1000, 0.0, None, Limits().max_gaps)
     window.gaps = [(number, number) for number in range(1, 2 * MAX_GAPS + 3, 2)]
-    patch.setitem(node(world, 1).forwarder.vector, b"A" * 16, window)
+    patch.setitem(node(world, 1).cluster.forwarder.vector, b"A" * 16, window)
 
 
 def backlog(world: World, patch: Patch) -> None:
@@ -592,7 +592,7 @@ def test_repeated_qos_1_publish_may_be_logged_twice() -> None:
         host.start()
     world.run(3.0)
     ledger = stubborn(world).ledger
-    log = world.hosts[1].running.forwarder.log
+    log = world.hosts[1].running.cluster.forwarder.log
     assert [sent.copies for sent in ledger.sent] == [2] * 10
     assert len(log) == 15
     assert log_faults(world.hosts, ledger) == []

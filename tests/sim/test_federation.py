@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from mqttree.broker.cluster.link.control_records import encode_record
+from mqttree.broker.core.publisher import Publisher
 from tests.sim.checkers import tree_faults
 from tests.sim.schedule import Schedule, faults_of, quiet, run_seed
 from tests.sim.world import Host, World
@@ -416,33 +417,26 @@ def test_random_schedules_keep_all_promises(pool: Pool, block: int) -> None:
 @pytest.mark.parametrize("seed", (1, 2, 3))
 @pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
 def test_topology_changes_are_published_to_the_clients_of_every_broker(
-    routing: str, seed: int
+    routing: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`$TC` itself stays on its broker; the change's number goes round, and each broker tells its
     own clients, once."""
     told: dict[int, list[tuple[str, int]]] = {}
+    inner = Publisher.publish_internal
+
+    def publish(publisher: Publisher, topic: str, payload: bytes, qos: int, retain: bool) -> None:
+        if topic == "$TC":
+            change = json.loads(payload)
+            told[id(publisher)].append((change["origin"], change["number"]))
+        inner(publisher, topic, payload, qos, retain)
 
     def listen(scene: Scene) -> None:
-        for host in scene.hosts:
-            node, heard = host.running, told.setdefault(host.index, [])
-
-            def publish(
-                topic: str,
-                payload: bytes,
-                *rest: Any,
-                heard: Any = heard,
-                inner: Any = node.publish_internal,
-            ) -> None:
-                if topic == "$TC":
-                    change = json.loads(payload)
-                    heard.append((change["origin"], change["number"]))
-                inner(topic, payload, *rest)
-
-            node.publish_internal = publish  # type: ignore[method-assign]
+        told.update((id(host.running.publisher), []) for host in scene.hosts)
+        monkeypatch.setattr(Publisher, "publish_internal", publish)
 
     scene = Scene(seed, 5, [(3.0, listen), (3.5, kill(0))], routing=routing)
     scene.run()
-    found = [sorted(told[index]) for index in range(1, 5)]
+    found = [sorted(heard) for heard in list(told.values())[1:]]
     assert found[0]
     assert all(each == found[0] for each in found)
     assert len(set(found[0])) == len(found[0])

@@ -196,7 +196,7 @@ def test_a_message_that_no_member_may_receive_is_offered_once(seed: int, qos: in
     scene.world.run(30.0)
     nodes = [host.running for host in scene.world.hosts]
     assert sum(node.counters.shared_undelivered for node in nodes) == 20
-    assert sum(node.forwarder.own.top for node in nodes) <= 40, "each is sent on once"
+    assert sum(node.cluster.forwarder.own.top for node in nodes) <= 40, "each is sent on once"
     assert not scene.got()
     assert not tables(scene)
     nodes[2].set_access(None, scene.world.now)
@@ -421,7 +421,7 @@ def test_a_group_gets_messages_that_left_the_log_before_its_age_was_known(
     publisher.publish("t", b"old", b"older", qos=1)
     row.world.heal()
     row.until(lambda: lost, 20.0)
-    log = row.node(1).forwarder.log
+    log = row.node(1).cluster.forwarder.log
     publisher.publish("large", bytes(40_000_000), bytes(40_000_000), b"end", qos=1)
     row.until(lambda: len(log) <= 3, 0.9)
     assert len(lost) == 1 and not work.payloads
@@ -446,7 +446,7 @@ def test_a_message_lost_on_a_cut_link_is_given_again(routing: str, qos: int) -> 
     row.world.partition([(0,)])
     row.run(0.2)
     publisher.publish("t", b"lost", qos=qos)
-    log = row.node(0).forwarder.log
+    log = row.node(0).cluster.forwarder.log
     for _ in range(2):
         publisher.publish("large", *[bytes(1_000_000)] * 80, qos=1)
         row.run(3.5)

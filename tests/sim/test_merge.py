@@ -96,7 +96,7 @@ def test_a_merge_repeats_nothing_though_large_messages_emptied_the_logs(routing:
     for index in (1, 2):
         assert all(
             topic == b"b"
-            for entry in row.node(index).forwarder.log.latest()
+            for entry in row.node(index).cluster.forwarder.log.latest()
             for topic in entry.topics()
         )
     row.until(lambda: row.node(2).counters.sessions_merged, 20.0)

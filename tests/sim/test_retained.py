@@ -79,7 +79,7 @@ class Story:
         def publish(node: Node) -> None:
             node.now = self.world.now
             message = Message(topic.encode(), payload, qos, True, b"", expires_at, None)
-            node.publish(message, None)
+            node.publisher.publish(message, None)
 
         host.do(publish, host.node)
         version = self.version(host.node, topic)

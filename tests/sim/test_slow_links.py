@@ -66,7 +66,7 @@ class SlowLink(Scene):
             links = host.running.cluster.links.values()
             self.most = max(
                 self.most,
-                host.running.forwarder.log.size,
+                host.running.cluster.forwarder.log.size,
                 *(link.conn.backlog_bytes for link in links),
                 0,
             )
@@ -175,7 +175,7 @@ def test_the_log_kept_for_a_broker_that_is_gone_is_bounded(routing: str) -> None
         if sent.topic.startswith("large/")
     )
     assert 2 * DEFAULTS.log_bytes < scene.most < (DEFAULTS.away_logs + 1) * DEFAULTS.log_bytes
-    assert scene.hosts[0].running.forwarder.log.size <= DEFAULTS.log_bytes
+    assert scene.hosts[0].running.cluster.forwarder.log.size <= DEFAULTS.log_bytes
 
 
 class NextWay(SlowLink):
@@ -282,7 +282,7 @@ def test_a_session_that_moves_gets_messages_queued_behind_large_ones() -> None:
     client = row.connect(2)
     client.subscribe("t")
     publishers = [row.connect(1, f"p{number}") for number in range(3)]
-    log = row.node(1).forwarder.log
+    log = row.node(1).cluster.forwarder.log
     publishers[0].publish("large", bytes(10 * MB))
     row.until(lambda: len(log) == 1)
     sent = [b"%d" % number for number in range(5)]
@@ -312,7 +312,7 @@ def test_only_the_first_takeover_waits_for_a_message_that_is_gone() -> None:
     publisher.publish("t", b"gone")
     row.run(Limits().log_age_s + 10.0)
     publisher.publish("large", *[bytes(MB)] * 51)
-    row.until(lambda: row.node(1).forwarder.log.begin > MB, 20.0)
+    row.until(lambda: row.node(1).cluster.forwarder.log.begin > MB, 20.0)
     world.heal()
     row.join()
     publisher.publish("t", b"sent")

@@ -31,7 +31,7 @@ class Ways:
             world.on_start.append(self._started)
 
     def _started(self, host: Host) -> None:
-        relay = host.running.forwarder
+        relay = host.running.cluster.forwarder
         send = relay.send
 
         def watched(data: bytes, count: int, links: list[Any], source: Any) -> None:
@@ -65,7 +65,7 @@ class Ways:
 
     def _tree(self) -> list[tuple[int, list[int]]]:
         hosts = self.world.alive()
-        keys = [host.running.forwarder.key for host in hosts]
+        keys = [host.running.cluster.forwarder.key for host in hosts]
         links = (
             (h.index, k.peer)
             for h in hosts
@@ -86,7 +86,9 @@ class Ways:
         expected: Counter[Way] = Counter()
         for message in sent:
             origin = self.world.hosts[message.life[0]]
-            self._expect(origin, None, message.topic, expected, origin.running.forwarder.key)
+            self._expect(
+                origin, None, message.topic, expected, origin.running.cluster.forwarder.key
+            )
         for way in sorted(expected.keys() | self.crossed.keys()):
             if expected[way] != self.crossed[way]:
                 a, b, topic = way

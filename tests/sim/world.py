@@ -445,7 +445,7 @@ class Host:
 
     def _run(self, node: Node, source: Connection | None = None) -> None:
         world = self.world
-        node.flush(source)
+        node.output.flush(source)
         for _ in range(100):
             if not node.effects and not node.dirty:
                 break
@@ -456,7 +456,7 @@ class Host:
                     world.multicast(self, bind(effect.data, node.config.secret, self.address[0]))
                 elif isinstance(effect, Authenticate):  # every password is right
                     node.answer(effect, True, world.now)
-            node.flush()
+            node.output.flush()
         else:
             world.violation("livelock", f"{self.name} asks for effects without end")
         due = node.next_deadline()
@@ -713,7 +713,9 @@ class World:
         port = dial.port if dial is not None else 40000 + int(end.key[:-1]) % 20000
 
         def made(node: Node) -> None:
-            end.conn = node.connection_made(kind, f"{peer}:{port}", "tcp", end, self.now, dial)
+            end.conn = node.connection_registry.made(
+                kind, f"{peer}:{port}", "tcp", end, self.now, dial
+            )
             self.after(0.0, end.read)
 
         host.do(made, host.running)

@@ -197,7 +197,7 @@ class LinkAcks:
             log.trim(None)
         if self.holding and (log.owed <= log.limit or (self._away and self._room_for_away())):
             self.holding = False
-            self._node.release_publishers(self)
+            self._node.flow_control.release(self)
 
     # ---------------------------------------------------------------- marks
 
@@ -249,7 +249,7 @@ class LinkAcks:
             return
         self._pressed()
         self.holding = True
-        self._node.hold(source, self)
+        self._node.flow_control.hold(source, self)
 
     def _room_for_away(self) -> bool:
         """Whether the log is full of messages that only brokers outside the tree lack; if these are

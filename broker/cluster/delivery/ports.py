@@ -50,9 +50,6 @@ class DeliveringBroker(FederatedBroker, Protocol):
     def dirty(self) -> list[Connection | Session]:
         """Whose outbox is flushed at the end of this turn: all that are not empty."""
 
-    def watched(self, slow: Connection) -> bool:
-        """Whether publishers may wait for `slow`."""
-
 
 TakeEntries = Callable[["list[LogEntry] | None"], None]
 """Takes the entries that were read from the disk; None: they cannot be read."""

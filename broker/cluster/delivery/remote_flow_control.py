@@ -195,7 +195,7 @@ class RemoteFlowControl:
     def hold_origin(self, slow: Connection, key: bytes, topic: bytes) -> None:
         """Have the origin `key` hold its publishers to `topic` until `slow` has caught up, or made
         no progress for `HOLD_TIMEOUT_S`."""
-        if self._node.watched(slow):
+        if self._node.flow_control.watched(slow):
             self.note_for(slow, key, topic)
 
     def _note(self, slow: object, key: bytes, topic: bytes) -> None:
@@ -340,7 +340,7 @@ class RemoteFlowControl:
             if asked.wants(topic):
                 if not source.held:
                     self._counters.publishers_paused += 1
-                self._node.hold(source, asked)
+                self._node.flow_control.hold(source, asked)
 
     def received(self, sender: bytes, body: bytes, now: float) -> None:
         """Take HOLD or RELEASE (`body`) from the broker `sender`; `now`: s. An invalid one raises
@@ -370,12 +370,12 @@ class RemoteFlowControl:
             self._report.log(
                 "warning", text, cause="publishers paused for too long", peer=sender.hex()
             )
-            self._node.release_publishers(asked)
+            self._node.flow_control.release(asked)
         elif filters != asked.filters:
             fewer = asked.filters - filters
             asked.take(filters)
             if fewer:  # a publisher to a topic that is still held is held at its next message
-                self._node.release_publishers(asked)
+                self._node.flow_control.release(asked)
 
     def _watch(self, sender: bytes, asked: Asked, when: float) -> None:
         asked.timer = self._node.timers.schedule(when, lambda now: self._expire(sender, asked, now))
@@ -391,7 +391,7 @@ class RemoteFlowControl:
         del self.held[sender]
         if asked.timer is not None:
             self._node.timers.cancel(asked.timer)
-        self._node.release_publishers(asked)
+        self._node.flow_control.release(asked)
 
     def route_changed(self, event: RouteChanged) -> None:
         """Release the publishers that were held for a broker that is gone."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 from mqttree.broker.cluster.ports import FederatedBroker
 
 if TYPE_CHECKING:
-    from mqttree.broker.core.client import Client
     from mqttree.broker.core.ports import Draining
     from mqttree.broker.core.traffic_meter import TrafficMeter
 
@@ -26,7 +25,3 @@ class PlacingBroker(FederatedBroker, Protocol):
     @property
     def drain(self) -> Draining | None:
         """What sends clients to other brokers, while it does."""
-
-    def redirect(self, client: Client, reference: str, permanent: bool, /) -> None:
-        """Send a `client` to another broker (`reference`: "HOST:PORT"); `permanent`: it is not to
-        come back."""

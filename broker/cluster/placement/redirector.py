@@ -162,7 +162,9 @@ class Redirector:
 
     def _said(self, newcomer: Newcomer, connect: Connect) -> Interest:
         conn = newcomer.conn
-        permissions = self._host.permissions(newcomer.owner, connect.client_id, conn.listener)
+        permissions = self._host.access_control.permissions(
+            newcomer.owner, connect.client_id, conn.listener
+        )
         try:
             return said_interest(connect, permissions)
         except (ValueError, PermissionError) as error:
@@ -312,7 +314,7 @@ class Redirector:
             owner, until, lambda end: self._answered(client, number, interest, where, end)
         ):
             table.step(client, Input.PAYS, now)
-            self._host.redirect(owner, where, False)
+            self._host.clients.redirect(owner, where, False)
 
     def _waits(self, owner: Client, until: float, again: Callable[[float], None]) -> bool:
         """Return whether a client has yet to acknowledge what it was sent, and may until `until`
@@ -374,7 +376,7 @@ class Redirector:
         if not self.table.takes(client, now):
             self._report.count("redirects_forgone")
         elif self.table.step(client, Input.CHOSEN, now) is Action.DISCONNECT:
-            self._host.redirect(owner, where, False)
+            self._host.clients.redirect(owner, where, False)
 
     # ---------------------------------------------------------------- when this broker drains
 
@@ -395,14 +397,14 @@ class Redirector:
         client = session.client_id
         interest = session_interest(session)
         if not self.enabled or owner.version != 5 or not interest:
-            host.redirect(owner, otherwise, False)
+            host.clients.redirect(owner, otherwise, False)
             return
         self._leaving.add(client)
 
         def then(answer: Answer) -> None:
             self._leaving.discard(client)
             if session.conn is owner.conn:
-                host.redirect(owner, address_in(answer) or otherwise, False)
+                host.clients.redirect(owner, address_in(answer) or otherwise, False)
 
         question = question_of(client, interest, host.dispatcher, session)
         self._ask(ADVISE, {**question, "leave": True}, then)

@@ -124,7 +124,7 @@ class CompetingSessions:
                 f"client {shorten(session.client_id)} at {conn.peer}"
                 " has connected to another broker; closed",
             )
-            node.take_over(session)
+            node.clients.take_over(session)
 
     def _lose(self, session: Session, *, resumed: bool) -> None:
         """End a session because the client has a newer one at another broker. `resumed`: that one

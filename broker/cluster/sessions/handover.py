@@ -353,7 +353,7 @@ class Handover:
         )
         early = merging and not same and self._under_way.awaited(asked, now)
         if session.conn is not None:
-            self._node.take_over(session)
+            self._node.clients.take_over(session)
             if asked.client_id not in self._node.sessions:
                 return Input.ABSENT
         if early:

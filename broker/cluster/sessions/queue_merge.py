@@ -224,7 +224,7 @@ class QueueMerge:
         has failed. It gets the messages that have arrived for it since, which no other session of
         the client has. `client_id`, `stamp`, `permissions`: of the session; `old`: what it was."""
         node = self._node
-        session = node.sessions[client_id] = node.new_session(client_id)
+        session = node.sessions[client_id] = node.session_registry.new(client_id)
         session.permissions = permissions
         restore(old, session, node.dispatcher, self._starts)
         session.stamp = stamp
@@ -234,7 +234,7 @@ class QueueMerge:
             here = self._origins.vector[key].for_local_subscribers(number)
             if here and (key not in old.before or number > old.before[key].top):
                 self._history.offer(session, key, number, message)
-        node.expire_later(session)
+        node.session_registry.expire_later(session)
         return session
 
     def _both(

@@ -146,8 +146,10 @@ class SessionRestoration:
             self._tombstones.discard(old)
         if len(node.sessions) >= node.limits.max_sessions:
             return Input.COMPLETE
-        session = pending.session = node.sessions[client_id] = node.new_session(client_id)
-        session.permissions = node.permissions(connect.username, client_id, pending.conn.listener)
+        session = pending.session = node.sessions[client_id] = node.session_registry.new(client_id)
+        session.permissions = node.access_control.permissions(
+            connect.username, client_id, pending.conn.listener
+        )
         if keeps_receiving:
             self._pinned_entries.pin(pending, session)
         stepped = False

@@ -383,7 +383,7 @@ class Takeover:
         if not conn.closed:
             conn.answered()
             conn.close()
-            self._node.forget(conn)
+            self._node.connection_registry.forget(conn)
 
     # ---------------------------------------------------------------- taking: answers
 
@@ -561,7 +561,7 @@ class Takeover:
         if newer:  # the client has connected to another broker by now
             if session is not None and session.conn is None:
                 self._posted.post(session, True)
-                node.expire_later(session)
+                node.session_registry.expire_later(session)
                 for broker_id, entry in newer:
                     self._competing.compare(broker_id, pending.client_id, entry, read=True)
             self._close_connection(pending)
@@ -576,7 +576,7 @@ class Takeover:
             session.conn is None and session.expiry_timer is None
         ):  # its client is gone, or was refused at the last moment
             self._posted.post(session, True)
-            node.expire_later(session)
+            node.session_registry.expire_later(session)
 
     def _requested(self, sender: bytes, body: bytes, now: float) -> None:
         """Take the request of a taker. If it has a newer connection of a client that waits here for

@@ -53,7 +53,7 @@ class Tombstones:
         ones at other brokers stay. `resumed`: another broker continues the queue of this one."""
         self._superseded = session.stamp
         if session.conn is not None:
-            self._node.take_over(session)
+            self._node.clients.take_over(session)
         if self._node.sessions.get(session.client_id) is session:
             if resumed:
                 end_quietly(self._node, session, len(session.queue))

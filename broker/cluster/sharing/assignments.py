@@ -191,7 +191,7 @@ class Assignments:
         if hold and source is not None and not isinstance(source.owner, Link):
             if not self._full:
                 self._full, self._progress = True, node.now
-            node.hold(source, self)
+            node.flow_control.hold(source, self)
 
     def busy(self, broker_id: bytes) -> bool:
         """Whether a broker has so many messages that others are chosen first."""
@@ -228,7 +228,7 @@ class Assignments:
             or (most < self._limits.hold_queued // 2 and 4 * ledger.size < MAX_ASSIGNED_BYTES)
         ):
             self._full = False
-            self._node.release_publishers(self)
+            self._node.flow_control.release(self)
 
     # ---------------------------------------------------------------- reports of takers
 

@@ -244,7 +244,7 @@ def test_a_client_that_goes_while_it_rests() -> None:
     client.vanish()
     world.advance(0.1)
     assert not world.node.connections
-    assert not world.node.unheld
+    assert not world.node.flow_control.unheld
 
 
 # ---------------------------------------------------------------- very many filters

@@ -261,7 +261,7 @@ def test_old_batches_go_some_messages_at_a_time_while_somebody_looks_at_each() -
 
 def test_a_neighbour_that_floods_gets_the_batch_as_it_is() -> None:
     world = lone(link_timeout=1000.0)
-    relay = world.node.forwarder
+    relay = world.node.cluster.forwarder
     entry = batch_entry(KEYS[0], 1, [(topic, payload(n)) for n, topic in enumerate(TOPICS)])
     relay.accept(KEYS[0], 1, 4, world.now)
     relay.log.append(entry, None)
@@ -300,7 +300,7 @@ def test_a_selective_neighbour_gets_the_messages_of_a_batch_that_it_wants() -> N
 def test_batches_of_many_messages_are_replayed_in_steps() -> None:
     world = lone(routing="interest", link_timeout=1000.0)
     neighbour = selective(world, b"a")
-    relay, count = world.node.forwarder, 1000
+    relay, count = world.node.cluster.forwarder, 1000
     relay.accept(KEYS[0], 1, 100 * count, world.now)
     for number in range(100):
         messages = [(TOPICS[n % 2], payload(n)) for n in range(count)]
@@ -351,7 +351,7 @@ def test_a_question_is_answered_with_single_messages(size: int) -> None:
     neighbour = Neighbour(world, 101)
     neighbour.child()
     known(world, neighbour, b"a")
-    relay, count = world.node.forwarder, 600
+    relay, count = world.node.cluster.forwarder, 600
     for number in range(1, 5 * count, count):
         messages = [(TOPICS[n % 2], bytes(size)) for n in range(number, number + count)]
         relay.log.append(batch_entry(relay.key, number, messages, at=world.now), None)
@@ -372,7 +372,7 @@ def test_each_message_of_a_batch_counts_as_one_that_is_compared() -> None:
     neighbour = Neighbour(world, 101)
     neighbour.child()
     known(world, neighbour, b"c")
-    relay, count, total = world.node.forwarder, 500, 8 * LOOKS // 5
+    relay, count, total = world.node.cluster.forwarder, 500, 8 * LOOKS // 5
     for number in range(1, total, count):
         relay.log.append(batch_entry(relay.key, number, [(b"a", b"")] * count, at=world.now), None)
         relay.own.top = number + count - 1
@@ -388,7 +388,7 @@ def test_each_message_of_a_batch_counts_as_one_that_is_compared() -> None:
 def test_held_messages_of_a_batch_are_delivered_by_their_own_topics() -> None:
     world = lone(routing="interest", link_timeout=1000.0)
     key = origin_key(FAR, 1_000)
-    window = world.node.forwarder.vector[key] = LocalWindow(
+    window = world.node.cluster.forwarder.vector[key] = LocalWindow(
         0, world.now, world.node.counters, Limits().max_gaps
     )
     recovery = world.node.cluster.gap_recovery
@@ -444,7 +444,7 @@ def test_a_batch_is_pinned_for_a_session_that_gets_any_of_it() -> None:
     world = lone(routing="interest", limits=Limits(log_bytes=300))
     client = world.connect("c", 5, clean=False, properties={17: 3600})
     client.subscribe("a", qos=1)
-    log, pinned_entries = world.node.forwarder.log, world.node.cluster.pinned_entries
+    log, pinned_entries = world.node.cluster.forwarder.log, world.node.cluster.pinned_entries
     pinned_entries.pin("the move", world.session("c"))
     log.append(batch_entry(KEYS[0], 1, [(b"b", b"x")] * 3, at=world.now), None)
     log.append(batch_entry(KEYS[0], 4, [(b"b", b"x"), (b"a", b"y")] * 2, at=world.now), None)
@@ -466,8 +466,10 @@ def test_what_a_session_had_is_found_in_batches() -> None:
     session = world.session("c")
     topics = [b"a", b"b", b"a", b"a/b", b"a"]
     messages = [(topic, b"x" if n < 5 else b"y") for n, topic in enumerate(topics, 1)]
-    node.forwarder.log.append(batch_entry(KEYS[0], 1, messages, at=now), None)
-    window = node.forwarder.vector[KEYS[0]] = LocalWindow(5, now, node.counters, Limits().max_gaps)
+    node.cluster.forwarder.log.append(batch_entry(KEYS[0], 1, messages, at=now), None)
+    window = node.cluster.forwarder.vector[KEYS[0]] = LocalWindow(
+        5, now, node.counters, Limits().max_gaps
+    )
     history = node.cluster.session_history
     waiting = [
         Item(WAITING, 0, 1, False, b"", Message(b"a", content, 1, False, b"", None, None), None)
@@ -500,7 +502,7 @@ def test_what_a_session_had_is_found_in_batches() -> None:
 
 def test_a_group_gets_those_messages_of_a_batch_that_it_wants() -> None:
     world = lone()
-    relay, catchup = world.node.forwarder, world.node.cluster.catchup
+    relay, catchup = world.node.cluster.forwarder, world.node.cluster.catchup
     given: list[tuple[bytes, bytes]] = []
 
     class Giver:
@@ -545,7 +547,7 @@ def test_messages_of_a_batch_are_lost_for_those_who_want_them() -> None:
     for broker, filters in wishes.items():
         absent.absent[broker] = AbsentMember(filters, 0, world.now)
     topics = [b"a", b"a/b", b"b", b"b", b"a"]
-    key = world.node.forwarder.key
+    key = world.node.cluster.forwarder.key
     absent._dropped(batch_entry(key, 1, [(topic, b"x") for topic in topics]), 0, None)
     assert [absent.absent[broker].lost for broker in wishes] == [5, 3, 0]
     assert absent.absent[bid(1)].dropped == {key: [(1, 5, 5)]}
@@ -557,7 +559,7 @@ def test_what_a_link_in_repair_loses_of_a_batch_is_what_it_wants() -> None:
     neighbour = selective(world, b"a")
     link, acks = neighbour.link(), world.node.cluster.acks
     acks.keep(link, 0)
-    world.node.forwarder.leave(link)
+    world.node.cluster.forwarder.leave(link)
     link.seen = {KEYS[0]: OriginWindow(1, 0.0)}
     topics = [b"a", b"b", b"a", b"a", b"b"]
     acks._lost(batch_entry(KEYS[0], 1, [(topic, b"x") for topic in topics]), 0)

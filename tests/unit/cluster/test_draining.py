@@ -261,7 +261,7 @@ def test_a_drained_broker_stays_until_its_neighbour_has_all_messages() -> None:
     neighbour = Neighbour(world, 1)
     neighbour.child()
     world.connect("p").publish("t", b"x", 1, 1)
-    before = encode_vector(world.node.forwarder.vector)
+    before = encode_vector(world.node.cluster.forwarder.vector)
     world.connect("q").publish("t", b"y", 1, 1)
     found = Draining(world, to="x")
     root = RootVector.of(Identity(bid(1), 1, ("10.0.0.1", 1883)), 1.0)
@@ -279,7 +279,7 @@ def test_a_drained_broker_stays_until_its_neighbour_has_all_messages() -> None:
         world.advance(0.1)
     assert neighbour.messages() == [b"y"]  # what it lacks for so long it is sent again
     assert not found.done
-    neighbour.send(ping((SEEN, encode_vector(world.node.forwarder.vector))))
+    neighbour.send(ping((SEEN, encode_vector(world.node.cluster.forwarder.vector))))
     world.advance(0.1)
     assert len(found.done) == 1
     assert world.logged[-1].startswith("drained in") and "left are" not in world.logged[-1]

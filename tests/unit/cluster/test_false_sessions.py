@@ -73,7 +73,7 @@ class Holder:
         self.neighbour.send(ping((DIRECTORY, head + encode_changes(entries))))
         self.client = self.world.open()
         self.client.send(connect_packet("k", clean=False, properties=FOREVER))
-        pull = self.world.node.takeover._pending["k"]
+        pull = self.world.node.cluster.takeover._pending["k"]
         for what, data in ((TAKE, state), (REST, bytes(4) + rest)):
             self.say(ANSWER, say(COMING, pull.stamp, "k"))
             self.say(PART, say(what, pull.stamp, "k", WHERE.pack(1, len(data), 0) + data))
@@ -153,7 +153,7 @@ def test_messages_held_here_are_not_taken_from_the_holder() -> None:
         message(b"a", b"fifth", key=key, sequence=5),
     )
     holder = Holder(state(), third + fifth, passed=third, routing="interest")
-    feed = holder.world.node.forwarder.vector[key].feed
+    feed = holder.world.node.cluster.forwarder.vector[key].feed
     assert feed is not None
     assert (feed.done, feed.held_count) == (2, 1)
 

@@ -54,7 +54,7 @@ def test_an_origin_that_is_forgotten_is_not_asked_any_more(world: World) -> None
     neighbour.send(message(key=key))
     world.advance(5)
     assert len(asks(neighbour)) > 2
-    del world.node.forwarder.vector[key]
+    del world.node.cluster.forwarder.vector[key]
     world.advance(10)
     neighbour.take()
     timers = len(world.node.timers)
@@ -67,7 +67,7 @@ def test_messages_of_an_answer_do_not_slow_down_newer_ones(world: World) -> None
     """Only a run with a number that came by an answer is looked at message by message."""
     neighbour = Neighbour(world, 101)
     neighbour.child()
-    relay, gap_recovery = world.node.forwarder, world.node.cluster.gap_recovery
+    relay, gap_recovery = world.node.cluster.forwarder, world.node.cluster.gap_recovery
     key = origin_key(bid(101), 1)
     window = relay.vector[key] = LocalWindow(9, world.now, world.node.counters, Limits().max_gaps)
     window.history = [(3, 5)]
@@ -108,8 +108,8 @@ def test_a_neighbour_cannot_have_the_log_searched_without_end(
     client = world.connect("p")
     for number in range(500):
         client.publish("t", b"x", 1, properties={Property.CONTENT_TYPE: str(number)})
-    assert len(world.node.forwarder.log) == 500
-    log, searched = world.node.forwarder.log, [0]
+    assert len(world.node.cluster.forwarder.log) == 500
+    log, searched = world.node.cluster.forwarder.log, [0]
     own = type(log).own
 
     def counting(self: Any, *args: Any) -> Any:
@@ -144,7 +144,7 @@ def test_a_question_for_very_much_is_answered_in_pieces(monkeypatch: pytest.Monk
     neighbour.child()
     known(world, neighbour, b"t")
     listing = world.node.cluster.strategy.table
-    relay = world.node.forwarder
+    relay = world.node.cluster.forwarder
     for number in range(1, count + 1):
         relay.own.top = number
         one = Message(

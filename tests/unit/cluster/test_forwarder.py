@@ -123,7 +123,12 @@ def test_a_history_with_many_gaps_is_asked_for_in_messages_that_fit() -> None:
     second.bpdu(world.node.cluster.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
     third.take()
     second.send(
-        ping((SEEN, encode_vector({key: lacks, world.node.forwarder.key: OriginWindow(0, 0.0)})))
+        ping(
+            (
+                SEEN,
+                encode_vector({key: lacks, world.node.cluster.forwarder.key: OriginWindow(0, 0.0)}),
+            )
+        )
     )
     wants = third.records(WANT)
     assert len(wants) == 1
@@ -133,7 +138,7 @@ def test_a_history_with_many_gaps_is_asked_for_in_messages_that_fit() -> None:
     for neighbour in (first, third):
         neighbour.send(ping((DONE, wants[0][:4])))
     assert second.link().live
-    window = world.node.forwarder.vector[key]
+    window = world.node.cluster.forwarder.vector[key]
     assert len(window.gaps) <= MAX_GAPS
     unharmed(world)
 
@@ -141,7 +146,7 @@ def test_a_history_with_many_gaps_is_asked_for_in_messages_that_fit() -> None:
 def test_made_up_origins_displace_none_and_do_not_circulate() -> None:
     world = lone()
     liar, honest, publisher = (Neighbour(world, n) for n in (1, 2, 3))
-    relay = world.node.forwarder
+    relay = world.node.cluster.forwarder
     key = origin_key(bid(77), 2_000)
     publisher.child()
     publisher.send(message(key=key, sequence=1))
@@ -217,7 +222,7 @@ def test_a_full_table_of_origins_fits_into_one_message() -> None:
     for _ in range(10):
         neighbour.send(ping((SEEN, body)))
         assert neighbour.up, "no broker closes a link because a neighbour filled its table"
-        assert len(world.node.forwarder.vector) == MAX_QUIET_ORIGINS + 1
+        assert len(world.node.cluster.forwarder.vector) == MAX_QUIET_ORIGINS + 1
 
 
 RANGES = st.lists(st.integers(1, 60), max_size=12, unique=True).map(

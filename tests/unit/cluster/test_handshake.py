@@ -24,7 +24,7 @@ class Called:
         self.world = world
         self.transport = FakeTransport()
         peer = f"10.0.0.{number}:1883"
-        self.conn = world.node.connection_made(
+        self.conn = world.node.connection_registry.made(
             "out", peer, "link", self.transport, world.now, Dial(f"10.0.0.{number}", 1883)
         )
         self.transport.conn = self.conn

@@ -53,7 +53,7 @@ def test_malformed_pieces_are_dropped(data: bytes) -> None:
     """They are dropped, and what is missing goes on missing."""
     node = World(discovery="static").node
     late, now = node.cluster.late_offers, node.now
-    window = node.forwarder.vector[KEY] = LocalWindow(0, now, None, Limits().max_gaps)
+    window = node.cluster.forwarder.vector[KEY] = LocalWindow(0, now, None, Limits().max_gaps)
     late._offer_received(FAR, encode_ranges(KEY, [(1, 5)]), now)
     late._offer_received(FAR, encode_ranges(origin_key(b"unknown!", 1), [(1, 5)]), now)
     assert list(late._asked) == [(FAR, KEY)]
@@ -73,7 +73,7 @@ def test_malformed_pieces_are_dropped(data: bytes) -> None:
 def test_pieces_that_never_end_are_forgotten() -> None:
     node = World(discovery="static", max_packet_size=1000).node
     late, now = node.cluster.late_offers, node.now
-    node.forwarder.vector[KEY] = LocalWindow(0, now, None, Limits().max_gaps)
+    node.cluster.forwarder.vector[KEY] = LocalWindow(0, now, None, Limits().max_gaps)
     late._offer_received(FAR, encode_ranges(KEY, [(1, 5)]), now)
     for index in range(40):
         head = a2b_base64(KEY) + (1).to_bytes(4, "big") + index.to_bytes(4, "big")
@@ -97,7 +97,7 @@ def test_a_piece_of_several_parts_arrives_whole(monkeypatch: pytest.MonkeyPatch)
         Forwarder, "received", lambda _, link, message, *rest: taken.append(message)
     )
     late = receiver.cluster.late_offers
-    receiver.forwarder.vector[KEY] = LocalWindow(0, now, None, Limits().max_gaps)
+    receiver.cluster.forwarder.vector[KEY] = LocalWindow(0, now, None, Limits().max_gaps)
     late._offer_received(FAR, encode_ranges(KEY, [(3, 3)]), now)
     for part in parts[:4]:
         late._piece_received(FAR, part, now, LINK)
@@ -109,7 +109,7 @@ def test_numbers_that_a_piece_covers_are_not_asked_for_again() -> None:
     for them went on asking for ever."""
     node = World(discovery="static").node
     late, now = node.cluster.late_offers, node.now
-    node.forwarder.vector[KEY] = LocalWindow(0, now, None, Limits().max_gaps)
+    node.cluster.forwarder.vector[KEY] = LocalWindow(0, now, None, Limits().max_gaps)
     late._offer_received(FAR, encode_ranges(KEY, [(1, 9)]), now)
     late._piece_received(FAR, a2b_base64(KEY) + bytes(8) + b"\1" + TOP + bytes(4), now, LINK)
     assert late._asked[FAR, KEY] == [(6, 9)]

@@ -151,7 +151,7 @@ def test_a_client_is_found_before_its_announcement_is_handled() -> None:
     assert not here.closed
     comes = world.open()
     comes.send(connect_packet("nowhere", clean=False, properties=KEPT_LONG))
-    assert "nowhere" in world.node.takeover._pending, "its session is fetched"
+    assert "nowhere" in world.node.cluster.takeover._pending, "its session is fetched"
     world.advance(10 * POST_INTERVAL)
     assert here.closed
     assert ("older-there", bid(101)) in world.node.cluster.session_merge._merges
@@ -167,10 +167,10 @@ def test_a_connection_that_waited_to_be_admitted_is_not_read_while_its_session_c
     one.child()
     comes = world.open()
     comes.send(connect_packet("c", clean=False, properties=KEPT_LONG))
-    assert "c" not in world.node.takeover._pending, "it is not admitted yet"
+    assert "c" not in world.node.cluster.takeover._pending, "it is not admitted yet"
     known(world, one, 2, **{(CLIENT + b"c").decode(): entry(NEW)})
     world.advance(ADMITS)
-    assert "c" in world.node.takeover._pending
+    assert "c" in world.node.cluster.takeover._pending
     assert comes.conn.waiting
     comes.send(Pingreq())
     assert not comes.take() and not comes.closed

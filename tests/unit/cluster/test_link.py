@@ -224,7 +224,7 @@ def test_a_bad_message_ends_its_link_alone(name: str) -> None:
     ]
     client.take()
     assert not client.closed
-    assert all(window.top < LAST for key, window in world.node.forwarder.vector.items())
+    assert all(window.top < LAST for key, window in world.node.cluster.forwarder.vector.items())
     unharmed(world)
 
 
@@ -261,7 +261,7 @@ def test_a_bad_vector_ends_its_link_alone(name: str, kind: int) -> None:
     bad.send(ping((kind, (b"\0\0\0\1" if kind == WANT else b"") + BAD_VECTORS[name])))
     assert not bad.up
     assert world.counters.link_garbage == 1
-    assert list(world.node.forwarder.vector) == [world.node.forwarder.key]
+    assert list(world.node.cluster.forwarder.vector) == [world.node.cluster.forwarder.key]
     unharmed(world)
 
 
@@ -273,7 +273,7 @@ def test_a_number_that_no_broker_reaches_is_not_believed(kind: int) -> None:
     liar.send(ping((kind, vector_of(LAST))))
     assert not liar.up
     assert world.counters.link_garbage == 1
-    assert list(world.node.forwarder.vector) == [world.node.forwarder.key]
+    assert list(world.node.cluster.forwarder.vector) == [world.node.cluster.forwarder.key]
     unharmed(world)
 
 
@@ -357,7 +357,7 @@ def test_a_neighbour_cannot_have_the_log_replayed_without_end() -> None:
     for number in range(200):
         client.publish("t", b"x" * 100, qos=1, packet_id=1 + number)
     liar = Neighbour(world, 1)
-    relay = world.node.forwarder
+    relay = world.node.cluster.forwarder
     wanted = encode_vector({relay.key: OriginWindow(0, 0.0)})
     liar.send(ping(*((WANT, bytes((0, 0, 0, n)) + wanted) for n in range(10))))
     world.advance(0.001)

@@ -53,7 +53,7 @@ def limits() -> Limits:
 @pytest.fixture
 def world(limits: Limits) -> World:
     world = lone(link_timeout=10_000.0, limits=limits)
-    assert world.node.forwarder.log.limit == LOG
+    assert world.node.cluster.forwarder.log.limit == LOG
     return world
 
 
@@ -76,7 +76,7 @@ def test_messages_cost_no_mark_until_the_log_is_full(world: World) -> None:
 
 def test_the_log_keeps_what_is_not_acknowledged_and_publishers_wait(world: World) -> None:
     neighbour, client = joined(world), world.connect("c")
-    log = world.node.forwarder.log
+    log = world.node.cluster.forwarder.log
     while client.transport.reading:
         publish(client, 1)
     assert LOG + SPARE < log.size <= LOG + SPARE + 2 * SIZE
@@ -103,9 +103,9 @@ def test_an_acknowledgement_covers_all_marks_before_it(world: World) -> None:
 def test_answers_to_what_was_not_sent_acknowledge_nothing(world: World) -> None:
     neighbour, client = joined(world), world.connect("c")
     publish(client, 2 * LOG // SIZE)
-    before = world.node.forwarder.log.floor
+    before = world.node.cluster.forwarder.log.floor
     neighbour.answer(b"\xff" * 4, b"\x80\0\0\0", b"")
-    assert world.node.forwarder.log.floor == before
+    assert world.node.cluster.forwarder.log.floor == before
     assert client.conn.held
 
 
@@ -125,13 +125,13 @@ def test_no_mark_overtakes_what_it_acknowledges(world: World) -> None:
     publish(client, LOG // SIZE)
     publish(client, 1, LOG)
     neighbour.answer(*neighbour.marks())
-    position = world.node.forwarder.log.end - LOG
-    assert position - 2 * SIZE < world.node.forwarder.log.floor <= position
+    position = world.node.cluster.forwarder.log.end - LOG
+    assert position - 2 * SIZE < world.node.cluster.forwarder.log.floor <= position
     world.advance(0.0)
     data = bytes(neighbour.transport.written)
     neighbour.answer(*neighbour.marks())
     assert not data.endswith(bytes(SIZE))
-    assert world.node.forwarder.log.floor == world.node.forwarder.log.end
+    assert world.node.cluster.forwarder.log.floor == world.node.cluster.forwarder.log.end
 
 
 def test_a_neighbour_that_is_gone_holds_no_publisher(world: World) -> None:
@@ -142,9 +142,9 @@ def test_a_neighbour_that_is_gone_holds_no_publisher(world: World) -> None:
     world.settle()
     world.advance(1.1)
     assert not client.conn.held
-    assert world.node.forwarder.log.floor == NEVER
+    assert world.node.cluster.forwarder.log.floor == NEVER
     publish(client, LOG // SIZE)
-    assert world.node.forwarder.log.size <= LOG
+    assert world.node.cluster.forwarder.log.size <= LOG
 
 
 def test_the_log_waits_for_a_silent_neighbour_for_repair_time(world: World) -> None:
@@ -152,7 +152,7 @@ def test_the_log_waits_for_a_silent_neighbour_for_repair_time(world: World) -> N
     client = world.connect("c")
     liar = Answering(world, 101)
     liar.child()
-    world.node.forwarder.leave(liar.link())
+    world.node.cluster.forwarder.leave(liar.link())
     publish(client, 2 * LOG // SIZE)
     assert client.conn.held
     for _ in range(int(REPAIR_TIMEOUT_S) + 2):
@@ -165,12 +165,12 @@ def test_the_log_waits_for_a_silent_neighbour_for_repair_time(world: World) -> N
 def test_messages_lost_to_a_link_in_repair_are_counted(world: World) -> None:
     client = world.connect("c")
     neighbour = joined(world)
-    world.node.forwarder.leave(neighbour.link())
+    world.node.cluster.forwarder.leave(neighbour.link())
     for _ in range(5):
         publish(client, LOG // SIZE)
         # As if a publisher came from elsewhere, which does not wait.
-        world.node.release_publishers(world.node.cluster.acks)
-    log = world.node.forwarder.log
+        world.node.flow_control.release(world.node.cluster.acks)
+    log = world.node.cluster.forwarder.log
     published = 5 * LOG // SIZE
     assert world.counters.replay_log_lost == published - len(log)
     neighbour.take()
@@ -178,7 +178,9 @@ def test_messages_lost_to_a_link_in_repair_are_counted(world: World) -> None:
     assert [
         line for line in world.logged if f"{published - len(log)} messages for it are lost" in line
     ]
-    neighbour.send(ping((SEEN, encode_vector({world.node.forwarder.key: OriginWindow(0, 0.0)}))))
+    neighbour.send(
+        ping((SEEN, encode_vector({world.node.cluster.forwarder.key: OriginWindow(0, 0.0)})))
+    )
     assert len(neighbour.messages()) == len(log)
     assert neighbour.link().live
 
@@ -187,12 +189,12 @@ def test_a_log_beyond_its_limit_shrinks_without_another_message(world: World) ->
     """It became too full for a link in repair, to which no mark can be sent; that was repaired, and
     nothing is published."""
     neighbour, client = joined(world), world.connect("c")
-    world.node.forwarder.leave(neighbour.link())
+    world.node.cluster.forwarder.leave(neighbour.link())
     publish(client, LOG // SIZE + 5)
     world.advance(0.0)
-    log = world.node.forwarder.log
+    log = world.node.cluster.forwarder.log
     assert log.size > LOG and not client.conn.held
-    neighbour.send(ping((SEEN, encode_vector(world.node.forwarder.vector))))
+    neighbour.send(ping((SEEN, encode_vector(world.node.cluster.forwarder.vector))))
     assert neighbour.link().live
     neighbour.take()
     world.advance(1.1)
@@ -238,7 +240,7 @@ def test_marks_are_answered_however_much_else_waits() -> None:
 def test_a_log_that_is_too_large_is_acknowledged_though_nothing_more_comes(world: World) -> None:
     """A neighbour joins that needs a part of an entry; no mark was asked for any more when room for
     large messages ended."""
-    client, log = world.connect("c"), world.node.forwarder.log
+    client, log = world.connect("c"), world.node.cluster.forwarder.log
     first = joined(world)
     for _ in range(4):
         publish(client, 1, 40 * SIZE)
@@ -256,7 +258,7 @@ def test_a_log_that_is_too_large_is_acknowledged_though_nothing_more_comes(world
 @pytest.mark.parametrize("limits", [SMALL.replace(log_large_bytes=10 * SIZE)])
 def test_room_for_large_messages_lets_no_client_publish_more(world: World) -> None:
     neighbour, client = joined(world), world.connect("c")
-    log = world.node.forwarder.log
+    log = world.node.cluster.forwarder.log
     for _ in range(2):
         while client.transport.reading:
             publish(client, 1, 10 * SIZE)

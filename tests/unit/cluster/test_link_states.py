@@ -144,7 +144,7 @@ def linked(world: World, state: State) -> tuple[Neighbour, Link]:
         assert link.state is State.FORWARDING
     if state is State.LIVE:
         near.send(ping((SEEN, b"")))
-        near.send(ping((SEEN, encode_vector(world.node.forwarder.vector))))
+        near.send(ping((SEEN, encode_vector(world.node.cluster.forwarder.vector))))
     if state in BEHIND:
         link.overflowed()
     return near, link
@@ -190,7 +190,7 @@ def test_a_called_broker_may_send_only_what_the_table_has(happened: Input) -> No
 def dialled(world: World) -> Link:
     """A link that the node has dialled."""
     transport = FakeTransport()
-    conn = world.node.connection_made(
+    conn = world.node.connection_registry.made(
         "out", "10.0.0.9:1883", "link", transport, world.now, Dial("10.0.0.9", 1883)
     )
     transport.conn = conn
@@ -218,7 +218,7 @@ def test_a_link_goes_through_its_states() -> None:
     ):
         happened()
         assert state_of(link) is follows
-    near.send(ping((SEEN, encode_vector(world.node.forwarder.vector))))
+    near.send(ping((SEEN, encode_vector(world.node.cluster.forwarder.vector))))
     assert state_of(link) is State.LIVE
     near.bpdu(world.node.cluster.tree.root, Role.BLOCKED, Role.DESIGNATED, path_cost_us=50)
     assert state_of(link) is State.BLOCKED

@@ -95,8 +95,8 @@ def test_a_message_that_came_twice_over_stands_for_one() -> None:
     world = World()
     session = session_of(world)
     node, now = world.node, world.now
-    history, log = node.cluster.session_history, node.forwarder.log
-    node.forwarder.accept(KEY, 5, 1, now)
+    history, log = node.cluster.session_history, node.cluster.forwarder.log
+    node.cluster.forwarder.accept(KEY, 5, 1, now)
     log.keep(KEY, 5, message(1), None, now)
     history.retained_synced(KEY, 5, message(1))
     items = [Item(WAITING, 0, 1, False, b"", message(1)) for _ in range(2)]

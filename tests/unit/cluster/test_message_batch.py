@@ -255,7 +255,7 @@ def test_a_message_that_has_expired_on_the_way_is_passed_on_and_not_delivered() 
         neighbour.send(encode_for_links(one, key, number, 2.0))
     assert [one.payload for one in client.take() if isinstance(one, Publish)] == [b"2"]
     assert other.messages() == [b"1", b"2"]
-    assert world.node.forwarder.vector[key].top == 2
+    assert world.node.cluster.forwarder.vector[key].top == 2
     assert world.counters.expired == 1
 
 

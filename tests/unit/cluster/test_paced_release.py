@@ -42,7 +42,7 @@ def world(limits: Limits) -> World:
 
 def feed_of(world: World, boot: int = 1_000) -> OrderedFeed:
     key = origin_key(FAR, boot)
-    window = world.node.forwarder.vector[key] = LocalWindow(
+    window = world.node.cluster.forwarder.vector[key] = LocalWindow(
         0, world.now, world.node.counters, Limits().max_gaps
     )
     world.node.cluster.gap_recovery.met(key, window)

@@ -57,7 +57,7 @@ class Taking:
         self.client.send(
             connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
         )
-        self.pull = self.world.node.takeover._pending["k"]
+        self.pull = self.world.node.cluster.takeover._pending["k"]
         self.steps = 0
         data = encode_state(state, self.world.now)
         self.say(PART, say(TAKE, self.pull.stamp, "k", WHERE.pack(1, len(data), 0) + data))
@@ -154,7 +154,7 @@ def test_a_client_that_goes_meanwhile_leaves_nothing_behind() -> None:
     taking.client.vanish()
     taking.world.advance(1.0)
     assert "k" not in taking.world.node.sessions
-    assert "k" not in taking.world.node.takeover._pending
+    assert "k" not in taking.world.node.cluster.takeover._pending
     assert subscribed(taking.world) == 0
 
 
@@ -164,7 +164,7 @@ def test_a_client_that_comes_again_meanwhile_takes_it_from_the_beginning() -> No
     again.send(
         connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
     )
-    taking.pull, taking.client = taking.world.node.takeover._pending["k"], again
+    taking.pull, taking.client = taking.world.node.cluster.takeover._pending["k"], again
     data = encode_state(state_of(AMONG, 3), taking.world.now)
     taking.say(PART, say(TAKE, taking.pull.stamp, "k", WHERE.pack(2, len(data), 0) + data))
     assert taking.finish() == [b"w0", b"w1", b"w2"]

@@ -26,7 +26,7 @@ IN_A_TURN = DEFAULTS.turn_work // TAKEN + FEW
 
 def logged(world: World, numbers: range, key: bytes = KEY) -> None:
     """Have messages come that no neighbour passes on."""
-    relay = world.node.forwarder
+    relay = world.node.cluster.forwarder
     for number in numbers:
         relay.accept(key, number, 1, world.now)
         relay.log.append(
@@ -45,7 +45,7 @@ def joining(world: World, seen: Vector, number: int = 1) -> Neighbour:
     """A neighbour that has just said what it has, whose link is to become live."""
     neighbour = Neighbour(world, number)
     neighbour.bpdu(world.node.cluster.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
-    own = world.node.forwarder
+    own = world.node.cluster.forwarder
     neighbour.send(ping((SEEN, encode_vector({own.key: own.own, **seen}))))
     return neighbour
 
@@ -139,7 +139,7 @@ def test_an_origin_that_becomes_known_meanwhile_is_replayed_too() -> None:
 def test_history_that_was_fetched_goes_before_what_is_newer() -> None:
     world = lone(link_timeout=1000.0)
     logged(world, range(10_001, 20_001))
-    relay = world.node.forwarder
+    relay = world.node.cluster.forwarder
     for number in range(1, 10_001):
         relay.log.append(
             LogEntry(
@@ -171,7 +171,7 @@ def test_a_neighbour_that_leaves_the_tree_gets_no_more() -> None:
     assert not neighbour.link().live
     # It comes back with what it has got.
     world.node.cluster.resync.link_forwards(LinkForwards(neighbour.link(), True, world.now))
-    own = world.node.forwarder
+    own = world.node.cluster.forwarder
     neighbour.send(
         ping((SEEN, encode_vector({own.key: own.own, KEY: OriginWindow(sent, world.now)})))
     )
@@ -185,7 +185,7 @@ def test_a_scan_that_finds_nothing_is_in_steps_too() -> None:
     logged(world, range(1, 200_001))
     looked: list[int] = []
     needs_python("replaces a method")
-    log = world.node.forwarder.log
+    log = world.node.cluster.forwarder.log
     lacked = type(log).lacked
 
     class Counted(type(log)):  # type: ignore[misc]

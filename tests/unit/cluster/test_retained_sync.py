@@ -279,7 +279,7 @@ def test_topics_that_begin_with_dollar_stay() -> None:
     world, neighbour = pair()
     node = world.node
     before = node.retained.digests.whole
-    node.publish(Message(b"$SYS/broker/x", b"1", 0, True, b"", None, None), None)
+    node.publisher.publish(Message(b"$SYS/broker/x", b"1", 0, True, b"", None, None), None)
     neighbour.send(
         restored(b"$SYS/broker/y", b"2"),
         restored(b"$SYS/broker/z", b"2", restored=False, sequence=2),
@@ -485,7 +485,9 @@ def test_a_broker_that_retains_nothing_takes_no_part() -> None:
 
 def fill(world: World, count: int) -> None:
     for number in range(count):
-        world.node.publish(Message(b"fill/%d" % number, b"x", 0, True, b"", None, None), None)
+        world.node.publisher.publish(
+            Message(b"fill/%d" % number, b"x", 0, True, b"", None, None), None
+        )
     world.settle()
 
 
@@ -615,7 +617,7 @@ def test_a_restored_message_of_our_own_is_kept_and_not_delivered() -> None:
     neighbour.send(restored(b"t", b"x", 5, key=origin_key(OWN, 1_000), sequence=9_999))
     assert client.payloads() == []
     client.publish("u", b"y", 1)
-    assert world.node.forwarder.own.top < 100
+    assert world.node.cluster.forwarder.own.top < 100
 
 
 def test_nothing_is_said_before_the_link_is_live() -> None:
@@ -646,14 +648,14 @@ def test_messages_that_are_in_no_log_any_more(met: bool) -> None:
     if met:
         neighbour.send(restored(b"a", b"1", -5_000_000, sequence=5, key=key, restored=False))
         assert client.payloads() == [b"1"]
-    kept = len(world.node.forwarder.log)
+    kept = len(world.node.cluster.forwarder.log)
     neighbour.send(
         restored(b"b", b"2", -5_000_000, sequence=4, key=key),
         restored(b"c", b"3", -5_000_000, sequence=6, key=key),
     )
     assert client.payloads() == [b"2", b"3"]
-    assert len(world.node.forwarder.log) == kept
-    assert (key in world.node.forwarder.vector) is met
+    assert len(world.node.cluster.forwarder.log) == kept
+    assert (key in world.node.cluster.forwarder.vector) is met
     world.node.retained.clear()
     neighbour.send(restored(b"a", b"1", -5_000_000, sequence=5, key=key))
     assert client.payloads() == ([] if met else [b"1"])
@@ -672,7 +674,7 @@ def joined(count: int, **config: Any) -> tuple[World, Neighbour, bytes]:
 
 def test_what_a_broker_that_joins_is_brought_leaves_no_trace_but_in_the_store() -> None:
     world, neighbour, key = joined(5_000)
-    relay = world.node.forwarder
+    relay = world.node.cluster.forwarder
     before = (relay.vector[key].gaps[:], relay.vector[key].history[:], relay.vector[key].top)
     order = list(range(1, 5_001))
     random.Random(1).shuffle(order)
@@ -757,7 +759,7 @@ def test_what_neighbours_have_not_acknowledged_is_not_pushed_out_of_the_log() ->
     other = Neighbour(world, 2)
     other.child()
     one.answers = other.answers = False
-    client, log, store = world.connect("c"), world.node.forwarder.log, world.node.retained
+    client, log, store = world.connect("c"), world.node.cluster.forwarder.log, world.node.retained
     while client.transport.reading:
         client.send(Publish("t", bytes(1_000), 1, packet_id=1))
     brought = [restored(b"r/%d" % n, bytes(1_000), sequence=1 + n) for n in range(500)]

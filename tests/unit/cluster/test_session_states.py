@@ -111,7 +111,7 @@ def test_whatever_a_holder_answers_the_client_gets_a_connack(
     for _ in range(60):
         taking.world.now += 0.5
         taking.step()
-    assert not taking.world.node.takeover._pending
+    assert not taking.world.node.cluster.takeover._pending
     assert taking.pull.state is pending_takeover.State.OVER
     assert taking.pull.stamp > STAMP
     conn = taking.pull.handshake.conn

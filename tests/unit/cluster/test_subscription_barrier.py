@@ -233,7 +233,7 @@ def test_no_client_waits_for_ever_whatever_happens(how: str, disk: str) -> None:
             connect_packet("k", 5, clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
         )
     elif how == "redirected":
-        world.node.redirect(client.owner, "elsewhere:1883", False)
+        world.node.clients.redirect(client.owner, "elsewhere:1883", False)
         world.settle()
     elif how == "link lost":
         world.node.connection_lost(neighbour.conn, "reset", world.now)

@@ -116,7 +116,7 @@ def met(limits: Limits = DEFAULTS) -> World:
     neighbour = Neighbour(world, 101)
     neighbour.child()
     neighbour.send(message(sequence=7))
-    assert len(world.node.forwarder.vector) > 1
+    assert len(world.node.cluster.forwarder.vector) > 1
     return world
 
 
@@ -171,7 +171,7 @@ def test_a_message_is_not_older_because_its_broker_is_slow() -> None:
 def answered(node: Node, key: bytes, question: bytes, now: float) -> tuple[bytes, bytes]:
     """What a node answers, and what is behind the times of the question."""
     times, rest = times_of(question)
-    relay = node.forwarder
+    relay = node.cluster.forwarder
     return answer_of(
         numbers_at(relay.log.latest(), key, times, relay.vector[key].top)[0], now
     ), rest

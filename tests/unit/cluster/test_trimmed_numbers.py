@@ -40,7 +40,7 @@ def test_a_queued_message_keeps_its_number_when_it_leaves_the_log() -> None:
     assert numbers(world) == [1, 3, 4, 5]
     world.connect("away", 5, clean=False, properties={17: 3600})
     world.advance(LOOK)
-    assert (trimmed.size, world.node.forwarder.log.dropped) == (0, [])
+    assert (trimmed.size, world.node.cluster.forwarder.log.dropped) == (0, [])
 
 
 def test_the_oldest_numbers_are_dropped_when_there_is_no_room() -> None:
@@ -57,7 +57,7 @@ def test_the_oldest_numbers_are_dropped_when_there_is_no_room() -> None:
 @pytest.mark.parametrize(("granted", "published"), [(1, 2), (2, 1)])
 def test_numbers_below_qos_2_are_not_noted(granted: int, published: int) -> None:
     world, publisher, trimmed = place(qos=granted)
-    assert bool(world.node.forwarder.log.dropped) == (granted == 2)
+    assert bool(world.node.cluster.forwarder.log.dropped) == (granted == 2)
     publisher.publish("a", b"x", qos=published, packet_id=1)
     publisher.publish("b", bytes(1000), qos=2, packet_id=2)
     assert (numbers(world), trimmed.size) == ([None], 0)
@@ -69,7 +69,7 @@ def test_a_lone_broker_notes_no_numbers() -> None:
     client = world.connect("away", 5, clean=False, properties={17: 3600})
     client.subscribe("a", qos=2)
     client.disconnect()
-    log = world.node.forwarder.log
+    log = world.node.cluster.forwarder.log
     assert not log.dropped
     world.node.cluster.trimmed_numbers.route_changed(RouteChanged(bid(101), bid(101)))
     assert log.dropped

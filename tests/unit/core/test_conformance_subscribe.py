@@ -208,7 +208,7 @@ def test_delivered_topics_match_a_filter_of_the_client(version: int) -> None:
     publisher = world.connect("p", version)
     for number, topic in enumerate(["a", "a/b", "/a", "a//b", "a/b/c"], 1):
         publisher.publish(topic, b"x", number % 2, packet_id=number)
-    world.node.publish_internal("$SYS/x", b"x", 0, False)
+    world.node.publisher.publish_internal("$SYS/x", b"x", 0, False)
     world.settle()
     assert {
         topic_filter: {p.topic for p in client.take_publishes()}

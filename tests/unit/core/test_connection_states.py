@@ -84,12 +84,12 @@ def test_packets_before_the_end_are_handled_once_and_in_order(steps: list[str]) 
         elif step == "answer":
             conn.resume(world.now)
         elif step == "hold":
-            world.node.hold(conn, "reason")
+            world.node.flow_control.hold(conn, "reason")
         elif step == "release":
-            world.node.release_publishers("reason")
+            world.node.flow_control.release("reason")
         elif step == "other":
-            world.node.hold(conn, "another reason")
-            world.node.release_publishers("another reason")
+            world.node.flow_control.hold(conn, "another reason")
+            world.node.flow_control.release("another reason")
         elif step == "lost":
             complete &= before in WAITING or not conn.unhandled
             world.node.connection_lost(conn, "gone", world.now)
@@ -99,7 +99,7 @@ def test_packets_before_the_end_are_handled_once_and_in_order(steps: list[str]) 
         world.advance(1.0 if step == "time" else 0.01)
         if not conn.state.over and not conn.ended:
             assert transport.reading == (not conn.state.held)
-    world.node.release_publishers("reason")
+    world.node.flow_control.release("reason")
     conn.resume(world.now)
     world.advance(0.01)
     came = [packet.payload for packet in reader.take() if isinstance(packet, Publish)]

@@ -138,7 +138,7 @@ def test_a_flush_holds_the_publisher_that_was_read_last(named: bool) -> None:
     assert slow.conn.paused
     source.conn.receive(encode_packet(Publish("t", bytes(200)), source.version), world.now)
     assert source.transport.reading, "nobody is held before the turn ends"
-    world.node.flush(source.conn if named else None)
+    world.node.output.flush(source.conn if named else None)
     assert slow.conn.backlog_bytes > 200
     assert source.transport.reading is not named
     assert other.transport.reading

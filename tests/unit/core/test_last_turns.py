@@ -52,7 +52,7 @@ def turn(world: World) -> None:
     assert due is not None
     world.now = max(world.now, due)
     world.node.tick(world.now)
-    world.node.flush()
+    world.node.output.flush()
     world.node.take_effects()
 
 

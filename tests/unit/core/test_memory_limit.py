@@ -55,23 +55,25 @@ def test_without_limits_nothing_is_counted_or_refused() -> None:
 def test_the_replay_log_leaves_room_for_clients() -> None:
     """It would fill the memory of a small container by itself, and every client would be
     refused."""
-    assert World().node.forwarder.log.limit == DEFAULTS.log_bytes
-    assert World(memory_limit=40_000_000).node.forwarder.log.limit == 10_000_000
-    assert World(memory_limit=1 << 30).node.forwarder.log.limit == DEFAULTS.log_bytes
-    assert World(memory_limit=40_000_000).node.forwarder.log.room == 10_000_000
+    assert World().node.cluster.forwarder.log.limit == DEFAULTS.log_bytes
+    assert World(memory_limit=40_000_000).node.cluster.forwarder.log.limit == 10_000_000
+    assert World(memory_limit=1 << 30).node.cluster.forwarder.log.limit == DEFAULTS.log_bytes
+    assert World(memory_limit=40_000_000).node.cluster.forwarder.log.room == 10_000_000
     assert (
-        World(memory_limit=1 << 30).node.forwarder.log.room
-        == World().node.forwarder.log.room
+        World(memory_limit=1 << 30).node.cluster.forwarder.log.room
+        == World().node.cluster.forwarder.log.room
         == 3 * DEFAULTS.log_bytes
     )
 
 
 def test_short_of_memory_the_replay_log_has_no_room_for_large_messages() -> None:
     world = World(memory_limit=400 * MIB)
-    log = world.node.forwarder.log
+    log = world.node.cluster.forwarder.log
     for number in range(7):
         message = Message(b"large", bytes(15 * MIB), 1, False, b"", None, None)
-        log.append(LogEntry(world.node.forwarder.key, number + 1, b"", message, world.now), None)
+        log.append(
+            LogEntry(world.node.cluster.forwarder.key, number + 1, b"", message, world.now), None
+        )
     assert 2 * DEFAULTS.log_bytes < log.size <= 4 * DEFAULTS.log_bytes
     world.node.memory.limit = 110 * MIB
     world.advance(1.1)
@@ -403,7 +405,7 @@ def test_memory_is_counted_by_the_work_that_was_done() -> None:
     world.advance(0.5)
     assert not counted(world)
     for _ in range(4):
-        world.node.worked(0.015)
+        world.node.memory.worked(0.015)
     assert world.node.memory._waiting > MIB
 
 
@@ -457,5 +459,5 @@ def test_no_turn_counts_many_clients_and_the_limit_is_noticed_soon() -> None:
 
 def test_without_a_limit_work_is_not_counted() -> None:
     world = World()
-    world.node.worked(10.0)
+    world.node.memory.worked(10.0)
     assert not counted(world)

@@ -384,7 +384,7 @@ def test_a_publisher_that_was_held_and_is_gone() -> None:
         got += len(packets)
         slow.send(*[Puback(packet.packet_id) for packet in packets])
     assert 5 <= got <= 10
-    assert not world.node.unheld
+    assert not world.node.flow_control.unheld
 
 
 def test_a_publisher_that_is_held_for_two_waits_for_both() -> None:

@@ -712,7 +712,7 @@ def test_one_client_is_redirected(permanent: bool, code: int) -> None:
     world = World()
     client, old = world.connect("c"), world.connect("old", 4)
     for one in (client, old):
-        world.node.redirect(one.owner, "other.example:1883", permanent)
+        world.node.clients.redirect(one.owner, "other.example:1883", permanent)
         world.settle()
     assert client.take() == [Disconnect(code, {Property.SERVER_REFERENCE: "other.example:1883"})]
     assert old.take() == []
@@ -729,7 +729,7 @@ def test_a_reference_that_does_not_fit_is_left_out() -> None:
     assert client.take() == [Connack(False, 0x9C)]
     world = World()
     client = world.connect(properties=small)
-    world.node.redirect(client.owner, "a-long-name.example:1883", True)
+    world.node.clients.redirect(client.owner, "a-long-name.example:1883", True)
     world.settle()
     assert client.take() == [Disconnect(0x9D)]
 

@@ -249,7 +249,7 @@ def test_dollar_topics_are_the_brokers_own(version: int, qos: int) -> None:
     watcher = world.connect("w")
     watcher.subscribe("$SYS/#", "$x/+")
     for number in range(1, 4):
-        world.node.publish_internal("$SYS/uptime", b"%d" % number, 0, True)
+        world.node.publisher.publish_internal("$SYS/uptime", b"%d" % number, 0, True)
         world.settle()
         publisher.publish("$SYS/uptime", b"no", qos, packet_id=number)
         publisher.publish("$x/y", b"no", qos, packet_id=number + 10)

@@ -65,7 +65,7 @@ def test_several_filters_in_one_packet_bring_their_retained_messages() -> None:
     publisher = world.connect("p")
     for topic in ("a", "b/c", "$own"):
         publisher.publish(topic, b"x", 1, retain=True)
-    world.node.publish_internal("$SYS/x", b"y", 0, True)
+    world.node.publisher.publish_internal("$SYS/x", b"y", 0, True)
     client = world.connect("s")
     client.send(
         Subscribe(

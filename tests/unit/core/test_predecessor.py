@@ -132,7 +132,7 @@ def test_packets_that_backpressure_holds_are_waited_for() -> None:
     new = reconnects(world)
     world.advance(PREDECESSOR_SILENCE_S / 2)
     assert new.take() == []
-    world.node.release_publishers(slow.conn)
+    world.node.flow_control.release(slow.conn)
     world.advance(0.1)
     assert listener.payloads() == [b"1"]
     assert accepted(new)

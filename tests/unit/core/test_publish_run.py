@@ -208,7 +208,7 @@ def forwarded(fast: bool, version: int, chosen: list[Any], cuts: list[int]) -> t
         if begin < end:
             publisher.chunks([data[begin:end]])
     stream = bytes(neighbour.transport.written)
-    log = world.node.forwarder.log
+    log = world.node.cluster.forwarder.log
     kept = [entry.data(world.now) for entry in log._entries]
     return (
         told(stream),
@@ -234,7 +234,7 @@ def test_a_run_is_one_piece_and_one_entry() -> None:
     publisher.publish("a", b"known", 0)
     neighbour.take()
     publisher.chunks([published(4, [("a", b"x", 1, False, None, 50)])])
-    assert len(world.node.forwarder.log) == 1
+    assert len(world.node.cluster.forwarder.log) == 1
     assert len(neighbour.transport.written) == 50 * (2 + 3 + 2 + 1 + 1) + 30
     assert world.counters.forwarded == 51
 
@@ -279,9 +279,11 @@ class Receiver:
     def result(self) -> tuple[Any, ...]:
         """Everything that came out of it."""
         passed = told(bytes(self.other.transport.written))
-        kept = told(b"".join(entry.data(0.0) for entry in self.world.node.forwarder.log._entries))
+        kept = told(
+            b"".join(entry.data(0.0) for entry in self.world.node.cluster.forwarder.log._entries)
+        )
         got: list[list[Packet]] = [settle_exchanges(subscriber) for subscriber in self.subscribers]
-        window = self.world.node.forwarder.vector.get(KEY)
+        window = self.world.node.cluster.forwarder.vector.get(KEY)
         counters = self.world.counters
         counted = (
             counters.duplicates,
@@ -379,8 +381,8 @@ def test_messages_from_before_an_origin_was_met_are_not_delivered() -> None:
     client.subscribe("t", qos=1)
     old = origin_key(FAR, 1)  # began before the node: its first message need not be the first
     source.send(message(key=old, sequence=20, payload=b"met"))
-    world.node.forwarder.vector[old].begin = 12
-    window = world.node.forwarder.vector[old]
+    world.node.cluster.forwarder.vector[old].begin = 12
+    window = world.node.cluster.forwarder.vector[old]
     window.gaps, window.history = [(10, 15)], []
     client.take()
     source.send(
@@ -402,7 +404,7 @@ def test_a_neighbour_gets_the_part_that_it_lacks() -> None:
     late.take()
     window = LocalWindow(15, 0.0, None, Limits().max_gaps)
     window.gaps = [(3, 4), (8, 8)]
-    late.send(ping((SEEN, encode_vector({world.node.forwarder.key: window}))))
+    late.send(ping((SEEN, encode_vector({world.node.cluster.forwarder.key: window}))))
     world.advance(1.0)
     stream = bytes(late.transport.written)
     assert [sequence for _, sequence, *_ in told(stream)] == [3, 4, 8, 16, 17, 18, 19, 20]

@@ -119,8 +119,8 @@ def test_nothing_is_counted_when_it_is_switched_off() -> None:
 
 def test_what_the_broker_says_of_itself_is_not_counted() -> None:
     world = World(topic_rates=True)
-    world.node.publish_internal("$SYS/x", b"1", 0, False)
-    world.node.publish_internal("x" * (MAX_CACHED_TOPIC_BYTES + 1), b"1", 0, False)
+    world.node.publisher.publish_internal("$SYS/x", b"1", 0, False)
+    world.node.publisher.publish_internal("x" * (MAX_CACHED_TOPIC_BYTES + 1), b"1", 0, False)
     exact, _ = world.node.dispatcher.tally.take()  # type: ignore[union-attr]
     assert exact == {}
 

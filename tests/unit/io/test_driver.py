@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from mqttree.broker.base.timers import Timer
 from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.core.memory_limit import MemoryLimit
 from mqttree.broker.io.driver import Driver
 from mqttree.broker.io.loop_turns import MAX_READ_S
 from mqttree.broker.io.stream_protocol import StreamProtocol
@@ -279,10 +280,10 @@ def test_nothing_is_armed_after_the_end() -> None:
     assert not scene.loop.armed
 
 
-def test_the_node_is_told_of_work_a_few_times_a_second() -> None:
+def test_the_node_is_told_of_work_a_few_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Ticking(memory_limit=80 << 20)
     told: list[float] = []
-    scene.node.worked = told.append
+    monkeypatch.setattr(MemoryLimit, "worked", lambda memory, seconds: told.append(seconds))
     for _ in range(1000):
         scene.loop.now += 0.001
         scene.driver.wake()

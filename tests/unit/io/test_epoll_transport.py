@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -149,7 +150,8 @@ class Recorder:
         self.counters = Counters()
         self.turns = Turns(self)  # type: ignore[arg-type]
         self.deadline = Deadline()
-        self.worked: Callable[[float], None] = lambda seconds: None
+        self.memory = SimpleNamespace(worked=lambda seconds: None)
+        self.output = self.connection_registry = self
         self.effects: list[Any] = []
         self.dirty: list[Conn] = []
         self.conns: list[Conn] = []
@@ -169,7 +171,7 @@ class Recorder:
     def __exit__(self, *_: object) -> None:
         self._busy = False
 
-    def connection_made(
+    def made(
         self,
         kind: str,
         peer: str,
@@ -717,7 +719,7 @@ def test_a_write_that_fails_in_a_flush_harms_no_other_connection(scene: Scene) -
     peer.close()
     gone.send(b"to nobody")
     here.send(b"to somebody")
-    scene.node.flush()
+    scene.node.output.flush()
     assert not gone.lost
     assert take(other) == b"to somebody"
     stream.write(b"again")

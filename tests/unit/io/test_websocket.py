@@ -602,12 +602,12 @@ def test_messages_to_who_is_closing_go_nowhere() -> None:
     page = Page().connected()
     page.send(frame(BINARY, encode_packet(Subscribe(1, [SubscriptionRequest("t", 0)]), 4)))
     page.frames()
-    page.node.publish_internal("t", b"1", 0, False)
+    page.node.publisher.publish_internal("t", b"1", 0, False)
     page.driver.run()
     assert page.frames() == [(BINARY, b"\x30\x04\x00\x01t1")]
     page.send(frame(TEXT, b"x"))
     page.frames()
-    page.node.publish_internal("t", b"2", 0, False)
+    page.node.publisher.publish_internal("t", b"2", 0, False)
     page.driver.run()
     assert not page.socket.written
 

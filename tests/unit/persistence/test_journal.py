@@ -104,7 +104,7 @@ def gone_on_with(world: Durable, *, snapshot: bool) -> Session:
     old = world.session("k")
     world.journal.keep_until_continued(old)
     end_quietly(world.node, old, len(old.queue))
-    newer = world.node.sessions["k"] = world.node.new_session("k")
+    newer = world.node.sessions["k"] = Session(world.node, "k")
     newer.expiry = old.expiry
     world.settle()
     if snapshot:

@@ -68,7 +68,7 @@ def test_killed_in_the_middle_of_a_checkpoint_the_log_is_what_it_was() -> None:
         world.node.federated = True
         world.advance(5.0)
         world.node.federated = True
-    key, own = world.node.forwarder.key, world.node.forwarder.own
+    key, own = world.node.cluster.forwarder.key, world.node.cluster.forwarder.own
     assert own.top == 20
     world.begin_snapshot()
     files: Files | None = None
@@ -80,13 +80,13 @@ def test_killed_in_the_middle_of_a_checkpoint_the_log_is_what_it_was() -> None:
             break
     assert files is not None
     again = world.again(1.0, files)
-    entries = [entry for entry in again.node.forwarder.log._entries if entry.key == key]
+    entries = [entry for entry in again.node.cluster.forwarder.log._entries if entry.key == key]
     assert [entry.sequence for entry in entries] == sorted({entry.sequence for entry in entries})
     assert [entry.at for entry in entries] == sorted(entry.at for entry in entries)
     again.now += 20.0
-    again.node.forwarder.log.forget_old(again.now)
+    again.node.cluster.forwarder.log.forget_old(again.now)
     lacks = {key: [(1, own.top)]}
-    found = again.node.forwarder.log.those(lacks, again.now - DEFAULTS.log_age_s)
+    found = again.node.cluster.forwarder.log.those(lacks, again.now - DEFAULTS.log_age_s)
     assert [entry.sequence for entry in found][-1] == 20
 
 
@@ -140,7 +140,7 @@ def test_what_sessions_miss_is_owed_when_a_broker_begins_to_route_by_interest() 
     world = Durable()
     node = world.node
     key = origin_key(b"x" * 8, 1)
-    window = node.forwarder.vector[key] = LocalWindow(
+    window = node.cluster.forwarder.vector[key] = LocalWindow(
         9, world.now, node.counters, Limits().max_gaps
     )
     window.gaps = [(3, 4), (7, 7)]
@@ -163,7 +163,7 @@ def test_a_run_is_in_the_log_once() -> None:
     files = copy_of(world.files)
     world.node.federated = True
     again = world.again(0.5, files)
-    assert sum(entry.count for entry in again.node.forwarder.log._entries) == 10
+    assert sum(entry.count for entry in again.node.cluster.forwarder.log._entries) == 10
 
 
 def test_more_in_flight_than_may_wait_for_the_disk() -> None:
@@ -315,22 +315,22 @@ def test_a_new_session_counts_unwanted_messages_as_seen() -> None:
     world = Durable()
     durable_client(world, "k").subscribe("a", qos=2)
     key = origin_key(b"x" * 8, 1)
-    window = world.node.forwarder.vector[key] = LocalWindow(
+    window = world.node.cluster.forwarder.vector[key] = LocalWindow(
         3, world.now, world.node.counters, Limits().max_gaps
     )
     window.top = 9  # went by
-    assert key not in world.again(0, copy_of(world.files)).node.forwarder.vector
+    assert key not in world.again(0, copy_of(world.files)).node.cluster.forwarder.vector
     durable_client(world, "came")
-    assert world.again(0, copy_of(world.files)).node.forwarder.vector[key].top == 9
+    assert world.again(0, copy_of(world.files)).node.cluster.forwarder.vector[key].top == 9
 
 
 def test_a_restored_origin_has_as_many_holes_as_the_limit_says() -> None:
     world = Durable(limits=Limits(max_gaps=2))
     key = origin_key(b"x" * 8, 1)
-    world.node.forwarder.vector[key] = LocalWindow(9, world.now, world.node.counters, 2)
+    world.node.cluster.forwarder.vector[key] = LocalWindow(9, world.now, world.node.counters, 2)
     durable_client(world, "k")
     again = world.again(1.0).node
-    window = again.forwarder.vector[key]
+    window = again.cluster.forwarder.vector[key]
     for number in (20, 30, 40):
         assert window.accept(number, 1) == 1
     assert window.gaps == [(21, 29), (31, 39)]
@@ -373,7 +373,7 @@ def test_messages_from_before_the_clock_was_set_back_are_in_order() -> None:
         world.node.federated = True
         publisher.publish("a", b"%d" % number, 1, 1)
     again = world.again(1)
-    entries = list(again.node.forwarder.log._entries)
+    entries = list(again.node.cluster.forwarder.log._entries)
     assert [entry.data(again.now)[-1:] for entry in entries] == [b"0", b"1", b"2", b"3", b"4"]
     assert [entry.at for entry in entries] == sorted(entry.at for entry in entries)
     assert all(entry.at <= again.now for entry in entries)
@@ -636,7 +636,7 @@ def test_no_step_of_a_checkpoint_is_long() -> None:
     publisher = world.connect("p")
     for number in range(900):
         publisher.publish(f"r/{number}", b"x", 1, number + 1, retain=True)
-    relay = world.node.forwarder
+    relay = world.node.cluster.forwarder
     message = Message(b"t", b"x", 1, False, b"", None, None)
     key = origin_key(b"x" * 8, 1)
     for number in range(1, 8001):
@@ -744,7 +744,7 @@ def test_a_batch_is_in_the_log_again() -> None:
     out."""
     world = Durable()
     durable_client(world, "l").subscribe("other", qos=1)
-    relay = world.node.forwarder
+    relay = world.node.cluster.forwarder
     key, messages = relay.key, [(topic, b"x") for topic in (b"a", b"b", b"a", b"c/d")]
     for first in (1, 5, 9):
         entry = batch_entry(key, first, messages, qos=2, at=world.now)
@@ -759,7 +759,7 @@ def test_a_batch_is_in_the_log_again() -> None:
     world.advance(1)
     for files in (copy_of(world.files), world.files):
         again = world.again(0.5, files)
-        entries = [e for e in again.node.forwarder.log._entries if e.key == key]
+        entries = [e for e in again.node.cluster.forwarder.log._entries if e.key == key]
         assert [(e.sequence, e.count, e.mixed, e.qos) for e in entries] == [
             (first, 4, True, 2) for first in (1, 5, 9)
         ]
@@ -776,7 +776,7 @@ def test_killed_at_any_moment_the_log_has_what_was_recorded(
     and batches, also while a snapshot records them again."""
     world = Durable(limits=Limits(snapshot_step_items=1))
     durable_client(world, "l").subscribe("other", qos=1)
-    relay = world.node.forwarder
+    relay = world.node.cluster.forwarder
     recorded: list[list[Told]] = [[]]
     for number, (_, kind, skipped, qos, version, topics, later) in enumerate(said):
         if number > death:
@@ -798,7 +798,7 @@ def test_killed_at_any_moment_the_log_has_what_was_recorded(
         data = files.segments[segment]
         del data[max(before, len(data) - torn) :]
     again = world.again(1.0, files)
-    found = [e for e in again.node.forwarder.log._entries if e.key == relay.key]
+    found = [e for e in again.node.cluster.forwarder.log._entries if e.key == relay.key]
     # A turn of the loop is recorded whole or not at all.
     assert told(found) in recorded
     if not torn:

@@ -568,7 +568,7 @@ def test_messages_given_back_beyond_the_ledger_are_counted() -> None:
         2,
         3,
     )
-    key = world.node.forwarder.key
+    key = world.node.cluster.forwarder.key
     for operation in (DECLINE, DENY):
         (body,) = encode_refs([(operation, (key, number, GROUP_ID)) for number in range(1, 6)])
         one.send(ping((ROUTED, OWN + bid(101) + bytes((0, REPORT)) + body)))
@@ -618,13 +618,13 @@ def test_all_messages_of_a_broker_are_given_back_in_order(operation: int) -> Non
     publisher = world.connect("p")
     for number in range(count):
         publisher.publish("t", b"|%d" % number, qos=2, packet_id=number + 1)
-    one.send(reported(CLAIM, world.node.forwarder.key, range(1, count + 1)))
+    one.send(reported(CLAIM, world.node.cluster.forwarder.key, range(1, count + 1)))
     post(world, 102, 1)
     other.take()
-    one.send(reported(operation, world.node.forwarder.key, range(1, count + 1)))
+    one.send(reported(operation, world.node.cluster.forwarder.key, range(1, count + 1)))
     assert world.counters.shared_reassigned <= STEP
     # It had said that it has none of them.
-    one.send(reported(CLAIM, world.node.forwarder.key, range(count - 9, count + 1)))
+    one.send(reported(CLAIM, world.node.cluster.forwarder.key, range(count - 9, count + 1)))
     publisher.publish("t", b"|new", qos=2, packet_id=count + 1)
     assert world.most(0.1, lambda: int(world.counters.shared_reassigned)) <= STEP
     assert world.counters.shared_reassigned == count

@@ -269,7 +269,7 @@ def test_memory_of_others_clients_and_links_is_counted() -> None:
 
 def test_numbers_that_are_missing_of_made_up_origins_have_an_end() -> None:
     world, liar = linked(limits=Limits(max_ranges=100_000))
-    relay = world.node.forwarder
+    relay = world.node.cluster.forwarder
     for boot in range(100):
         key = origin_key(FAR, 2_000 + boot)
         relay._meet(key, OriginWindow(0, world.now), world.now)
