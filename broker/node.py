@@ -296,7 +296,7 @@ class Node:
         within some seconds; `client`: whose questions are limited, "": nobody's; `now`: s.
         """
         self.now = now
-        self.cluster.ask_placement(operation, body, then, client)
+        self.cluster.placement.ask(operation, body, then, client)
 
     # ---------------------------------------------------------------- end
 

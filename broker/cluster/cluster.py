@@ -85,21 +85,13 @@ from mqttree.broker.cluster.strategy.selection import strategy_for
 from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
 from mqttree.broker.cluster.topology import Topology
 from mqttree.broker.config.node_config import NodeConfig
-from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.effects import Dial
-from mqttree.broker.wire.packets import Connect
-from mqttree.broker.wire.properties import Properties
 from mqttree.discovery.membership import Membership
 from mqttree.stp.tree import Tree
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.ports import AbsentMembers
-    from mqttree.broker.core.message import Message
-    from mqttree.broker.core.ports import Claimant, Draining, Journal, PacketForwarder
-    from mqttree.broker.core.publish_run import PublishRun
-    from mqttree.broker.core.route import Route
-    from mqttree.broker.core.session import Session, SharedGroup, SharedOutgoing
-    from mqttree.broker.core.start_point import SubscriptionStart
+    from mqttree.broker.core.ports import Draining, Journal
 
 STOPPED = 1.0
 """s; a broker that did not run for so long was stopped itself: the silence of the others proves
@@ -180,7 +172,7 @@ class Cluster:
         """Whether other brokers are known to exist, reachable or not: this one was told of seeds,
         or has met another one, in this incarnation or an earlier one."""
         self.events: ClusterEvents = ClusterEvents()
-        self._registry = LinkRegistry(
+        self.link_registry: LinkRegistry = LinkRegistry(
             self,
             events=self.events,
             membership=self.membership,
@@ -188,7 +180,7 @@ class Cluster:
             settle=self._settle,
             plan=self._plan,
         )
-        self._bind_links()
+        self.links = self.link_registry.links
         self._build_routing(node)
         self._build_delivery(node, now)
         self._build_recovery(node)
@@ -218,21 +210,6 @@ class Cluster:
         if where := config.clients_at():
             self.directory.post(CLIENTS_AT, where.encode())
 
-    def _bind_links(self) -> None:
-        """Offer what links and other modules ask of the links of this broker
-        (`mqttree.broker.cluster.link.ports.HandshakeHost`), bound once."""
-        registry = self._registry
-        self.links = registry.links
-        self.handshakes = registry.handshakes
-        self.to_ping = registry.to_ping
-        self.admission = registry.admission
-        self.accept = registry.accept
-        self.dialled = registry.dialled
-        self.link_up = registry.link_up
-        self.link_lost = registry.link_lost
-        self.link_left = registry.link_left
-        self.refused = registry.refused
-
     def _build_routing(self, node: FederatedBroker) -> None:
         """Build what decides over which links a message goes."""
         config = self.config
@@ -244,7 +221,7 @@ class Cluster:
             directory=self.directory,
             strategy=self.strategy,
             links=self.links,
-            handshakes=self.handshakes,
+            handshakes=self.link_registry.handshakes,
             searching=self.membership.searching if self.enabled else None,
             delivery=self,
         )
@@ -289,7 +266,12 @@ class Cluster:
     def _build_recovery(self, node: FederatedBroker) -> None:
         """Build what finds out which messages are missing here, and asks for them."""
         self.subscription_starts: SubscriptionStarts = SubscriptionStarts(
-            node, self.origins, self.directory, self.barrier, self.behind, enabled=self.enabled
+            node,
+            self.origins,
+            self.directory,
+            self.barrier,
+            self.expects_old_messages,
+            enabled=self.enabled,
         )
         self.orphans: Orphans = Orphans(self.directory, self.origins)
         self.walks: LogWalks = LogWalks(node, self.replay_log, self.strategy, self.orphans, self)
@@ -512,7 +494,9 @@ class Cluster:
 
     def _build_links(self, node: FederatedBroker) -> None:
         """Build what takes the records of links, and collect what is due with time."""
-        self.id_conflict: IdConflict = IdConflict(node, self.links, self, self.link_lost)
+        self.id_conflict: IdConflict = IdConflict(
+            node, self.links, self, self.link_registry.link_lost
+        )
         self.topology: Topology = Topology(
             node,
             tree=self.tree,
@@ -520,7 +504,7 @@ class Cluster:
             links=self.links,
             events=self.events,
             report=self,
-            lose=self.link_lost,
+            lose=self.link_registry.link_lost,
             same_id=self.id_conflict.suspect,
         )
         self.records: dict[int, Handler] = {
@@ -540,7 +524,7 @@ class Cluster:
             self.tree.next_deadline,
             self.directory.next_deadline,
             self.strategy.next_deadline,
-            self._registry.next_deadline,
+            self.link_registry.next_deadline,
             self.topology.change_deadline,
         )
         """When each module that has timers is to be called (s)."""
@@ -553,99 +537,16 @@ class Cluster:
         """Take the module that is built above the cluster. To be called before any input."""
         self.absent_members = absent_members
         self.events.subscribe(self._event_order())
-        self._bind()
-
-    def _bind(self) -> None:
-        """Offer the methods that core asks for (`mqttree.broker.core.ports.Cluster`), bound once to
-        the modules that do the work."""
-        self.forward: Callable[[Message, Connection | None], None] = self.forwarder.forward
-        self.packet_forwarder: PacketForwarder = self.forwarder
-        self.forward_batch: Callable[[PublishRun, Connection | None], None] = (
-            self.forwarder.forward_batch
-        )
-        self.retained_written: Callable[[Message, Connection | None], None] = (
-            self.retained_sync.written
-        )
-        self.put_retained: Callable[[Message], None] = self.retained_sync.put
-        self.subscription_start: Callable[[], SubscriptionStart | None] = (
-            self.subscription_starts.begin
-        )
-        self.group_changed: Callable[[SharedGroup], None] = self.sharing.groups.tell
-        self.session_changed: Callable[[Session], None] = self.sharing.groups.session_changed
-        self.remote_members = self.sharing.groups.matching
-        self.brokers_wanting: Callable[[str], tuple[bytes, ...]] = self.strategy.brokers_wanting
-        self.share: Callable[[Route, Message, Connection | None], None] = self.sharing.publish
-        self.share_run = self.sharing.publish_run
-        self.stays: Callable[
-            [SharedGroup, Message, set[Session] | None, Connection | None], bool
-        ] = self.sharing.stays
-        self.pass_on = self.sharing.pass_on
-        self.shared_delivered = self.custody.delivered
-        self.shared_settled: Callable[[SharedOutgoing], None] = self.custody.settled
-        self.claim_session: Callable[[Claimant, Connect, float], int] = self.takeover.begin
-        self.session_came: Callable[[Session, bool], None] = self.posted_sessions.came
-        self.session_ended: Callable[[Session], None] = self.posted_sessions.ended
-        self.session_floor: Callable[[str, str | None], int] = self.tombstones.floor
-        self.session_away: Callable[[Session], None] = self.trimmed_numbers.watch
-        self.session_elsewhere: Callable[[str], bool] = self.whereabouts.elsewhere
-        self.subscribing: Callable[[Session, Callable[[float], None]], None] = (
-            self.whereabouts.subscribing
-        )
-        self.subscribed: Callable[[Session, Callable[[float], None]], None] = (
-            self.whereabouts.subscribed
-        )
-        self.hold_remote = self.remote_flow_control.note
-        self.release_remote = self.remote_flow_control.released
-        self.room: Callable[[Session, int], bool] = self.remote_flow_control.room
-        self.limit_log: Callable[[int], None] = self.replay_log.give_room
-        self.ask_placement = self.placement.ask
-        self.redirects = self.placement.redirector.connecting
-        self.placement_request: Callable[[Session, Message, Properties], int] = (
-            self.placement.request
-        )
-        self.replay_request: Callable[[Session, Message, Properties], int] = (
-            self.session_replay.request
-        )
 
     def knows(self, broker_id: bytes) -> bool:
         """Return whether a broker is of this federation: this one, or one whose listing is known,
         reachable or not."""
         return broker_id == self.node.config.id or self.directory.listing(broker_id) is not None
 
-    def filter_changed(self, topic_filter: str, *, wanted: bool) -> None:
-        """Tell other brokers of the first subscription to a filter here, or that the last one is
-        gone."""
-        self.strategy.filter_changed(topic_filter, wanted=wanted)
-
-    @property
-    def shares(self) -> bool:
-        """Whether any other broker has members of a shared subscription."""
-        return self.sharing.elsewhere
-
-    @property
-    def guards(self) -> bool:
-        """Whether a local client has a message of another broker that it has not acknowledged."""
-        return self.custody.guards
-
-    @property
-    def yields(self) -> bool:
-        """Whether another broker has the id of this one, and is the one that serves clients."""
-        return self.id_conflict.yields
-
-    @property
-    def bytes_over(self) -> int:
-        """Bytes that are queued for local clients beyond their limits."""
-        return self.remote_flow_control.over
-
     @property
     def in_reach(self) -> int:
         """How many other brokers can be reached."""
         return len(self.directory.reachable())
-
-    @property
-    def log_size(self) -> int:
-        """Bytes of the log of messages for other brokers."""
-        return self.replay_log.size
 
     def _event_order(self) -> EventOrder:
         """Return the subscribers of each event, in the order in which they are called."""
@@ -806,7 +707,7 @@ class Cluster:
 
     def next_deadline(self) -> float | None:
         """When `tick` is due (s); None: never."""
-        return self._due if self.enabled or self.links or self.handshakes else None
+        return self._due if self.enabled or self.links or self.link_registry.handshakes else None
 
     def awake(self, now: float) -> None:
         """Note that this broker runs. If it was stopped or starved, the silence of others proves
@@ -816,14 +717,14 @@ class Cluster:
             stood = now - self._ran
             self.gap_recovery.stood_still(stood, now)
             if stood > STOPPED:
-                self._registry.stood_still(now)
+                self.link_registry.stood_still(now)
         self._ran = now
 
     def tick(self, now: float) -> None:
         """Do what is due: hellos, time-outs, discovery, the tree."""
         if now < self._due:
             return
-        self._registry.tick(now)
+        self.link_registry.tick(now)
         self.id_conflict.tick(now)
         self.topology.tick(now)
         self.subscription_starts.past.note(self.origins.own.top, now)
@@ -840,7 +741,12 @@ class Cluster:
     def _sweep(self, now: float) -> None:
         """Do what is to be done once a second."""
         self._next_sweep = now + 1.0
-        if self.links or self.handshakes or self.membership.members(now) or self.expects_others:
+        if (
+            self.links
+            or self.link_registry.handshakes
+            or self.membership.members(now)
+            or self.expects_others
+        ):
             self._alone_since = now
             self.node.federated = True
         elif self._alone_since + ALONE < now:
@@ -891,7 +797,7 @@ class Cluster:
             if not busy:
                 break
         self.topology.gossip(now)
-        self._registry.send_records(now)
+        self.link_registry.send_records(now)
         self._due = self._planned = self._deadline(now)
         self._plan()
 
@@ -942,14 +848,14 @@ class Cluster:
         self.events.dispatch(LinkDrained(link))
         self._settle(now)
 
-    def behind(self) -> bool:
+    def expects_old_messages(self) -> bool:
         """Whether old messages may arrive: a broker is away, or has been asked for messages that
         are missing here."""
         return bool(len(self.absent_members)) or self.gap_recovery.unsettled()
 
-    def leaves(self, client_id: str) -> bool:
+    def is_handing_over(self, client_id: str) -> bool:
         """Whether another broker is taking the session of a client."""
-        return self.handover.leaves(client_id)
+        return self.handover.is_handing_over(client_id)
 
     # ---------------------------------------------------------------- end
 
@@ -958,7 +864,7 @@ class Cluster:
         self.topology.leave(now)
         self.assignments.leave()
         self._settle(now)
-        self._registry.close_all()
+        self.link_registry.close_all()
 
     # ---------------------------------------------------------------- telling
 

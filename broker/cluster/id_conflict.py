@@ -44,7 +44,7 @@ class IdConflict:
         "_proven_at",
         "_report",
         "other",
-        "yields",
+        "refuses_clients",
     )
 
     def __init__(
@@ -60,7 +60,7 @@ class IdConflict:
         self._links = links
         self._report = report
         self._lose = lose
-        self.yields = False
+        self.refuses_clients = False
         """This broker is the one that does not serve."""
         self.other: Address | None = None
         self._proven_at = -NEVER
@@ -77,11 +77,14 @@ class IdConflict:
         one. `start`: its boot number and instance; `now`: s."""
         self._proven_at = now
         self.other = address
-        if not self.yields and start < (self._node.config.boot, self._node.config.instance):
+        if not self.refuses_clients and start < (
+            self._node.config.boot,
+            self._node.config.instance,
+        ):
             self._yield(address, now)
 
     def _yield(self, address: Address, now: float) -> None:
-        self.yields = True
+        self.refuses_clients = True
         self._call_at = now + CALL_PAUSE
         self._report.count("id_conflicts")
         self._report.log(
@@ -100,17 +103,17 @@ class IdConflict:
 
     def next_deadline(self) -> float:
         """When `tick` is due (s)."""
-        return self._call_at if self.yields else NEVER
+        return self._call_at if self.refuses_clients else NEVER
 
     def tick(self, now: float) -> None:
         """Find out whether the other one still runs."""
-        if not self.yields or now < self._call_at or self.other is None:
+        if not self.refuses_clients or now < self._call_at or self.other is None:
             return
         # This broker was stopped: that says nothing about the other one.
         if now > self._call_at + CALL_PAUSE:
             self._proven_at = now
         if self._proven_at + GONE <= now:
-            self.yields = False
+            self.refuses_clients = False
             self._report.log(
                 "warning",
                 f"the broker at {self.other} with this one's id is gone: clients may connect again",

@@ -53,12 +53,12 @@ class Neighbours(Protocol):
 class OldMessages(Protocol):
     """Knows whether messages may still arrive that are older than any replay log."""
 
-    def behind(self) -> bool:
+    def expects_old_messages(self) -> bool:
         """Whether a broker is away, or has been asked for messages that are missing here."""
 
 
 class LeavingSessions(Protocol):
     """Knows which sessions are about to go to another broker."""
 
-    def leaves(self, client_id: str) -> bool:
+    def is_handing_over(self, client_id: str) -> bool:
         """Whether another broker is taking the session of a client."""

@@ -52,7 +52,9 @@ def federation_state(cluster: Cluster) -> dict[str, Any]:
         "routing": strategy.name,
         "draining": node.drain is not None,
         "longest_turn_ms": round(node.turns.longest * 1000, 1),
-        "id_conflict": str(cluster.id_conflict.other) if cluster.id_conflict.yields else None,
+        "id_conflict": str(cluster.id_conflict.other)
+        if cluster.id_conflict.refuses_clients
+        else None,
         "redirection": cluster.placement.redirector.report(),
         "links": links,
         "counters": node.counters.as_dict()

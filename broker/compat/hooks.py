@@ -106,12 +106,12 @@ class HookedNode(ServedNode):
     def put_retained(self, message: Message) -> None:
         """Set a topic's retained message on all brokers, without delivering it; an empty one
         deletes it."""
-        self.cluster.put_retained(message)
+        self.cluster.retained_sync.put(message)
 
     def forward_retained(self, message: Message) -> None:
         """Set a topic's retained message here, and send it to other brokers as any message with
         RETAIN; an empty one deletes it."""
-        self.cluster.retained_written(message, None)
+        self.cluster.retained_sync.written(message, None)
         if self.federated:
             self.cluster.forwarder.forward(message, None)
 

@@ -174,7 +174,7 @@ class Client(Owner):
         self.connect = connect
         # The broker's: every message needs it.
         self.dirty = node.dirty
-        self.packet_forwarder = node.cluster.packet_forwarder
+        self.packet_forwarder = node.cluster.forwarder
         self.tally = node.dispatcher.tally
         self.version = connect.version
         # The fanout's own, or with rules in force those that the client may publish to.

@@ -302,7 +302,7 @@ class ClientPackets(Client):
             batch.flush()
         if route.elsewhere and expires_at is None:
             prefix = start - position
-            node.cluster.share_run(
+            node.cluster.sharing.publish_run(
                 route, chunk, prefix, packet, self.version, properties, self.session
             )
         elif section:
@@ -311,7 +311,7 @@ class ClientPackets(Client):
                 payload = chunk[at + start - position : at + packet]
                 message = Message(topic, payload, 0, False, properties, expires_at, self.session)
                 if route.elsewhere:
-                    node.cluster.share(route, message, self.conn)
+                    node.cluster.sharing.publish(route, message, self.conn)
                 else:
                     node.dispatcher.deliver(route, message, self.conn)
         else:

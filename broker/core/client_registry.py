@@ -93,7 +93,7 @@ class ClientRegistry:
         broker.counters.connects += 1
         self.connected += 1
         if broker.dispatcher.members:
-            broker.cluster.session_changed(client.session)
+            broker.cluster.sharing.groups.session_changed(client.session)
         if client.keep_alive:
             client.timer = self._keep_alives.add(client, now + client.keep_alive)
         broker.event("broker_client_connected", client=client)
@@ -119,7 +119,7 @@ class ClientRegistry:
         session.listener = client.conn.listener
         session.conn = None
         if broker.dispatcher.members:
-            broker.cluster.session_changed(session)
+            broker.cluster.sharing.groups.session_changed(session)
         session.outbox = []
         conn = client.conn
         conn.outbox = list(conn.outbox)

@@ -192,7 +192,7 @@ class ConnectHandshake(Owner):
                 "a broker, but not on the listener for brokers", ReasonCode.NOT_AUTHORIZED
             )
         else:
-            self.node.cluster.accept(self.conn, connect, body, now)
+            self.node.cluster.link_registry.accept(self.conn, connect, body, now)
 
     def _refuse(self, error: WireError) -> None:
         node = self.node
@@ -291,7 +291,7 @@ class ConnectHandshake(Owner):
         if node.drain is not None or node.stopping:
             self._elsewhere("" if node.drain is None else node.drain.reference())
             return False
-        if node.cluster.yields:
+        if node.cluster.id_conflict.refuses_clients:
             why = "connects while another broker uses the id of this one"
             self.turn_away(ReasonCode.SERVER_UNAVAILABLE, why, level="debug")
             return False
@@ -552,12 +552,12 @@ class ConnectHandshake(Owner):
             return
         if not (stamp or read) and node.predecessors.wait(self, connect.client_id, now):
             return
-        if not stamp and not (stamp := node.cluster.claim_session(self, connect, now)):
+        if not stamp and not (stamp := node.cluster.takeover.begin(self, connect, now)):
             return  # waits for its session, or is refused
         if connect.client_id not in node.sessions and not self._begins(connect):
             return
         session, present = open_session(node, conn, connect, self.owner, stamp, answer)
-        node.cluster.session_came(session, present)
+        node.cluster.posted_sessions.session_connected(session, present)
         client = self._client_of(session, connect)
         client.authentication = self.authentication
         client.keep_alive = keep_alive(connect, answer, node.config.max_keep_alive) * 1.5
@@ -585,7 +585,7 @@ class ConnectHandshake(Owner):
         once, before its session is looked for."""
         self._placed = True
         assigned = Property.ASSIGNED_CLIENT_IDENTIFIER in self._proof
-        return self.node.cluster.redirects(self, connect, assigned, now)
+        return self.node.cluster.placement.redirector.connecting(self, connect, assigned, now)
 
     def placed(self, where: str, now: float) -> None:
         """Go on: the client is to connect to the broker `where` ("HOST:PORT"), or is let in

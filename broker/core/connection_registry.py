@@ -22,20 +22,13 @@ if TYPE_CHECKING:
     from mqttree.broker.core.effects import Dial
     from mqttree.broker.core.flow_control import FlowControl
     from mqttree.broker.core.limits import CoreLimits
-    from mqttree.broker.core.ports import Journal
+    from mqttree.broker.core.ports import Cluster, Journal
 
 GONE_WORK = 5
 """steps for a connection that is gone."""
 
 Open = Callable[[str, str, str, "Transport", float], "Connection"]
 """Makes a connection from the arguments of `ConnectionRegistry.made`."""
-
-
-class DialledLinks(Protocol):
-    """Makes the owners of connections that this broker has dialled."""
-
-    def dialled(self, conn: Connection, dial: Dial, now: float, /) -> None:
-        """Begin a link on `conn`. `dial`: what was asked for; `now`: s."""
 
 
 class Host(TimedBroker, Protocol):
@@ -65,7 +58,7 @@ class Host(TimedBroker, Protocol):
         """How much is done in one turn of the event loop."""
 
     @property
-    def cluster(self) -> DialledLinks:
+    def cluster(self) -> Cluster:
         """The federation, as far as this module needs it."""
 
     @property
@@ -127,7 +120,7 @@ class ConnectionRegistry:
         conn = self._open(kind, peer, listener, transport, now)
         self.connections[conn] = None
         if dial is not None:
-            broker.cluster.dialled(conn, dial, now)
+            broker.cluster.link_registry.dialled(conn, dial, now)
         else:
             conn.owner = handshake = self._greet(conn)
             handshake.timer = self._handshakes.add(handshake, now + broker.config.connect_timeout)

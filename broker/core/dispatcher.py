@@ -148,7 +148,7 @@ class Dispatcher:
         session.subscriptions[subscription.filter] = subscription
         if group is None:
             if self.trie.insert(inner, session.client_id, subscription):
-                self.node.cluster.filter_changed(inner, wanted=True)
+                self.node.cluster.strategy.filter_changed(inner, wanted=True)
         else:
             shared = self.shared.get(inner, group)
             if shared is None:
@@ -157,7 +157,7 @@ class Dispatcher:
             self.members += session.client_id not in shared.members
             shared.members[session.client_id] = subscription
             shared.note(session)
-            self.node.cluster.group_changed(shared)
+            self.node.cluster.sharing.groups.tell(shared)
         self.invalidate(inner)
         if session.recorder is not None:
             session.recorder.subscribed(subscription)
@@ -178,7 +178,7 @@ class Dispatcher:
             if session.ended and self.trie.get(inner, session.client_id) is not subscription:
                 return True
             if self.trie.remove(inner, session.client_id):
-                self.node.cluster.filter_changed(inner, wanted=False)
+                self.node.cluster.strategy.filter_changed(inner, wanted=False)
         else:
             shared = self.shared.get(inner, group)
             if (
@@ -193,7 +193,7 @@ class Dispatcher:
                 shared.note(session)
                 if not shared.members:
                     self.shared.remove(inner, group)
-                self.node.cluster.group_changed(shared)
+                self.node.cluster.sharing.groups.tell(shared)
         self.invalidate(inner)
         if session.recorder is not None:
             session.recorder.unsubscribed(topic_filter)
@@ -304,8 +304,12 @@ class Dispatcher:
             permitted = frozenset(receivers(name, members)) if members else NO_SESSIONS
             may = receivers(name, {one.session: None for one in found})
             found = [one for one in found if one.session in may]
-        elsewhere = cluster.remote_members(name, groups) if cluster.shares else ()
-        brokers = () if own else cluster.brokers_wanting(name)
+        elsewhere = (
+            cluster.sharing.groups.matching(name, groups)
+            if cluster.sharing.has_remote_members
+            else ()
+        )
+        brokers = () if own else cluster.strategy.brokers_wanting(name)
         if groups or elsewhere or brokers or permitted is not None:
             beyond = Beyond(tuple(groups), tuple(elsewhere), permitted, brokers)
         else:
@@ -462,19 +466,21 @@ class Dispatcher:
             outgoing = SharedOutgoing(message, qos, retain, member.ids, group, allowed)
             kept = member.session.deliver_shared(outgoing, source)
             if message.sender is None and message.qos:
-                self.node.cluster.shared_delivered(member.session, outgoing, kept=kept)
+                self.node.cluster.custody.delivered(member.session, outgoing, kept=kept)
         else:
-            self.node.cluster.pass_on(group.group_id, message, source, denied=bool(group.members))
+            self.node.cluster.sharing.pass_on(
+                group.group_id, message, source, denied=bool(group.members)
+            )
 
     def pass_on(self, outgoing: SharedOutgoing) -> None:
         """Give a message of a member whose session ended to another one."""
         message, group = outgoing.message, outgoing.group
         if message.expired(self.node.now):
-            self.node.cluster.shared_settled(outgoing)
+            self.node.cluster.custody.settled(outgoing)
         else:
             permitted = self.route(message.topic).permitted  # the rules may be others by now
             allowed = both(outgoing.allowed, permitted)
-            if self.node.cluster.stays(group, message, allowed, None):
+            if self.node.cluster.sharing.stays(group, message, allowed, None):
                 self._deliver_shared(group, message, None, allowed)
 
     def batch(

@@ -17,8 +17,8 @@ from mqttree.broker.core.client import Client
 if TYPE_CHECKING:
     from mqttree.broker.base.log_limit import LogLimit
     from mqttree.broker.base.timers import Timer
-    from mqttree.broker.core.connection import Arrival, Connection
-    from mqttree.broker.core.session import Session
+    from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.ports import Cluster
 
 HOLD_TIMEOUT_S = 0.5
 """s; longest time without progress for which one slow subscriber may hold back its publishers;
@@ -35,20 +35,6 @@ LOOKS = 5
 """at a subscriber without progress, at most, by a broker that is late for each of them."""
 
 
-class RemotePublishers(Protocol):
-    """Publishers at other brokers, whose messages come on links."""
-
-    def hold_remote(self, reason: object, arrival: Arrival | None, /) -> None:
-        """Have the publisher of the message that a link has just brought (`arrival`) held where it
-        is, until `release_remote`. `reason`: what is behind."""
-
-    def release_remote(self, reason: object, /) -> None:
-        """Let the publishers go that are held for `reason`; harmless when there are none."""
-
-    def session_away(self, session: Session, /) -> None:
-        """The client of a session is away."""
-
-
 class Flow(TimedBroker, Protocol):
     """What flow control asks of its broker."""
 
@@ -57,7 +43,7 @@ class Flow(TimedBroker, Protocol):
         """Logs lines that peers cause."""
 
     @property
-    def cluster(self) -> RemotePublishers:
+    def cluster(self) -> Cluster:
         """The federation, as far as this module needs it."""
 
 
@@ -97,7 +83,7 @@ class FlowControl:
             return
         publishers = self._held.setdefault(reason, {})
         if source.link is not None and not isinstance(reason, Rest):
-            self._broker.cluster.hold_remote(reason, source.link.arrival)
+            self._broker.cluster.remote_flow_control.note(reason, source.link.arrival)
         elif source not in publishers:
             publishers[source] = None
             source.hold()
@@ -137,7 +123,7 @@ class FlowControl:
         else:
             slow.stalled = True
             if isinstance(slow.owner, Client):
-                broker.cluster.session_away(slow.owner.session)
+                broker.cluster.trimmed_numbers.watch(slow.owner.session)
             text = f"{slow.peer} reads too slowly; publishers are no longer paused for it"
             broker.log_limit.line("info", "slow subscriber", slow.peer, text)
             self.release(slow)
@@ -147,7 +133,7 @@ class FlowControl:
         publishers = self._held.pop(reason, None)
         if publishers is not None:
             broker = self._broker
-            broker.cluster.release_remote(reason)
+            broker.cluster.remote_flow_control.released(reason)
             if (timer := self._timers.pop(reason, None)) is not None:
                 broker.timers.cancel(timer)
             for source in publishers:

@@ -215,7 +215,7 @@ class MemoryLimit:
             + len(node.retained) * costs.RETAINED_MEMORY
             + node.retained.index
             + node.retained.tombstones * costs.TOMBSTONE_MEMORY
-            + node.cluster.log_size
+            + node.cluster.replay_log.size
             + len(node.sessions) * costs.SESSION_MEMORY
             + node.dispatcher.memory
             + node.dispatcher.cache.memory
@@ -350,7 +350,7 @@ class MemoryLimit:
         share = self.used / self.limit if self.limit else 0.0
         self.pressure = Pressure((share >= 0.8) + (share >= 1.0) + (share >= 1.1))
         self._node.retained.closed = self.pressure > Pressure.NONE
-        self._node.cluster.limit_log(
+        self._node.cluster.replay_log.give_room(
             0 if self.pressure else self._node.config.log_room(self._node.limits)
         )
         if self.pressure > self._said:

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mqttree.broker.core.session import QueueRoom, SettledShares
+
 if TYPE_CHECKING:
     from mqttree.broker.base.sequence_set import Ranges
     from mqttree.broker.core.connection import Arrival, Connection
+    from mqttree.broker.core.effects import Dial
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.publish_run import PublishRun
     from mqttree.broker.core.retained_index import RetainedVersion
@@ -263,7 +266,7 @@ class Barrier(Protocol):
 class OutgoingBatch:
     """Collects PUBLISH packets of one chunk that go to other brokers.
 
-    A class, not a Protocol, as is `PacketForwarder`: compiled code finds the methods of a Protocol
+    A class, not a Protocol, as is `MessageForwarder`: compiled code finds the methods of a Protocol
     by their names, at each call.
     """
 
@@ -285,11 +288,26 @@ class OutgoingBatch:
         raise NotImplementedError
 
 
-class PacketForwarder:
-    """Numbers the packets that clients publish here, logs them at QoS 1 and 2, and sends them to
+class MessageForwarder:
+    """Numbers the messages that clients publish here, logs them at QoS 1 and 2, and sends them to
     other brokers."""
 
     __slots__ = ()
+
+    def forward(self, message: Message, source: Connection | None) -> None:
+        """Take one message. `source`: its publisher, which may have to wait; None for a will and
+        for the broker's own.
+
+        Raises NotImplementedError: this class sends nothing.
+        """
+        raise NotImplementedError
+
+    def forward_batch(self, batch: PublishRun, source: Connection | None) -> None:
+        """Take the messages of a run (`batch`) at QoS 1 or 2. `source`: as of `forward`.
+
+        Raises NotImplementedError: this class sends nothing.
+        """
+        raise NotImplementedError
 
     def outgoing(self, data: bytes, version: int, source: Connection) -> OutgoingBatch:
         """Return what takes the packets of a chunk (`data`, of MQTT `version`) that came on the
@@ -310,66 +328,76 @@ class PacketForwarder:
         raise NotImplementedError
 
 
-class Cluster(Protocol):
-    """What one broker asks of the federation."""
+class RetainedWrites(Protocol):
+    """Retained messages, which all brokers keep."""
 
-    # ---------------------------------------------------------------- messages
-
-    def forward(self, message: Message, source: Connection | None, /) -> None:
-        """Number a message that was published here, log it at QoS 1 and 2, send it to others.
-        `source`: its publisher, which may have to wait; None for a will and for the broker's
-        own."""
-
-    @property
-    def packet_forwarder(self) -> PacketForwarder:
-        """Takes the packets that clients publish here as they came."""
-
-    def forward_batch(self, batch: PublishRun, source: Connection | None, /) -> None:
-        """Number the messages of a run (`batch`) at QoS 1 or 2 that was published here, log them,
-        and send them to others. `source`: as of `forward`."""
-
-    def retained_written(self, message: Message, source: Connection | None, /) -> None:
+    def written(self, message: Message, source: Connection | None, /) -> None:
         """A message with RETAIN was published here: it becomes its topic's one, here and at other
-        brokers, in the order of all that were written anywhere. `source`: as of `forward`."""
+        brokers, in the order of all that were written anywhere. `source`: as of
+        `MessageForwarder.forward`."""
 
-    # ---------------------------------------------------------------- subscriptions
 
-    @property
-    def barrier(self) -> Barrier:
-        """A client that subscribes waits for the other brokers there."""
+class Interest(Protocol):
+    """What clients want, here and at other brokers."""
 
     def filter_changed(self, topic_filter: str, /, *, wanted: bool) -> None:
         """The first subscription to a filter has come, or the last one is gone."""
 
-    def subscription_start(self) -> SubscriptionStart | None:
-        """Return where a subscription that begins now begins; None: all that comes is for it."""
-
     def brokers_wanting(self, topic: str, /) -> tuple[bytes, ...]:
         """Return the other brokers that want a `topic`, if messages go to these alone."""
 
-    # ---------------------------------------------------------------- shared subscriptions
 
-    @property
-    def shares(self) -> bool:
-        """Whether any other broker has members of a group."""
+class SubscriptionStarts(Protocol):
+    """Where subscriptions begin in the messages of each broker."""
 
-    def group_changed(self, group: SharedGroup, /) -> None:
+    def begin(self) -> SubscriptionStart | None:
+        """Return where a subscription that begins now begins; None: all that comes is for it."""
+
+
+class SharedGroups(Protocol):
+    """Which brokers have members of shared subscriptions."""
+
+    def tell(self, group: SharedGroup, /) -> None:
         """Members of a group here came, went, connected or disconnected."""
 
     def session_changed(self, session: Session, /) -> None:
         """A session that may be a member of groups has connected or disconnected."""
 
-    def remote_members(
+    def matching(
         self, topic: str, groups: Sequence[SharedGroup], /
     ) -> Sequence[tuple[Pool, SharedGroup | None]]:
         """Return the groups for a topic of which other brokers have members; `groups`: those that
         have members here."""
 
-    def share(self, route: Route, message: Message, source: Connection | None, /) -> None:
-        """Deliver `message` along `route` and pass it on: other brokers have members of groups that
-        get it. `source`: as of `forward`."""
 
-    def share_run(
+class Custody(SettledShares, Protocol):
+    """Messages that other brokers gave to members here."""
+
+    @property
+    def holds_unacknowledged(self) -> bool:
+        """Whether any of them waits for its end."""
+
+    def delivered(self, session: Session, outgoing: SharedOutgoing, *, kept: bool) -> None:
+        """One (`outgoing`) was given to a member here (`session`). `kept`: it is queued or in
+        flight; else it is settled."""
+
+
+class Sharing(Protocol):
+    """Shared subscriptions, whose members may be at several brokers."""
+
+    @property
+    def has_remote_members(self) -> bool:
+        """Whether any other broker has members of a group."""
+
+    @property
+    def groups(self) -> SharedGroups:
+        """Which brokers have members."""
+
+    def publish(self, route: Route, message: Message, source: Connection | None, /) -> None:
+        """Deliver `message` along `route` and pass it on: other brokers have members of groups that
+        get it. `source`: as of `MessageForwarder.forward`."""
+
+    def publish_run(
         self,
         route: Route,
         chunk: bytes,
@@ -380,7 +408,7 @@ class Cluster(Protocol):
         sender: Session,
         /,
     ) -> None:
-        """Deliver a run of QoS 0 packets along `route` and pass it on, as `share` does with one
+        """Deliver a run of QoS 0 packets along `route` and pass it on, as `publish` does with one
         message. `chunk`: the packets, `size` bytes each, of MQTT `version`; `prefix`: where in a
         packet its payload begins; `properties`: of each, encoded; `sender`: the session that
         published them."""
@@ -394,54 +422,72 @@ class Cluster(Protocol):
         /,
     ) -> bool:
         """Whether `message`, which was given to `group` here, stays here; False: another broker has
-        it now. `allowed`: members that may receive it, None: all; `source`: as of `forward`."""
+        it now. `allowed`: members that may receive it, None: all; `source`: as of `publish`."""
 
     def pass_on(
         self, group_id: bytes, message: Message, source: Connection | None, *, denied: bool = False
     ) -> None:
         """Give `message` to a group's members at another broker: here is none, or (`denied`) none
         that may have it. `group_id`: hash of the group and its filter; `source`: as of
-        `forward`."""
+        `publish`."""
 
-    @property
-    def guards(self) -> bool:
-        """Whether messages were given to members here by other brokers, which wait for an end."""
 
-    def shared_delivered(self, session: Session, outgoing: SharedOutgoing, *, kept: bool) -> None:
-        """A message of another broker (`outgoing`) was given to a member here (`session`). `kept`:
-        it is queued or in flight; else it is settled."""
-
-    def shared_settled(self, outgoing: SharedOutgoing, /) -> None:
-        """A member has acknowledged a message, or no member is to get it any more."""
-
-    # ---------------------------------------------------------------- sessions
+class Links(Protocol):
+    """The links to other brokers."""
 
     def accept(self, conn: Connection, connect: Connect, body: bytes, now: float, /) -> None:
         """Another broker calls on `conn`. `connect`: its CONNECT packet; `body`: that packet's
         bytes behind its length; `now`: s."""
 
-    @property
-    def yields(self) -> bool:
-        """Whether another broker has our id, and is the one that serves."""
+    def dialled(self, conn: Connection, dial: Dial, now: float, /) -> None:
+        """Begin a link on `conn`. `dial`: what was asked for; `now`: s."""
 
-    def claim_session(self, claimant: Claimant, connect: Connect, now: float, /) -> int:
+
+class OurId(Protocol):
+    """Another broker with the id of this one."""
+
+    @property
+    def refuses_clients(self) -> bool:
+        """Whether there is one, and it is the one that serves."""
+
+
+class SessionClaims(Protocol):
+    """Sessions that are fetched from other brokers."""
+
+    def begin(self, claimant: Claimant, connect: Connect, now: float, /) -> int:
         """Take over the session of a client (`claimant`), wherever it is. `connect`: its CONNECT
         packet; `now`: s. Returns when its connection began (hybrid clock); 0: it has to wait, and
         `Claimant.moved` or another method is called later."""
 
-    def session_came(self, session: Session, resumed: bool, /) -> None:
+
+class PostedSessions(Protocol):
+    """What other brokers know of the sessions here."""
+
+    def session_connected(self, session: Session, resumed: bool, /) -> None:
         """A client is connected; `resumed`: with a session that was there before."""
 
     def session_ended(self, session: Session, /) -> None:
         """A session is over, everywhere."""
 
-    def session_floor(self, client_id: str, owner: str | None, /) -> int:
+
+class Tombstones(Protocol):
+    """Sessions that have ended."""
+
+    def floor(self, client_id: str, owner: str | None, /) -> int:
         """Return when the last session of a client ended (hybrid clock), 0: not known."""
 
-    def session_away(self, session: Session, /) -> None:
+
+class TrimmedNumbers(Protocol):
+    """Messages that have left the log while a session wants them."""
+
+    def watch(self, session: Session, /) -> None:
         """The client of a session that is kept is away."""
 
-    def session_elsewhere(self, client_id: str, /) -> bool:
+
+class Whereabouts(Protocol):
+    """Which clients are, or were lately, at other brokers."""
+
+    def elsewhere(self, client_id: str, /) -> bool:
         """Whether a client has a session at another broker, or had one until a moment ago."""
 
     def subscribing(self, session: Session, hurry: Callable[[float], None], /) -> None:
@@ -451,50 +497,135 @@ class Cluster(Protocol):
     def subscribed(self, session: Session, hurry: Callable[[float], None], /) -> None:
         """It does not wait any more."""
 
-    # ---------------------------------------------------------------- backpressure, memory
 
-    def hold_remote(self, reason: object, arrival: Arrival | None, /) -> None:
+class RemoteFlowControl(QueueRoom, Protocol):
+    """Holds publishers at other brokers."""
+
+    def note(self, reason: object, arrival: Arrival | None, /) -> None:
         """Have the publisher of the message that a link has just brought (`arrival`) held where it
-        is, until `release_remote`. `reason`: what is behind."""
+        is, until `released`. `reason`: what is behind."""
 
-    def release_remote(self, reason: object, /) -> None:
+    def released(self, reason: object, /) -> None:
         """Release the publishers that are held for `reason`; harmless when there are none."""
 
-    def room(self, session: Session, size: int, /) -> bool:
-        """Whether a session with a full queue may have one more message of `size` bytes: it was on
-        its way when publishers at other brokers were asked to wait."""
+
+class ReplayLog(Protocol):
+    """The log of messages for other brokers."""
 
     @property
-    def memory(self) -> int:
-        """Bytes that are kept for clients of other brokers, and by what these say, about."""
+    def size(self) -> int:
+        """Its bytes."""
 
-    @property
-    def log_size(self) -> int:
-        """Bytes of the log of messages for other brokers."""
+    def give_room(self, size: int, /) -> None:
+        """Let it have `size` bytes more than the least that it may have."""
 
-    def limit_log(self, size: int, /) -> None:
-        """Let the log have `size` bytes more than the least that it may have."""
 
-    # ---------------------------------------------------------------- placement
+class Redirecting(Protocol):
+    """Sends clients to the brokers where they cost least."""
 
-    def redirects(
+    def connecting(
         self, newcomer: Newcomer, connect: Connect, assigned: bool, now: float, /
     ) -> bool:
         """Return whether a client (`newcomer`) waits for the answer where it should connect:
         `Newcomer.placed` follows. `connect`: its CONNECT; `assigned`: its client identifier was
         made up here; `now`: s."""
 
-    def placement_request(
-        self, session: Session, message: Message, properties: Properties, /
-    ) -> int:
-        """A client (`session`) asks where it should connect, with a `message` to
-        `$mqttree/placement`; `properties`: of its PUBLISH. Returns the Reason Code of its
-        acknowledgement; the answer goes to the session."""
 
-    def replay_request(self, session: Session, message: Message, properties: Properties, /) -> int:
-        """A client (`session`) asks for the messages of the last seconds, with a `message` to
-        `$mqttree/replay`, as its former broker died; `properties`: of its PUBLISH. Returns the
-        Reason Code of its acknowledgement; the messages and an answer go to the session."""
+class Answering(Protocol):
+    """Answers what clients ask by publishing to a topic below `$mqttree/`."""
+
+    def request(self, session: Session, message: Message, properties: Properties, /) -> int:
+        """A client (`session`) asks by a `message`; `properties`: of its PUBLISH. Returns the
+        Reason Code of its acknowledgement; the answer goes to the session."""
+
+
+class Placing(Answering, Protocol):
+    """Where clients should connect."""
+
+    @property
+    def redirector(self) -> Redirecting:
+        """Sends clients there."""
+
+
+class Cluster(Protocol):
+    """What one broker asks of the federation."""
+
+    @property
+    def forwarder(self) -> MessageForwarder:
+        """Passes on what clients publish here."""
+
+    @property
+    def replay_log(self) -> ReplayLog:
+        """Keeps it for other brokers."""
+
+    @property
+    def remote_flow_control(self) -> RemoteFlowControl:
+        """Holds publishers at other brokers."""
+
+    @property
+    def retained_sync(self) -> RetainedWrites:
+        """Takes retained messages."""
+
+    @property
+    def strategy(self) -> Interest:
+        """Knows what clients want, here and elsewhere."""
+
+    @property
+    def barrier(self) -> Barrier:
+        """A client that subscribes waits for the other brokers there."""
+
+    @property
+    def subscription_starts(self) -> SubscriptionStarts:
+        """Knows where subscriptions begin."""
+
+    @property
+    def sharing(self) -> Sharing:
+        """Chooses receivers for shared subscriptions."""
+
+    @property
+    def custody(self) -> Custody:
+        """Keeps account of what other brokers gave to members here."""
+
+    @property
+    def link_registry(self) -> Links:
+        """The links to other brokers."""
+
+    @property
+    def id_conflict(self) -> OurId:
+        """Notices another broker with the id of this one."""
+
+    @property
+    def takeover(self) -> SessionClaims:
+        """Fetches sessions from other brokers."""
+
+    @property
+    def posted_sessions(self) -> PostedSessions:
+        """Tells other brokers of sessions."""
+
+    @property
+    def tombstones(self) -> Tombstones:
+        """Remembers sessions that have ended."""
+
+    @property
+    def trimmed_numbers(self) -> TrimmedNumbers:
+        """Notes which messages a session lacks that have left the log."""
+
+    @property
+    def whereabouts(self) -> Whereabouts:
+        """Knows which clients are elsewhere."""
+
+    @property
+    def placement(self) -> Placing:
+        """Answers clients that ask where they should connect (`$mqttree/placement`)."""
+
+    @property
+    def session_replay(self) -> Answering:
+        """Answers clients that ask for the messages of the last seconds (`$mqttree/replay`), as
+        their former broker died."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes that are kept for clients of other brokers, and by what these say, about."""
 
 
 class Claimant(Protocol):
@@ -520,7 +651,7 @@ class Claimant(Protocol):
 
     def moved(self, stamp: int, now: float) -> None:
         """Go on: the session is here, or no broker has it. `stamp`: as of
-        `Cluster.claim_session`."""
+        `SessionClaims.begin`."""
 
 
 class Newcomer(Claimant, Protocol):

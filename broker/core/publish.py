@@ -89,7 +89,9 @@ def _request(client: Client, message: Message, packet_id: int, properties: Prope
     """Take a question where the client should connect, or for the messages of the last seconds: it
     is published to nobody."""
     cluster = client.node.cluster
-    ask = cluster.placement_request if message.topic == PLACEMENT else cluster.replay_request
+    ask = (
+        cluster.placement.request if message.topic == PLACEMENT else cluster.session_replay.request
+    )
     reason = ask(client.session, message, properties)
     if reason >= 0x80:
         refuse(client, message, packet_id, reason, "a question that is not answered so")

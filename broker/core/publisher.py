@@ -52,13 +52,13 @@ class Publisher:
         if dispatcher.tally is not None:
             dispatcher.tally.add_single(message.topic)
         if message.retain:
-            cluster.retained_written(message, source)
-        if cluster.shares:
-            cluster.share(dispatcher.route(message.topic), message, source)
+            cluster.retained_sync.written(message, source)
+        if cluster.sharing.has_remote_members:
+            cluster.sharing.publish(dispatcher.route(message.topic), message, source)
             return
         dispatcher.publish(message, source)
         if broker.federated:
-            cluster.forward(message, source)
+            cluster.forwarder.forward(message, source)
 
     def publish_internal(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:
         """Publish on behalf of the broker.

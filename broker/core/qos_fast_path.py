@@ -114,8 +114,8 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
                 qos = sent.qos
                 if type(sent) is SharedOutgoing and (first, qos) in SETTLING:
                     cluster = client.node.cluster
-                    if cluster.guards:
-                        cluster.shared_settled(sent)
+                    if cluster.custody.holds_unacknowledged:
+                        cluster.custody.settled(sent)
             if first == PUBACK:
                 if qos != 1:
                     break
@@ -562,7 +562,7 @@ def _publish(client: Client, route: Route, run: PublishRun, batch: OutgoingBatch
     node.dispatcher.batch(route, run, client.conn)
     if batch is not None:
         batch.flush()
-        node.cluster.forward_batch(run, client.conn)
+        node.cluster.forwarder.forward_batch(run, client.conn)
 
 
 def _batch(
@@ -699,6 +699,6 @@ def _deliver(client: Client, route: Route, message: Message, batch: OutgoingBatc
     if route.elsewhere:  # some of them at other brokers
         if batch is not None:
             batch.flush()
-        node.cluster.share(route, message, client.conn)
+        node.cluster.sharing.publish(route, message, client.conn)
     else:
         node.dispatcher.deliver(route, message, client.conn)

@@ -280,14 +280,31 @@ class SessionRecorder(Protocol):
         """The client has published at QoS 2 with these identifiers, two bytes each."""
 
 
+class QueueRoom(Protocol):
+    """Says whether full queues take more."""
+
+    def room(self, session: Session, size: int, /) -> bool:
+        """Whether a session with a full queue may have one more message of `size` bytes: it was on
+        its way when publishers at other brokers were asked to wait."""
+
+
+class SettledShares(Protocol):
+    """Messages that other brokers gave to members of shared subscriptions."""
+
+    def settled(self, outgoing: SharedOutgoing, /) -> None:
+        """A member has acknowledged a message, or no member is to get it any more."""
+
+
 class OtherBrokers(Protocol):
     """What a session asks of the cluster."""
 
-    def room(self, session: Session, size: int, /) -> bool:
-        """Whether a session with a full queue may have one more message of `size` bytes."""
+    @property
+    def remote_flow_control(self) -> QueueRoom:
+        """Says whether a full queue takes more."""
 
-    def shared_settled(self, outgoing: SharedOutgoing, /) -> None:
-        """A member has acknowledged a message, or no client is to get it any more."""
+    @property
+    def custody(self) -> SettledShares:
+        """Hears which messages of other brokers are settled."""
 
 
 class QueueMemory(Protocol):
@@ -752,7 +769,7 @@ class Session:
         full = (
             len(self.queue) >= self.max_queued or self.queued_bytes + size > self.max_queued_bytes
         )
-        if full and not kept and not self.node.cluster.room(self, size):
+        if full and not kept and not self.node.cluster.remote_flow_control.room(self, size):
             self.counters.dropped_queue_full += 1
             self.dropped_full += 1
             return False
@@ -891,7 +908,7 @@ class Session:
 
     def _settled(self, sent: Outgoing | bytes) -> None:
         if type(sent) is SharedOutgoing:
-            self.node.cluster.shared_settled(sent)
+            self.node.cluster.custody.settled(sent)
 
     def received(self, packet_id: int, reason: int) -> bool:
         """PUBREC: from now on PUBREL is repeated; a failure code ends the exchange (MQTT-4.3.3-1).

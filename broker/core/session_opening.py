@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.core.memory_limit import will_memory
-from mqttree.broker.core.session import NEVER, OtherBrokers, Session, SessionHost
+from mqttree.broker.core.session import NEVER, Session, SessionHost
 from mqttree.broker.core.topic_alias import TopicAliases
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE
 from mqttree.broker.wire.properties import Properties, Property
@@ -16,21 +16,15 @@ if TYPE_CHECKING:
     from mqttree.broker.core.client_registry import ClientRegistry
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.dispatcher import Dispatcher
+    from mqttree.broker.core.ports import Cluster
     from mqttree.broker.wire.packets import Connect
-
-
-class SessionsElsewhere(OtherBrokers, Protocol):
-    """What opening a session asks of the cluster."""
-
-    def session_floor(self, client_id: str, owner: str | None, /) -> int:
-        """Return when the last session of a client ended (hybrid clock), 0: not known."""
 
 
 class OpeningHost(SessionHost, Protocol):
     """What opening a session asks of its broker."""
 
     @property
-    def cluster(self) -> SessionsElsewhere:
+    def cluster(self) -> Cluster:
         """The federation, as far as this module needs it."""
 
     @property
@@ -84,7 +78,7 @@ def open_session(
     session.stamp = stamp
     if old is None:
         session.created = stamp
-        session.floor = node.cluster.session_floor(client_id, owner)
+        session.floor = node.cluster.tombstones.floor(client_id, owner)
     if connect.clean_start:
         session.floor = stamp
     session.owner = owner

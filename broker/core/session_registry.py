@@ -58,7 +58,7 @@ class SessionRegistry:
         """Keep a session without a connection as long as it is to be kept (MQTT-3.1.2-23)."""
         broker = self._broker
         broker.journal.make_durable(session)
-        broker.cluster.session_away(session)
+        broker.cluster.trimmed_numbers.watch(session)
         if session.expiry != NEVER:
             session.expiry_timer = broker.timers.schedule(
                 broker.now + session.expiry, lambda now: self.expire(session)
@@ -78,7 +78,7 @@ class SessionRegistry:
         broker = self._broker
         if self.by_client_id.get(session.client_id) is session:
             del self.by_client_id[session.client_id]
-            broker.cluster.session_ended(session)
+            broker.cluster.posted_sessions.session_ended(session)
         broker.journal.session_ended(session, source)
         session.stop_timers()
         if session.conn is None:

@@ -215,10 +215,10 @@ class SubscribeRequest:
         self._hurried = False
         session, cluster = self._client.session, self._client.node.cluster
         new = any(topic_filter not in session.subscriptions for topic_filter in self._filters)
-        again = new and cluster.session_elsewhere(session.client_id)
+        again = new and cluster.whereabouts.elsewhere(session.client_id)
         if cluster.barrier.expect(self._filters, self._known, again=again):
             if cluster.barrier.known:  # it could be answered at once
-                cluster.subscribing(session, self.hurry)
+                cluster.whereabouts.subscribing(session, self.hurry)
             return False
         return self._take()
 
@@ -229,7 +229,7 @@ class SubscribeRequest:
         self._go_on(now, self._take)
 
     def _known(self, now: float) -> None:
-        self._client.node.cluster.subscribed(self._client.session, self.hurry)
+        self._client.node.cluster.whereabouts.subscribed(self._client.session, self.hurry)
         if not self._hurried:
             self._go_on(now, self._take)
 
@@ -403,7 +403,7 @@ def _add(
         request.retain_as_published or bridge,
         identifier,
     )
-    subscription.start = node.cluster.subscription_start() if known is None else known.start
+    subscription.start = node.cluster.subscription_starts.begin() if known is None else known.start
     node.dispatcher.subscribe(subscription, group, inner)
     if (
         group is not None

@@ -104,7 +104,7 @@ class RetainedHere:
         leave this federation is kept without being published. `now`: s."""
         if stays(topic := message.topic.encode()):
             self._node.now = now
-            self._node.cluster.put_retained(
+            self._node.cluster.retained_sync.put(
                 Message(topic, message.payload, 0, True, b"", None, None)
             )
             return

@@ -74,7 +74,7 @@ def metrics(
     if uptime is not None:
         gauge("uptime_seconds", uptime)
     gauge("longest_turn_seconds", turns.longest)
-    gauge("queued_over_limit_bytes", cluster.bytes_over)
+    gauge("queued_over_limit_bytes", cluster.remote_flow_control.over)
     if (journal := node.journal).recording:
         gauge("journal_ok", 1 if journal.healthy else 0)
         gauge("journal_pending_bytes", journal.pending)

@@ -35,7 +35,7 @@ class Readiness:
             found.append("draining")
         if not node.journal_healthy:
             found.append("the journal is not written")
-        if self._cluster.yields:
+        if self._cluster.id_conflict.refuses_clients:
             found.append("another broker has this one's id")
         if not self._met:
             # This counts once: when a broker dies later, the others serve its clients.

@@ -8,7 +8,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from mqttree.broker.core.message import Message
-from mqttree.broker.core.ports import PacketForwarder
+from mqttree.broker.core.ports import MessageForwarder
 from mqttree.broker.core.route import Route
 
 if TYPE_CHECKING:
@@ -29,41 +29,52 @@ class NoBarrier:
     def settle_for(self, filters: Iterable[str], /) -> None: ...
 
 
-class NoCluster:
-    """What a federation of one broker is to it; its methods are those of the port, and what a
-    driver asks of it by way of `Node`."""
+class NoMessages:
+    """No message is kept, wanted or sent elsewhere, and no publisher is."""
 
-    barrier = NoBarrier()
-    shares = guards = yields = False
-    memory = log_size = 0
-    packet_forwarder = PacketForwarder()
-
-    def __init__(self) -> None:
-        self._stamps = count(1)
-
-    def forward(self, message: Message, source: object, /) -> None: ...
-
-    def forward_batch(self, batch: object, source: object, /) -> None: ...
-
-    def retained_written(self, message: Message, source: object, /) -> None: ...
+    size = 0
 
     def filter_changed(self, topic_filter: str, /, *, wanted: bool) -> None: ...
-
-    def subscription_start(self) -> None: ...
-
-    def group_changed(self, group: object, /) -> None: ...
-
-    def session_changed(self, session: object, /) -> None: ...
 
     def brokers_wanting(self, topic: str, /) -> tuple[bytes, ...]:
         return ()
 
-    def remote_members(self, topic: str, groups: object, /) -> tuple[()]:
+    def give_room(self, size: int, /) -> None: ...
+
+    def note(self, reason: object, arrival: object, /) -> None: ...
+
+    def released(self, reason: object, /) -> None: ...
+
+    def room(self, session: object, size: int, /) -> bool:
+        return False
+
+    def written(self, message: Message, source: object, /) -> None: ...
+
+    def watch(self, session: object, /) -> None: ...
+
+
+class NoStarts:
+    """All that comes is for a new subscription."""
+
+    def begin(self) -> None: ...
+
+
+class NoMembers:
+    """All members of shared subscriptions are here."""
+
+    has_remote_members = holds_unacknowledged = False
+    groups: NoMembers
+
+    def tell(self, group: object, /) -> None: ...
+
+    def session_changed(self, session: object, /) -> None: ...
+
+    def matching(self, topic: str, groups: object, /) -> tuple[()]:
         return ()
 
-    def share(self, route: Route, message: Message, source: object, /) -> None: ...
+    def publish(self, route: Route, message: Message, source: object, /) -> None: ...
 
-    def share_run(self, *run: object) -> None: ...
+    def publish_run(self, *run: object) -> None: ...
 
     def stays(self, group: object, message: object, allowed: object, source: object, /) -> bool:
         return True
@@ -72,49 +83,73 @@ class NoCluster:
         self, group_id: bytes, message: Message, source: object, *, denied: bool = False
     ) -> None: ...
 
-    def shared_delivered(self, session: object, outgoing: object, *, kept: bool) -> None: ...
+    def delivered(self, session: object, outgoing: object, *, kept: bool) -> None: ...
 
-    def shared_settled(self, outgoing: object, /) -> None: ...
+    def settled(self, outgoing: object, /) -> None: ...
+
+
+class NoLinks:
+    """No broker has a link to this one, or its id."""
+
+    refuses_clients = False
 
     def accept(self, conn: object, connect: object, body: bytes, now: float, /) -> None:
         raise AssertionError("a broker speaks to one that is alone")
 
-    def claim_session(self, claimant: object, connect: object, now: float, /) -> int:
+    def dialled(self, conn: object, dial: object, now: float, /) -> None:
+        raise AssertionError("a broker speaks to one that is alone")
+
+
+class NoSessions:
+    """No session is, or was, elsewhere."""
+
+    redirector: NoSessions
+
+    def __init__(self) -> None:
+        self._stamps = count(1)
+
+    def begin(self, claimant: object, connect: object, now: float, /) -> int:
         return next(self._stamps)
 
-    def session_came(self, session: object, resumed: bool, /) -> None: ...
+    def session_connected(self, session: object, resumed: bool, /) -> None: ...
 
     def session_ended(self, session: object, /) -> None: ...
 
-    def session_floor(self, client_id: str, owner: str | None, /) -> int:
+    def floor(self, client_id: str, owner: str | None, /) -> int:
         return 0
 
-    def session_away(self, session: object, /) -> None: ...
-
-    def session_elsewhere(self, client_id: str, /) -> bool:
+    def elsewhere(self, client_id: str, /) -> bool:
         return False
 
     def subscribing(self, session: object, hurry: Callable[[float], None], /) -> None: ...
 
     def subscribed(self, session: object, hurry: Callable[[float], None], /) -> None: ...
 
-    def hold_remote(self, reason: object, arrival: object, /) -> None: ...
-
-    def release_remote(self, reason: object, /) -> None: ...
-
-    def room(self, session: object, size: int, /) -> bool:
+    def connecting(self, newcomer: object, connect: object, assigned: bool, now: float, /) -> bool:
         return False
 
-    def limit_log(self, size: int, /) -> None: ...
-
-    def redirects(self, newcomer: object, connect: object, assigned: bool, now: float, /) -> bool:
-        return False
-
-    def placement_request(self, session: object, message: object, properties: object, /) -> int:
+    def request(self, session: object, message: object, properties: object, /) -> int:
         return 0x83
 
-    def replay_request(self, session: object, message: object, properties: object, /) -> int:
-        return 0x83
+
+class NoCluster:
+    """What a federation of one broker is to it; its parts have the methods of the ports, and what a
+    driver asks of it by way of `Node`."""
+
+    barrier = NoBarrier()
+    memory = 0
+    forwarder = MessageForwarder()
+    subscription_starts = NoStarts()
+
+    def __init__(self) -> None:
+        self.replay_log = self.remote_flow_control = self.retained_sync = NoMessages()
+        self.strategy = self.trimmed_numbers = self.retained_sync
+        self.sharing = self.custody = NoMembers()
+        self.sharing.groups = self.sharing
+        self.link_registry = self.id_conflict = NoLinks()
+        self.takeover = self.posted_sessions = self.tombstones = NoSessions()
+        self.whereabouts = self.placement = self.session_replay = self.takeover
+        self.placement.redirector = self.placement
 
     # ---------------------------------------------------------------- by way of Node
 

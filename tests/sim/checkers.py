@@ -278,10 +278,8 @@ def bound_faults(hosts: Iterable[Host]) -> list[tuple[str, str]]:
         for key, window in relay.vector.items():
             if len(window.gaps) > MAX_GAPS:
                 faults.append(("bounds", f"{host.name}: {len(window.gaps)} gaps of {key!r}"))
-        if node.cluster.handshakes:
-            faults.append(
-                ("bounds", f"{host.name}: {len(node.cluster.handshakes)} unfinished handshakes")
-            )
+        if handshakes := node.cluster.link_registry.handshakes:
+            faults.append(("bounds", f"{host.name}: {len(handshakes)} unfinished handshakes"))
         stale = [link for link in links if link.state is State.CLOSED]
         if stale:
             faults.append(("bounds", f"{host.name}: {len(stale)} closed links are kept"))

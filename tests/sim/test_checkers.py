@@ -545,7 +545,7 @@ def many_links(world: World, patch: Patch) -> None:
 
 def handshake(world: World, patch: Patch) -> None:
     cluster: Cluster = node(world, 1).cluster
-    patch.setitem(cluster.handshakes, next(iter(cluster.links.values())), None)
+    patch.setitem(cluster.link_registry.handshakes, next(iter(cluster.links.values())), None)
 
 
 BOUNDS: dict[str, tuple[Callable[[World, Patch], None], str]] = {

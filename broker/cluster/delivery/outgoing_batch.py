@@ -18,7 +18,7 @@ NO_LINKS: Final[list[Link]] = []
 """Never changed."""
 
 
-class Sender(ports.PacketForwarder):
+class Sender(ports.MessageForwarder):
     """Numbers messages, keeps them for other brokers and sends them."""
 
     __slots__ = ()

@@ -38,12 +38,12 @@ class Admission:
         cluster = self.cluster
         callers: list[Link] = []
         most = MAX_HANDSHAKES
-        if len(cluster.handshakes) >= most:
-            callers = [link for link in cluster.handshakes if not link.dialled]
+        if len(cluster.link_registry.handshakes) >= most:
+            callers = [link for link in cluster.link_registry.handshakes if not link.dialled]
         if len(callers) >= most:
             cluster.count("links_refused")
             callers[0].conn.abort("too many handshakes")
-            cluster.link_lost(callers[0], "too many handshakes", now)
+            cluster.link_registry.link_lost(callers[0], "too many handshakes", now)
 
     def acceptable(self, link: Link, now: float, *, proven: bool = True) -> bool:
         """Return whether the broker that introduced itself on `link` may have one at all; False: it
@@ -69,7 +69,7 @@ class Admission:
         if peer.id == cluster.own.id and (proven or self._is_self(peer)):
             self._own_id(link, now)
             return False
-        if cluster.id_conflict.yields:
+        if cluster.id_conflict.refuses_clients:
             self._drop(link, "another broker uses the id of this one")
             return False
         old = cluster.links.get(peer.id)
@@ -169,13 +169,15 @@ class Admission:
         old.conn.close(
             encode_packet(Disconnect(ReasonCode.SESSION_TAKEN_OVER), 5) if old.up else b""
         )
-        self.cluster.link_lost(old, "replaced by a newer link", now, quiet=True, replaced=True)
+        self.cluster.link_registry.link_lost(
+            old, "replaced by a newer link", now, quiet=True, replaced=True
+        )
 
     def _drop(self, link: Link, why: str) -> None:
         """Close a connection that is one too many; not a fault, so no warning."""
         self.cluster.log("debug", f"link with {link.conn.peer}: {why}")
         link.conn.close()
-        self.cluster.link_lost(link, why, self.cluster.node.now, quiet=True)
+        self.cluster.link_registry.link_lost(link, why, self.cluster.node.now, quiet=True)
 
 
 def split_peer(peer: str) -> tuple[str, int]:

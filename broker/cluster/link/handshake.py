@@ -93,7 +93,7 @@ class LinkHandshake:
             Property.USER_PROPERTY: [
                 ("cluster", config.cluster),
                 ("routing", config.routing),
-                ("protocol", str(self.cluster.admission.protocol)),
+                ("protocol", str(self.cluster.link_registry.admission.protocol)),
                 ("boot", str(own.boot)),
                 ("address", f"{config.host}:{config.port}"),
                 ("name", config.name),
@@ -139,7 +139,7 @@ class LinkHandshake:
             self._refuse_method(method)
         elif self.method is not None:
             self._begin_proof(properties.get(Property.AUTHENTICATION_DATA, b""), body, now)
-        elif not cluster.admission.acceptable(link, now):
+        elif not cluster.link_registry.admission.acceptable(link, now):
             pass
         elif link.dialled:
             self._agree(now)
@@ -183,7 +183,7 @@ class LinkHandshake:
             )
             return
         if not link.dialled:
-            if not self.cluster.admission.acceptable(link, now, proven=False):
+            if not self.cluster.link_registry.admission.acceptable(link, now, proven=False):
                 return
             self._connect()
         self._transcript = transcript(*(self._body, body) if link.dialled else (body, self._body))
@@ -247,14 +247,14 @@ class LinkHandshake:
                 keys.records(dialler=not link.dialled),
                 self.cluster.node.limits.records_per_key,
             )
-        if self.cluster.admission.acceptable(link, now):
+        if self.cluster.link_registry.admission.acceptable(link, now):
             self._agree(now)
 
     def _agree(self, now: float) -> None:
         """Have the link come up, now that the other broker is known, unless another link
         to it stays."""
         link = self.link
-        if self.cluster.admission.admit(link, now):
+        if self.cluster.link_registry.admission.admit(link, now):
             link.conn.send(encode_packet(Connack(False, 0, None), 5))
             link.come_up(now)
 
@@ -266,7 +266,7 @@ class LinkHandshake:
         why = properties.get(Property.REASON_STRING, "")[:200] or hex(packet.code)
         # The text goes to this broker's log.
         why = "".join(letter if letter.isprintable() else "?" for letter in why)
-        cluster.refused(link, why)
+        cluster.link_registry.refused(link, why)
         if (
             packet.code == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
             and Property.SERVER_REFERENCE in properties
@@ -276,7 +276,7 @@ class LinkHandshake:
                     parse_address(properties[Property.SERVER_REFERENCE]), now
                 )
         link.conn.close()
-        cluster.link_lost(link, f"refused: {why}", now)
+        cluster.link_registry.link_lost(link, f"refused: {why}", now)
 
     def agreed(self, now: float) -> None:
         """Take the dialler's CONNACK, where brokers prove nothing."""
@@ -303,7 +303,7 @@ class LinkHandshake:
         if other:
             properties[Property.SERVER_REFERENCE] = other
         link.conn.close(encode_packet(Connack(False, reason, properties), 5))
-        cluster.link_lost(link, why, cluster.node.now)
+        cluster.link_registry.link_lost(link, why, cluster.node.now)
 
 
 def _auth_packet(method: str, data: bytes) -> bytes:

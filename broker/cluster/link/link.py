@@ -142,6 +142,27 @@ class Advance(Protocol):
         """Send the low watermarks over `link`, behind the messages that were sent on it."""
 
 
+class Registry(Protocol):
+    """The links of one broker."""
+
+    @property
+    def to_ping(self) -> list[Link]:
+        """Links with records that are to be sent."""
+
+    def link_up(self, link: Link, now: float) -> None:
+        """Note that a handshake is complete."""
+
+    def link_lost(
+        self, link: Link, reason: str, now: float, *, quiet: bool = False, replaced: bool = False
+    ) -> None:
+        """Note that `link` is gone, at `now` (s), for a `reason` that log lines say. `quiet`: it is
+        no fault, so that no warning is logged; `replaced`: the next one to the same broker stands
+        already."""
+
+    def link_left(self, link: Link, reason: int, now: float) -> None:
+        """Take the DISCONNECT of the neighbour at `link`, with its `reason` code, at `now` (s)."""
+
+
 class LinkHost(Reporting, Protocol):
     """The cluster, as far as a link knows it."""
 
@@ -154,8 +175,8 @@ class LinkHost(Reporting, Protocol):
         """The settings that this broker was started with."""
 
     @property
-    def to_ping(self) -> list[Link]:
-        """Links with records that are to be sent."""
+    def link_registry(self) -> Registry:
+        """The links of this broker."""
 
     @property
     def forwarder(self) -> Forwarding:
@@ -180,19 +201,6 @@ class LinkHost(Reporting, Protocol):
     @property
     def low_watermarks(self) -> Advance:
         """Tells neighbours up to which number they have all that they want."""
-
-    def link_up(self, link: Link, now: float) -> None:
-        """Note that a handshake is complete."""
-
-    def link_lost(
-        self, link: Link, reason: str, now: float, *, quiet: bool = False, replaced: bool = False
-    ) -> None:
-        """Note that `link` is gone, at `now` (s), for a `reason` that log lines say. `quiet`: it is
-        no fault, so that no warning is logged; `replaced`: the next one to the same broker stands
-        already."""
-
-    def link_left(self, link: Link, reason: int, now: float) -> None:
-        """Take the DISCONNECT of the neighbour at `link`, with its `reason` code, at `now` (s)."""
 
     def link_behind(self, link: Link) -> None:
         """Note that more waits for a link than it may have waiting."""
@@ -373,7 +381,7 @@ class Link(Owner):
         """Note at `now` (s) that both ends have agreed."""
         if self.move(Input.AGREED) is Action.COME_UP:
             self.conn.max_packet_size = MAX_PACKET_SIZE
-            self.cluster.link_up(self, now)
+            self.cluster.link_registry.link_up(self, now)
 
     # ---------------------------------------------------------------- control out
 
@@ -381,7 +389,7 @@ class Link(Owner):
         """Add a record to the next PINGREQ; `send_ping` sends it."""
         records = self._records
         if not records:
-            self.cluster.to_ping.append(self)
+            self.cluster.link_registry.to_ping.append(self)
         elif (
             kind == ORIGINS and records[-1][0] == ORIGINS and len(records[-1]) + len(body) < 65_536
         ):
@@ -543,7 +551,7 @@ class Link(Owner):
         elif isinstance(packet, Disconnect):
             if self.step(Input.DISCONNECT) is Action.CLOSE:
                 self.conn.close()
-                self.cluster.link_left(self, packet.reason, now)
+                self.cluster.link_registry.link_left(self, packet.reason, now)
         else:
             self.step(Input.OTHER)
 
@@ -626,7 +634,7 @@ class Link(Owner):
         text = f"link to {self.title}: {error.message}; closed"
         self.cluster.log("warning", text, cause="garbage on a link", peer=self.conn.peer)
         self.conn.close(encode_packet(Disconnect(error.reason), 5) if self.up else b"")
-        self.cluster.link_lost(self, error.message, self.cluster.node.now)
+        self.cluster.link_registry.link_lost(self, error.message, self.cluster.node.now)
 
     def protect(self, layer: Encryption) -> None:
         """Note that its bytes go through `layer`."""
@@ -646,7 +654,7 @@ class Link(Owner):
 
     def lost(self, reason: str, now: float) -> None:
         """Note that the connection broke."""
-        self.cluster.link_lost(self, reason, now)
+        self.cluster.link_registry.link_lost(self, reason, now)
 
     @property
     def title(self) -> str:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from mqttree.broker.base.address import Address
 from mqttree.broker.base.broker_id import Identity
-from mqttree.broker.cluster.link.link import Link, LinkHost
+from mqttree.broker.cluster.link.link import Link, LinkHost, Registry
 from mqttree.discovery.membership import Membership
 
 
@@ -16,7 +16,7 @@ class OtherWithOurId(Protocol):
     """Handles another broker that has the id of this one."""
 
     @property
-    def yields(self) -> bool:
+    def refuses_clients(self) -> bool:
         """Whether this is the one that serves no client."""
 
     def suspect(self, address: Address, now: float) -> None:
@@ -40,6 +40,21 @@ class Admitting(Protocol):
 
     def admit(self, link: Link, now: float) -> bool:
         """Make this the link to its peer; False: another one stays, this one was dropped."""
+
+
+class HandshakeRegistry(Registry, Protocol):
+    """The links of one broker, and those that are not up yet."""
+
+    @property
+    def handshakes(self) -> dict[Link, None]:
+        """Links that are not up yet, the oldest first."""
+
+    @property
+    def admission(self) -> Admitting:
+        """Decides which brokers may link."""
+
+    def refused(self, link: Link, why: str) -> None:
+        """Note that another broker refused a link that this one dialled; `why`: its reason."""
 
 
 class HandshakeHost(LinkHost, Protocol):
@@ -66,16 +81,9 @@ class HandshakeHost(LinkHost, Protocol):
         """Links by the peer's id, once admitted."""
 
     @property
-    def handshakes(self) -> dict[Link, None]:
-        """Links that are not up yet, the oldest first."""
-
-    @property
-    def admission(self) -> Admitting:
-        """Decides which brokers may link."""
+    def link_registry(self) -> HandshakeRegistry:
+        """The links of this broker."""
 
     @property
     def id_conflict(self) -> OtherWithOurId:
         """What is done about another broker with this one's id."""
-
-    def refused(self, link: Link, why: str) -> None:
-        """Note that another broker refused a link that this one dialled; `why`: its reason."""

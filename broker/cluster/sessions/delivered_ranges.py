@@ -143,7 +143,7 @@ class DeliveredRanges:
         now = self._node.now
         until = until or now + self._limits.absent_max_s
         # While brokers are away, a log's tail may have older messages.
-        if now < until and self._old.behind():
+        if now < until and self._old.expects_old_messages():
             self._node.timers.schedule(
                 now + self._limits.log_age_s, lambda _: self._forget(session, had, until)
             )

@@ -260,7 +260,7 @@ class Handover:
         if asked.client_id not in self._node.sessions:
             self._directory.withdraw(key_of(asked.client_id))
 
-    def leaves(self, client_id: str) -> bool:
+    def is_handing_over(self, client_id: str) -> bool:
         """Whether another broker is taking the session of a client."""
         return self.newest(client_id) > 0 or self._predecessors.leaves(client_id)
 

@@ -257,7 +257,9 @@ class SessionMerge:
             elif session.conn is None and untouched(session):
                 self._tombstones.discard(session)
                 self._step(merge, Input.WITHDRAWN, now)
-            elif merge.state is not State.CLOSING and self._handover.leaves(merge.client_id):
+            elif merge.state is not State.CLOSING and self._handover.is_handing_over(
+                merge.client_id
+            ):
                 continue  # the broker that takes the newer session merges the older ones, too
             elif merge.state is State.READING:
                 soon = True
@@ -376,7 +378,7 @@ class SessionMerge:
         session = self._node.sessions.get(client_id)
         if session is None or not session.stamp:
             self._step(merge, Input.WITHDRAWN, now)
-        elif self._handover.leaves(client_id):
+        elif self._handover.is_handing_over(client_id):
             merge.parts.clear()  # another broker is taking the newer session without it
         elif added is Added.WHOLE:
             early = self._newer_first(merge)
@@ -408,7 +410,7 @@ class SessionMerge:
         session, now = self._node.sessions.get(client_id), self._node.now
         if session is None or not session.stamp:
             self._step(merge, Input.WITHDRAWN, now)
-        elif session.stamp != merge.stamp or self._handover.leaves(client_id):
+        elif session.stamp != merge.stamp or self._handover.is_handing_over(client_id):
             self._step(merge, Input.CHANGED, now)
         else:
             if state.owner == session.owner:

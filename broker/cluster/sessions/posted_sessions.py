@@ -69,7 +69,7 @@ class PostedSessions:
         self.active = True
         self._post_all(list(self._node.sessions.values()))
 
-    def came(self, session: Session, resumed: bool) -> None:
+    def session_connected(self, session: Session, resumed: bool) -> None:
         """Post that a client is connected. `resumed`: its session existed before, here or at
         another broker."""
         if self.active:
@@ -82,7 +82,7 @@ class PostedSessions:
             # Ahead of CONNACK, as the client may then connect to another broker at once.
             self._neighbours.tell(self._node.now)
 
-    def ended(self, session: Session) -> None:
+    def session_ended(self, session: Session) -> None:
         """Withdraw the entry of a session that has ended. The entry of one that another broker has
         taken stays until that one has posted its own."""
         if self.active:

@@ -276,10 +276,10 @@ class Custody:
         """Whether the queue of a session is certain to stay in it: its client is away, and no other
         broker is taking it. Messages that arrive after it was encoded for another broker are not
         taken there, and are given back when it ends here."""
-        return session.conn is None and not self._leaving.leaves(session.client_id)
+        return session.conn is None and not self._leaving.is_handing_over(session.client_id)
 
     @property
-    def guards(self) -> bool:
+    def holds_unacknowledged(self) -> bool:
         """Whether a local client has a message of another broker that it has not acknowledged."""
         return bool(self._given)
 

@@ -107,7 +107,7 @@ class SharedSubscriptions:
         self.groups.connect(self.catchup, self.assignments.member_came)
 
     @property
-    def elsewhere(self) -> bool:
+    def has_remote_members(self) -> bool:
         """Whether any other broker has members of a group."""
         return bool(self._pools)
 

@@ -230,7 +230,7 @@ class Monitor:
         errors, warnings = [], []
         if not node.journal_healthy:
             errors.append("the journal is not written")
-        if parts.id_conflict.yields:
+        if parts.id_conflict.refuses_clients:
             errors.append(f"another broker has this one's id: {parts.id_conflict.other}")
         reachable = {listing.id for listing in parts.directory.reachable()}
         for broker_id, _, _, alive in parts.membership.members(now):

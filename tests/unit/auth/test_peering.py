@@ -127,7 +127,7 @@ def test_a_broker_that_does_not_federate_lets_no_broker_in(secret: bytes | None)
         "broker at 10.0.0.1:40000 dials a broker that does not federate; link refused"
     }
     assert not world.node.cluster.links
-    assert not world.node.cluster.handshakes
+    assert not world.node.cluster.link_registry.handshakes
     assert not [effect for effect in world.effects if isinstance(effect, Dial)]
     client.publish("t", b"x")
     assert client.take()

@@ -69,7 +69,7 @@ class Place:
         )
         self.window = SimpleNamespace(feed=None, outstanding=[(1, 70)])
         origins: Any = SimpleNamespace(highest={}, vector={KEY: self.window})
-        old: Any = SimpleNamespace(behind=lambda: self.behind)
+        old: Any = SimpleNamespace(expects_old_messages=lambda: self.behind)
         self.repeats = DeliveredRanges(self.node, origins, sharing, old)
 
     def publish(self, route: Route, message: Message, groups: tuple[()], source: object) -> None:

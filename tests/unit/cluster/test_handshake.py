@@ -114,7 +114,7 @@ def test_a_refusal_for_our_version_is_logged_and_counted() -> None:
     assert called.conn.closed
     assert world.counters.links_refused == 1
     assert warnings(world) == [f"broker at 10.0.0.1:1883 refused the link: {why}"]
-    assert not world.node.cluster.handshakes
+    assert not world.node.cluster.link_registry.handshakes
     unharmed(world)
 
 
@@ -124,6 +124,6 @@ def test_an_impossible_version_closes_the_connection(said: str) -> None:
     caller = Neighbour(world, 1, link=False)
     caller.send(encode_packet(bridge(1, protocol=said), 5))
     assert caller.conn.closed
-    assert not world.node.cluster.handshakes
+    assert not world.node.cluster.link_registry.handshakes
     assert bid(1) not in world.node.cluster.links
     unharmed(world)

@@ -33,8 +33,8 @@ def test_the_later_of_two_brokers_with_one_id_yields(secret: bytes | None, diall
     away = copy.connect("there")
     stays = original.connect("stays")
     Wire(*((original, copy) if dialler == "original" else (copy, original)))
-    assert copy.node.cluster.id_conflict.yields
-    assert not original.node.cluster.id_conflict.yields
+    assert copy.node.cluster.id_conflict.refuses_clients
+    assert not original.node.cluster.id_conflict.refuses_clients
     assert away.closed
     assert [packet.reason for packet in away.take() if isinstance(packet, Disconnect)] == [0x89]
     assert not stays.closed
@@ -69,14 +69,17 @@ def test_of_two_that_started_in_the_same_second_one_yields(
     first, second = keyed(1, ONE, secret, instance=7), keyed(2, ONE, secret, instance=8)
     clients = [world.connect("c") for world in (first, second)]
     Wire(*((first, second) if dialler == "first" else (second, first)))
-    assert [world.node.cluster.id_conflict.yields for world in (first, second)] == [False, True]
+    assert [world.node.cluster.id_conflict.refuses_clients for world in (first, second)] == [
+        False,
+        True,
+    ]
     assert [client.closed for client in clients] == [False, True]
 
 
 def test_a_process_that_calls_itself_is_no_conflict() -> None:
     world = keyed(1, ONE, instance=7)
     Wire(world, world)
-    assert not world.node.cluster.id_conflict.yields
+    assert not world.node.cluster.id_conflict.refuses_clients
     assert not world.counters.duplicate_id
 
 
@@ -89,9 +92,9 @@ def test_a_yielding_broker_links_again_when_the_other_is_gone() -> None:
         assert set(dials(copy)) == {("10.0.0.1", 1883)}
         original.now = copy.now
         Wire(copy, original)
-        assert copy.node.cluster.id_conflict.yields
+        assert copy.node.cluster.id_conflict.refuses_clients
     copy.advance(GONE + 2 * CALL_PAUSE)
-    assert not copy.node.cluster.id_conflict.yields
+    assert not copy.node.cluster.id_conflict.refuses_clients
     assert copy.node.cluster.id_conflict.other is None
     copy.connect("back")
     assert Wire(copy, keyed(3, TWO)).up == (True, True)
@@ -106,7 +109,7 @@ def test_a_stop_of_our_own_says_nothing_about_the_other() -> None:
     copy.now += 60.0
     copy.node.tick(copy.now)
     copy.settle()
-    assert copy.node.cluster.id_conflict.yields
+    assert copy.node.cluster.id_conflict.refuses_clients
     assert ("10.0.0.1", 1883) in dials(copy)
 
 
@@ -121,7 +124,7 @@ def test_a_yielding_broker_has_no_links() -> None:
     for wire in (Wire(copy, third), Wire(third, copy)):
         wire.advance(0.2)
         assert wire.up == (False, False)
-    assert copy.node.cluster.id_conflict.yields
+    assert copy.node.cluster.id_conflict.refuses_clients
 
 
 def test_a_restart_is_no_conflict() -> None:
@@ -132,7 +135,7 @@ def test_a_restart_is_no_conflict() -> None:
     again = keyed(1, ONE, boot=3_000)
     again.now = third.now
     assert Wire(again, third).up == (True, True)
-    assert not again.node.cluster.id_conflict.yields
+    assert not again.node.cluster.id_conflict.refuses_clients
     assert again.counters.id_conflicts == 0
 
 
@@ -147,10 +150,10 @@ def test_a_third_broker_says_where_the_original_is() -> None:
     assert wire.up == (False, False)
     assert kept.up == (True, True)
     assert dials(copy) == [("10.0.0.1", 1883)]
-    assert not copy.node.cluster.id_conflict.yields  # what a third says proves nothing
+    assert not copy.node.cluster.id_conflict.refuses_clients  # what a third says proves nothing
     original.now = copy.now
     Wire(copy, original)
-    assert copy.node.cluster.id_conflict.yields
+    assert copy.node.cluster.id_conflict.refuses_clients
 
 
 def test_announcements_of_our_id_cause_one_dial_a_second() -> None:
@@ -164,7 +167,7 @@ def test_announcements_of_our_id_cause_one_dial_a_second() -> None:
         world.node.datagram_received(said, (f"10.0.1.{number}", 18830), world.now)
         world.settle()
     assert len(dials(world)) == 1
-    assert not world.node.cluster.id_conflict.yields
+    assert not world.node.cluster.id_conflict.refuses_clients
     world.connect("served")
 
 
@@ -178,5 +181,5 @@ def test_a_broker_without_the_key_makes_no_other_yield(secret: bytes | None) -> 
             for wire in (Wire(liar, world), Wire(world, liar)):
                 wire.advance(0.1)
                 assert wire.up == (False, False)
-    assert not world.node.cluster.id_conflict.yields
+    assert not world.node.cluster.id_conflict.refuses_clients
     world.connect("served")

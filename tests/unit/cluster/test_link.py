@@ -87,7 +87,7 @@ def test_a_caller_with_our_own_id_changes_nothing(secret: bytes | None) -> None:
         assert fake.conn.closed
         world.advance(0.1)
     assert membership_of(world) == before
-    assert not world.node.cluster.handshakes
+    assert not world.node.cluster.link_registry.handshakes
     assert len(warnings(world)) == 1  # for one host, a minute
     world.advance(61.0)
     Neighbour(world, 1, link=False).send(packet_of(said))
@@ -128,7 +128,7 @@ def test_a_malformed_connect_leaves_nothing_behind(name: str) -> None:
     fake.send(packet_of(BAD_CONNECTS[name]))
     node = world.node
     assert fake.conn.closed
-    assert not node.cluster.handshakes
+    assert not node.cluster.link_registry.handshakes
     assert not node.cluster.links
     assert not any(conn.link for conn in node.connections)
     assert not node.connections
@@ -148,7 +148,7 @@ def test_thousands_of_malformed_connects_do_not_keep_brokers_out() -> None:
             fake.send(whole[: 1 + number % (len(whole) - 1)])
             fake.conn.node.connection_lost(fake.conn, "reset", world.now)
         world.peers.clear()
-    assert not world.node.cluster.handshakes
+    assert not world.node.cluster.link_registry.handshakes
     assert not any(conn.link for conn in world.node.connections)
     assert len(warnings(world)) == 3  # malformed, another cluster, another protocol
     unharmed(world)
@@ -158,7 +158,7 @@ def test_callers_that_fall_silent_make_room_for_brokers() -> None:
     world = lone()
     for number in range(2_000):
         Neighbour(world, 1, link=False).send(packet_of(bridge(1 + number % 50)))
-        assert len(world.node.cluster.handshakes) <= MAX_HANDSHAKES
+        assert len(world.node.cluster.link_registry.handshakes) <= MAX_HANDSHAKES
     unharmed(world)
     ticks = []
     tick = world.node.tick
@@ -166,7 +166,7 @@ def test_callers_that_fall_silent_make_room_for_brokers() -> None:
     world.advance(1.0)
     assert len(ticks) < 50, "no storm of timers"
     world.advance(world.node.config.handshake_timeout)
-    assert not world.node.cluster.handshakes
+    assert not world.node.cluster.link_registry.handshakes
 
 
 # ------------------------------------------------------------------ bad messages

@@ -469,7 +469,7 @@ def test_a_caller_without_the_secret_gets_no_further(said: bytes, connected: boo
     wire.inject(1, said)
     wire.advance(4.0)
     assert not world.node.cluster.links
-    assert not world.node.cluster.handshakes
+    assert not world.node.cluster.link_registry.handshakes
     assert wire.conns[1].closed
 
 

@@ -133,7 +133,7 @@ def linked(world: World, state: State) -> tuple[Neighbour, Link]:
     """A neighbour, and its link in a state."""
     near = Neighbour(world, 7, link=False)
     near.send(encode_packet(bridge(7), 5))
-    link = next(iter(world.node.cluster.handshakes))
+    link = next(iter(world.node.cluster.link_registry.handshakes))
     assert link.state is State.AGREEING
     if state is State.AGREEING:
         return near, link
@@ -194,7 +194,7 @@ def dialled(world: World) -> Link:
         "out", "10.0.0.9:1883", "link", transport, world.now, Dial("10.0.0.9", 1883)
     )
     transport.conn = conn
-    return next(link for link in world.node.cluster.handshakes if link.conn is conn)
+    return next(link for link in world.node.cluster.link_registry.handshakes if link.conn is conn)
 
 
 def test_an_input_without_a_place_that_is_no_packet_closes_the_link() -> None:

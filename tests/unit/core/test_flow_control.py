@@ -27,10 +27,13 @@ class Flow:
         self.lines: list[str] = []
         self.log_limit = LogLimit(self)
         self.remote: list[tuple[str, object]] = []
+        remote_flow_control = SimpleNamespace(
+            note=lambda reason, arrival: self.remote.append(("hold", reason)),
+            released=lambda reason: self.remote.append(("release", reason)),
+        )
         self.cluster: Any = SimpleNamespace(
-            hold_remote=lambda reason, arrival: self.remote.append(("hold", reason)),
-            release_remote=lambda reason: self.remote.append(("release", reason)),
-            session_away=lambda session: None,
+            remote_flow_control=remote_flow_control,
+            trimmed_numbers=SimpleNamespace(watch=lambda session: None),
         )
 
     def log(self, level: str, text: str) -> None:

@@ -511,7 +511,7 @@ def test_malformed_group_entries_are_counted() -> None:
     sharing = world.node.cluster.sharing
     sharing.groups._posted(bid(101), b"g\0a/#/b", b"\1")
     assert world.counters.groups_refused == 1
-    assert not sharing.elsewhere
+    assert not sharing.has_remote_members
 
 
 def test_nothing_is_kept_of_a_broker_that_is_gone() -> None:
@@ -525,7 +525,7 @@ def test_nothing_is_kept_of_a_broker_that_is_gone() -> None:
     assert len(choice.entries) == 2
     post(world, 101, None)
     post(world, 101, None, topic_filter="+")
-    assert not world.node.cluster.sharing.elsewhere
+    assert not world.node.cluster.sharing.has_remote_members
     publisher.publish("t", b"|x", 1)
     assert [choice for _, choice in chosen(one)] == [None]
 

@@ -245,7 +245,7 @@ def test_groups_that_others_tell_of_have_an_end() -> None:
     assert world.counters.groups_refused == 2_000 - len(sharing.groups.pools)
     changed(liar, 1, 5, [(key, None) for key, _ in groups])
     assert not sharing.groups.memory
-    assert not sharing.elsewhere
+    assert not sharing.has_remote_members
 
 
 def test_memory_of_others_clients_and_links_is_counted() -> None:
