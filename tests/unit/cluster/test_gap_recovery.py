@@ -196,8 +196,7 @@ class Asking:
             forwarding=[],
             journal=NullJournal(),
             current=None,
-            timers=SimpleNamespace(schedule=lambda at, call: None),
-            cancel=lambda timer: None,
+            timers=SimpleNamespace(schedule=lambda at, call: None, cancel=lambda timer: None),
             dispatcher=fanout,
         )
         config: Any = SimpleNamespace(boot=1, routing="interest", link_timeout=2.0)

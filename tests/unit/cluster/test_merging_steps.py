@@ -160,7 +160,7 @@ def test_a_merge_waits_while_the_newer_session_is_leaving(
 ) -> None:
     """What is added now would not go with it."""
     leaves = True
-    monkeypatch.setattr(Handover, "leaves", lambda handover, client_id: leaves)
+    monkeypatch.setattr(Handover, "is_handing_over", lambda handover, client_id: leaves)
     scene.end()
     assert scene.merge.state is State.ASKING
     assert not scene.world.counters.sessions_merged
