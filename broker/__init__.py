@@ -3,8 +3,9 @@
 The packages are floors; each may import from those below it only, and import-linter checks that
 (docs/decisions/0032-floors.md). From top to bottom:
 
-* `cli` is the command line, `compat` all that knows amqtt, `io` the drivers: sockets, files,
-  threads, HTTP. These three may wait, read clocks and open sockets.
+* `cli` is the command line, `service` makes a broker of its options, `compat` is all that knows
+  amqtt, `io` the drivers: sockets, files, threads, HTTP. These four may wait, read clocks and open
+  sockets.
 * `node` puts one broker together of what is below. From here on downwards all is pure: bytes,
   answers and the time are handed in; bytes and effects (`core.effects`) come out.
 * `persistence` is what survives a restart; `cluster` is the broker as a member of a federation;

@@ -17,9 +17,9 @@ from mqttree.broker.config.yaml_file import ConfigError, did_you_mean
 from mqttree.broker.limits import DEFAULTS, Limits
 
 if TYPE_CHECKING:
-    from mqttree.broker.compat.assembly import Assembly
     from mqttree.broker.io.admin_http import Admin
     from mqttree.broker.io.broker_service import BrokerService
+    from mqttree.broker.service.assembly import Assembly
 
 READY_INTERVAL = 0.01
 """s between two checks whether a broker is ready."""
@@ -137,9 +137,9 @@ class Broker:
                 raise
 
     async def _start(self) -> None:
-        from mqttree.broker.compat.assembly import Assembly, admin_access, open_admin
-        from mqttree.broker.compat.start_report import StartReport
         from mqttree.broker.io.admin_http import Admin
+        from mqttree.broker.service.assembly import Assembly, admin_access, open_admin
+        from mqttree.broker.service.start_report import StartReport
 
         settings = read_keywords(self._keywords)
         self._assembly = assembly = Assembly(settings, self._limits)

@@ -33,12 +33,12 @@ from mqttree.broker.io.freed_memory import FreedMemory
 from mqttree.broker.limits import DEFAULTS
 
 if TYPE_CHECKING:
-    from mqttree.broker.compat.assembly import Assembly
     from mqttree.broker.config.leg_options import LegModel
     from mqttree.broker.io.admin_access import AdminAccess
     from mqttree.broker.io.broker_service import BrokerService
     from mqttree.broker.io.legs import Legs
     from mqttree.broker.io.service_manager import ServiceManager
+    from mqttree.broker.service.assembly import Assembly
 
 GC_THRESHOLDS = (30_000, 1, 100_000_000)
 """objects, rounds, rounds; when the garbage collector looks through what is new, what was new
@@ -60,12 +60,12 @@ def run(arguments: argparse.Namespace, legs: Mapping[str, LegModel] | None = Non
     used."""
     settings = read_settings(vars(arguments), os.environ)
     log_format.set_up(settings.log_level, settings.log_format)
-    from mqttree.broker.compat.assembly import Assembly
+    from mqttree.broker.service.assembly import Assembly
 
     raise_file_limit()
     assembly = Assembly(settings, DEFAULTS)
     try:
-        from mqttree.broker.compat.assembly import admin_access
+        from mqttree.broker.service.assembly import admin_access
 
         access = admin_access(settings)
         with _admin_socket(settings, access) as listener:
@@ -112,7 +112,7 @@ class _Run:
 
     async def main(self) -> int:
         """Start, wait for a signal, stop; return the exit code."""
-        from mqttree.broker.compat.start_report import StartReport
+        from mqttree.broker.service.start_report import StartReport
 
         self.stopping = asyncio.Event()
         self._watch(asyncio.get_running_loop())
@@ -295,7 +295,7 @@ def _admin_socket(
 ) -> contextlib.AbstractContextManager[socket.socket | None]:
     """Open the admin port of `settings`; `access`: who may use it. If the default one belongs to
     another broker of this machine, there is none."""
-    from mqttree.broker.compat.assembly import open_admin
+    from mqttree.broker.service.assembly import open_admin
 
     try:
         return open_admin(settings.admin or split_bind(DEFAULT_ADMIN), access)

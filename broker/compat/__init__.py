@@ -1,11 +1,10 @@
 """All that knows amqtt: its Broker, plugins, views and configuration, answered by our node.
 
-What it may know: everything below it, and amqtt; no other package knows amqtt. `assembly` puts a
-running broker together: without a configuration file
-`mqttree.broker.io.broker_service.BrokerService`, for which nothing of amqtt is loaded; with one
-`broker`, which extends that and amqtt's Broker. The rest is for the latter: it is shown to amqtt's
-plugins as theirs (`plugins`, `views`, `hooks`, `api`), has amqtt's listeners (`listener`) and
-amqtt's part of a configuration (`config`).
+What it may know: everything below it, and amqtt; no other package knows amqtt. It is imported only
+for a configuration with plugins, or with other keys of amqtt, and by programs that use amqtt's
+class: `broker` extends `mqttree.broker.io.broker_service.BrokerService` and amqtt's Broker. The
+rest is for it: it is shown to amqtt's plugins as theirs (`plugins`, `views`, `hooks`, `api`), has
+amqtt's listeners (`listener`) and amqtt's part of a configuration (`config`).
 
 Private members of amqtt that are used, because there is no public one:
 
@@ -14,8 +13,6 @@ Private members of amqtt that are used, because there is no public one:
 * `PluginManager._auth_plugins`, `_topic_plugins`: which of `plugins` are asked; with entry points
   the configuration chooses, so types do not say.
 * `Broker._authenticate`, `_topic_filtering`: amqtt's rule how answers of several plugins add up.
-* `Broker._create_ssl_context`, `_split_bindaddr_port`: amqtt's meaning of a listener's certificate
-  files, and of where it binds.
 * `Broker._servers`, `_sessions`, `_subscriptions`, `_retained_messages`: set by amqtt's
   constructor or read by its public properties (`sessions`, `subscriptions`, `retained_messages`),
   which plugins use; we put our views there.

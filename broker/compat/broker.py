@@ -10,20 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import ssl
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from amqtt.broker import Broker as AmqttBroker
 from amqtt.broker import (
-    DEFAULT_PORTS,
     BrokerContext,
     ExternalServer,
     RetainedApplicationMessage,
     Server,
 )
-from amqtt.broker import Broker as AmqttBroker
-from amqtt.contexts import BrokerConfig, ListenerConfig, ListenerType, default_broker_plugins
+from amqtt.contexts import BrokerConfig, ListenerType, default_broker_plugins
 from amqtt.errors import BrokerError
 from amqtt.events import BrokerEvents
 from amqtt.session import Session as Account
@@ -35,10 +33,11 @@ from mqttree.broker.compat.hooks import HookedNode, Sources, deliver_kept
 from mqttree.broker.compat.listener import AmqttListener
 from mqttree.broker.compat.plugins import Plugins
 from mqttree.broker.compat.views import RetainedMessages, Sessions, Subscriptions
-from mqttree.broker.config.listener_options import ListenerOptions, split_options, unix_path
+from mqttree.broker.config.listener_model import Listeners
+from mqttree.broker.config.listener_options import ListenerOptions, split_options
 from mqttree.broker.config.mqtt_options import read_options
 from mqttree.broker.config.node_config import NodeConfig
-from mqttree.broker.config.options import AccessSettings, FederationSettings
+from mqttree.broker.config.options import FederationSettings
 from mqttree.broker.core.client import Client
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.effects import (
@@ -56,7 +55,6 @@ from mqttree.broker.io.auth_service import AuthService
 from mqttree.broker.io.broker_service import BrokerService, ListenerError
 from mqttree.broker.io.journal_writer import JournalWriter
 from mqttree.broker.io.listener import Listener
-from mqttree.broker.io.tls import renew
 from mqttree.broker.limits import DEFAULTS, Limits
 
 __all__ = ["Broker", "BrokerContext", "RetainedApplicationMessage", "Server"]
@@ -120,14 +118,12 @@ class Broker(BrokerService, BrokerApi):
         running = loop or asyncio.get_running_loop()
         super().__init__(
             running,
-            chosen.listeners,
+            Listeners(chosen.listeners, self._options),
             settings=settings,
             auth_service=auth_service,
             disk=disk,
             limits=limits,
         )
-        self.listener_options = self._options
-        self._contexts: dict[str, tuple[ListenerConfig, ssl.SSLContext]] = {}
         self._restart = False
         with warnings.catch_warnings():
             # psutil is a dependency of this project.
@@ -231,77 +227,22 @@ class Broker(BrokerService, BrokerApi):
         self._serve()
 
     async def _start_listeners(self) -> None:
-        self._servers.clear()
+        await super()._start_listeners()
         for name, config in self.listeners_config.items():
-            if "bind" not in config:
-                continue
             if config.type == ListenerType.EXTERNAL:
                 self._servers[name] = ExternalServer()
-                continue
-            context = self._ssl_context(name, config) if config.ssl else None
-            if context is not None:
-                self._contexts[name] = config, context
-            try:
-                where = unix_path(str(config.bind)) or self._split_bindaddr_port(
-                    str(config.bind), DEFAULT_PORTS[config.type]
+            elif name in self._servers:
+                self.logger.info(
+                    "Listener '%s' bind to %s (max_connections=%s)",
+                    name,
+                    config.bind,
+                    config.max_connections,
                 )
-            except ValueError as error:
-                raise BrokerError(
-                    f"listener '{name}': cannot read bind value '{config.bind}': {error}"
-                ) from error
-            # amqtt keeps the brackets of IPv6.
-            if not isinstance(where, str) and where[0] is not None:
-                where = where[0].strip("[]"), where[1]
-            await self._start_listener(name, config, where, context)
-            self.logger.info(
-                "Listener '%s' bind to %s (max_connections=%s)",
-                name,
-                config.bind,
-                config.max_connections,
-            )
-        self._take_free_port()
 
     def _new_listener(self, name: str, places: int) -> Listener:
         return AmqttListener(
             name, None, places, self.listener_options.get(name), limits=self.limits
         )
-
-    def _ssl_context(self, name: str, config: ListenerConfig) -> ssl.SSLContext:
-        if not config.certfile or not config.keyfile:
-            raise BrokerError(f"listener '{name}': ssl needs 'certfile' and 'keyfile'")
-        try:
-            context: ssl.SSLContext = self._create_ssl_context(config)
-            if self.listener_options.get(name, ListenerOptions()).require_certificate:
-                context.verify_mode = ssl.CERT_REQUIRED
-        # ssl.SSLError is an OSError.
-        except (BrokerError, OSError, ValueError) as error:
-            files = [
-                str(path)
-                for path in (config.certfile, config.keyfile, config.cafile, config.capath)
-                if path
-            ]
-            reason = getattr(error, "strerror", None) or str(error)
-            raise BrokerError(
-                f"listener '{name}': cannot use {', '.join(files)}: {reason}"
-            ) from error
-        return context
-
-    async def reload(self, settings: AccessSettings) -> list[str]:
-        """Read users, rules and certificates from their files again; no client is disconnected.
-        Returns a summary.
-
-        Raises ConfigError and BrokerError with one line for a file that cannot be used: then
-        everything stays as it was.
-        """
-        read = await self._read_access(settings)
-        for name, (config, _) in self._contexts.items():
-            self._ssl_context(name, config)
-        self.discovery_driver.renew()
-        # For further handshakes.
-        for config, context in self._contexts.values():
-            renew(context, config)
-        found = self._take_access(read)
-        return [*found, f"certificates of {', '.join(self._contexts)}"] if self._contexts else found
 
     # ---------------------------------------------------------------- end
 

@@ -4,15 +4,16 @@ from it: where other brokers dial, what the start line says."""
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
 from mqttree.broker.base.address import DEFAULT_PORT, Address, is_loopback
 from mqttree.broker.base.record import Record
-from mqttree.broker.config.listener_options import ListenerOptions, split_options, unix_path
+from mqttree.broker.config.listener_options import ListenerOptions, unix_path
 from mqttree.broker.config.options import TlsSettings, split_bind
 
-TCP, WEBSOCKET, EXTERNAL = "tcp", "ws", "external"
+KINDS = TCP, WEBSOCKET, EXTERNAL = ("tcp", "ws", "external")
 """Types of listeners; amqtt's are equal to these texts."""
 
 PORTS = {TCP: DEFAULT_PORT, WEBSOCKET: 8883}
@@ -23,7 +24,7 @@ ALL_INTERFACES = f"0.0.0.0:{DEFAULT_PORT}"
 
 
 class ListenerModel(Protocol):
-    """One listener of a configuration, as amqtt's model has it."""
+    """One listener of a configuration, as we read it or as amqtt does."""
 
     @property
     def type(self) -> str:
@@ -42,76 +43,93 @@ class ListenerModel(Protocol):
     def ssl(self) -> bool:
         """Whether connections to this listener speak TLS."""
 
-
-class HasListeners(Protocol):
-    """A configuration whose listeners have names."""
+    @property
+    def cafile(self) -> str | Path | None:
+        """File of the authorities that vouch for certificates of clients (PEM)."""
 
     @property
-    def listeners(self) -> Mapping[str, ListenerModel]:
-        """By name; one is `default`."""
+    def capath(self) -> str | Path | None:
+        """Folder of such authorities, as OpenSSL has it."""
+
+    @property
+    def cadata(self) -> str | Path | None:
+        """Such authorities as text."""
+
+    @property
+    def certfile(self) -> str | Path | None:
+        """The certificate of this listener (PEM)."""
+
+    @property
+    def keyfile(self) -> str | Path | None:
+        """The key of that certificate."""
 
 
-class TcpListener(Record):
-    """A listener of plain TCP at `bind`, for any number of connections."""
+class ListenerSettings(Record):
+    """One listener; `ListenerModel` says what the fields mean."""
 
-    bind: str = ALL_INTERFACES
+    bind: str | None = ALL_INTERFACES
     type: str = TCP
     max_connections: int = 0
     ssl: bool = False
+    cafile: str | Path | None = None
+    capath: str | Path | None = None
+    cadata: str | Path | None = None
+    certfile: str | Path | None = None
+    keyfile: str | Path | None = None
+
+    def over(self, default: ListenerSettings) -> ListenerSettings:
+        """Return this listener with the values of the `default` one where it has none of its own,
+        as amqtt does: a value that any listener has without a file is none of its own."""
+        return default.replace(
+            **{
+                name: value
+                for name in self.FIELDS
+                if (value := getattr(self, name)) != self.DEFAULTS[name]
+            }
+        )
 
 
-class OneListener(Record):
-    """The configuration of a broker without a file: the listener `default` of plain TCP."""
+class Listeners(Record):
+    """The listeners of a broker, and their options that amqtt does not have, by name. One is
+    `default`."""
 
-    default: TcpListener
-
-    @property
-    def listeners(self) -> dict[str, ListenerModel]:
-        """The listener by its name."""
-        return {"default": self.default}
+    by_name: Mapping[str, ListenerModel]
+    options: Mapping[str, ListenerOptions] = MappingProxyType({})
 
 
-def link_listener(
-    config: HasListeners, data: Mapping[str, Any] | None = None, tls: TlsSettings | None = None
-) -> str | None:
+def link_listener(listeners: Listeners, tls: TlsSettings | None = None) -> str | None:
     """Return the name of the listener that other brokers are to dial: the default one if it is
-    plain TCP, else the first that is.
-
-    `config`: of the listeners. `data`: the content of the file, for our options of listeners.
-    `tls`: settings of links; if set, the listener must use TLS, and require a certificate if links
-    have one.
-    """
-    options = split_options((data or {}).get("listeners", {"default": {}}))[1]
-    name: str
-    for name in ["default", *(name for name in config.listeners if name != "default")]:
-        listener, ours = config.listeners[name], options.get(name, ListenerOptions())
-        if listener.type != TCP or listener.bind is None or unix_path(listener.bind) is not None:
-            continue
-        required = tls is not None and tls.certfile is not None
+    plain TCP, else the first that is. With `tls`, the settings of links, it must use TLS, and
+    require a certificate if links have one."""
+    required = tls is not None and tls.certfile is not None
+    for name in sorted(listeners.by_name, key=lambda name: name != "default"):
+        listener = listeners.by_name[name]
+        options = listeners.options.get(name, ListenerOptions())
         if (
-            bool(listener.ssl) is (tls is not None)
-            and not ours.proxy_protocol
-            and ours.require_certificate >= required
+            listener.type == TCP
+            and listener.bind is not None
+            and unix_path(listener.bind) is None
+            and bool(listener.ssl) is (tls is not None)
+            and not options.proxy_protocol
+            and options.require_certificate >= required
         ):
             return name
     return None
 
 
-def link_bind(
-    config: HasListeners, data: Mapping[str, Any] | None = None, tls: TlsSettings | None = None
-) -> Address | None:
-    """Return the address where `link_listener` binds; `config`, `data`, `tls` as there."""
-    name = link_listener(config, data, tls)
-    return None if name is None else split_bind(str(config.listeners[name].bind))
+def link_bind(listeners: Listeners, tls: TlsSettings | None = None) -> Address | None:
+    """Return the address where `link_listener` binds; `listeners`, `tls` as there."""
+    name = link_listener(listeners, tls)
+    return None if name is None else split_bind(str(listeners.by_name[name].bind))
 
 
 def describe_listeners(
-    config: HasListeners, ports: Mapping[str, int] = MappingProxyType({})
+    listeners: Listeners, ports: Mapping[str, int] = MappingProxyType({})
 ) -> str:
     """Return the names of all listeners for the start line; `ports`: those that are open, by
     listener."""
     found = []
-    for name, listener in config.listeners.items():
+    for name, listener in listeners.by_name.items():
         if listener.type == EXTERNAL:
             found.append("external")
         elif listener.bind is not None:
@@ -129,12 +147,14 @@ def describe_listeners(
     return ", ".join(found) or "nothing"
 
 
-def exposed(config: HasListeners, names: Container[str] | None = None) -> bool:
-    """Return whether other machines can reach any of the listeners `names`."""
-    listeners = [
-        listener for name, listener in config.listeners.items() if names is None or name in names
+def exposed(listeners: Listeners, names: Container[str] | None = None) -> bool:
+    """Return whether other machines can reach any of the `listeners` that have one of the
+    `names`."""
+    binds = [
+        listener.bind
+        for name, listener in listeners.by_name.items()
+        if listener.type != EXTERNAL and (names is None or name in names)
     ]
-    binds = [listener.bind for listener in listeners if listener.type != EXTERNAL]
     return any(
         not is_loopback(split_bind(bind).host)
         for bind in binds

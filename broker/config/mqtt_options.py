@@ -56,6 +56,19 @@ def read_section(file: ConfigFile) -> dict[str, Any]:
     return section
 
 
+def node_options(file: ConfigFile | None) -> dict[str, Any]:
+    """Return fields of `node_config.NodeConfig` from the keys `max-qos` and `mqtt` of a file.
+    Raises ConfigError with one line that names the line and key."""
+    if file is None:
+        return {}
+    found = read_options(read_section(file))
+    key = file.spelt((), "max_qos")
+    qos = file.data.get(key, 2)
+    if isinstance(qos, bool) or qos not in (0, 1, 2):
+        file.fail((key,), f"{qos!r} is not 0, 1 or 2")
+    return found | {"max_qos": qos}
+
+
 def _whole(low: int, high: int, unit: str = "") -> Reader:
     def read(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int):

@@ -244,6 +244,29 @@ class RunSettings(ClusterModel):
         )
 
 
+AMQTT_KEYS = (
+    "plugins",
+    "auth",
+    "topic_check",
+    "sys_interval",
+    "timeout_disconnect_delay",
+    "session_expiry_interval",
+)
+"""Keys of a configuration file that are amqtt's alone."""
+
+FILE_KEYS = (
+    "listeners",
+    "max_qos",
+    "federation",
+    "access",
+    "durability",
+    "mqtt",
+    "legs",
+    *AMQTT_KEYS,
+)
+"""All keys of a configuration file."""
+
+
 def as_flag(name: str) -> str:
     """Return the flag of an option."""
     return f"--{name.replace('_', '-')}"
@@ -274,6 +297,8 @@ def read_settings(
         config = environment.get("MQTTREE_CONFIG") or None
     file = ConfigFile.read(config) if isinstance(config, str) else config
     inner = [name for name, option in OPTIONS.items() if not option.top]
+    if file is not None:
+        file.section((), FILE_KEYS)
     section = file.section(("federation",), inner) if file is not None else {}
     settings = RunSettings(file=file, access=read_access(file), legs=read_legs(file))
     places: dict[str, str] = {}

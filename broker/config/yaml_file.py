@@ -106,6 +106,15 @@ class ConfigFile:
         """Raise ConfigError about a key."""
         raise ConfigError(f"{self.where(key_path)}: {_one_line(reason)}")
 
+    def spelt(self, key_path: KeyPath, key: str) -> str:
+        """Return a `key` below `key_path`, given with underscores, as the file spells it: it may
+        have hyphens."""
+        hyphens = key.replace("_", "-")
+        value: Any = self.data
+        for step in key_path:
+            value = value.get(step) if isinstance(value, dict) else None
+        return hyphens if isinstance(value, dict) and hyphens in value else key
+
     def section(self, key_path: KeyPath, known: Iterable[str]) -> dict[str, Any]:
         """Return the mapping at `key_path`, with underscores for hyphens and keys checked against
         `known`; {} if it is missing. Raises ConfigError for a key that is unknown or is there in

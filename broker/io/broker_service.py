@@ -15,6 +15,7 @@ import random
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mqttree.broker.auth.authorization import Access
@@ -22,8 +23,15 @@ from mqttree.broker.base.log_format import log_line
 from mqttree.broker.base.machine import resident_memory
 from mqttree.broker.base.version import VERSION
 from mqttree.broker.cluster.link import peering
-from mqttree.broker.config.listener_model import EXTERNAL, PORTS, TCP, WEBSOCKET, ListenerModel
-from mqttree.broker.config.listener_options import ListenerOptions
+from mqttree.broker.config.listener_model import (
+    EXTERNAL,
+    PORTS,
+    TCP,
+    WEBSOCKET,
+    ListenerModel,
+    Listeners,
+)
+from mqttree.broker.config.listener_options import ListenerOptions, unix_path
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.config.options import (
     AccessSettings,
@@ -60,7 +68,7 @@ from mqttree.broker.io.listener import Listener, ListenerProtocol, listen_error
 from mqttree.broker.io.listeners import Acceptor
 from mqttree.broker.io.proxy_protocol import ProxyHeader
 from mqttree.broker.io.stream_protocol import StreamProtocol
-from mqttree.broker.io.tls import describe_error
+from mqttree.broker.io.tls import describe_error, listener_context, renew
 from mqttree.broker.node import Node
 from mqttree.broker.persistence.journal import Journal
 
@@ -108,19 +116,23 @@ class BrokerService:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        listeners: Mapping[str, ListenerModel],
+        listeners: Listeners,
         *,
         settings: FederationSettings | None,
         auth_service: AuthService | None = None,
         disk: JournalWriter | None = None,
         limits: IoLimits,
+        node_options: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """`loop`: in which it runs. `listeners`: by name. `settings`: of the federation, None for a
-        lone broker. `auth_service`: knows users and rules. `disk`: the files of the journal, None
-        without one. `limits`: what the node keeps to."""
+        """`loop`: in which it runs. `listeners`: where clients come. `settings`: of the federation,
+        None for a lone broker. `auth_service`: knows users and rules. `disk`: the files of the
+        journal, None without one. `limits`: what the node keeps to. `node_options`: its settings
+        beside those of the federation."""
         self._loop = loop
-        self.listeners_config = listeners
-        self.listener_options: dict[str, ListenerOptions] = {}
+        self.listeners_config = listeners.by_name
+        self.listener_options = listeners.options
+        self._contexts: dict[str, tuple[ListenerModel, ssl.SSLContext]] = {}
+        self._given_options = node_options
         self.settings = settings
         self.limits = limits
         self.auth_service = auth_service
@@ -153,7 +165,7 @@ class BrokerService:
 
     def _node_options(self) -> dict[str, Any]:
         """Return settings of the node beside those of the federation."""
-        return {}
+        return dict(self._given_options)
 
     def _new_node(self, config: NodeConfig, hooks: Hooks) -> ServedNode:
         """Return a new node with the settings `config`; `hooks`: which effects plugins want."""
@@ -279,22 +291,42 @@ class BrokerService:
         self._servers.clear()
         for name, listener in self.listeners_config.items():
             if listener.bind is not None and listener.type != EXTERNAL:
-                address = split_bind(listener.bind, PORTS[listener.type])
-                await self._start_listener(
-                    name, listener, (address.host or None, address.port), None
-                )
+                await self._start_listener(name, listener, listener.bind)
         self._take_free_port()
 
-    async def _start_listener(
-        self, name: str, listener: ListenerModel, where: Where, context: ssl.SSLContext | None
-    ) -> None:
-        """Open the listener `name`, configured as `listener`, at `where`; `context`: of TLS. Raises
-        ListenerError."""
+    async def _start_listener(self, name: str, listener: ListenerModel, bind: str) -> None:
+        """Open the listener `name`, configured as `listener`, at `bind`. Raises ListenerError."""
+        context = self._tls_context(name, listener) if listener.ssl else None
+        if context is not None:
+            self._contexts[name] = listener, context
+        try:
+            where: Where | None = unix_path(bind)
+            if where is None:
+                address = split_bind(bind, PORTS[listener.type])
+                where = address.host or None, address.port
+        except ValueError as error:
+            raise ListenerError(
+                f"listener '{name}': cannot read bind value '{bind}': {error}"
+            ) from error
         server = self._servers[name] = self._new_listener(name, listener.max_connections)
         try:
             server.instance = await self._open_listener(server, listener.type, where, context)
         except (OSError, ValueError, OverflowError) as error:
             raise ListenerError(listen_error(name, where, error)) from error
+
+    def _tls_context(self, name: str, listener: ListenerModel) -> ssl.SSLContext:
+        """Return the TLS context of the listener `name`. Raises ListenerError."""
+        if not listener.certfile or not listener.keyfile:
+            raise ListenerError(f"listener '{name}': ssl needs 'certfile' and 'keyfile'")
+        options = self.listener_options.get(name, ListenerOptions())
+        try:
+            return listener_context(listener, required=options.require_certificate)
+        # ssl.SSLError is an OSError.
+        except (OSError, ValueError) as error:
+            files = (listener.certfile, listener.keyfile, listener.cafile, listener.capath)
+            named = ", ".join(str(path) for path in files if path)
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ListenerError(f"listener '{name}': cannot use {named}: {reason}") from error
 
     def _new_listener(self, name: str, places: int) -> Listener:
         """Return the listener `name`, not open yet, with so many `places` (0 or less: any
@@ -437,12 +469,18 @@ class BrokerService:
         self.node.log_limit.line("warning", cause, peer, line)
 
     async def reload(self, settings: AccessSettings) -> list[str]:
-        """Read users and rules from their files again, and the certificates of links; no client is
-        disconnected. Returns a summary. Raises ConfigError with one line for a file that cannot be
-        used: then everything stays as it was."""
+        """Read users, rules and certificates from their files again; no client is disconnected.
+        Returns a summary. Raises ConfigError and ListenerError with one line for a file that cannot
+        be used: then everything stays as it was."""
         read = await self._read_access(settings)
+        for name, (listener, _) in self._contexts.items():
+            self._tls_context(name, listener)
         self.discovery_driver.renew()
-        return self._take_access(read)
+        # For further handshakes.
+        for listener, context in self._contexts.values():
+            renew(context, listener)
+        found = self._take_access(read)
+        return [*found, f"certificates of {', '.join(self._contexts)}"] if self._contexts else found
 
     async def _read_access(
         self, settings: AccessSettings

@@ -5,18 +5,40 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import Any
 
+from mqttree.broker.config.listener_model import ListenerModel
 from mqttree.broker.config.options import TlsSettings
 
 
-def renew(context: ssl.SSLContext, listener: Any) -> None:
+def listener_context(listener: ListenerModel, *, required: bool) -> ssl.SSLContext:
+    """Make the context of a listener; `required`: clients must show a certificate, which they may
+    do in any case. Raises OSError (ssl.SSLError) and ValueError for files that cannot be used."""
+    context = ssl.create_default_context(
+        ssl.Purpose.CLIENT_AUTH,
+        cafile=_text(listener.cafile),
+        capath=_text(listener.capath),
+        cadata=_text(listener.cadata),
+    )
+    assert listener.certfile is not None
+    context.load_cert_chain(listener.certfile, listener.keyfile)
+    context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+    return context
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def renew(context: ssl.SSLContext, listener: ListenerModel) -> None:
     """Let a listener's context show the certificate that is in its files by now, to clients that
     come from now on, and trust authorities that were added. Raises OSError and ValueError for files
     that cannot be used: try them in another context first."""
+    assert listener.certfile is not None
     context.load_cert_chain(listener.certfile, listener.keyfile)
     if listener.cafile or listener.capath or listener.cadata:
-        context.load_verify_locations(listener.cafile, listener.capath, listener.cadata)
+        context.load_verify_locations(
+            _text(listener.cafile), _text(listener.capath), _text(listener.cadata)
+        )
 
 
 def dial_context(settings: TlsSettings) -> ssl.SSLContext:

@@ -21,6 +21,7 @@ from amqtt.errors import BrokerError
 from websockets.asyncio.client import connect as ws_connect
 
 from mqttree.broker.compat.broker import Broker
+from mqttree.broker.config.listener_model import describe_listeners, exposed, link_listener
 from mqttree.broker.config.listener_options import (
     ListenerOptions,
     OptionError,
@@ -28,6 +29,7 @@ from mqttree.broker.config.listener_options import (
     split_options,
     unix_path,
 )
+from mqttree.broker.config.listener_section import read_listeners
 from mqttree.broker.config.options import FederationSettings, TlsSettings
 from mqttree.broker.config.yaml_file import ConfigError, ConfigFile
 from mqttree.broker.io.proxy_protocol import SIGNATURE
@@ -597,18 +599,14 @@ def test_a_malformed_unix_path_is_refused(bind: str) -> None:
     ],
 )
 def test_a_configuration_error_is_one_line(text: str, line: str) -> None:
-    from mqttree.broker.compat.config import read_config
-
     with pytest.raises(ConfigError) as raised:
-        read_config(ConfigFile.parse("c.yaml", text))
+        read_listeners(ConfigFile.parse("c.yaml", text))
     assert line in str(raised.value)
 
 
 def test_brokers_dial_the_listener_that_fits_their_tls_settings(
     server_files: dict[str, str],
 ) -> None:
-    from mqttree.broker.compat.config import describe_listeners, exposed, link_listener, read_config
-
     listeners = {
         "default": {"bind": "unix:/run/x"},
         "lb": {"bind": "127.0.0.1:1", "proxy_protocol": True},
@@ -616,13 +614,13 @@ def test_brokers_dial_the_listener_that_fits_their_tls_settings(
         "tls": secure(server_files, bind="127.0.0.1:3"),
         "mutual": secure(server_files, bind="127.0.0.1:4", require_certificate=True),
     }
-    data, config = read_config(ConfigFile("c.yaml", {"listeners": listeners}, {}))
+    found = read_listeners(ConfigFile("c.yaml", {"listeners": listeners}, {}))
     ca = Path(server_files["cafile"])
-    assert link_listener(config, data) == "plain"
-    assert link_listener(config, data, TlsSettings(ca)) == "tls"
-    assert link_listener(config, data, TlsSettings(ca, ca, ca)) == "mutual"
+    assert link_listener(found) == "plain"
+    assert link_listener(found, TlsSettings(ca)) == "tls"
+    assert link_listener(found, TlsSettings(ca, ca, ca)) == "mutual"
     assert (
-        describe_listeners(config)
+        describe_listeners(found)
         == "unix:/run/x, 127.0.0.1:1, 127.0.0.1:2, tls 127.0.0.1:3, tls 127.0.0.1:4"
     )
-    assert not exposed(config)
+    assert not exposed(found)

@@ -23,6 +23,7 @@ PACKAGES = ("mqttree", "bench", "broker", "routing", "stp", "discovery", "federa
 DRIVERS = (
     "broker/io/",
     "broker/compat/",
+    "broker/service/",
     "broker/cli/",
     "discovery/drivers/",
     "bench/",

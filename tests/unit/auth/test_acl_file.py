@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mqttree.broker.auth.acl_file import parse_rules, read_rules
 from mqttree.broker.auth.scram import NAME
 from mqttree.broker.auth.users_file import entries
-from mqttree.broker.compat.config import read_config
+from mqttree.broker.base.limits import Limits
 from mqttree.broker.config.options import AccessSettings, read_access
 from mqttree.broker.config.yaml_file import ConfigError, ConfigFile
 from mqttree.broker.io.auth_service import AuthService
@@ -98,7 +98,6 @@ def test_any_text_is_rules_or_one_line_of_error(text: str) -> None:
 
 def section(text: str) -> AccessSettings:
     file = ConfigFile.parse("c.yaml", text)
-    read_config(file)  # amqtt is not bothered by it
     return read_access(file)
 
 

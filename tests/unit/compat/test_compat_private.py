@@ -7,9 +7,9 @@ from pathlib import Path
 
 import amqtt
 
-import broker.compat
+import mqttree.broker.compat
 
-OURS = Path(next(iter(broker.compat.__path__)))
+OURS = Path(next(iter(mqttree.broker.compat.__path__)))
 THEIRS = Path(next(iter(amqtt.__path__)))
 SAME_NAME = {"_plugins"}
 """Private members of ours that amqtt has, too, in other classes."""

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from amqtt.contexts import BrokerConfig
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.base.address import Address
 from mqttree.broker.base.link_keys import cluster_key
-from mqttree.broker.compat.config import describe_listeners, exposed, link_bind, read_config
+from mqttree.broker.compat.config import read_config
+from mqttree.broker.config.listener_model import describe_listeners, exposed, link_bind
+from mqttree.broker.config.listener_section import read_listeners
+from mqttree.broker.config.mqtt_options import node_options
 from mqttree.broker.config.options import FederationSettings, RunSettings, read_settings, split_bind
 from mqttree.broker.config.secret_file import too_open
 from mqttree.broker.config.yaml_file import ConfigError, ConfigFile
@@ -34,7 +38,10 @@ def refusal(
 ) -> str:
     with pytest.raises(ConfigError) as caught:
         settings = told(tmp_path, text, environment, **flags)
-        read_config(settings.file, settings.listen)
+        read_listeners(settings.file, settings.listen)
+        node_options(settings.file)
+        if settings.file is not None:
+            read_config(settings.file)
     line = str(caught.value)
     assert line
     assert "\n" not in line
@@ -549,6 +556,8 @@ def test_nesting_and_aliases_end(tmp_path: Path) -> None:
 def test_any_text_is_a_file_or_one_line(text: str) -> None:
     try:
         file = ConfigFile.parse("f", text)
+        read_settings({"config": file}, {})
+        read_listeners(file)
         read_config(file)
     except ConfigError as error:
         assert "\n" not in str(error)
@@ -576,27 +585,49 @@ plugins:
 
 def test_a_file_of_amqtt_works_unchanged(tmp_path: Path) -> None:
     settings = told(tmp_path, AMQTT_FILE + "federation: {name: x}\n")
-    _, config = read_config(settings.file, settings.listen)
+    assert settings.file is not None
+    config = BrokerConfig.from_dict(read_config(settings.file))
     assert config.listeners["secure"].max_connections == 100
     assert config.timeout_disconnect_delay == 2
     assert list(config.plugins or {}) == [
         "amqtt.plugins.authentication.AnonymousAuthPlugin",
         "amqtt.plugins.logging_amqtt.EventLoggerPlugin",
     ]
-    assert describe_listeners(config) == "0.0.0.0:1884, 127.0.0.1:8883, ws 127.0.0.1:8080"
-    assert link_bind(config) == Address("0.0.0.0", 1884)
-    assert exposed(config)
-    assert not exposed(read_config(None, "localhost:1")[1])
-    assert link_bind(read_config(settings.file, "127.0.0.1:7")[1]) == Address("127.0.0.1", 7)
+    found = read_listeners(settings.file)
+    assert found.by_name["secure"].max_connections == 100
+    assert describe_listeners(found) == "0.0.0.0:1884, 127.0.0.1:8883, ws 127.0.0.1:8080"
+    assert link_bind(found) == Address("0.0.0.0", 1884)
+    assert exposed(found)
+    assert not exposed(read_listeners(None, "localhost:1"))
+    assert link_bind(read_listeners(settings.file, "127.0.0.1:7")) == Address("127.0.0.1", 7)
+
+
+@pytest.mark.parametrize("key", ["bind", "type", "max_connections", "ssl", "certfile"])
+def test_a_listener_has_values_of_the_default_one_as_with_amqtt(key: str, tmp_path: Path) -> None:
+    (tmp_path / "pem").write_text("")
+    files = {"certfile": str(tmp_path / "pem"), "keyfile": str(tmp_path / "pem")}
+    default = {"bind": ":1884", "type": "ws", "max_connections": 3, "ssl": True, **files}
+    listeners: Any = {
+        "default": default,
+        "bare": {},
+        "own": {"bind": ":1885", "max_connections": 4},
+        "same": {"bind": "0.0.0.0:1883", "type": "tcp", "max_connections": 0, "ssl": False},
+    }
+    file = ConfigFile("f", {"listeners": listeners}, {})
+    theirs = BrokerConfig.from_dict(read_config(file)).listeners
+    for name, ours in read_listeners(file).by_name.items():
+        assert getattr(ours, key) == str(getattr(theirs[name], key)) or (
+            getattr(ours, key) == getattr(theirs[name], key)
+        )
 
 
 def test_without_a_file_there_is_the_default_listener(tmp_path: Path) -> None:
-    assert link_bind(read_config(None)[1]) == Address("0.0.0.0", 1883)
-    assert link_bind(read_config(None, "[::1]:1")[1]) == Address("::1", 1)
+    assert link_bind(read_listeners(None)) == Address("0.0.0.0", 1883)
+    assert link_bind(read_listeners(None, "[::1]:1")) == Address("::1", 1)
     settings = told(tmp_path, "listeners: {default: {type: tcp, bind: ':2'}}")
-    assert link_bind(read_config(settings.file)[1]) == Address("", 2)
+    assert link_bind(read_listeners(settings.file)) == Address("", 2)
     settings = told(tmp_path, "listeners: {default: {type: ws, bind: 1}}")
-    assert link_bind(read_config(settings.file)[1]) is None
+    assert link_bind(read_listeners(settings.file)) is None
 
 
 @pytest.mark.parametrize(

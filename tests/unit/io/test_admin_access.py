@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from mqttree.broker.base.address import Address
-from mqttree.broker.compat.assembly import admin_access, open_admin
 from mqttree.broker.config.options import RunSettings, read_settings
 from mqttree.broker.config.yaml_file import ConfigError
 from mqttree.broker.io.admin_access import MIN_TOKEN, AdminAccess, read_token
+from mqttree.broker.service.assembly import admin_access, open_admin
 
 TOKEN = "0123456789abcdef"
 

@@ -8,9 +8,9 @@ import logging
 from mqttree.broker import CORE
 from mqttree.broker.base.core_build import Core
 from mqttree.broker.cluster.link import peering
-from mqttree.broker.compat.assembly import Assembly
 from mqttree.broker.config.listener_model import describe_listeners, exposed
 from mqttree.broker.io.broker_service import BrokerService
+from mqttree.broker.service.assembly import Assembly
 
 log = logging.getLogger("mqttree")
 
@@ -21,7 +21,7 @@ class StartReport:
     def __init__(self, assembly: Assembly, broker: BrokerService) -> None:
         self._assembly = assembly
         self._broker = broker
-        self._config = assembly.config
+        self._listeners = assembly.listeners
 
     def _anonymous_listeners(self) -> list[str]:
         """Return the listeners where anybody may come in without a user name, unless a plugin says
@@ -33,7 +33,7 @@ class StartReport:
         named = node.config.identity_listeners
         return [
             n
-            for n in self._config.listeners
+            for n in self._listeners.by_name
             if n not in named and (access is None or access.lets_anonymous(n))
         ]
 
@@ -42,7 +42,7 @@ class StartReport:
         found = self._anonymous_listeners()
         if found and self._broker.admits() is None:
             return "plugins decide who comes in"
-        if len(found) == len(self._config.listeners):
+        if len(found) == len(self._listeners.by_name):
             return "anonymous access allowed"
         if found:
             return f"anonymous access on listener {', '.join(found)} only"
@@ -75,7 +75,7 @@ class StartReport:
         if access is None:
             return
         believed = node.hooks.verified or len(node.config.identity_listeners) == len(
-            self._config.listeners
+            self._listeners.by_name
         )
         if (
             (rules := access.rules) is not None
@@ -88,7 +88,7 @@ class StartReport:
                 "a client that gives a user name counts as anonymous (access.users)"
             )
         if peering.anybody(federation) and peering.guard(
-            access, self._config.listeners, plugins=False, certificates=()
+            access, self._listeners.by_name, plugins=False, certificates=()
         ):
             log.warning(
                 "rules and users do not bind other brokers, "
@@ -101,10 +101,10 @@ class StartReport:
         federation, disk = self._assembly.federation, self._assembly.disk
         open_to = self._anonymous_listeners() if self._broker.admits() else []
         if self._believes_names():
-            open_to = list(self._config.listeners)
-        listeners = describe_listeners(self._config, self._broker.ports)
+            open_to = list(self._listeners.by_name)
+        listeners = describe_listeners(self._listeners, self._broker.ports)
         log.log(
-            logging.WARNING if open_to and exposed(self._config, open_to) else logging.INFO,
+            logging.WARNING if open_to and exposed(self._listeners, open_to) else logging.INFO,
             "%s listens on %s, admin %s, id %s, cluster %s, discovery %s%s%s, %s",
             federation.name,
             listeners,

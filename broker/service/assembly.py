@@ -14,14 +14,11 @@ from typing import Any
 from mqttree.broker.base.address import Address
 from mqttree.broker.base.machine import default_memory_limit, files_for_clients
 from mqttree.broker.config.data_dir import BrokerIdentity, DataDir, fresh_identity
-from mqttree.broker.config.listener_model import (
-    ALL_INTERFACES,
-    HasListeners,
-    OneListener,
-    TcpListener,
-    link_bind,
-)
+from mqttree.broker.config.listener_model import link_bind
+from mqttree.broker.config.listener_section import read_listeners
+from mqttree.broker.config.mqtt_options import node_options
 from mqttree.broker.config.options import (
+    AMQTT_KEYS,
     AccessSettings,
     FederationSettings,
     RunSettings,
@@ -42,22 +39,22 @@ log = logging.getLogger("mqttree")
 
 class Assembly:
     """The parts of one broker: its settings, the configuration of its listeners, its data directory
-    (locked until `close`), its journal. With a file, `data` is amqtt's part as amqtt's `Broker`
-    takes it, and `config` as amqtt has read it; without one, nothing of amqtt is loaded."""
+    (locked until `close`), its journal. With plugins, or other keys of amqtt, `_amqtt` is what
+    amqtt's `Broker` takes; without them, nothing of amqtt is loaded."""
 
     def __init__(self, settings: RunSettings, limits: Limits) -> None:
         """Lock the data directory, and begin an incarnation. `settings`: of the broker; `limits`:
         what it keeps to. Raises ConfigError if that fails; then nothing is locked."""
         self.settings = settings
         self.limits = limits
-        self.data: dict[str, Any] = {}
-        self.config: HasListeners
-        if settings.file is None:
-            self.config = OneListener(TcpListener(settings.listen or ALL_INTERFACES))
-        else:
+        file = settings.file
+        self.listeners = read_listeners(file, settings.listen)
+        self._node_options = node_options(file)
+        self._amqtt: dict[str, Any] | None = None
+        if file is not None and any(key.replace("-", "_") in AMQTT_KEYS for key in file.data):
             from mqttree.broker.compat.config import read_config
 
-            self.data, self.config = read_config(settings.file, settings.listen)
+            self._amqtt = read_config(file, settings.listen)
         self.check_listeners(settings.access, settings.file)
         bind = self._link_bind()
         wall, rng = time.time(), random.SystemRandom()
@@ -79,7 +76,7 @@ class Assembly:
         """Return the address of the listener for links; without one, the broker does not look for
         others. Raises ConfigError."""
         settings, file = self.settings, self.settings.file
-        bind = link_bind(self.config, self.data, settings.tls)
+        bind = link_bind(self.listeners, settings.tls)
         if bind is None and settings.tls is not None and file is not None:
             wanted = (
                 "with require_certificate: true"
@@ -100,7 +97,7 @@ class Assembly:
         """Check that the listeners that `file` names under `access` exist. Raises ConfigError."""
         if file is not None and isinstance(access.anonymous, dict):
             for name in access.anonymous:
-                if name not in self.config.listeners:
+                if name not in self.listeners.by_name:
                     file.fail(("access", "anonymous"), f"there is no listener {name!r}")
 
     async def start(self) -> BrokerService:
@@ -108,7 +105,7 @@ class Assembly:
         then nothing of it runs."""
         broker: BrokerService | None = None
         try:
-            auth_service = AuthService(self.settings.access, self.config.listeners, self.limits)
+            auth_service = AuthService(self.settings.access, self.listeners.by_name, self.limits)
             broker = self._make(auth_service)
             await broker.start()
         except BaseException as error:
@@ -123,21 +120,22 @@ class Assembly:
         return broker
 
     def _make(self, auth_service: AuthService) -> BrokerService:
-        """Return the broker, not started: with a configuration file amqtt's, which has plugins."""
+        """Return the broker, not started: amqtt's if the configuration has keys of amqtt."""
         loop = asyncio.get_running_loop()
-        if self.settings.file is None:
+        if self._amqtt is None:
             return BrokerService(
                 loop,
-                self.config.listeners,
+                self.listeners,
                 settings=self.federation,
                 auth_service=auth_service,
                 disk=self.disk,
                 limits=self.limits,
+                node_options=self._node_options,
             )
         from mqttree.broker.compat.broker import Broker
 
         return Broker(
-            self.data,
+            self._amqtt,
             loop,
             settings=self.federation,
             auth_service=auth_service,
@@ -147,7 +145,7 @@ class Assembly:
 
     def _explain(self, error: Exception) -> ConfigError:
         """Return one line for an exception at the start."""
-        if self.settings.file is None:
+        if self._amqtt is None:
             return start_error(error)
         from mqttree.broker.compat.config import explain
 
