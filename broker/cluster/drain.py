@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mqttree.broker.base.address import is_loopback, is_wildcard, parse_address
 from mqttree.broker.base.record import Record
-from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.cluster.link.control_records import ASK_SEEN
 from mqttree.broker.cluster.strategy.directory import CLIENTS_AT, DRAINING
 from mqttree.broker.core.client import Client
+from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.wire.constants import ReasonCode
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def counted(number: int, name: str) -> str:
     return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
-class DrainedBroker(TimedBroker, Protocol):
+class DrainedBroker(CoreBroker, Protocol):
     """What a drain asks of the broker that is to be stopped."""
 
     drain: Drain | None
@@ -145,10 +145,6 @@ class DrainedBroker(TimedBroker, Protocol):
     @property
     def cluster(self) -> Cluster:
         """The other brokers, which take what is here."""
-
-    @property
-    def log(self) -> Callable[[str, str], None]:
-        """Called with a level and a line."""
 
     @property
     def connected(self) -> int:

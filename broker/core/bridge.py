@@ -13,7 +13,7 @@ leads where is asked, not guessed:
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from mqttree.broker.core.client import ClientHost
@@ -48,10 +48,6 @@ class BridgeHost(ClientHost, Protocol):
     @property
     def rng(self) -> random.Random:
         """Draws the numbers of probes."""
-
-    @property
-    def log(self) -> Callable[[str, str], None]:
-        """Called with a level and a line."""
 
     @property
     def bridges(self) -> Bridges:

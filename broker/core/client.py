@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mqttree.broker.auth.enhanced_auth import Authentication
-from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.core.capabilities import UNLIMITED, ReceiveWindow
 from mqttree.broker.core.connection import Connection, Owner
+from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.core.effects import Event
 from mqttree.broker.core.reason_string import explain
 from mqttree.broker.core.session import Session
@@ -29,13 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from mqttree.broker.auth.authorization import Rule
-    from mqttree.broker.base.counters import Counters
-    from mqttree.broker.base.log_limit import LogLimit
-    from mqttree.broker.base.turns import Turns
-    from mqttree.broker.config.node_config import NodeConfig
     from mqttree.broker.core.dispatcher import Dispatcher
     from mqttree.broker.core.effects import Effect, Hooks
-    from mqttree.broker.core.limits import CoreLimits
     from mqttree.broker.core.ports import Cluster, Journal
     from mqttree.broker.core.publisher import Publisher
     from mqttree.broker.core.retained_feed import RetainedFeeds
@@ -52,7 +47,7 @@ class MemoryRoom(Protocol):
         """Whether there is room for new clients and filters."""
 
 
-class ClientHost(TimedBroker, Protocol):
+class ClientHost(CoreBroker, Protocol):
     """What a client asks of its broker."""
 
     now: float
@@ -60,26 +55,6 @@ class ClientHost(TimedBroker, Protocol):
 
     federated: bool
     """Another broker was there: what is published is numbered and logged for it."""
-
-    @property
-    def limits(self) -> CoreLimits:
-        """The limits of what this broker keeps and does at once."""
-
-    @property
-    def config(self) -> NodeConfig:
-        """The settings that this broker was started with."""
-
-    @property
-    def counters(self) -> Counters:
-        """The counters of this broker, as `/metrics` shows them."""
-
-    @property
-    def log_limit(self) -> LogLimit:
-        """Logs lines that peers cause."""
-
-    @property
-    def turns(self) -> Turns:
-        """How much is done in one turn of the event loop."""
 
     @property
     def dirty(self) -> list[Connection | Session]:

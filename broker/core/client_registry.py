@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mqttree.broker.base import costs
 from mqttree.broker.base.timer_wheel import GRAIN, TimerWheel
-from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.core.client import Client
+from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.wire.constants import ReasonCode
 from mqttree.broker.wire.encode import encode_packet
 from mqttree.broker.wire.packets import Disconnect
 from mqttree.broker.wire.properties import Property
 
 if TYPE_CHECKING:
-    from mqttree.broker.base.counters import Counters
-    from mqttree.broker.base.turns import Turns
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.dispatcher import Dispatcher
     from mqttree.broker.core.ports import Cluster
@@ -29,16 +27,8 @@ CLOSED_WORK = 2 * costs.PACKET_WORK
 """steps for a client that gets DISCONNECT: its will is sent, its session may end."""
 
 
-class Host(TimedBroker, Protocol):
+class ClientsBroker(CoreBroker, Protocol):
     """What connected clients ask of their broker."""
-
-    @property
-    def counters(self) -> Counters:
-        """The counters of this broker, as `/metrics` shows them."""
-
-    @property
-    def turns(self) -> Turns:
-        """How much is done in one turn of the event loop."""
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -71,7 +61,7 @@ class ClientRegistry:
 
     __slots__ = ("_broker", "_keep_alives", "_rng", "_wills", "connected")
 
-    def __init__(self, broker: Host, wills: Wills, rng: random.Random) -> None:
+    def __init__(self, broker: ClientsBroker, wills: Wills, rng: random.Random) -> None:
         """`broker`: whose clients these are; `wills`: sends those of clients that are gone; `rng`:
         makes up client identifiers."""
         self._broker = broker

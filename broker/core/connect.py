@@ -17,8 +17,13 @@ from mqttree.broker.core.effects import Authenticate
 from mqttree.broker.core.reason_string import well_formed
 from mqttree.broker.core.session import QueueMemory
 from mqttree.broker.core.session_opening import OpeningHost, open_session
-from mqttree.broker.core.session_owner import LEG_LISTENER, abandoned, belongs, owner_of
-from mqttree.broker.core.session_owner import Host as Verifier
+from mqttree.broker.core.session_owner import (
+    LEG_LISTENER,
+    OwningBroker,
+    abandoned,
+    belongs,
+    owner_of,
+)
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE, MAX_TOPIC_LEVELS, PacketType, ReasonCode
 from mqttree.broker.wire.decode import decode_connect, decode_packet
 from mqttree.broker.wire.encode import encode_packet, return_code
@@ -55,7 +60,7 @@ class Handshakes(Protocol):
         """A connection that was refused has nothing more to say."""
 
 
-class Host(BridgeHost, OpeningHost, Verifier, Protocol):
+class ConnectBroker(BridgeHost, OpeningHost, OwningBroker, Protocol):
     """What a CONNECT asks of the broker."""
 
     checking: int
@@ -119,7 +124,7 @@ class ConnectHandshake(Owner):
         "version",
     )
 
-    def __init__(self, node: Host, conn: Connection) -> None:
+    def __init__(self, node: ConnectBroker, conn: Connection) -> None:
         self.node = node
         self.conn = conn
         self.connect: Connect | None = None

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.core.connection_states import Action, Input, State, transition
+from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.wire.constants import PacketType
 from mqttree.broker.wire.publish_header import PUBLISH, QOS_BITS, RETAIN, packet_size
 
 if TYPE_CHECKING:
     from collections import deque
 
-    from mqttree.broker.base.counters import Counters
-    from mqttree.broker.core.limits import CoreLimits
 
 CLOSE_TIMEOUT_S: Final = 5.0
 """s; from our decision to close until a peer that does not read its last packets is cut off."""
@@ -183,7 +181,7 @@ class OutputGate(Protocol):
         """Whether output for a connection is held back."""
 
 
-class Host(TimedBroker, Protocol):
+class ConnectionBroker(CoreBroker, Protocol):
     """What a connection asks of its broker."""
 
     now: float
@@ -194,14 +192,6 @@ class Host(TimedBroker, Protocol):
 
     paused: int
     """How many transports hold enough; not 0: the driver flushes after each read."""
-
-    @property
-    def limits(self) -> CoreLimits:
-        """The limits of what this broker keeps and does at once."""
-
-    @property
-    def counters(self) -> Counters:
-        """The counters of this broker, as `/metrics` shows them."""
 
     @property
     def dirty(self) -> Outlets:
@@ -258,7 +248,7 @@ class Connection:
 
     def __init__(
         self,
-        node: Host,
+        node: ConnectionBroker,
         kind: str,
         peer: str,
         listener: str,

@@ -7,21 +7,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.base import costs
 from mqttree.broker.base.timer_wheel import TimerWheel
-from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.core import unsent
 from mqttree.broker.core.client import Client
 from mqttree.broker.core.connect import ConnectHandshake
 from mqttree.broker.core.connection_states import State
+from mqttree.broker.core.core_broker import CoreBroker
 
 if TYPE_CHECKING:
-    from mqttree.broker.base.counters import Counters
-    from mqttree.broker.base.log_limit import LogLimit
-    from mqttree.broker.base.turns import Turns
-    from mqttree.broker.config.node_config import NodeConfig
     from mqttree.broker.core.connection import Connection, Transport
     from mqttree.broker.core.effects import Dial
     from mqttree.broker.core.flow_control import FlowControl
-    from mqttree.broker.core.limits import CoreLimits
     from mqttree.broker.core.ports import Cluster, Journal
 
 GONE_WORK = 5
@@ -31,31 +26,11 @@ Open = Callable[[str, str, str, "Transport", float], "Connection"]
 """Makes a connection from the arguments of `ConnectionRegistry.made`."""
 
 
-class Host(TimedBroker, Protocol):
+class ConnectionsBroker(CoreBroker, Protocol):
     """What the registry asks of its broker."""
 
     now: float
     """The time of this turn (s, monotonic)."""
-
-    @property
-    def limits(self) -> CoreLimits:
-        """The limits of what this broker keeps and does at once."""
-
-    @property
-    def config(self) -> NodeConfig:
-        """The settings that this broker was started with."""
-
-    @property
-    def counters(self) -> Counters:
-        """The counters of this broker, as `/metrics` shows them."""
-
-    @property
-    def log_limit(self) -> LogLimit:
-        """Logs lines that peers cause."""
-
-    @property
-    def turns(self) -> Turns:
-        """How much is done in one turn of the event loop."""
 
     @property
     def cluster(self) -> Cluster:
@@ -81,7 +56,7 @@ class ConnectionRegistry:
 
     def __init__(
         self,
-        broker: Host,
+        broker: ConnectionsBroker,
         flow_control: FlowControl,
         connection: Open,
         handshake: Callable[[Connection], ConnectHandshake],

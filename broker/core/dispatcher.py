@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from mqttree.broker.auth.authorization import receivers
 from mqttree.broker.base import costs
-from mqttree.broker.base.timers import TimedBroker
+from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.core.effects import AuthorizeReceive
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.output import deliver_run
@@ -28,11 +28,8 @@ from mqttree.routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
     from mqttree.broker.auth.authorization import Access
-    from mqttree.broker.base.counters import Counters
-    from mqttree.broker.base.turns import Turns
     from mqttree.broker.core.connection import Backpressure, Connection
     from mqttree.broker.core.effects import Effect, Hooks
-    from mqttree.broker.core.limits import CoreLimits
     from mqttree.broker.core.ports import Cluster, Journal
     from mqttree.broker.core.publish_run import PublishRun
     from mqttree.broker.core.route_cache import Viewer
@@ -48,20 +45,8 @@ AGE: Final = 1.0
 """s between two looks at routes that changed filters made doubtful."""
 
 
-class Host(TimedBroker, Protocol):
+class DispatcherBroker(CoreBroker, Protocol):
     """What the dispatcher asks of its broker."""
-
-    @property
-    def limits(self) -> CoreLimits:
-        """The limits of what this broker keeps and does at once."""
-
-    @property
-    def now(self) -> float:
-        """The time of this turn (s, monotonic)."""
-
-    @property
-    def counters(self) -> Counters:
-        """The counters of this broker, as `/metrics` shows them."""
 
     @property
     def dirty(self) -> list[Connection | Session]:
@@ -74,10 +59,6 @@ class Host(TimedBroker, Protocol):
     @property
     def hooks(self) -> Hooks:
         """The hooks that plugins implement."""
-
-    @property
-    def turns(self) -> Turns:
-        """How much is done in one turn of the event loop."""
 
     @property
     def journal(self) -> Journal:
@@ -95,7 +76,7 @@ class Host(TimedBroker, Protocol):
 class Dispatcher:
     """Subscriptions of all sessions, and the path of every message to them."""
 
-    def __init__(self, node: Host) -> None:
+    def __init__(self, node: DispatcherBroker) -> None:
         self.node = node
         self.trie: SubscriptionTrie[Subscription] = SubscriptionTrie()
         self.shared: SubscriptionTrie[SharedGroup] = SubscriptionTrie()

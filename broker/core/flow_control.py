@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.base.turns import Rest
 from mqttree.broker.core.client import Client
+from mqttree.broker.core.core_broker import CoreBroker
 
 if TYPE_CHECKING:
-    from mqttree.broker.base.log_limit import LogLimit
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.ports import Cluster
@@ -35,12 +34,8 @@ LOOKS = 5
 """at a subscriber without progress, at most, by a broker that is late for each of them."""
 
 
-class Flow(TimedBroker, Protocol):
+class Flow(CoreBroker, Protocol):
     """What flow control asks of its broker."""
-
-    @property
-    def log_limit(self) -> LogLimit:
-        """Logs lines that peers cause."""
 
     @property
     def cluster(self) -> Cluster:

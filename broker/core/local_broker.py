@@ -3,23 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.base.timers import TimedBroker
+from mqttree.broker.core.core_broker import CoreBroker
 
 if TYPE_CHECKING:
-    from mqttree.broker.base.counters import Counters
-    from mqttree.broker.base.log_limit import LogLimit
-    from mqttree.broker.base.turns import Turns
-    from mqttree.broker.config.node_config import NodeConfig
     from mqttree.broker.core.access_control import AccessControl
     from mqttree.broker.core.client_registry import ClientRegistry
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.dispatcher import Dispatcher
     from mqttree.broker.core.effects import Effect
     from mqttree.broker.core.flow_control import FlowControl
-    from mqttree.broker.core.limits import CoreLimits
     from mqttree.broker.core.ports import Journal
     from mqttree.broker.core.publisher import Publisher
     from mqttree.broker.core.retained_store import RetainedStore
@@ -27,7 +22,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.session_registry import SessionRegistry
 
 
-class LocalBroker(TimedBroker, Protocol):
+class LocalBroker(CoreBroker, Protocol):
     """One broker, as far as its own clients are concerned."""
 
     now: float
@@ -37,30 +32,6 @@ class LocalBroker(TimedBroker, Protocol):
     """Another broker was there: what is published is numbered and logged for it."""
 
     # ---------------------------------------------------------------- what it is made of
-
-    @property
-    def config(self) -> NodeConfig:
-        """The settings that this broker was started with."""
-
-    @property
-    def limits(self) -> CoreLimits:
-        """The limits of what this broker keeps and does at once."""
-
-    @property
-    def counters(self) -> Counters:
-        """The counters of this broker, as `/metrics` shows them."""
-
-    @property
-    def log(self) -> Callable[[str, str], None]:
-        """Called with a level and a line."""
-
-    @property
-    def log_limit(self) -> LogLimit:
-        """Logs lines that peers cause."""
-
-    @property
-    def turns(self) -> Turns:
-        """How much is done in one turn of the event loop."""
 
     @property
     def effects(self) -> list[Effect]:

@@ -30,21 +30,17 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.base import costs
-from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.core.client import Client
+from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.core.message import size_of
 from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from mqttree.broker.base.counters import Counters
-    from mqttree.broker.base.log_limit import LogLimit
-    from mqttree.broker.config.node_config import NodeConfig
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.dispatcher import Dispatcher
-    from mqttree.broker.core.limits import CoreLimits
     from mqttree.broker.core.ports import Cluster
     from mqttree.broker.core.retained_store import RetainedStore
     from mqttree.broker.core.session import Session
@@ -86,28 +82,8 @@ SAID = {
 }
 
 
-class Host(TimedBroker, Protocol):
+class MemoryBroker(CoreBroker, Protocol):
     """What the count of memory asks of its broker."""
-
-    @property
-    def limits(self) -> CoreLimits:
-        """The limits of what this broker keeps and does at once."""
-
-    @property
-    def config(self) -> NodeConfig:
-        """The settings that this broker was started with."""
-
-    @property
-    def counters(self) -> Counters:
-        """The counters of this broker, as `/metrics` shows them."""
-
-    @property
-    def log(self) -> Callable[[str, str], None]:
-        """Called with a level and a line."""
-
-    @property
-    def log_limit(self) -> LogLimit:
-        """Logs lines that peers cause."""
 
     @property
     def cluster(self) -> Cluster:
@@ -163,7 +139,7 @@ class MemoryLimit:
         "queued_limit",
     )
 
-    def __init__(self, node: Host) -> None:
+    def __init__(self, node: MemoryBroker) -> None:
         config = node.config
         self._node = node
         self.limit = config.memory_limit

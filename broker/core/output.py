@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.core.session import Session
 
 if TYPE_CHECKING:
@@ -31,12 +32,8 @@ def deliver_run(
     return messages * len(targets)
 
 
-class Sender(Protocol):
+class Sender(CoreBroker, Protocol):
     """What output asks of its broker."""
-
-    @property
-    def now(self) -> float:
-        """The time of this turn (s, monotonic)."""
 
     @property
     def journal(self) -> Journal:

@@ -22,14 +22,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.base.timers import TimedBroker
 from mqttree.broker.core.client import Client
 from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.wire.constants import ReasonCode
 from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
-    from mqttree.broker.base.counters import Counters
     from mqttree.broker.core.session import Session
 
 PREDECESSOR_SILENCE_S = 1.0
@@ -66,16 +65,8 @@ class Successor(Protocol):
         """Go on: what the client sent on its older connection is handled. `now`: s."""
 
 
-class Host(TimedBroker, Protocol):
+class PredecessorsBroker(CoreBroker, Protocol):
     """What waiting for older connections asks of its broker."""
-
-    @property
-    def counters(self) -> Counters:
-        """The counters of this broker, as `/metrics` shows them."""
-
-    @property
-    def log(self) -> Callable[[str, str], None]:
-        """Called with a level and a line."""
 
     @property
     def sessions(self) -> dict[str, Session]:
@@ -105,7 +96,7 @@ class Predecessors:
 
     __slots__ = ("_lines", "_node")
 
-    def __init__(self, node: Host) -> None:
+    def __init__(self, node: PredecessorsBroker) -> None:
         self._node = node
         self._lines: dict[str, Line] = {}
 

@@ -5,21 +5,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.core.message import Message
 
 if TYPE_CHECKING:
-    from mqttree.broker.base.counters import Counters
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.dispatcher import Dispatcher
     from mqttree.broker.core.ports import Cluster
 
 
-class PublishingBroker(Protocol):
+class PublishingBroker(CoreBroker, Protocol):
     """What publishing asks of its broker."""
-
-    @property
-    def counters(self) -> Counters:
-        """The counters of this broker, as `/metrics` shows them."""
 
     @property
     def dispatcher(self) -> Dispatcher:

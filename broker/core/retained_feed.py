@@ -12,14 +12,12 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.base.timers import TimedBroker
+from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session import Session, Subscription
 from mqttree.routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
-    from mqttree.broker.base.turns import Turns
-    from mqttree.broker.core.limits import CoreLimits
     from mqttree.broker.core.retained_store import RetainedStore
 
 SEARCH_STEPS_PER_TURN = 1000
@@ -40,20 +38,12 @@ class _Feed:
         self.found: Iterator[Message | None] = iter(())
 
 
-class Host(TimedBroker, Protocol):
+class RetainedBroker(CoreBroker, Protocol):
     """What sending retained messages asks of its broker."""
-
-    @property
-    def limits(self) -> CoreLimits:
-        """The limits of what this broker keeps and does at once."""
 
     @property
     def retained(self) -> RetainedStore:
         """The retained messages of this broker."""
-
-    @property
-    def turns(self) -> Turns:
-        """How much is done in one turn of the event loop."""
 
 
 class RetainedFeeds:
@@ -61,7 +51,7 @@ class RetainedFeeds:
 
     __slots__ = ("_feeds", "_node")
 
-    def __init__(self, node: Host) -> None:
+    def __init__(self, node: RetainedBroker) -> None:
         self._node = node
         self._feeds: dict[Session, _Feed] = {}
 

@@ -9,7 +9,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from mqttree.broker.base import costs
-from mqttree.broker.base.timers import TimedBroker
+from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.core.message import Message, size_of
 from mqttree.broker.core.wildcard_forms import WildcardForms
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE
@@ -28,11 +28,8 @@ from mqttree.routing.group_selection import group_id_of, group_key
 
 if TYPE_CHECKING:
     from mqttree.broker.auth.authorization import Access, Permissions
-    from mqttree.broker.base.counters import Counters
     from mqttree.broker.base.timers import Timer
-    from mqttree.broker.config.node_config import NodeConfig
     from mqttree.broker.core.connection import Backpressure, Connection
-    from mqttree.broker.core.limits import CoreLimits
     from mqttree.broker.core.publish_run import PublishRun
     from mqttree.broker.core.start_point import SubscriptionStart
     from mqttree.broker.core.topic_alias import TopicAliases
@@ -329,24 +326,12 @@ class Listening(Protocol):
         """The names of the events that some plugin wants."""
 
 
-class SessionHost(TimedBroker, Protocol):
+class SessionHost(CoreBroker, Protocol):
     """What a session asks of its broker."""
-
-    @property
-    def limits(self) -> CoreLimits:
-        """The limits of what this broker keeps and does at once."""
 
     @property
     def access(self) -> Access | None:
         """Users and rules in force; None: plugins alone decide."""
-
-    @property
-    def config(self) -> NodeConfig:
-        """The settings that this broker was started with."""
-
-    @property
-    def counters(self) -> Counters:
-        """The counters of this broker, as `/metrics` shows them."""
 
     @property
     def dirty(self) -> list[Connection | Session]:

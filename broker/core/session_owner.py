@@ -12,10 +12,11 @@ import struct
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from mqttree.broker.core.core_broker import CoreBroker
+
 if TYPE_CHECKING:
     from mqttree.broker.auth.authorization import Access
     from mqttree.broker.auth.enhanced_auth import Method
-    from mqttree.broker.config.node_config import NodeConfig
     from mqttree.broker.core.effects import Hooks
     from mqttree.broker.core.session import Session
 
@@ -29,16 +30,12 @@ ANONYMOUS = bytes(8)
 _ENTRY = struct.Struct(">BQQQ8s")
 
 
-class Host(Protocol):
+class OwningBroker(CoreBroker, Protocol):
     """What knows which user a client is."""
 
     @property
     def access(self) -> Access | None:
         """Users and rules in force; None: plugins alone decide."""
-
-    @property
-    def config(self) -> NodeConfig:
-        """The settings that this broker was started with."""
 
     @property
     def hooks(self) -> Hooks:
@@ -80,7 +77,9 @@ LEG_LISTENER = LEG_OWNER = "$leg"
 those of them belong to that have no user. Nobody can log in under such a name."""
 
 
-def owner_of(node: Host, username: str | None, listener: str, *, proven: bool) -> str | None:
+def owner_of(
+    node: OwningBroker, username: str | None, listener: str, *, proven: bool
+) -> str | None:
     """Return the user that a client is, None: its name has not been checked.
 
     `node`: knows whether names are checked; `username`: as it says; `listener`: where it came in;
@@ -95,7 +94,7 @@ def owner_of(node: Host, username: str | None, listener: str, *, proven: bool) -
     return username if verified or certified else None
 
 
-def belongs(node: Host, session: Session, owner: str | None) -> bool:
+def belongs(node: OwningBroker, session: Session, owner: str | None) -> bool:
     """Return whether a `session` is of the user `owner`. So is a session under the same name that
     began before users were asked for. `node`: knows whether names are checked."""
     return session.owner == owner or (
@@ -103,12 +102,12 @@ def belongs(node: Host, session: Session, owner: str | None) -> bool:
     )
 
 
-def abandoned(node: Host, session: Session) -> bool:
+def abandoned(node: OwningBroker, session: Session) -> bool:
     """Whether no client can come back for a session: its owner would not be let in any more."""
     return session.conn is None and not _comes(node, session.owner)
 
 
-def _comes(node: Host, owner: str | None) -> bool:
+def _comes(node: OwningBroker, owner: str | None) -> bool:
     access = node.access
     if owner == LEG_OWNER or node.hooks.authenticate or (access is None and node.methods):
         return True  # it does, or plugins decide

@@ -9,7 +9,6 @@ from mqttree.broker.base import costs
 from mqttree.broker.core.session import NEVER, Session, SessionHost
 
 if TYPE_CHECKING:
-    from mqttree.broker.base.turns import Turns
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.dispatcher import Dispatcher
     from mqttree.broker.core.ports import Cluster, Journal
@@ -18,10 +17,6 @@ if TYPE_CHECKING:
 
 class RegistryBroker(SessionHost, Protocol):
     """What the session registry asks of its broker."""
-
-    @property
-    def turns(self) -> Turns:
-        """How much is done in one turn of the event loop."""
 
     @property
     def dispatcher(self) -> Dispatcher:

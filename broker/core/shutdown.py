@@ -7,24 +7,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.core.client import disconnect
 from mqttree.broker.core.client_registry import CLOSED_WORK
+from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.wire.constants import ReasonCode
 
 if TYPE_CHECKING:
-    from mqttree.broker.base.turns import Turns
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.session import Session
 
 
-class Stopping(Protocol):
+class Stopping(CoreBroker, Protocol):
     """What a shutdown asks of its broker."""
-
-    @property
-    def now(self) -> float:
-        """The time of this turn (s, monotonic)."""
-
-    @property
-    def turns(self) -> Turns:
-        """How much is done in one turn of the event loop."""
 
     @property
     def sessions(self) -> dict[str, Session]:

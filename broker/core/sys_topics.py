@@ -13,14 +13,12 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.base.timers import TimedBroker
+from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.core.message import Message
 
 if TYPE_CHECKING:
     from mqttree.broker.base.counters import Counters
-    from mqttree.broker.config.node_config import NodeConfig
     from mqttree.broker.core.dispatcher import Dispatcher
-    from mqttree.broker.core.limits import CoreLimits
     from mqttree.broker.core.retained_store import RetainedStore
     from mqttree.broker.core.session import Session
 
@@ -46,20 +44,8 @@ LOADS: dict[str, Callable[[Counters], int]] = {
 """Counters whose averages a minute are published."""
 
 
-class Host(TimedBroker, Protocol):
+class SysTopicsBroker(CoreBroker, Protocol):
     """What the statistics ask of their broker."""
-
-    @property
-    def config(self) -> NodeConfig:
-        """The configuration of this broker."""
-
-    @property
-    def limits(self) -> CoreLimits:
-        """The limits of what this broker keeps and does at once."""
-
-    @property
-    def counters(self) -> Counters:
-        """The counters of this broker, as `/metrics` shows them."""
 
     @property
     def sessions(self) -> dict[str, Session]:
@@ -101,7 +87,11 @@ class SysTopics:
     """Publishes the statistics of one node; see `start`."""
 
     def __init__(
-        self, node: Host, version: str, memory: Callable[[], int], interval: float = INTERVAL
+        self,
+        node: SysTopicsBroker,
+        version: str,
+        memory: Callable[[], int],
+        interval: float = INTERVAL,
     ) -> None:
         """`node`: the broker that is described; `version`: the text under version; `memory`:
         returns the bytes that the process uses; `interval`: s."""

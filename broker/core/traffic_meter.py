@@ -6,14 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from mqttree.broker.base.timers import TimedBroker
+from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.core.topic_rates import TOP, Average, TopicRates
 
 if TYPE_CHECKING:
-    from mqttree.broker.base.counters import Counters
-    from mqttree.broker.base.turns import Turns
     from mqttree.broker.core.dispatcher import Dispatcher
-    from mqttree.broker.core.limits import CoreLimits
 
 PERIOD: Final = 10.0
 """s between two readings."""
@@ -53,20 +50,8 @@ class Topics(NamedTuple):
     """What is published to all others together (messages/s)."""
 
 
-class Host(TimedBroker, Protocol):
+class MeterBroker(CoreBroker, Protocol):
     """What the meter asks of its broker."""
-
-    @property
-    def limits(self) -> CoreLimits:
-        """The limits of what this broker keeps and does at once."""
-
-    @property
-    def counters(self) -> Counters:
-        """The counters of this broker, as `/metrics` shows them."""
-
-    @property
-    def turns(self) -> Turns:
-        """How much is done in one turn of the event loop."""
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -78,7 +63,7 @@ class TrafficMeter:
 
     __slots__ = ("_averages", "_host", "_last", "_read", "_tally", "on_read", "rates")
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: MeterBroker) -> None:
         """Begin to count. `host`: the broker, which has no clients yet."""
         self._host = host
         self._tally = host.dispatcher.count_topics()

@@ -5,22 +5,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.base.timers import TimedBroker
+from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.core.message import message_of
 from mqttree.broker.wire.properties import Property
 
 if TYPE_CHECKING:
-    from mqttree.broker.base.counters import Counters
     from mqttree.broker.core.publisher import Publisher
     from mqttree.broker.core.session import Session
 
 
-class WillsBroker(TimedBroker, Protocol):
+class WillsBroker(CoreBroker, Protocol):
     """What wills ask of their broker."""
-
-    @property
-    def counters(self) -> Counters:
-        """The counters of this broker, as `/metrics` shows them."""
 
     @property
     def publisher(self) -> Publisher:

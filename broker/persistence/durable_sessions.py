@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.session import Session
     from mqttree.broker.core.start_point import SubscriptionStart
     from mqttree.broker.persistence.message_records import MessageRecords
-    from mqttree.broker.persistence.ports import Host
+    from mqttree.broker.persistence.ports import JournalBroker
     from mqttree.broker.persistence.write_ahead_log import WriteAheadLog
 
 
@@ -42,7 +42,7 @@ class DurableSessions:
 
     def __init__(
         self,
-        host: Host,
+        host: JournalBroker,
         frames: WriteAheadLog,
         messages: MessageRecords,
         delivered_ranges: DeliveredRanges,

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.session import Session
     from mqttree.broker.core.start_point import SubscriptionStart
     from mqttree.broker.persistence.absent_members import AbsentMembers
-    from mqttree.broker.persistence.ports import Host
+    from mqttree.broker.persistence.ports import JournalBroker
 
 CLOCK_STEP = 5.0
 """s by which the clock has to be set for a new snapshot; below that, sessions live so much longer
@@ -62,7 +62,7 @@ class Journal:
     """As of the port (`mqttree.broker.core.ports`)."""
 
     def __init__(
-        self, node: Host, cluster: Cluster, absent_members: AbsentMembers, *, sync: bool
+        self, node: JournalBroker, cluster: Cluster, absent_members: AbsentMembers, *, sync: bool
     ) -> None:
         """`node`, `cluster`: the broker whose state is recorded. `absent_members`: has the log
         tail. `sync`: frames that the driver reports as durable survive a power cut, so that

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.publish_run import PublishRun
-    from mqttree.broker.persistence.ports import Host
+    from mqttree.broker.persistence.ports import JournalBroker
     from mqttree.broker.persistence.write_ahead_log import WriteAheadLog
 
 
@@ -25,7 +25,7 @@ class MessageRecords:
 
     __slots__ = ("_again", "_first", "_frames", "_host", "last")
 
-    def __init__(self, host: Host, frames: WriteAheadLog) -> None:
+    def __init__(self, host: JournalBroker, frames: WriteAheadLog) -> None:
         self._host = host
         self._frames = frames
         self.last = 0

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mqttree.broker.persistence.limits import PersistenceLimits
 
 
-class Host(FederatedBroker, Protocol):
+class JournalBroker(FederatedBroker, Protocol):
     """The broker: its clock, its sessions, its driver, its publishers."""
 
     @property

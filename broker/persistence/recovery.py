@@ -45,7 +45,7 @@ from mqttree.broker.wire.properties import Property
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
     from mqttree.broker.persistence.absent_members import AbsentMembers
-    from mqttree.broker.persistence.ports import Host
+    from mqttree.broker.persistence.ports import JournalBroker
 
 BEAT_INTERVAL_S = 20.0
 """s between two frames at most while a broker keeps sessions, though it is idle: as well is it
@@ -67,7 +67,12 @@ class Recovery:
     """Gives a new broker, which has no connections yet, the state that an image has."""
 
     def __init__(
-        self, node: Host, cluster: Cluster, absent_members: AbsentMembers, image: Image, now: float
+        self,
+        node: JournalBroker,
+        cluster: Cluster,
+        absent_members: AbsentMembers,
+        image: Image,
+        now: float,
     ) -> None:
         """`node`, `cluster`: the new broker. `absent_members`: which brokers were away. `image`:
         what the journal says. `now`: s."""

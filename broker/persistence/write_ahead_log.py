@@ -25,7 +25,7 @@ from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
 from mqttree.broker.persistence.journal_states import HEALTHY, Action, Input, State, transition
 from mqttree.broker.persistence.output_gate import OutputGate
-from mqttree.broker.persistence.ports import Clock, Host
+from mqttree.broker.persistence.ports import Clock, JournalBroker
 from mqttree.broker.persistence.records import encode_frame, encode_frames, encode_snapshot_end
 from mqttree.broker.persistence.snapshot import Snapshot
 
@@ -54,7 +54,7 @@ class WriteAheadLog:
 
     def __init__(
         self,
-        host: Host,
+        host: JournalBroker,
         clock: Clock,
         *,
         sync: bool,

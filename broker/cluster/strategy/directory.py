@@ -29,7 +29,7 @@ from mqttree.broker.cluster.events import (
 )
 from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED
 from mqttree.broker.cluster.link.link import Handler, Link
-from mqttree.broker.cluster.strategy.ports import Host, LinkedBroker, RoutedHops
+from mqttree.broker.cluster.strategy.ports import LinkedBroker, RoutedHops, StrategyHost
 from mqttree.broker.wire.errors import MalformedPacket, WireError
 from mqttree.routing.link_state import (
     LISTING,
@@ -142,7 +142,7 @@ class Directory:
     """It puts itself in."""
 
     def __init__(
-        self, node: LinkedBroker, own: Identity, events: ClusterEvents, host: Host
+        self, node: LinkedBroker, own: Identity, events: ClusterEvents, host: StrategyHost
     ) -> None:
         """`node`: this broker, with the identity `own`; `events`: dispatches changes of routes;
         `host`: counts, logs and calls again."""

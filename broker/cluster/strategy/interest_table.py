@@ -19,7 +19,7 @@ from mqttree.broker.cluster.strategy.directory import (
     Changes,
     Directory,
 )
-from mqttree.broker.cluster.strategy.ports import Host, LinkedBroker, LostBrokers
+from mqttree.broker.cluster.strategy.ports import LinkedBroker, LostBrokers, StrategyHost
 from mqttree.broker.core.wildcard_forms import filter_memory
 from mqttree.routing.filter_aggregation import FilterAggregation
 from mqttree.routing.subscription_trie import SubscriptionTrie
@@ -117,7 +117,7 @@ class InterestTable:
     )
 
     def __init__(
-        self, node: LinkedBroker, directory: Directory, host: Host, lost: LostBrokers
+        self, node: LinkedBroker, directory: Directory, host: StrategyHost, lost: LostBrokers
     ) -> None:
         """`node`: this broker; `directory`: what brokers post; `host`: counts, logs and calls
         again; `lost`: decides about the filters of a broker that the tree has lost."""

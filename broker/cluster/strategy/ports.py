@@ -11,7 +11,7 @@ from mqttree.broker.cluster.link.link import Link
 from mqttree.broker.cluster.ports import Alarm, FederatedBroker, Reporting
 
 
-class Host(Reporting, Alarm, Protocol):
+class StrategyHost(Reporting, Alarm, Protocol):
     """Counts and logs what happens, and calls the cluster again at a time."""
 
 
@@ -127,7 +127,7 @@ class Passed(Protocol):
         """The origins of which messages have been here."""
 
 
-class Delivery(Host, Protocol):
+class Delivery(StrategyHost, Protocol):
     """All that is above the strategies."""
 
     @property

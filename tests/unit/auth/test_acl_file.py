@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from mqttree.broker.auth.acl_file import parse_rules, read_rules
 from mqttree.broker.auth.scram import NAME
 from mqttree.broker.auth.users_file import entries
-from mqttree.broker.base.limits import Limits
 from mqttree.broker.config.options import AccessSettings, read_access
 from mqttree.broker.config.yaml_file import ConfigError, ConfigFile
 from mqttree.broker.io.auth_service import AuthService
