@@ -209,7 +209,7 @@ class Node:
         """Do what is due, as much of it as goes into one turn (`turns`); what is left is due at
         once."""
         self.now = now
-        self.cluster.awake(now)
+        self.cluster.agenda.awake(now)
         self.timers.fire(now, self.turns.full)
         self.cluster.tick(now)
         due = self.next_deadline()
@@ -220,7 +220,7 @@ class Node:
     def next_deadline(self) -> float | None:
         """When `tick` is due (s), None when never. `deadline` has the same without asking
         anybody."""
-        due = self.cluster.next_deadline()
+        due = self.cluster.agenda.next_deadline()
         mine = self.timers.next_deadline()
         return mine if due is None or (mine is not None and mine < due) else due
 

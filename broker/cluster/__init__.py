@@ -1,7 +1,9 @@
 """One broker as a member of a federation, pure: no module here waits, reads a clock or opens a
 socket.
 
-`cluster` puts the packages together, bottom first; a module knows those above it only by Protocols.
+`composition` puts the packages together, bottom first; a module knows those above it only by
+Protocols. `cluster` is what the node and its driver call, `event_order` says which module hears of
+what, `agenda` when something is due.
 
 * `link` is the connection to another broker: handshake, admission, records, messages as bytes.
 * `events` tells all modules, in one table's order, what happens to links, members and paths.

@@ -1,542 +1,42 @@
-"""The part of a node that makes it a broker among others: it puts the modules of the cluster
-together, hands them events, and calls them when something is due.
+"""The part of a node that makes it a broker among others, as the node and its driver use it.
 
-`Link` parses and encodes, `mqttree.stp.tree.Tree` computes the tree,
-`mqttree.discovery.membership.Membership` knows the members; what follows from what they say is
-decided in the packages below.
+`composition` puts its modules together, `event_order` says which hear of what, `agenda` when it is
+called; what follows from what they say is decided in the packages below.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from mqttree.broker.base.address import Address
-from mqttree.broker.base.broker_id import Identity
-from mqttree.broker.base.hybrid_clock import HybridClock
-from mqttree.broker.base.timers import Deadline
-from mqttree.broker.cluster.delivery.answers import Answers
-from mqttree.broker.cluster.delivery.forwarder import Forwarder
-from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
-from mqttree.broker.cluster.delivery.history import HistoryRequests
-from mqttree.broker.cluster.delivery.incoming_batch import IncomingBatches
-from mqttree.broker.cluster.delivery.late import LateOffers
-from mqttree.broker.cluster.delivery.link_acks import LinkAcks
-from mqttree.broker.cluster.delivery.low_watermarks import LowWatermarks
-from mqttree.broker.cluster.delivery.origins import Origins
-from mqttree.broker.cluster.delivery.orphans import Orphans
-from mqttree.broker.cluster.delivery.pinned_entries import PinnedEntries
-from mqttree.broker.cluster.delivery.ports import DeliveringBroker, LogJournal
-from mqttree.broker.cluster.delivery.remote_flow_control import RemoteFlowControl
-from mqttree.broker.cluster.delivery.replay import LogWalks
-from mqttree.broker.cluster.delivery.replay_log import ReplayLog
-from mqttree.broker.cluster.delivery.resync import Resync
-from mqttree.broker.cluster.delivery.subscription_start import (
-    StartingBroker,
-    StartsJournal,
-    SubscriptionStarts,
-)
-from mqttree.broker.cluster.delivery.trimmed_numbers import TrimmedNumbers
-from mqttree.broker.cluster.delivery.unordered_forwarder import UnorderedForwarder
-from mqttree.broker.cluster.events import (
-    ClusterEvents,
-    EntriesHandled,
-    EntriesSent,
-    EventOrder,
-    LinkBehind,
-    LinkDown,
-    LinkDrained,
-    LinkForwards,
-    LinkLeftTree,
-    LinkUp,
-    MemberGone,
-    OriginLost,
-    RouteChanged,
-    TopologyChanged,
-)
-from mqttree.broker.cluster.id_conflict import IdConflict
-from mqttree.broker.cluster.link.link import Handler, Link
-from mqttree.broker.cluster.link_registry import LinkRegistry
-from mqttree.broker.cluster.placement.placement_service import PlacementService
-from mqttree.broker.cluster.placement.ports import PlacingBroker
-from mqttree.broker.cluster.retained_comparison import RetainedComparison
-from mqttree.broker.cluster.retained_sync import RetainedSync, RetainingBroker
-from mqttree.broker.cluster.sessions.competing_sessions import CompetingSessions
-from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
-from mqttree.broker.cluster.sessions.handover import Handover
-from mqttree.broker.cluster.sessions.merge import SessionMerge
-from mqttree.broker.cluster.sessions.messages_under_way import MessagesUnderWay
-from mqttree.broker.cluster.sessions.pending_takeover import PendingTakeover
-from mqttree.broker.cluster.sessions.ports import SessionBroker
-from mqttree.broker.cluster.sessions.posted_sessions import PostedSessions
-from mqttree.broker.cluster.sessions.queue_merge import QueueMerge
-from mqttree.broker.cluster.sessions.session_contents import SessionContents
-from mqttree.broker.cluster.sessions.session_history import SessionHistory
-from mqttree.broker.cluster.sessions.session_replay import SessionReplay
-from mqttree.broker.cluster.sessions.session_restoration import SessionRestoration
-from mqttree.broker.cluster.sessions.takeover import Takeover
-from mqttree.broker.cluster.sessions.tombstones import Tombstones
-from mqttree.broker.cluster.sessions.whereabouts import Whereabouts
-from mqttree.broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
-from mqttree.broker.cluster.strategy.directory import CLIENTS_AT, STATE, Directory
-from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
-from mqttree.broker.cluster.strategy.selection import strategy_for
-from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
-from mqttree.broker.cluster.topology import Topology
-from mqttree.broker.config.node_config import NodeConfig
+from mqttree.broker.cluster.composition import ClusterParts, FederatedBroker
+from mqttree.broker.cluster.event_order import event_order
 from mqttree.broker.core.effects import Dial
-from mqttree.discovery.membership import Membership
-from mqttree.stp.tree import Tree
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.ports import AbsentMembers
-    from mqttree.broker.core.ports import Draining, Journal
-
-STOPPED = 1.0
-"""s; a broker that did not run for so long was stopped itself: the silence of the others proves
-nothing."""
 
 ALONE = 10.0
 """s without any word of another broker after which nothing is kept for others, by a broker that has
 never met one: long enough to find those that run."""
 
-TIMER_DELAY = 0.1
-"""s; a timer that is later than this says that this broker did not run meanwhile: a turn of the
-loop takes less."""
 
-
-class FederatedJournal(LogJournal, StartsJournal, Protocol):
-    """The journal, which keeps messages for other brokers and the starts of subscriptions."""
-
-
-class FederatedBroker(
-    DeliveringBroker,
-    StartingBroker,
-    SessionBroker,
-    RetainingBroker,
-    PlacingBroker,
-    Protocol,
-):
-    """What the cluster asks of its broker."""
-
-    forwarding: list[Link]
-    """The live links. Another list each time a link becomes live or stops being so."""
-
-    @property
-    def deadline(self) -> Deadline:
-        """When the driver is to call next."""
-
-    @property
-    def journal(self) -> FederatedJournal:
-        """Records what is to survive a restart of this broker."""
-
-    @property
-    def connected(self) -> int:
-        """How many clients are connected."""
-
-    @property
-    def drain(self) -> Draining | None:
-        """What sends clients to other brokers, while it does."""
-
-
-class Cluster:
+class Cluster(ClusterParts):
     """This broker's part in its cluster: links, members, and messages between brokers."""
 
     def __init__(self, node: FederatedBroker, now: float, wall: float, rng: random.Random) -> None:
-        """Build all modules; `attach` makes them ready.
-
-        Args:
-            `node`: this broker.
-            `now`: s, monotonic.
-            `wall`: s since 1970, at the same moment.
-            `rng`: makes all random numbers, so that a run can be repeated.
-        """
-        config = node.config
-        self.node = node
-        self.config: NodeConfig = config
-        self.rng = rng
-        self.entropy: Callable[[int], bytes] = rng.randbytes
-        """Makes so many random bytes for keys and nonces; a driver replaces it by a secure
-        source."""
-        self.own: Identity = Identity(config.id, config.boot, Address(config.host, config.port))
-        self.tree: Tree = Tree(self.own, config.capability, config.tree(), now, rng)
-        self.membership: Membership = Membership(
-            config.membership(node.limits), config.announced(), now, wall, rng
-        )
-        self._due = now  # whoever makes it earlier tells `node.deadline`
-        self._planned = now  # the same, without `hurry`
-        self._ran = now  # s; this broker was running then
-        self.enabled = config.discovery != "off" or bool(config.seeds)
-        self.expects_others: bool = bool(config.seeds) or config.discovery in ("static", "dns")
-        """Whether other brokers are known to exist, reachable or not: this one was told of seeds,
-        or has met another one, in this incarnation or an earlier one."""
-        self.events: ClusterEvents = ClusterEvents()
-        self.link_registry: LinkRegistry = LinkRegistry(
-            self,
-            events=self.events,
-            membership=self.membership,
-            enabled=self.enabled,
-            settle=self._settle,
-            plan=self._plan,
-        )
-        self.links = self.link_registry.links
-        self._build_routing(node)
-        self._build_delivery(node, now)
-        self._build_recovery(node)
-        self._build_forwarding(node)
-        self.clock: HybridClock = HybridClock(now, wall)
-        self._build_sharing(node)
-        self._build_sessions(node)
-        self.retained_comparison: RetainedComparison = RetainedComparison(
-            node, self.own.id, clock=self.clock, forwarder=self.forwarder, now=now
-        )
-        self.retained_sync: RetainedSync = RetainedSync(
-            node,
-            clock=self.clock,
-            forwarder=self.forwarder,
-            strategy=self.strategy,
-            acks=self.acks,
-            gap_recovery=self.gap_recovery,
-            delivered_ranges=self.delivered_ranges,
-            history=self.session_history,
-            comparison=self.retained_comparison,
-        )
-        self._build_links(node)
+        """As of `ClusterParts`."""
+        super().__init__(node, now, wall, rng)
         self._next_sweep = now + 1.0
-        self._plan()
         self._alone_since = now
-        self.directory.post(STATE + b"name", config.name.encode())
-        if where := config.clients_at():
-            self.directory.post(CLIENTS_AT, where.encode())
-
-    def _build_routing(self, node: FederatedBroker) -> None:
-        """Build what decides over which links a message goes."""
-        config = self.config
-        self.directory: Directory = Directory(node, self.own, self.events, self)
-        self.strategy: RoutingStrategy = strategy_for(config, node, self.directory, self)
-        self.barrier: SubscriptionBarrier = SubscriptionBarrier(
-            node,
-            self.own,
-            directory=self.directory,
-            strategy=self.strategy,
-            links=self.links,
-            handshakes=self.link_registry.handshakes,
-            searching=self.membership.searching if self.enabled else None,
-            delivery=self,
-        )
-
-        self.placement: PlacementService = PlacementService(
-            node,
-            tree=self.tree,
-            directory=self.directory,
-            strategy=self.strategy,
-            report=self,
-            alarm=self,
-        )
-
-    def _build_delivery(self, node: FederatedBroker, now: float) -> None:
-        """Build what forwards each message once and keeps it for neighbours that lack it."""
-        config = self.config
-        self.origins: Origins = Origins(
-            self.own,
-            now,
-            sparse=self.strategy.needs_feeds(self.strategy.name),
-            most_gaps=node.limits.max_gaps,
-        )
-        self.replay_log: ReplayLog = ReplayLog(
-            node.counters,
-            config.log_limit(node.limits),
-            config.log_room(node.limits),
-            limits=node.limits,
-        )
-        self.acks: LinkAcks = LinkAcks(
-            node,
-            origins=self.origins,
-            log=self.replay_log,
-            strategy=self.strategy,
-            report=self,
-            timeout=config.link_timeout,
-        )
-        self.trimmed_numbers: TrimmedNumbers = TrimmedNumbers(node, self.replay_log)
-        self.remote_flow_control: RemoteFlowControl = RemoteFlowControl(
-            node, self.directory, self, self
-        )
-
-    def _build_recovery(self, node: FederatedBroker) -> None:
-        """Build what finds out which messages are missing here, and asks for them."""
-        self.subscription_starts: SubscriptionStarts = SubscriptionStarts(
-            node,
-            self.origins,
-            self.directory,
-            self.barrier,
-            self.expects_old_messages,
-            enabled=self.enabled,
-        )
-        self.orphans: Orphans = Orphans(self.directory, self.origins)
-        self.walks: LogWalks = LogWalks(node, self.replay_log, self.strategy, self.orphans, self)
-        self.history: HistoryRequests = HistoryRequests(node, self.links, self)
-        self.gap_recovery: GapRecovery = GapRecovery(
-            node,
-            config=self.config,
-            origins=self.origins,
-            log=self.replay_log,
-            directory=self.directory,
-            strategy=self.strategy,
-            flow_control=self.remote_flow_control,
-            starts=self.subscription_starts,
-            orphans=self.orphans,
-            history=self.history,
-            events=self.events,
-            above=self,
-            report=self,
-            alarm=self,
-            is_member=self.membership.is_member,
-        )
-        self.low_watermarks: LowWatermarks = LowWatermarks(self.origins, self.strategy)
-
-    def _build_forwarding(self, node: FederatedBroker) -> None:
-        """Build what passes messages on, and what sends those again that another broker lacks."""
-        kind = UnorderedForwarder if self.strategy.overtaking() else Forwarder
-        self.forwarder: Forwarder = kind(
-            node,
-            origins=self.origins,
-            log=self.replay_log,
-            links=self.links,
-            strategy=self.strategy,
-            gap_recovery=self.gap_recovery,
-            flow_control=self.remote_flow_control,
-            above=self,
-        )
-        self.incoming_batches: IncomingBatches = IncomingBatches(
-            node, self.forwarder, self.strategy, self.gap_recovery
-        )
-        self.resync: Resync = Resync(
-            node,
-            forwarder=self.forwarder,
-            directory=self.directory,
-            strategy=self.strategy,
-            acks=self.acks,
-            starts=self.subscription_starts,
-            orphans=self.orphans,
-            history=self.history,
-            gap_recovery=self.gap_recovery,
-            walks=self.walks,
-            above=self,
-            alarm=self,
-        )
-        self.answers: Answers = Answers(
-            node,
-            origins=self.origins,
-            log=self.replay_log,
-            links=self.links,
-            directory=self.directory,
-            strategy=self.strategy,
-            starts=self.subscription_starts,
-            acks=self.acks,
-            above=self,
-            report=self,
-        )
-        self.late_offers: LateOffers = LateOffers(
-            node,
-            origins=self.origins,
-            forwarder=self.forwarder,
-            directory=self.directory,
-            starts=self.subscription_starts,
-            above=self,
-            alarm=self,
-        )
-
-    def _build_sharing(self, node: FederatedBroker) -> None:
-        """Build shared subscriptions, whose members may be at several brokers."""
-        self.sharing: SharedSubscriptions = SharedSubscriptions(
-            node,
-            self.own,
-            directory=self.directory,
-            strategy=self.strategy,
-            orphans=self.orphans,
-            forwarder=self.forwarder,
-            leaving=self,
-            alarm=self,
-            reporting=self,
-            above=self,
-        )
-        self.assignments = self.sharing.assignments
-        self.custody = self.sharing.custody
-        self.catchup = self.sharing.catchup
-
-    def _build_sessions(self, node: FederatedBroker) -> None:
-        """Build what keeps one session for a client id at all brokers together."""
-        self.delivered_ranges: DeliveredRanges = DeliveredRanges(
-            node, self.origins, self.sharing, self
-        )
-        self.whereabouts: Whereabouts = Whereabouts(node, self.directory)
-        self.session_history: SessionHistory = SessionHistory(
-            node, self.origins, self.replay_log, self.trimmed_numbers, self.delivered_ranges
-        )
-        self.session_replay: SessionReplay = SessionReplay(
-            node,
-            turns=node.turns,
-            retained=node.retained,
-            directory=self.directory,
-            origins=self.origins,
-            log=self.replay_log,
-            history=self.session_history,
-            report=self,
-            alarm=self,
-        )
-        self.pinned_entries: PinnedEntries = PinnedEntries(node, self.strategy, self.replay_log)
-        self.tombstones: Tombstones = Tombstones(node, self.directory)
-        self._build_handover(node)
-        self.queue_merge: QueueMerge = QueueMerge(
-            node,
-            origins=self.origins,
-            log=self.replay_log,
-            gap_recovery=self.gap_recovery,
-            subscription_starts=self.subscription_starts,
-            delivered_ranges=self.delivered_ranges,
-            history=self.session_history,
-            reporting=self,
-        )
-        self.session_merge: SessionMerge = SessionMerge(
-            node,
-            self.own.id,
-            directory=self.directory,
-            gap_recovery=self.gap_recovery,
-            queues=self.queue_merge,
-            handover=self.handover,
-            tombstones=self.tombstones,
-            reporting=self,
-        )
-        self._build_takeover(node)
-
-    def _build_handover(self, node: FederatedBroker) -> None:
-        """Build what gives sessions to other brokers."""
-        under_way = MessagesUnderWay(
-            node,
-            directory=self.directory,
-            strategy=self.strategy,
-            origins=self.origins,
-            orphans=self.orphans,
-            gap_recovery=self.gap_recovery,
-        )
-        contents = SessionContents(
-            node,
-            directory=self.directory,
-            origins=self.origins,
-            log=self.replay_log,
-            gap_recovery=self.gap_recovery,
-            delivered_ranges=self.delivered_ranges,
-            history=self.session_history,
-            under_way=under_way,
-        )
-        self.handover: Handover = Handover(
-            node,
-            self.own.id,
-            directory=self.directory,
-            contents=contents,
-            under_way=under_way,
-            pinned_entries=self.pinned_entries,
-            whereabouts=self.whereabouts,
-        )
-
-    def _build_takeover(self, node: FederatedBroker) -> None:
-        """Build what posts sessions, and takes them from other brokers."""
-        self.posted_sessions: PostedSessions = PostedSessions(
-            node,
-            directory=self.directory,
-            links=self.links,
-            handover=self.handover,
-            tombstones=self.tombstones,
-            reporting=self,
-            neighbours=self,
-        )
-        pending: dict[str, PendingTakeover] = {}
-        competing = CompetingSessions(
-            node,
-            self.own.id,
-            clock=self.clock,
-            directory=self.directory,
-            taken=pending,
-            handover=self.handover,
-            merging=self.session_merge,
-            tombstones=self.tombstones,
-        )
-        restoration = SessionRestoration(
-            node,
-            strategy=self.strategy,
-            origins=self.origins,
-            gap_recovery=self.gap_recovery,
-            subscription_starts=self.subscription_starts,
-            pinned_entries=self.pinned_entries,
-            delivered_ranges=self.delivered_ranges,
-            history=self.session_history,
-            queues=self.queue_merge,
-            tombstones=self.tombstones,
-            posted=self.posted_sessions,
-        )
-        self.takeover: Takeover = Takeover(
-            node,
-            self.own.id,
-            pending=pending,
-            clock=self.clock,
-            links=self.links,
-            directory=self.directory,
-            barrier=self.barrier,
-            posted=self.posted_sessions,
-            competing=competing,
-            restoration=restoration,
-            pinned_entries=self.pinned_entries,
-            handover=self.handover,
-            merging=self.session_merge,
-            reporting=self,
-        )
-
-    def _build_links(self, node: FederatedBroker) -> None:
-        """Build what takes the records of links, and collect what is due with time."""
-        self.id_conflict: IdConflict = IdConflict(
-            node, self.links, self, self.link_registry.link_lost
-        )
-        self.topology: Topology = Topology(
-            node,
-            tree=self.tree,
-            membership=self.membership,
-            links=self.links,
-            events=self.events,
-            report=self,
-            lose=self.link_registry.link_lost,
-            same_id=self.id_conflict.suspect,
-        )
-        self.records: dict[int, Handler] = {
-            **self.topology.records,
-            **self.resync.records,
-            **self.history.records,
-            **self.directory.records,
-            **self.retained_comparison.records,
-            **self.low_watermarks.records,
-            **self.barrier.records,
-            **self.subscription_starts.records,
-            **self.strategy.records,
-        }
-        self._deadlines: tuple[Callable[[], float | None], ...] = (
-            self.id_conflict.next_deadline,
-            self.membership.next_deadline,
-            self.tree.next_deadline,
-            self.directory.next_deadline,
-            self.strategy.next_deadline,
-            self.link_registry.next_deadline,
-            self.topology.change_deadline,
-        )
-        """When each module that has timers is to be called (s)."""
-
-    def attach_journal(self, journal: Journal) -> None:
-        """Hand the journal to the modules that record in it by themselves."""
-        self.sharing.attach_journal(journal)
+        self.agenda.plan()
 
     def attach(self, absent_members: AbsentMembers) -> None:
         """Take the module that is built above the cluster. To be called before any input."""
         self.absent_members = absent_members
-        self.events.subscribe(self._event_order())
+        self.events.subscribe(event_order(self))
 
     def knows(self, broker_id: bytes) -> bool:
         """Return whether a broker is of this federation: this one, or one whose listing is known,
@@ -548,137 +48,12 @@ class Cluster:
         """How many other brokers can be reached."""
         return len(self.directory.reachable())
 
-    def _event_order(self) -> EventOrder:
-        """Return the subscribers of each event, in the order in which they are called."""
-        return {**self._link_event_order(), **self._member_event_order()}
-
-    def _link_event_order(self) -> EventOrder:
-        """Return the subscribers of what happens to a link."""
-        return {
-            LinkUp: (
-                # Whether the neighbour leaves numbers out decides how all messages are handled.
-                self.gap_recovery.link_up,
-                # The members and the tree are known to all subscribers behind this one.
-                self.topology.neighbour_up,
-                # From now on a neighbour may miss messages.
-                self._begin_log,
-                # SUBACK waits for this neighbour, too, before it is sent the wanted filters,
-                # and messages may take the link.
-                self.barrier.links_changed,
-                self.strategy.link_up,
-            ),
-            LinkForwards: (
-                # The brokers behind the link count as reachable,
-                self.directory.link_forwards,
-                # before it is sent the version vector, or gets a replay.
-                self.resync.link_forwards,
-            ),
-            # No subscription waits for an answer over it.
-            LinkLeftTree: (self.barrier.link_left,),
-            # Brokers with new filters ask for earlier messages, ahead of those that they get next.
-            EntriesHandled: (self.strategy.entries_handled,),
-            # SUBACK waits until all brokers have heard of it: they are asked behind it.
-            EntriesSent: (self.barrier.entries_sent,),
-            LinkBehind: (
-                # A replay goes on when the link has drained: until then nothing is queued for it.
-                self.resync.link_behind,
-                self.forwarder.link_left,
-                # Messages take paths around it.
-                self.strategy.link_overflowed,
-            ),
-            LinkDrained: (
-                # Messages may take it again, before its neighbour asks for those that it missed.
-                self.strategy.link_drained,
-                self.resync.link_drained,
-            ),
-            LinkDown: (
-                # Messages under way are noted while the link still says which are not acknowledged,
-                self.absent_members.link_down,
-                # and the log is kept for the neighbour, before anything can drop it.
-                self.acks.link_down,
-                # The replay over it and sending on it stop,
-                self.resync.link_down,
-                self.forwarder.link_left,
-                # the feeds that had it as their source lose it,
-                self.gap_recovery.link_down,
-                # and requests that waited for its answer go on without, with all else unchanged.
-                self.history.link_down,
-                # Messages and directory entries take other paths.
-                self.strategy.link_lost,
-                self.directory.link_down,
-                # The tree and the members come last: what they decide finds all that done.
-                self.topology.neighbour_down,
-                self.barrier.links_changed,
-            ),
-        }
-
-    def _member_event_order(self) -> EventOrder:
-        """Return the subscribers of what happens to the tree and to other brokers."""
-        return {
-            # It is published to clients that subscribe to $TC.
-            TopologyChanged: (
-                self.topology.topology_changed,
-                # No client is sent to another broker for a while.
-                self.placement.topology_changed,
-            ),
-            # Neighbours may have other messages of the origin.
-            OriginLost: (self.resync.origin_lost,),
-            MemberGone: (
-                # The filters of the broker are noted while its entries are still there, and the
-                # number from which on its copy of the log counts, before the log may drop that.
-                self.absent_members.member_gone,
-            ),
-            RouteChanged: (
-                # The other subscribers ask which brokers can be reached.
-                self.topology.route_changed,
-                # The brokers' filters and the paths of messages, and which brokers have to know of
-                # subscriptions: before anything is sent that asks for either.
-                self.strategy.route_changed,
-                self.barrier.route_changed,
-                # Publishers go on before messages are given to others.
-                self.remote_flow_control.route_changed,
-                # Members that are gone, then what was given to them, then what they gave.
-                self.sharing.groups.route_changed,
-                self.assignments.route_changed,
-                self.custody.route_changed,
-                # Sessions of a broker are asked for once messages find their path to it.
-                self.takeover.route_changed,
-                self.trimmed_numbers.route_changed,
-                # A BREAK tells the broker of the new path ahead of the messages that take it,
-                self.gap_recovery.route_changed,
-                # then messages of origins that are gone are exchanged,
-                self.resync.route_changed,
-                # and the log is kept for a broker that is back and is about to ask.
-                self.absent_members.route_changed,
-                # What a broker that is gone does not answer is not waited for.
-                self.session_replay.route_changed,
-                # Where clients should connect is of no concern to messages.
-                self.placement.route_changed,
-            ),
-        }
-
-    @property
-    def memory(self) -> int:
-        """Bytes that are kept for clients of other brokers, and for what these brokers post,
-        about."""
-        noted = self.absent_members.memory + self.subscription_starts.memory
-        moving = (
-            self.handover.size
-            + self.takeover.arriving
-            + self.session_merge.arriving
-            + self.session_replay.arriving
-            + self.pinned_entries.size
-            + self.trimmed_numbers.size
-        )
-        said = self.directory.database.memory + self.strategy.memory
-        return self.sharing.memory + noted + moving + said + self.gap_recovery.release.held_bytes
-
     # ---------------------------------------------------------------- inputs
 
     def datagram_received(self, data: bytes, source: tuple[str, int], now: float) -> None:
         """Take a datagram (`data`) of the discovery group from `source` (host, port); `now`: s."""
         self.membership.datagram_received(data, source, now)
-        self._settle(now)
+        self.agenda.settle(now)
 
     def dial_answered(self, dial: Dial, error: str | None, now: float) -> bool:
         """Note that the driver could not open a connection for `dial`; one that it opened is known
@@ -688,7 +63,7 @@ class Cluster:
         """
         if error is not None:
             self.membership.dial_failed(Address(dial.host, dial.port), str(error), now)
-            self._settle(now)
+            self.agenda.settle(now)
         return True
 
     def set_wall(self, wall: float, now: float) -> int:
@@ -701,28 +76,13 @@ class Cluster:
         """Take the `addresses` (host, port) that the name of the configured `seed` resolved to;
         `now`: s."""
         self.membership.seed_resolved([Address(h, p) for h, p in addresses], now, seed)
-        self._settle(now)
+        self.agenda.settle(now)
 
     # ---------------------------------------------------------------- time
 
-    def next_deadline(self) -> float | None:
-        """When `tick` is due (s); None: never."""
-        return self._due if self.enabled or self.links or self.link_registry.handshakes else None
-
-    def awake(self, now: float) -> None:
-        """Note that this broker runs. If it was stopped or starved, the silence of others proves
-        nothing, as they could not be heard. To be called ahead of all that judges silence. The
-        planned time of a timer is compared, as its due time may have been hurried."""
-        if now - self._planned > TIMER_DELAY:
-            stood = now - self._ran
-            self.gap_recovery.stood_still(stood, now)
-            if stood > STOPPED:
-                self.link_registry.stood_still(now)
-        self._ran = now
-
     def tick(self, now: float) -> None:
         """Do what is due: hellos, time-outs, discovery, the tree."""
-        if now < self._due:
+        if now < self.agenda.due:
             return
         self.link_registry.tick(now)
         self.id_conflict.tick(now)
@@ -736,7 +96,7 @@ class Cluster:
         self.sharing.groups.tick(now)
         self.strategy.tick(now)
         self.topology.tell_change(now)
-        self._settle(now)
+        self.agenda.settle(now)
 
     def _sweep(self, now: float) -> None:
         """Do what is to be done once a second."""
@@ -758,104 +118,12 @@ class Cluster:
         self.delivered_ranges.forget_paid()
         self.forwarder.sweep(now)
 
-    def tell(self, now: float) -> None:
-        """Tell neighbours what was posted, ahead of what is sent to clients after this; a little
-        later if much was sent just before."""
-        if self.directory.may_tell(now):
-            self._settle(now)
-
-    def hurry(self, at: float) -> None:
-        """Have `tick` called at `at` (s), or as soon as it can be. A time that has passed is fine:
-        only planned times show that the process was stopped."""
-        self._due = min(self._due, at)
-        self._plan()
-
-    def _plan(self) -> None:
-        """Have the driver call when something is due."""
-        due = self.next_deadline()
-        if due is not None:
-            self.node.deadline.by(due)
-
-    def _deadline(self, now: float) -> float:
-        due = now + self.config.hello
-        for deadline in self._deadlines:
-            at = deadline()
-            if at is not None and at < due:
-                due = at
-        at = self.topology.gossip_deadline(now)
-        return max(now + 0.001, due if at is None else min(due, at))
-
-    def _settle(self, now: float) -> None:
-        """Carry out what discovery and the tree decided, until neither decides more."""
-        self.awake(now)
-        # Each round can only lead to a few more; the rest follows at the next tick.
-        for _ in range(16):
-            busy = self.topology.settle(now)
-            busy |= self.directory.settle(now)
-            busy |= self.strategy.settle(now)
-            self.resync.proceed(now)
-            if not busy:
-                break
-        self.topology.gossip(now)
-        self.link_registry.send_records(now)
-        self._due = self._planned = self._deadline(now)
-        self._plan()
-
     def set_capability(self, capability: float, now: float) -> None:
         """Note that this broker's capability has changed."""
         self.node.log("info", f"capability is now {capability:g}, it was {self.tree.capability:g}")
         self.tree.set_capability(capability, now)
         self.strategy.capability_changed(capability)
-        self._settle(now)
-
-    # ---------------------------------------------------------------- links
-
-    def expect_others(self) -> None:
-        """Keep messages in the log from now on, as other brokers may miss some."""
-        self.expects_others = self.node.federated = True
-
-    def _begin_log(self, event: LinkUp) -> None:
-        self.expect_others()
-
-    def heard(self, link: Link, now: float) -> None:
-        """Note that part of a packet came: the neighbour lives, however large the packet."""
-        self.topology.heard(link, now)
-
-    def rtt_sample(self, link: Link, rtt_ms: float, now: float) -> None:
-        """Take a round trip that was measured on a `link`: `rtt_ms` (ms), at `now` (s)."""
-        self.strategy.link_measured(link)
-        if link.peer is not None and self.tree.rtt_sample(link.peer.id, rtt_ms, now):
-            self._settle(now)
-
-    def record_received(self, link: Link, kind: int, body: bytes, now: float) -> None:
-        """Take one record of a PINGREQ; one of an unknown type is skipped. `link`: over which it
-        came; `kind`: its type; `body`: the record without the type; `now`: s.
-
-        Raises:
-            MalformedPacket: it is invalid.
-        """
-        handler = self.records.get(kind)
-        if handler is not None:
-            handler(link, body, now)
-        self._settle(now)
-
-    def link_behind(self, link: Link) -> None:
-        """Note that a link's queue overflowed."""
-        self.events.dispatch(LinkBehind(link))
-
-    def link_caught_up(self, link: Link, now: float) -> None:
-        """Note that a link's queue has drained: the neighbour gets what it missed."""
-        self.events.dispatch(LinkDrained(link))
-        self._settle(now)
-
-    def expects_old_messages(self) -> bool:
-        """Whether old messages may arrive: a broker is away, or has been asked for messages that
-        are missing here."""
-        return bool(len(self.absent_members)) or self.gap_recovery.unsettled()
-
-    def is_handing_over(self, client_id: str) -> bool:
-        """Whether another broker is taking the session of a client."""
-        return self.handover.is_handing_over(client_id)
+        self.agenda.settle(now)
 
     # ---------------------------------------------------------------- end
 
@@ -863,19 +131,5 @@ class Cluster:
         """Tell all members and neighbours that this broker stops; the driver then closes."""
         self.topology.leave(now)
         self.assignments.leave()
-        self._settle(now)
+        self.agenda.settle(now)
         self.link_registry.close_all()
-
-    # ---------------------------------------------------------------- telling
-
-    def count(self, counter: str) -> None:
-        """Count a rare event by the name of its counter."""
-        setattr(self.node.counters, counter, getattr(self.node.counters, counter) + 1)
-
-    def log(self, level: str, text: str, *, cause: str = "", peer: str = "", most: int = 1) -> None:
-        """Log the line `text` at `level`. Of one `cause`, at most `most` lines a minute are logged
-        for each host of a `peer` ("HOST:PORT")."""
-        if cause:
-            self.node.log_limit.line(level, cause, peer, text, most)
-        else:
-            self.node.log(level, text)

@@ -1,7 +1,7 @@
 """What happens in a cluster, as data, and the one place that dispatches it.
 
 The module that notices something dispatches an event. Which modules are called, in which order and
-why, is one table (`Cluster._event_order`). Dispatching is synchronous: when it returns, all
+why, is one table (`event_order`). Dispatching is synchronous: when it returns, all
 subscribers have been called, and so have those of the events that these dispatched meanwhile.
 """
 

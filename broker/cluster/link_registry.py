@@ -31,6 +31,10 @@ MAX_LINK_LINES = 20
 """lines about links that come up or go down, for each host and `REPEAT_INTERVAL_S`: some tens of
 brokers may run on one machine."""
 
+SUSPENDED_S = 1.0
+"""A broker that did not run for so long was stopped itself: the silence of others proves
+nothing."""
+
 
 class LinkRegistry:
     """All links of this broker, and those that are not up yet."""
@@ -209,9 +213,11 @@ class LinkRegistry:
             if link.next_hello <= now:
                 link.send_ping(now)
 
-    def stood_still(self, now: float) -> None:
-        """Note that this broker did not run until `now` (s): no neighbour could be heard, so none
-        was silent."""
+    def on_suspended(self, seconds: float, now: float) -> None:
+        """Note that this broker did not run for `seconds` until `now` (s): if these were many, no
+        neighbour could be heard, so none was silent."""
+        if seconds <= SUSPENDED_S:
+            return
         for link in (*self.links.values(), *self.handshakes):
             link.conn.last_heard = now
             link.opened = max(link.opened, now - 0.5)

@@ -153,9 +153,13 @@ class NoCluster:
 
     # ---------------------------------------------------------------- by way of Node
 
-    def awake(self, now: float) -> None: ...
-
     def tick(self, now: float) -> None: ...
+
+    @property
+    def agenda(self) -> NoCluster:
+        return self
+
+    def awake(self, now: float) -> None: ...
 
     def next_deadline(self) -> None: ...
 

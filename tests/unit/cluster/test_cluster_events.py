@@ -24,7 +24,7 @@ ORDER: dict[type[Event], list[str]] = {
     LinkUp: [
         "GapRecovery.link_up",
         "Topology.neighbour_up",
-        "Cluster._begin_log",
+        "Cluster.begin_log",
         "SubscriptionBarrier.links_changed",
         "Topic.link_up",
     ],

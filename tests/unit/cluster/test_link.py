@@ -11,6 +11,7 @@ import pytest
 
 from mqttree.broker.base.address import Address
 from mqttree.broker.base.sequence_set import LAST, MAX_GAPS
+from mqttree.broker.cluster.agenda import Agenda
 from mqttree.broker.cluster.delivery.resync import SEEN_INTERVAL_S
 from mqttree.broker.cluster.link.admission import MAX_HANDSHAKES
 from mqttree.broker.cluster.link.codec import encode_origin, origin_key
@@ -535,12 +536,12 @@ def test_a_hurried_tick_is_not_a_stop_and_not_many_ticks(
     Neighbour(world, 101).child()
     cluster = world.node.cluster
     ticks: list[float] = []
-    settle = cluster._settle
-    monkeypatch.setattr(cluster, "_settle", lambda now: (ticks.append(now), settle(now)))
+    settle = Agenda.settle
+    monkeypatch.setattr(Agenda, "settle", lambda it, now: (ticks.append(now), settle(it, now)))
     world.advance(1.7)
-    assert cluster._due <= world.now + cluster.config.hello
+    assert cluster.agenda.due <= world.now + cluster.config.hello
     del ticks[:]
-    begin, due = world.now, cluster._due
+    begin, due = world.now, cluster.agenda.due
     cluster.hurry(begin + at)
     assert world.node.next_deadline() == min(due, begin + at)
     world.advance(0.29)
