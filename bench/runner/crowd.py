@@ -233,15 +233,7 @@ class Crowd(Surroundings):
         swept = 0.0
         while not self.orders.poll(0):
             now = time.monotonic()
-            while due and due[0][0] <= now:
-                when, number, turn = heapq.heappop(due)
-                publisher = self.publishers[number]
-                if not publisher.one(int(when * 1e9)):
-                    self.skipped += 1
-                following = when + publisher.pause()
-                # A message that is not wanted would be waited for, and lengthen the load.
-                if publisher.flow.wanted(turn + 1, following - start):
-                    heapq.heappush(due, (following, number, turn + 1))
+            self._publish_due(due, now, start)
             if now >= start:
                 self._until = end
                 if now >= swept:
@@ -258,6 +250,19 @@ class Crowd(Surroundings):
                 f"{self.skipped} messages were not published as their publishers were not connected"
             )
         return time.monotonic()
+
+    def _publish_due(self, due: list[tuple[float, int, int]], now: float, start: float) -> None:
+        """Publish what is `due` (when, by which publisher, its how manieth) at `now`, and plan what
+        follows; `start`: of the load; all in s."""
+        while due and due[0][0] <= now:
+            when, number, turn = heapq.heappop(due)
+            publisher = self.publishers[number]
+            if not publisher.one(int(when * 1e9)):
+                self.skipped += 1
+            following = when + publisher.pause()
+            # A message that is not wanted would be waited for, and lengthen the load.
+            if publisher.flow.wanted(turn + 1, following - start):
+                heapq.heappush(due, (following, number, turn + 1))
 
     def more(self, publisher: Publisher) -> None:
         """Let a publisher that is as fast as it can be publish what its window allows."""

@@ -206,7 +206,6 @@ async def _play(lab: Lab, say: Say) -> None:
         if observer.asks and not await observer.agreed(30):
             say("the brokers have not agreed on a tree yet")
         while True:
-            said = observer.agreements[-1] if observer.agreements else 0
             line = (await lines.get()).strip()
             if lab.broken:
                 raise LabError(
@@ -225,29 +224,29 @@ async def _play(lab: Lab, say: Say) -> None:
                     for text in _shown(wanted, lab, observer):
                         say(text)
                     continue
-                (fault,) = injector.resolve((wanted,))
-                began = time.monotonic_ns()
-                injector.inject(fault)
-                say(f"{fault.do} {injector.injected[-1][2]}")
-                if (
-                    observer.asks
-                    and fault.do not in ("slow", "lossy")
-                    and await observer.agreed(10)
-                ):
-                    if observer.agreements[-1] != said:
-                        say(
-                            "one tree again after "
-                            f"{(observer.agreements[-1] - began) / 1e9:.3f} s, "
-                            f"root {observer.root()}"
-                        )
-                elif observer.asks and fault.do not in ("slow", "lossy"):
-                    say("no one tree of all within 10 s")
+                await _inject(wanted, injector, observer, say)
             except (ValueError, LabError) as error:
                 say(str(error))
     finally:
         if end is not None:
             loop.remove_reader(end)
         await observer.stop()
+
+
+async def _inject(wanted: Fault, injector: FaultInjector, observer: Observer, say: Say) -> None:
+    """Bring about the fault that is `wanted`, and say what the brokers make of it."""
+    said = observer.agreements[-1] if observer.agreements else 0
+    (fault,) = injector.resolve((wanted,))
+    began = time.monotonic_ns()
+    injector.inject(fault)
+    say(f"{fault.do} {injector.injected[-1][2]}")
+    if not observer.asks or fault.do in ("slow", "lossy"):
+        return
+    if not await observer.agreed(10):
+        say("no one tree of all within 10 s")
+    elif observer.agreements[-1] != said:
+        seconds = (observer.agreements[-1] - began) / 1e9
+        say(f"one tree again after {seconds:.3f} s, root {observer.root()}")
 
 
 def main(arguments: argparse.Namespace) -> int:

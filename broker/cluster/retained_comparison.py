@@ -368,6 +368,20 @@ class RetainedComparison:
             self._arm(comparison, now + BUSY)
             return
         sent = comparison.sent
+        sections = self._send_jobs(comparison, now)
+        if comparison.sent > sent:
+            comparison.number += 1
+            link.send_mark(comparison.number)
+        if comparison.jobs or comparison.places:
+            self._arm(comparison, now + STEP_INTERVAL_S * (2 if sections else 1))
+        elif comparison.again and self._restored + MISSED > now:
+            self._arm(comparison, now + MISSED)
+        elif comparison.again:
+            comparison.again = False
+            self._tell(comparison)
+
+    def _send_jobs(self, comparison: Comparison, now: float) -> bool:
+        """Send some of what is planned; return whether that has sections of digests."""
         items, size = STEP_MESSAGES, STEP_BYTES
         bodies = {PARTS: bytearray(), LIST: bytearray(), FETCH: bytearray()}
         records = 0
@@ -390,17 +404,8 @@ class RetainedComparison:
                 break
         for kind, body in bodies.items():
             if body:
-                link.send_behind(kind, bytes(body))
-        if comparison.sent > sent:
-            comparison.number += 1
-            link.send_mark(comparison.number)
-        if comparison.jobs or comparison.places:
-            self._arm(comparison, now + STEP_INTERVAL_S * (2 if any(bodies.values()) else 1))
-        elif comparison.again and self._restored + MISSED > now:
-            self._arm(comparison, now + MISSED)
-        elif comparison.again:
-            comparison.again = False
-            self._tell(comparison)
+                comparison.link.send_behind(kind, bytes(body))
+        return any(bodies.values())
 
     def marked(self, link: Link, number: int, now: float) -> None:
         """Note that the neighbour at the end of `link` has handled all messages up to the step

@@ -360,14 +360,7 @@ def decoding(data: bytes, now: float, limits: ClusterLimits) -> Generator[int, N
     state.owner, state.created, state.floor = owner if flags & 2 else None, created, floor
     state.before = decode_vector(reader.text(), now)
     if flags & 4:
-        state.began, unsettled = _BEGAN.unpack(reader.take(_BEGAN.size))
-        if not abs(state.began) < LATEST or unsettled > len(state.before):
-            raise MalformedPacket("encoded session with a start out of range")
-        state.open = {reader.take(16) for _ in range(unsettled)}
-        if not state.open <= state.before.keys():
-            raise MalformedPacket(
-                "encoded session with an open origin that is not in the vector of its start"
-            )
+        _start(reader, state)
     _past(reader, state)
     state.incoming = {reader.number(2) for _ in range(reader.number(4))}
     filters = reader.number(4)
@@ -394,6 +387,18 @@ def decoding(data: bytes, now: float, limits: ClusterLimits) -> Generator[int, N
     if reader.at != len(data):
         raise MalformedPacket("encoded session with bytes behind its end")
     return state
+
+
+def _start(reader: _Reader, state: SessionState) -> None:
+    """Read when it began, and of which origins it may lack messages from before that."""
+    state.began, unsettled = _BEGAN.unpack(reader.take(_BEGAN.size))
+    if not abs(state.began) < LATEST or unsettled > len(state.before):
+        raise MalformedPacket("encoded session with a start out of range")
+    state.open = {reader.take(16) for _ in range(unsettled)}
+    if not state.open <= state.before.keys():
+        raise MalformedPacket(
+            "encoded session with an open origin that is not in the vector of its start"
+        )
 
 
 def _past(reader: _Reader, state: SessionState) -> None:
