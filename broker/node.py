@@ -52,7 +52,6 @@ from mqttree.broker.persistence.limits import PersistenceLimits
 if TYPE_CHECKING:
     from mqttree.broker.cluster.drain import Drain
     from mqttree.broker.persistence.journal import Journal
-    from mqttree.broker.persistence.log_tail import TailLoaded
 
 DEFAULTS = PersistenceLimits()
 
@@ -142,20 +141,6 @@ class Node:
         self.cluster.attach_journal(journal)
         self.absent_members.attach_journal(journal)
         journal.take_answers(self.answers)
-
-    @property
-    def journal_healthy(self) -> bool:
-        """Whether the journal is written, if there is one."""
-        return self.journal.healthy
-
-    def restore_tail(self, loaded: TailLoaded) -> None:
-        """Have the log's tail go on with what an earlier incarnation of this broker `loaded`."""
-        self.absent_members.begin(loaded)
-
-    def use_entropy(self, entropy: Callable[[int], bytes]) -> None:
-        """Have links draw their secrets from `entropy`, which returns as many random bytes as it is
-        asked for."""
-        self.cluster.entropy = entropy
 
     def forget_state(self) -> None:
         """Forget all sessions and retained messages here; other brokers keep theirs."""
@@ -258,16 +243,6 @@ class Node:
 
     # ---------------------------------------------------------------- clients
 
-    @property
-    def connected(self) -> int:
-        """How many clients are connected."""
-        return self.clients.connected
-
-    @property
-    def subscriptions(self) -> int:
-        """How many ordinary subscriptions there are."""
-        return self.dispatcher.subscriptions
-
     def client_came(self, client: Client, now: float) -> None:
         """Count a client that is connected, and note at `now` (s) that it came."""
         self.clients.came(client, now)
@@ -280,24 +255,6 @@ class Node:
         """Forget a session. `source`: the connection that is answered once that is durable."""
         self.session_registry.end(session, source)
 
-    # ---------------------------------------------------------------- placement
-
-    def ask_placement(
-        self,
-        operation: int,
-        body: Any,
-        then: Callable[[tuple[int, Any]], None],
-        client: str,
-        now: float,
-    ) -> None:
-        """Have a question about placement answered (`PlacementService.ask`).
-
-        `operation`, `body`: what is asked, as JSON has it; `then`: takes status and answer, now or
-        within some seconds; `client`: whose questions are limited, "": nobody's; `now`: s.
-        """
-        self.now = now
-        self.cluster.placement.ask(operation, body, then, client)
-
     # ---------------------------------------------------------------- end
 
     def stop(self, now: float, then: Callable[[], None] = lambda: None) -> None:
@@ -306,8 +263,3 @@ class Node:
         until theirs; no new one is let in. `then` is called at the end."""
         self.now = now
         self.shutdown.begin(then)
-
-    @property
-    def stopping(self) -> bool:
-        """Whether this broker is disconnecting its clients, and accepts no new ones."""
-        return self.shutdown.under_way

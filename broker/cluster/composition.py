@@ -106,10 +106,6 @@ class FederatedBroker(
         """Records what is to survive a restart of this broker."""
 
     @property
-    def connected(self) -> int:
-        """How many clients are connected."""
-
-    @property
     def drain(self) -> Draining | None:
         """What sends clients to other brokers, while it does."""
 

@@ -147,10 +147,6 @@ class DrainedBroker(CoreBroker, Protocol):
         """The other brokers, which take what is here."""
 
     @property
-    def connected(self) -> int:
-        """How many clients are connected."""
-
-    @property
     def sessions(self) -> dict[str, Session]:
         """All sessions of this broker, connected or not, by client id."""
 
@@ -188,7 +184,7 @@ class Drain:
         self._lost = 0
         self._clients: deque[Session] = deque()
         self._to = options.to
-        here = node.connected
+        here = node.clients.connected
         within = options.within
         if within is None:
             within = DRAIN_TIMEOUT_S
@@ -213,7 +209,7 @@ class Drain:
         node = self._node
         return {
             "state": self.state,
-            "clients_left": node.connected,
+            "clients_left": node.clients.connected,
             "sessions_left": self._leaving() if self.state in ("clients", "sessions") else 0,
             "journal_left": self._fetchable() if self.state in ("clients", "sessions") else 0,
             "links_left": len(self._unconfirmed()),
@@ -266,7 +262,7 @@ class Drain:
     def _send_clients(self, now: float) -> None:
         node = self._node
         redirector = self._cluster.placement.redirector
-        if not self._clients and node.connected > redirector.leaving:
+        if not self._clients and node.clients.connected > redirector.leaving:
             self._clients.extend(
                 session for session in node.sessions.values() if session.conn is not None
             )
@@ -283,7 +279,7 @@ class Drain:
                 self._send_away(client, self._next(targets))
             else:
                 client.shut(ReasonCode.SERVER_SHUTTING_DOWN)
-        if not node.connected:
+        if not node.clients.connected:
             self._enter("sessions", now)
 
     def _send_away(self, client: Client, where: str) -> None:
@@ -406,7 +402,7 @@ class Drain:
         node = self._node
         left = []
         if why:
-            counts = {"client": node.connected, "session": self._leaving()}
+            counts = {"client": node.clients.connected, "session": self._leaving()}
             left = [counted(number, name) for name, number in counts.items() if number]
             if unconfirmed := len(self._unconfirmed()):
                 left.append(f"{counted(unconfirmed, 'neighbour')} that may lack messages")

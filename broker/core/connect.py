@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.ports import Cluster, Draining
     from mqttree.broker.core.predecessor import Predecessors
     from mqttree.broker.core.session import Session
+    from mqttree.broker.core.shutdown import Shutdown
 
 
 MQTT_5 = (b"\x00\x04MQTT\x05", b"\x00\x04MQTT\x85")
@@ -67,10 +68,6 @@ class ConnectBroker(BridgeHost, OpeningHost, OwningBroker, Protocol):
     """Passwords that are being checked."""
 
     @property
-    def connected(self) -> int:
-        """How many clients are connected."""
-
-    @property
     def hooks(self) -> Hooks:
         """The hooks that plugins implement."""
 
@@ -91,8 +88,8 @@ class ConnectBroker(BridgeHost, OpeningHost, OwningBroker, Protocol):
         """What sends clients to other brokers, while it does."""
 
     @property
-    def stopping(self) -> bool:
-        """Whether this broker is saying goodbye to its clients."""
+    def shutdown(self) -> Shutdown:
+        """Says goodbye to all clients."""
 
     @property
     def predecessors(self) -> Predecessors:
@@ -293,7 +290,7 @@ class ConnectHandshake(Owner):
         """Refuse a client that is one too many, at CONNECT and again when others may have come
         while it was being authenticated."""
         node = self.node
-        if node.drain is not None or node.stopping:
+        if node.drain is not None or node.shutdown.under_way:
             self._elsewhere("" if node.drain is None else node.drain.reference())
             return False
         if node.cluster.id_conflict.refuses_clients:
@@ -305,7 +302,7 @@ class ConnectHandshake(Owner):
             self.turn_away(ReasonCode.SERVER_UNAVAILABLE, why, level="debug")
             return False
         most = node.config.max_connections
-        if most and node.connected >= most:
+        if most and node.clients.connected >= most:
             old = node.sessions.get(connect.client_id)
             if old is None or old.conn is None:  # else it takes the place of another
                 self.turn_away(

@@ -18,6 +18,7 @@ from mqttree.broker.core.message import Message
 
 if TYPE_CHECKING:
     from mqttree.broker.base.counters import Counters
+    from mqttree.broker.core.client_registry import ClientRegistry
     from mqttree.broker.core.dispatcher import Dispatcher
     from mqttree.broker.core.retained_store import RetainedStore
     from mqttree.broker.core.session import Session
@@ -48,6 +49,10 @@ class SysTopicsBroker(CoreBroker, Protocol):
     """What the statistics ask of their broker."""
 
     @property
+    def clients(self) -> ClientRegistry:
+        """The clients that are connected."""
+
+    @property
     def sessions(self) -> dict[str, Session]:
         """All sessions of this broker, connected or not, by client id."""
 
@@ -58,10 +63,6 @@ class SysTopicsBroker(CoreBroker, Protocol):
     @property
     def retained(self) -> RetainedStore:
         """The retained messages of this broker."""
-
-    @property
-    def connected(self) -> int:
-        """How many clients are connected."""
 
 
 class Load:
@@ -128,7 +129,7 @@ class SysTopics:
         node = self.node
         counters = node.counters
         sessions = len(node.sessions)
-        connected = node.connected
+        connected = node.clients.connected
         inflight, waiting, waiting_bytes = self._waiting()
         memory = self._memory()
         retained = len(node.retained) + node.retained.own

@@ -252,11 +252,11 @@ class Admin:
             "version": self.version,
             "uptime_s": round(now - self._started, 3),
             "ready": not self.readiness.reasons(),
-            "connections": node.connected,
+            "connections": node.clients.connected,
             # Of clients, of links, and those whose first packet has not come yet.
             "open_connections": len(node.connections),
             "sessions": len(node.sessions),
-            "subscriptions": node.subscriptions,
+            "subscriptions": node.dispatcher.subscriptions,
             "retained": len(node.retained),
             "members": sorted(members, key=lambda member: str(member["id"])),
             "legs": self._legs(),

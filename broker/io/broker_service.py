@@ -214,7 +214,7 @@ class BrokerService:
             config = config.replace(port=port or 1)
         config = config.replace(instance=int.from_bytes(os.urandom(8), "big"))
         self.node = self._new_node(config, hooks)
-        self.node.use_entropy(os.urandom)
+        self.node.cluster.entropy = os.urandom
         self.driver = Driver(self.node, self._loop, self._run_effects)
         self._put_in_force()
 
@@ -379,7 +379,7 @@ class BrokerService:
             self.node.counters.journal_truncated += 1
             log_line("warning", line)
         node = self.node
-        node.restore_tail(tail)
+        node.absent_members.begin(tail)
         journal = Journal(node, node.cluster, node.absent_members, sync=disk.sync)
         self._journal = journal
         node.attach_journal(journal)

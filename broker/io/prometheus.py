@@ -70,7 +70,7 @@ def metrics(
     gauge("info", [(about, 1)])
     gauge("connections", len(node.connections))
     gauge("listener_connections", [({"listener": n}, c) for n, c in (listeners or {}).items()])
-    gauge("clients_connected", node.connected)
+    gauge("clients_connected", node.clients.connected)
     if uptime is not None:
         gauge("uptime_seconds", uptime)
     gauge("longest_turn_seconds", turns.longest)
@@ -83,7 +83,7 @@ def metrics(
     gauge("queued_bytes", memory.queued)
     gauge("retained_bytes", retained.size)
     gauge("sessions", len(node.sessions))
-    gauge("subscriptions", node.subscriptions)
+    gauge("subscriptions", node.dispatcher.subscriptions)
     gauge("retained", len(retained))
     gauge("links", len(cluster.links))
     gauge("links_up", len(up))

@@ -33,7 +33,7 @@ class Readiness:
         found = []
         if node.drain is not None:
             found.append("draining")
-        if not node.journal_healthy:
+        if not node.journal.healthy:
             found.append("the journal is not written")
         if self._cluster.id_conflict.refuses_clients:
             found.append("another broker has this one's id")

@@ -488,8 +488,8 @@ class Play:
         owners = [conn.owner for conn in node.connections if isinstance(conn.owner, Client)]
         connected = [s for s in node.sessions.values() if s.conn is not None]
         check(
-            len(connected) == node.connected,
-            f"{node.connected} clients are counted, {len(connected)} are there",
+            len(connected) == node.clients.connected,
+            f"{node.clients.connected} clients are counted, {len(connected)} are there",
         )
         live = [owner for owner in owners if not owner.conn.closing]
         check(

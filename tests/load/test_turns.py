@@ -214,7 +214,7 @@ def test_very_many_clients_are_closed_together(what: str) -> None:
         world,
         f"{count} clients, {what}",
         lambda: what == "stopped" and (world.node.stop(world.now), world.settle()),
-        lambda: not world.node.connected,
+        lambda: not world.node.clients.connected,
     )
     longest(
         world,

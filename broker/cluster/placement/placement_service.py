@@ -276,7 +276,7 @@ class PlacementService:
     def _clients_asked(self, sender: bytes, data: bytes, now: float) -> None:
         clients = self.redirector.candidates()
         self._host.turns.work += CLIENT_WORK * len(clients)
-        self._directory.send(sender, CLIENTS, encode_clients(self._host.connected, clients))
+        self._directory.send(sender, CLIENTS, encode_clients(self._host.clients.connected, clients))
 
     def _clients_received(self, sender: bytes, data: bytes, now: float) -> None:
         connected, clients = read_clients(data)
@@ -324,7 +324,7 @@ class PlacementService:
         traffic = self._host.traffic
         if traffic is not None:
             self._entry.update(traffic.sums, self._tree.capability)
-            self._entry.count(Counts(self._host.connected, len(self._host.sessions)))
+            self._entry.count(Counts(self._host.clients.connected, len(self._host.sessions)))
         if self._tree.root.id != self._host.config.id:
             self._deposed()
             self._stop_moves()

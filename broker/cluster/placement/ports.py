@@ -19,9 +19,5 @@ class PlacingBroker(FederatedBroker, Protocol):
         """Reads the counters of this broker; None: topics are not counted."""
 
     @property
-    def connected(self) -> int:
-        """How many clients are connected."""
-
-    @property
     def drain(self) -> Draining | None:
         """What sends clients to other brokers, while it does."""

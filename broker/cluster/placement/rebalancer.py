@@ -113,7 +113,7 @@ class Rebalancer:
             self.stop()
             return
         self._clients = list(self._redirector.candidates())
-        self._connected = self._host.connected
+        self._connected = self._host.clients.connected
         directory = self._directory
         self._asked = {
             listing.id

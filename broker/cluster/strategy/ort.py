@@ -318,7 +318,7 @@ class Ort(OverPublishedTopics):
         del self._loading[-STEP:]
         if self._loading:
             self._due = now + PACE
-        self.overlays.set_clients(self._node.connected)
+        self.overlays.set_clients(self._node.clients.connected)
         self.overlays.tick(now)
         for out in self.overlays.take_output():
             link = self._open.get(out.peer)

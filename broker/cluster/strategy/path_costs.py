@@ -191,7 +191,7 @@ class PathCosts:
         """The additional cost (us) of a path through this broker: for few resources, or for much
         work."""
         if self._settings.path_policy == "balance":
-            return GAMMA * self._relayed() + DELTA * self._node.connected
+            return GAMMA * self._relayed() + DELTA * self._node.clients.connected
         return round(THROUGH / (1.0 + max(0.0, self._settings.capability)))
 
 

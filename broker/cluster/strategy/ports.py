@@ -23,10 +23,6 @@ class LinkedBroker(FederatedBroker, Protocol):
         """The live links. A new list replaces it each time a link becomes live or stops being
         so."""
 
-    @property
-    def connected(self) -> int:
-        """How many clients are connected."""
-
 
 class Feed(Protocol):
     """The messages of one incarnation of a broker, in order."""

@@ -91,7 +91,7 @@ def _own(parts: Parts) -> dict[str, Any]:
         "routing": parts.strategy.name,
         "capability": tree.capability,
         **dict(zip(RATES, map(_rounded, rates), strict=True)),
-        "clients": node.connected,
+        "clients": node.clients.connected,
         "sessions": len(node.sessions),
     }
 

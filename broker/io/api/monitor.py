@@ -194,9 +194,9 @@ class Monitor:
     def _sizes(self) -> dict[str, int]:
         node, parts = self._node, self._parts
         return {
-            "clients": node.connected,
+            "clients": node.clients.connected,
             "sessions": len(node.sessions),
-            "subscriptions": node.subscriptions,
+            "subscriptions": node.dispatcher.subscriptions,
             "retained": len(parts.retained),
             "queued_bytes": parts.memory.queued,
             "memory_bytes": parts.memory.used,
@@ -228,7 +228,7 @@ class Monitor:
         """Return what needs somebody to look at, errors first."""
         node, parts, now = self._node, self._parts, self._loop.time()
         errors, warnings = [], []
-        if not node.journal_healthy:
+        if not node.journal.healthy:
             errors.append("the journal is not written")
         if parts.id_conflict.refuses_clients:
             errors.append(f"another broker has this one's id: {parts.id_conflict.other}")

@@ -246,8 +246,9 @@ class Api:
         self._ask_placement(FORGET, values, asker)
 
     def _ask_placement(self, operation: int, value: Any, asker: Asker, client: str = "") -> None:
-        self._node.ask_placement(
-            operation, value, lambda answer: asker.then(*answer), client, self._loop.time()
+        self._node.now = self._loop.time()
+        self._node.cluster.placement.ask(
+            operation, value, lambda answer: asker.then(*answer), client
         )
         self._wake()
 

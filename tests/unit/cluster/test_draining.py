@@ -133,7 +133,7 @@ def test_without_a_rate_all_clients_go_in_half_of_the_time() -> None:
     found = Draining(world, within=20.0, to="x")
     assert found.drain.rate == 400
     world.advance(10.1)
-    assert world.node.connected == 0
+    assert world.node.clients.connected == 0
     few = Draining(alone())
     assert few.drain.rate == MIN_DISCONNECTS_PER_SECOND
 
@@ -144,7 +144,7 @@ def test_a_slow_rate_extends_the_time_limit() -> None:
         world.connect(f"c{number}")
     found = Draining(world, rate=1.0, to="x")
     world.advance(99.5)
-    assert world.node.connected == 0 and "left are" not in "".join(world.logged)
+    assert world.node.clients.connected == 0 and "left are" not in "".join(world.logged)
     world.advance(2.0)
     assert found.done
 

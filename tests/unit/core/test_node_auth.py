@@ -96,14 +96,14 @@ def authenticated(
 def test_a_client_may_authenticate_by_scram_at_connect() -> None:
     there = world(allow_anonymous=False)
     client, scram, challenge = begin(there)
-    assert there.node.connected == 0
+    assert there.node.clients.connected == 0
     client.send(auth(scram.final(challenge)))
     (connack,) = client.take()
     assert isinstance(connack, Connack)
     assert connack.code == 0
     assert scram.proves(data_of(connack))
     assert there.session("c").username == "anna"
-    assert there.node.connected == 1
+    assert there.node.clients.connected == 1
     assert client.subscribe("t") == [0]
     client.publish("t", b"x")
     assert client.payloads() == [b"x"]

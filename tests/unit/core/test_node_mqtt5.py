@@ -718,7 +718,7 @@ def test_one_client_is_redirected(permanent: bool, code: int) -> None:
     assert old.take() == []
     assert client.closed
     assert old.closed
-    assert world.node.connected == 0
+    assert world.node.clients.connected == 0
 
 
 def test_a_reference_that_does_not_fit_is_left_out() -> None:
@@ -749,7 +749,7 @@ def test_connections_are_counted(version: int, code: int) -> None:
     assert second.closed
     first.vanish()
     assert world.connect("4").connack.code == 0
-    assert world.node.connected == 2
+    assert world.node.clients.connected == 2
 
 
 def test_connections_are_counted_again_after_authentication() -> None:
@@ -759,7 +759,7 @@ def test_connections_are_counted_again_after_authentication() -> None:
         client.send(connect_packet(str(number)))
     world.answer(Authenticate, True)
     assert [client.last_reason() for client in clients] == [0, 0x97, 0x97]
-    assert world.node.connected == 1
+    assert world.node.clients.connected == 1
 
 
 def test_the_count_is_right_whatever_becomes_of_clients() -> None:
@@ -774,11 +774,13 @@ def test_the_count_is_right_whatever_becomes_of_clients() -> None:
     clients[15].disconnect()
     clients[16].vanish()
     clients[17].send(b"\xf1\x00")
-    assert world.node.connected == 2
-    assert world.node.connected == sum(isinstance(c.owner, Client) for c in world.node.connections)
+    assert world.node.clients.connected == 2
+    assert world.node.clients.connected == sum(
+        isinstance(c.owner, Client) for c in world.node.connections
+    )
     world.node.stop(world.now)
     world.settle()
-    assert world.node.connected == 0
+    assert world.node.clients.connected == 0
 
 
 @pytest.mark.parametrize(("version", "code"), [(5, 0x9F), (4, 3)])

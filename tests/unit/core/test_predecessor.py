@@ -183,7 +183,7 @@ def test_a_connection_that_ends_in_line_begins_no_session(
     assert old.closed
     assert not world.node.connections
     assert not world.node.predecessors._lines
-    assert world.node.connected == world.node.connection_registry.ended == 0
+    assert world.node.clients.connected == world.node.connection_registry.ended == 0
     third = world.connect("c", clean=False, properties=kept)
     assert third.connack.session_present is began
 

@@ -469,7 +469,7 @@ def test_text_is_refused_with_everything_behind_it(data: list[bytes], half: bool
     assert not page.socket.closed and page.count == (0, 1, 0)
     page.send(frame(CLOSE, closing(1003)))
     assert page.socket.closed and page.count == (0, 1, 0)
-    assert not page.node.connected
+    assert not page.node.clients.connected
 
 
 @pytest.mark.parametrize(
@@ -502,7 +502,7 @@ def test_frames_that_break_the_rules(data: bytes, code: int, half: bool) -> None
     assert not page.socket.closed
     page.loop.run(DEFAULTS.linger_s / 5)
     assert page.socket.closed and page.count == (0, 1, 0)
-    assert not page.node.connected
+    assert not page.node.clients.connected
 
 
 def test_only_who_was_let_in_may_send_large_messages() -> None:
