@@ -463,7 +463,7 @@ class ClusterParts:
     def _build_links(self, node: FederatedBroker) -> None:
         """Build what takes the records of links, and collect what is due with time."""
         self.id_conflict: IdConflict = IdConflict(
-            node, self.links, self, self.link_registry.link_lost
+            node, self.links, self, self.link_registry.on_link_down
         )
         self.topology: Topology = Topology(
             node,
@@ -472,7 +472,7 @@ class ClusterParts:
             links=self.links,
             events=self.events,
             report=self,
-            lose=self.link_registry.link_lost,
+            lose=self.link_registry.on_link_down,
             same_id=self.id_conflict.suspect,
         )
         self.records: dict[int, Handler] = {

@@ -120,7 +120,7 @@ class LinkRegistry:
     def _handshake(self, link: Link) -> LinkHandshake:
         return LinkHandshake(self._host, link)
 
-    def link_up(self, link: Link, now: float) -> None:
+    def on_link_up(self, link: Link, now: float) -> None:
         """Note that a link's handshake is complete."""
         self.handshakes.pop(link, None)
         self._host.count("links_opened")
@@ -137,7 +137,7 @@ class LinkRegistry:
 
     # ---------------------------------------------------------------- end
 
-    def link_lost(
+    def on_link_down(
         self, link: Link, reason: str, now: float, *, quiet: bool = False, replaced: bool = False
     ) -> None:
         """Note that a `link` is gone, in whatever state it was, for a `reason` (text); `now`: s.
@@ -153,12 +153,12 @@ class LinkRegistry:
         )
         self._settle(now)
 
-    def link_left(self, link: Link, reason: int, now: float) -> None:
+    def on_disconnect(self, link: Link, reason: int, now: float) -> None:
         """Take a DISCONNECT with the code `reason` on a `link`: the other broker stops. `now`:
         s."""
         if reason == ReasonCode.SERVER_SHUTTING_DOWN and link.peer is not None and link.up:
             self._membership.member_left(link.peer.id, link.peer.boot, now)
-        self.link_lost(link, f"closed by the other broker ({reason:#04x})", now)
+        self.on_link_down(link, f"closed by the other broker ({reason:#04x})", now)
 
     def refused(self, link: Link, why: str) -> None:
         """Note that another broker refused a link that was dialled here, and `why`."""
@@ -196,7 +196,7 @@ class LinkRegistry:
             if link.opened + config.handshake_timeout <= now:
                 host.count("link_timeouts")
                 link.conn.abort("handshake timed out")
-                self.link_lost(link, "handshake timed out", now)
+                self.on_link_down(link, "handshake timed out", now)
         for link in list(self.links.values()):
             if not link.up:
                 continue

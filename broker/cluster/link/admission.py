@@ -43,7 +43,7 @@ class Admission:
         if len(callers) >= most:
             cluster.count("links_refused")
             callers[0].conn.abort("too many handshakes")
-            cluster.link_registry.link_lost(callers[0], "too many handshakes", now)
+            cluster.link_registry.on_link_down(callers[0], "too many handshakes", now)
 
     def acceptable(self, link: Link, now: float, *, proven: bool = True) -> bool:
         """Return whether the broker that introduced itself on `link` may have one at all; False: it
@@ -169,7 +169,7 @@ class Admission:
         old.conn.close(
             encode_packet(Disconnect(ReasonCode.SESSION_TAKEN_OVER), 5) if old.up else b""
         )
-        self.cluster.link_registry.link_lost(
+        self.cluster.link_registry.on_link_down(
             old, "replaced by a newer link", now, quiet=True, replaced=True
         )
 
@@ -177,7 +177,7 @@ class Admission:
         """Close a connection that is one too many; not a fault, so no warning."""
         self.cluster.log("debug", f"link with {link.conn.peer}: {why}")
         link.conn.close()
-        self.cluster.link_registry.link_lost(link, why, self.cluster.node.now, quiet=True)
+        self.cluster.link_registry.on_link_down(link, why, self.cluster.node.now, quiet=True)
 
 
 def split_peer(peer: str) -> tuple[str, int]:

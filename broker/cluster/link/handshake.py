@@ -276,7 +276,7 @@ class LinkHandshake:
                     parse_address(properties[Property.SERVER_REFERENCE]), now
                 )
         link.conn.close()
-        cluster.link_registry.link_lost(link, f"refused: {why}", now)
+        cluster.link_registry.on_link_down(link, f"refused: {why}", now)
 
     def agreed(self, now: float) -> None:
         """Take the dialler's CONNACK, where brokers prove nothing."""
@@ -303,7 +303,7 @@ class LinkHandshake:
         if other:
             properties[Property.SERVER_REFERENCE] = other
         link.conn.close(encode_packet(Connack(False, reason, properties), 5))
-        cluster.link_registry.link_lost(link, why, cluster.node.now)
+        cluster.link_registry.on_link_down(link, why, cluster.node.now)
 
 
 def _auth_packet(method: str, data: bytes) -> bytes:

@@ -149,17 +149,17 @@ class Registry(Protocol):
     def to_ping(self) -> list[Link]:
         """Links with records that are to be sent."""
 
-    def link_up(self, link: Link, now: float) -> None:
+    def on_link_up(self, link: Link, now: float) -> None:
         """Note that a handshake is complete."""
 
-    def link_lost(
+    def on_link_down(
         self, link: Link, reason: str, now: float, *, quiet: bool = False, replaced: bool = False
     ) -> None:
         """Note that `link` is gone, at `now` (s), for a `reason` that log lines say. `quiet`: it is
         no fault, so that no warning is logged; `replaced`: the next one to the same broker stands
         already."""
 
-    def link_left(self, link: Link, reason: int, now: float) -> None:
+    def on_disconnect(self, link: Link, reason: int, now: float) -> None:
         """Take the DISCONNECT of the neighbour at `link`, with its `reason` code, at `now` (s)."""
 
 
@@ -381,7 +381,7 @@ class Link(Owner):
         """Note at `now` (s) that both ends have agreed."""
         if self.move(Input.AGREED) is Action.COME_UP:
             self.conn.max_packet_size = MAX_PACKET_SIZE
-            self.cluster.link_registry.link_up(self, now)
+            self.cluster.link_registry.on_link_up(self, now)
 
     # ---------------------------------------------------------------- control out
 
@@ -551,7 +551,7 @@ class Link(Owner):
         elif isinstance(packet, Disconnect):
             if self.step(Input.DISCONNECT) is Action.CLOSE:
                 self.conn.close()
-                self.cluster.link_registry.link_left(self, packet.reason, now)
+                self.cluster.link_registry.on_disconnect(self, packet.reason, now)
         else:
             self.step(Input.OTHER)
 
@@ -634,7 +634,7 @@ class Link(Owner):
         text = f"link to {self.title}: {error.message}; closed"
         self.cluster.log("warning", text, cause="garbage on a link", peer=self.conn.peer)
         self.conn.close(encode_packet(Disconnect(error.reason), 5) if self.up else b"")
-        self.cluster.link_registry.link_lost(self, error.message, self.cluster.node.now)
+        self.cluster.link_registry.on_link_down(self, error.message, self.cluster.node.now)
 
     def protect(self, layer: Encryption) -> None:
         """Note that its bytes go through `layer`."""
@@ -654,7 +654,7 @@ class Link(Owner):
 
     def lost(self, reason: str, now: float) -> None:
         """Note that the connection broke."""
-        self.cluster.link_registry.link_lost(self, reason, now)
+        self.cluster.link_registry.on_link_down(self, reason, now)
 
     @property
     def title(self) -> str:
