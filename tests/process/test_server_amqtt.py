@@ -343,7 +343,7 @@ async def test_a_port_in_use_is_reported_in_one_line() -> None:
     ("bind", "line"),
     [
         ("127.0.0.1:no", "listener 'default': cannot read bind value '127.0.0.1:no'"),
-        ("127.0.0.1:99999", "listener 'default': cannot listen on 127.0.0.1:99999"),
+        ("127.0.0.1:99999", "listener 'default': cannot read bind value '127.0.0.1:99999'"),
         (
             "192.0.2.1:0",
             "listener 'default': cannot listen on 192.0.2.1:0: no such address on this machine",

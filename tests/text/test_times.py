@@ -38,7 +38,7 @@ PROMISES: dict[str, tuple[float, str, str]] = {
         "however long the broker is alone",
         "tests/sim/test_outages.py::test_a_broker_that_is_alone_keeps_what_the_others_lack",
     ),
-    "mqttree.broker.cluster.cluster.STOPPED": (
+    "mqttree.broker.cluster.link_registry.SUSPENDED_S": (
         1.0,
         "The order also holds through repairs",
         "tests/sim/test_federation.py::test_the_tree_is_repaired_after_cuts_and_kills",
@@ -301,7 +301,7 @@ PACES: dict[str, Any] = {
     "settings.dial_patience": 0.3,
     "settings.dial_timeout": 5.0,
     "settings.clock_window": 60.0,
-    "mqttree.broker.cluster.cluster.TIMER_DELAY": 0.1,
+    "mqttree.broker.cluster.agenda.TIMER_DELAY": 0.1,
     "mqttree.broker.cluster.delivery.forwarder.QUIET": 1800.0,
     "mqttree.broker.cluster.delivery.gap_recovery.ASK_PAUSE": 0.005,
     "mqttree.broker.cluster.delivery.history.FETCH_TIME": 0.5,

@@ -24,7 +24,7 @@ ORDER: dict[type[Event], list[str]] = {
     LinkUp: [
         "GapRecovery.link_up",
         "Topology.neighbour_up",
-        "Cluster.begin_log",
+        "ClusterParts.begin_log",
         "SubscriptionBarrier.links_changed",
         "Topic.link_up",
     ],
