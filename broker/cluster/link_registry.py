@@ -32,7 +32,7 @@ MAX_LINK_LINES = 20
 brokers may run on one machine."""
 
 SUSPENDED_S = 1.0
-"""A broker that did not run for so long was stopped itself: the silence of others proves
+"""s; a broker that did not run for so long was stopped itself: the silence of others proves
 nothing."""
 
 

@@ -7,9 +7,10 @@ only the files that it is told to read.
   precedence) into `RunSettings`, and works out `FederationSettings`; `node_config.NodeConfig` is
   what a node is given.
 * `yaml_file` reads YAML and remembers the line of each key, for errors.
-* `mqtt_options` and `listener_options` are the sections about MQTT and listeners.
+* `mqtt_options`, `listener_section` and `listener_options` are the sections about MQTT and
+  listeners.
 * `data_dir` keeps a broker's key and boot number from one start to the next.
-* `listener_model` is what the broker reads of listeners, whoever has read their configuration;
+* `listener_model` is what the broker reads of listeners, ours or amqtt's configuration of them;
   `leg_options` are options of legs, `broker_url` addresses of foreign brokers, `mosquitto_bridges`
   reads a file of Mosquitto; `routing_modes` has the values of `--routing`, `secret_file` reads
   secrets.
