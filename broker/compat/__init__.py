@@ -21,7 +21,8 @@ Private members of amqtt that are used, because there is no public one:
 * `BrokerSysPlugin._stats`, `_current_process`: fed from our counters instead of from every packet.
 * `BrokerContext._broker_instance`: the broker that a context of amqtt belongs to.
 
-`tests/unit/compat/test_amqtt_contract.py` fails when amqtt changes what is relied on here.
+`tests/unit/compat/test_compat_private.py` fails when amqtt has another minor version: it may have
+changed what is relied on here, which `tests/process/test_server_amqtt.py` shows.
 
 `accounts` makes amqtt's `Session` objects, `ports` is what plugins ask of their broker, and
 `start_report` logs what a broker that runs listens on and accepts.

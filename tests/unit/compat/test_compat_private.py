@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from importlib.metadata import version
 from pathlib import Path
 
 import amqtt
@@ -47,3 +48,9 @@ def test_each_private_member_has_its_reason() -> None:
     page = (OURS / "__init__.py").read_text()
     named = {name for name in theirs if f"`{name}`" in page or f".{name}`" in page}
     assert named == (ours & theirs) - SAME_NAME
+
+
+def test_amqtt_has_the_minor_version_that_was_checked() -> None:
+    """Another one may have changed what is relied on; `tests/process/test_server_amqtt.py` shows
+    what."""
+    assert version("amqtt").split(".")[:2] == ["0", "12"]
