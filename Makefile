@@ -12,7 +12,7 @@
 #   make bridged [ARGS=...]  three Mosquittos with a gateway each, two brokers, ten kills or restarts of each kind
 #   make chaos [ARGS=...]    seven brokers, a hundred clients, twenty kills, pauses and cuts in five minutes
 #                            ARGS="--draw --rate 20000 --clients 30": as fast as the machine can, everything else from the seed
-#   make load [ARGS=...]    faults and slow links at 20,000 messages a second and more, with real brokers
+#   make load [ARGS=...]     longest turns, memory and a million retained messages, with real brokers
 #   make fuzz [SECONDS=n]    malformed input to every parser; TARGETS="node link" for some of them
 #   make bench [ARGS=...]    the same loads against mqttree and Mosquitto in turn
 #   make converge [ARGS=...] how fast trees form and repair, as a table
