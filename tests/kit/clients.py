@@ -157,8 +157,12 @@ class Client:
         self.paho.loop_stop()
 
 
+Make = Callable[..., Client]
+"""Makes a client of a port."""
+
+
 @contextmanager
-def clients() -> Iterator[Callable[..., Client]]:
+def clients() -> Iterator[Make]:
     """Give a maker of clients, and close all of them at the end."""
     made: list[Client] = []
 

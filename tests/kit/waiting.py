@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,3 +20,12 @@ def until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -
             return result
         assert time.monotonic() < end, f"in vain: {what}"
         time.sleep(0.01)
+
+
+async def eventually(condition: Callable[[], Any], what: str | Callable[[], Any]) -> None:
+    """Poll until `condition` gives something true, in a loop that goes on; `what`: what was waited
+    for, or a function that says so."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, what if isinstance(what, str) else what()
+        await asyncio.sleep(0.005)

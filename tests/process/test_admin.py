@@ -26,6 +26,7 @@ from mqttree.broker.node import Node
 from mqttree.broker.persistence.journal import Journal
 from mqttree.broker.persistence.journal_states import State
 from tests.kit.core import needs_python
+from tests.kit.waiting import PATIENCE
 
 SHAPE = {
     "id",
@@ -43,10 +44,6 @@ SHAPE = {
     "links",
     "counters",
 }
-
-
-PATIENCE = 60.0
-"""s; until what does not come fails the test."""
 
 
 class Server:

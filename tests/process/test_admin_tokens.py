@@ -7,8 +7,6 @@ import contextlib
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -21,11 +19,10 @@ from mqttree.broker.io.admin_http import Admin, listen
 from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.node import Node
 from tests.kit.brokers import Broker
-from tests.kit.waiting import until
+from tests.kit.command import mqttree
+from tests.kit.waiting import PATIENCE, until
 from tests.process.certificates import Authority
 
-PATIENCE = 60.0
-"""s; until what does not come fails the test."""
 TOKEN = "0123456789abcdef"
 
 
@@ -146,14 +143,7 @@ async def test_only_a_certificate_of_the_authority_opens_a_port_with_mutual_tls(
 
 def refused(*words: str) -> tuple[int, str]:
     """The exit code and the standard error of a command."""
-    done = subprocess.run(
-        [sys.executable, "-m", "mqttree.broker.cli", *words],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env={name: value for name, value in os.environ.items() if not name.startswith("MQTTREE_")},
-        check=False,
-    )
+    done = mqttree(*words)
     return done.returncode, done.stderr
 
 

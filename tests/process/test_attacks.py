@@ -6,28 +6,19 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.discovery.drivers.multicast import GROUP, PORT
 from tests.kit.brokers import Broker, Cluster
-from tests.kit.clients import Client, clients
+from tests.kit.clients import Client, Make
 from tests.kit.link_harness import message
 from tests.kit.waiting import until
 from tests.process.stranger import Stranger
 from tests.process.test_federation import overhear, secret_file
 
-Make = Callable[..., Client]
 PAYLOAD = b"what nobody on the way is to read"
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    with clients() as made:
-        yield made
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import http.client
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
@@ -35,13 +35,11 @@ from mqttree.broker.wire.reader import PacketReader
 from mqttree.broker.wire.varint import encode_varint, read_length
 from mqttree.discovery.announcement import MAGIC, Announcement
 from tests.kit.brokers import Broker, Cluster
-from tests.kit.clients import Client, clients
+from tests.kit.clients import Make
 from tests.kit.link_harness import message
 from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until
 from tests.process.test_federation import send_group
-
-Make = Callable[..., Client]
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +55,6 @@ def three(shared: Cluster) -> Iterator[Cluster]:
     shared.agree(shared.brokers)
     yield shared
     shared.show()
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    with clients() as maker:
-        yield maker
 
 
 class Undisturbed:

@@ -26,28 +26,8 @@ from amqtt.session import Session
 from mqttree.bench.lab.ports import free_ports, ports_in_a_row
 from mqttree.broker.base.address import Address
 from mqttree.broker.cli.admin_client import AdminPort, StatusError
-
-PATIENCE = 60.0
-"""s; until what has not come fails the test. Far more than ever needed: the machine may be slow,
-and busy."""
-CLI = [sys.executable, "-m", "mqttree.broker.cli"]
-
-
-def surroundings(**extra: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MQTTREE_")}
-    return kept | extra
-
-
-def mqttree(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [*CLI, *words]
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=surroundings(**environment),
-        check=False,
-    )
+from tests.kit.command import mqttree, surroundings
+from tests.kit.waiting import PATIENCE
 
 
 @contextlib.contextmanager

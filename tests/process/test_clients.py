@@ -20,13 +20,12 @@ from paho.mqtt.properties import Properties
 
 from mqttree.bench.lab.ports import free_ports
 from tests.kit.brokers import Broker, Cluster
-from tests.kit.clients import Client, Mosquitto, clients, mosquitto_pub
-from tests.kit.waiting import PATIENCE
+from tests.kit.clients import Make, Mosquitto, mosquitto_pub
+from tests.kit.waiting import PATIENCE, eventually
 from tests.process.certificates import self_signed
 
 pytestmark = pytest.mark.interop
 
-Make = Callable[..., Client]
 
 _runs = itertools.count()
 
@@ -85,12 +84,6 @@ def one(shared: tuple[Served, Cluster]) -> Iterator[Served]:
     yield shared[0]
     assert shared[0].broker.running
     shared[1].show()
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    with clients() as maker:
-        yield maker
 
 
 @pytest.fixture
@@ -300,13 +293,6 @@ async def gmqtt_client(
             await client.disconnect()
 
 
-async def eventually(condition: Callable[[], object]) -> None:
-    """Poll until something comes true."""
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.statement("3.1.1/MQTT-7.0.0-2")
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("tls", [False, True])
@@ -320,21 +306,21 @@ async def test_gmqtt_gets_every_message(one: Served, base: str, version: int, tl
     ):
         before = one.broker.view()["retained"]
         publisher.publish(f"{base}/retained", b"old", qos=1, retain=True)
-        await eventually(lambda: one.broker.view()["retained"] > before)
+        await eventually(lambda: one.broker.view()["retained"] > before, "it comes")
         async with gmqtt_client(one, f"gmqtt-late-{version}-{tls}", version, **more) as (
             late,
             kept,
         ):
             late.subscribe(f"{base}/retained", qos=1)
-            await eventually(lambda: kept)
+            await eventually(lambda: kept, "it comes")
             assert kept[0][:3] == (f"{base}/retained", b"old", 1)
             assert kept[0][3]["retain"]
         subscriber.subscribe(f"{base}/+/x", qos=2)
-        await eventually(lambda: subscriber.subscribed)
+        await eventually(lambda: subscriber.subscribed, "it comes")
         properties = {"user_property": [("a", "1"), ("b", "2")]} if version == 5 else {}
         for number in range(30):
             publisher.publish(f"{base}/{number % 3}/x", str(number), qos=number % 3, **properties)
-        await eventually(lambda: len(messages) >= 30)
+        await eventually(lambda: len(messages) >= 30, "it comes")
         assert [m[:3] for m in messages] == [
             (f"{base}/{n % 3}/x", str(n).encode(), n % 3) for n in range(30)
         ]
@@ -349,17 +335,17 @@ async def test_gmqtt_resumes_its_session_and_its_will_is_sent(
     session = {"clean_session": False, "session_expiry_interval": 60}
     async with gmqtt_client(one, "gmqtt-kept", 5, **session) as (client, _):
         client.subscribe(f"{base}/#", qos=1)
-        await eventually(lambda: client.subscribed)
+        await eventually(lambda: client.subscribed, "it comes")
     will = gmqtt.Message(f"{base}/will", b"last words", qos=1)
     async with gmqtt_client(one, "gmqtt-dies", 5, will_message=will) as (client, _):
         client.publish(f"{base}/before", b"before", qos=1)
         async with gmqtt_client(one, "gmqtt-watch", 5) as (watch, seen):
             watch.subscribe(f"{base}/#", qos=0)
-            await eventually(lambda: watch.subscribed)
+            await eventually(lambda: watch.subscribed, "it comes")
             client._connection._transport.abort()
-            await eventually(lambda: seen)
+            await eventually(lambda: seen, "it comes")
     async with gmqtt_client(one, "gmqtt-kept", 5, **session) as (_, messages):
-        await eventually(lambda: len(messages) >= 2)
+        await eventually(lambda: len(messages) >= 2, "it comes")
         assert [m[1] for m in messages] == [b"before", b"last words"]
 
 

@@ -8,18 +8,17 @@ import pty
 import select
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mqttree.broker.cli.main import make_parser
+from tests.kit.command import CLI, mqttree
 from tests.kit.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.interop
 
-CLI = [sys.executable, "-m", "mqttree.broker.cli"]
 BASH = ["bash", "--norc", "--noprofile"]
 ZSH = ["zsh", "-f"]
 FISH = ["fish", "--no-config"]
@@ -29,9 +28,8 @@ needs_fish = pytest.mark.skipif(shutil.which("fish") is None, reason="fish is no
 
 
 def script(shell: str) -> str:
-    command = [*CLI, "completion", shell]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
-    assert found.stderr == ""
+    found = mqttree("completion", shell)
+    assert (found.returncode, found.stderr) == (0, "")
     return found.stdout
 
 

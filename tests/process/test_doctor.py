@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,22 +15,13 @@ import pytest
 
 from mqttree.bench.lab.ports import free_ports
 from tests.kit.brokers import Broker, Cluster
+from tests.kit.command import mqttree
 from tests.kit.waiting import PATIENCE
 from tests.process.certificates import Authority
 
-CLI = [sys.executable, "-m", "mqttree.broker.cli"]
-
 
 def doctor(*words: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MQTTREE_")}
-    return subprocess.run(
-        [*CLI, "doctor", *words],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=kept,
-        check=False,
-    )
+    return mqttree("doctor", *words)
 
 
 def found(*words: str) -> list[dict[str, str]]:

@@ -3,9 +3,7 @@ elsewhere misses anything."""
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ from mqttree.broker.wire.properties import Property
 from tests.kit.api import ask
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client, clients, repeated
+from tests.kit.command import mqttree
 from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until
 
@@ -34,22 +33,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 def command(broker: Broker, *flags: str) -> subprocess.CompletedProcess[str]:
     """mqttree drain."""
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mqttree.broker.cli",
-            "drain",
-            "--admin",
-            f"127.0.0.1:{broker.admin}",
-            *flags,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-        env={name: value for name, value in os.environ.items() if not name.startswith("MQTTREE_")},
-    )
+    return mqttree("drain", "--admin", f"127.0.0.1:{broker.admin}", *flags)
 
 
 def ended(broker: Broker) -> int:
@@ -111,20 +95,7 @@ def test_a_drain_is_refused_from_elsewhere_shows_its_state_and_can_be_ended(
             "the first one is disconnected",
         )
         assert view["draining"] is True and view["drain"]["state"] == "clients"
-        status = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "mqttree.broker.cli",
-                "status",
-                "--admin",
-                f"127.0.0.1:{broker.admin}",
-            ],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=True,
-        )
+        status = mqttree("status", "--admin", f"127.0.0.1:{broker.admin}")
         assert "draining clients: waits for 2 clients, " in status.stdout
         status_code, state = ask(broker.admin, "POST", "/drain")
         assert status_code == 202 and state["draining"] is True

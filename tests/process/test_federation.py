@@ -8,17 +8,15 @@ import random
 import signal
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mqttree.discovery.drivers.multicast import GROUP, PORT
 from tests.kit.brokers import Broker, Cluster
-from tests.kit.clients import Client, clients, repeated
+from tests.kit.clients import Client, Make, repeated
 from tests.kit.waiting import PATIENCE, until
-
-Make = Callable[..., Client]
 
 _runs = itertools.count()
 
@@ -42,12 +40,6 @@ def five(shared: Cluster) -> Iterator[Cluster]:
     shared.agree(shared.brokers)
     yield shared
     shared.show()
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    with clients() as maker:
-        yield maker
 
 
 @pytest.fixture

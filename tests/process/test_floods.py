@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import resource
-import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -197,79 +196,6 @@ def test_a_subscriber_that_never_reads_is_cut_to_its_limit(
     for raw in (deaf, other, firehose):
         raw.close()
     until(lambda: rss(broker) - before < DEFAULTS.client_backlog_bytes, "memory is given back")
-
-
-@pytest.mark.parametrize("qos", [1, 2])
-def test_a_publisher_that_is_too_fast_is_slowed_down(
-    broker: Broker, witness: Witness, qos: int
-) -> None:
-    """More than the queue has room for, as fast as can be, to a subscriber that takes a few at a
-    time: nothing is lost, and the publisher's acknowledgements are never ahead of the subscriber by
-    more than a queue that is not full. All packets are made before: on a busy machine that takes
-    longer than publishers wait for a subscriber that takes nothing."""
-    total = DEFAULTS.max_queued + 6_000
-    packets = [
-        encode(Publish("fast", b"%d" % number, qos, packet_id=1 + number % 60_000), 4)
-        for number in range(total)
-    ]
-    dropped = broker.counter("dropped_queue_full")
-    slow = RawClient(broker.port, "slow", properties={Property.RECEIVE_MAXIMUM: 100})
-    slow.subscribe("fast", qos=qos)
-    fast = RawClient(broker.port, "fast", version=4)
-    fast.sock.setblocking(False)
-    slow.sock.setblocking(False)
-    first, acknowledged, ahead = 0, 0, 0
-    got: list[bytes] = []
-    unsent = b""
-    released = {0x50: 0x62, 0x62: 0x70}
-    poll = select.poll()
-    poll.register(slow.sock, select.POLLIN)
-    poll.register(fast.sock, select.POLLIN | select.POLLOUT)
-    turn = 0
-    while len(got) < total:
-        turn += 1
-        events = dict(poll.poll(PATIENCE * 1000))
-        assert events, f"{len(got)} of {total}, {broker.counter('dropped_queue_full')} dropped"
-        if events.get(fast.sock.fileno(), 0) & select.POLLIN:
-            answers = b""
-            for packet in fast.decoder.receive(fast.sock.recv(1 << 16)):
-                kind = type(packet).__name__
-                if kind == "Pubrec":
-                    answers += b"\x62\x02" + packet.packet_id.to_bytes(2, "big")  # type: ignore[union-attr]
-                    acknowledged += 1
-                elif kind == "Puback":
-                    acknowledged += 1
-            unsent += answers
-            ahead = max(ahead, acknowledged - len(got))
-        if events.get(fast.sock.fileno(), 0) & select.POLLOUT:
-            if len(unsent) < 1 << 16:
-                unsent += b"".join(packets[first : first + 4_000])
-                first = min(first + 4_000, total)
-            if unsent:
-                unsent = unsent[fast.sock.send(unsent) :]
-            elif first == total:
-                poll.modify(fast.sock, select.POLLIN)
-        if events.get(slow.sock.fileno(), 0) & select.POLLIN and (
-            turn % 8 == 0 or len(events) == 1
-        ):
-            answers = b""
-            for packet in slow.decoder.receive(slow.sock.recv(1024)):
-                if isinstance(packet, Publish):
-                    got.append(packet.payload)
-                    assert packet.packet_id
-                    answers += bytes((0x40 if qos == 1 else 0x50, 2)) + packet.packet_id.to_bytes(
-                        2, "big"
-                    )
-                else:
-                    answers += bytes((released[0x62], 2)) + packet.packet_id.to_bytes(2, "big")  # type: ignore[union-attr]
-            slow.sock.send(answers)
-        if turn % 200 == 0:
-            witness.served(1)
-    assert got == [b"%d" % number for number in range(total)]
-    assert broker.counter("dropped_queue_full") == dropped
-    assert DEFAULTS.hold_queued // 2 < ahead < DEFAULTS.max_queued, "it was held, and in time"
-    slow.close()
-    fast.close()
 
 
 # ------------------------------------------------------------------ packet bombs

@@ -3,13 +3,13 @@ others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.kit.brokers import Broker, star_of
-from tests.kit.clients import Client, clients
+from tests.kit.clients import Make
 from tests.kit.waiting import until
 
 MESSAGES = 200
@@ -22,21 +22,13 @@ def star(tmp_path: Path) -> Iterator[list[Broker]]:
         yield brokers
 
 
-@pytest.fixture
-def make() -> Iterator[Callable[..., Client]]:
-    with clients() as maker:
-        yield maker
-
-
 def apart(one: Broker, two: Broker) -> bool:
     """Whether the third broker is on the path between these two."""
     views = [one.view(), two.view()]
     return all(view["parent"] not in (views[0]["id"], views[1]["id"]) for view in views)
 
 
-def test_a_branch_without_subscribers_gets_no_messages(
-    star: list[Broker], make: Callable[..., Client]
-) -> None:
+def test_a_branch_without_subscribers_gets_no_messages(star: list[Broker], make: Make) -> None:
     """The branch of the subscriber gets everything in order, the other one not a message; after
     unsubscribing neither does. (If links cost something else than when they were new, the tree
     moves, and the other one may be on the path.)"""

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import random
 import resource
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from mqttree.broker.config.data_dir import DataDir
 from mqttree.broker.persistence.records import encode_header
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client, clients
+from tests.kit.command import mqttree
 from tests.kit.waiting import PATIENCE, until
 
 MODES = ["async", "sync"]
@@ -63,49 +62,6 @@ def test_acknowledged_messages_are_there_after_kill_9(tmp_path: Path, mode: str)
         for qos in (1, 2):
             numbers = [int(p.split()[1]) for p in got if p.startswith(b"%d " % qos)]
             assert numbers == sorted(numbers)
-
-
-def test_mosquittos_clients_find_sessions_and_retained_messages_after_a_kill(
-    tmp_path: Path,
-) -> None:
-    with one(tmp_path) as cluster:  # async, as there is a data directory
-        broker = cluster.add().up()
-
-        def pub(*words: str) -> None:
-            subprocess.run(
-                ["mosquitto_pub", "-p", str(broker.port), *words], check=True, timeout=PATIENCE
-            )
-
-        def sub(count: int, *words: str) -> list[str]:
-            command = ["mosquitto_sub", "-p", str(broker.port), "-C", str(count), "-v", *words]
-            return subprocess.run(
-                command, check=True, capture_output=True, text=True, timeout=PATIENCE
-            ).stdout.splitlines()
-
-        pub("-q", "1", "-r", "-t", "r/1", "-m", "first")
-        assert sub(1, "-i", "shell", "-c", "-q", "1", "-t", "r/1", "-t", "q/#") == ["r/1 first"]
-        for number in range(5):
-            pub("-q", "1", "-t", f"q/{number}", "-m", "x")
-        pub("-q", "2", "-r", "-t", "r/2", "-m", "second")
-        pub("-q", "1", "-r", "-t", "r/1", "-n")
-        broker.kill()
-        (path,) = (broker.data_dir / "journal").iterdir()
-        size = path.stat().st_size
-        with path.open("ab") as file:
-            file.write(b"\0\0\0\x99half a frame")
-        broker.start().up()
-        assert broker.lines(
-            f"the frame at byte {size} is cut off; the 16 bytes from there on are ignored"
-        )
-        assert broker.counter("journal_truncated") == 1
-        assert sub(5, "-i", "shell", "-c", "-q", "1", "-t", "q/#") == [
-            f"q/{number} x" for number in range(5)
-        ]
-        assert sub(1, "-t", "r/#") == ["r/2 second"]
-        assert broker.terminate() == 0
-        broker.start().up()
-        assert sub(1, "-t", "r/#") == ["r/2 second"]
-        assert broker.lines("1 sessions and 1 retained messages are restored")
 
 
 # ---------------------------------------------------------------- a disk that is full
@@ -166,20 +122,8 @@ def refused(*flags: str) -> tuple[int, str]:
     """The exit code and the one line of a broker that does not start."""
     port, admin = free_ports(2)
     where = ["--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}"]
-    command = [
-        sys.executable,
-        "-m",
-        "mqttree.broker.cli",
-        "run",
-        *where,
-        "--discovery",
-        "off",
-        "--log-level",
-        "error",
-    ]
-    done = subprocess.run(
-        [*command, *flags], capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    quiet = ["--discovery", "off", "--log-level", "error"]
+    done = mqttree("run", *where, *quiet, *flags)
     lines = done.stderr.splitlines()
     assert len(lines) == 1, lines
     return done.returncode, lines[0]

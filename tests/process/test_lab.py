@@ -27,8 +27,8 @@ from mqttree.bench.lab.topology import Topology, Wire
 from mqttree.bench.studies import capacity
 from mqttree.broker.wire import Pingreq, Publish
 from tests.kit.raw_client import RawClient
+from tests.kit.waiting import PATIENCE
 
-PATIENCE = 60.0
 DELAY = 0.020
 TWO = Topology("two", ("b0", "b1"), default=Wire(delay_ms=DELAY * 1000, rate_mbit=100))
 NO_NAMESPACES = unsupported()

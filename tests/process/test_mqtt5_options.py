@@ -7,7 +7,6 @@ import base64
 import hashlib
 import hmac
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 
 from mqttree.broker.wire import Auth, Connack, Connect, Packet, Properties, Property
 from tests.kit.brokers import Broker
+from tests.kit.command import CLI
 from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE
 
@@ -34,15 +34,7 @@ mqtt:
 
 
 def passwd(folder: Path, user: str, password: str, *flags: str) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "mqttree.broker.cli",
-        "passwd",
-        str(folder / "users"),
-        user,
-        *flags,
-    ]
+    command = [*CLI, "passwd", str(folder / "users"), user, *flags]
     subprocess.run(command, input=f"{password}\n".encode(), check=True, timeout=PATIENCE)
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,9 +13,7 @@ from mqttree.client_connection import ConnectionLostError, Message, Subscription
 from mqttree.multi_client import MultiClient, split_address
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client
-
-PATIENCE = 60.0
-"""s; until what does not come fails the test."""
+from tests.kit.waiting import PATIENCE, eventually
 
 
 @pytest.fixture
@@ -58,16 +55,6 @@ async def running(client: MultiClient) -> AsyncIterator[Collected]:
         found.end()
 
 
-async def until(condition: Callable[[], Any], what: str | Callable[[], str]) -> None:
-    """Wait for `condition`; `what` says what was waited for if it does not come."""
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not condition():
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        pytest.fail(what if isinstance(what, str) else what())
-
-
 async def traffic(brokers: list[Broker], topics: dict[str, Broker]) -> list[Client]:
     """Have each topic published at a broker until its traffic is known there."""
     loop = asyncio.get_running_loop()
@@ -96,14 +83,14 @@ async def test_messages_come_by_a_connection_to_each_broker(brokers: list[Broker
     async with running(MultiClient(brokers[0].address, "multi")) as found:
         client = found.client
         await asyncio.gather(client.subscribe("a", 1), client.subscribe("b", 2))
-        await until(lambda: len(client.connections) == 2, "two connections")
+        await eventually(lambda: len(client.connections) == 2, "two connections")
         assert set(client.connections.values()) == {brokers[1].address, brokers[2].address}
         for number in range(50):
             await client.publish("a", b"%d" % number, 1)
             await client.publish("b", b"%d" % number, 2)
         expected = [b"%d" % number for number in range(50)]
         for topic in ("a", "b"):
-            await until(
+            await eventually(
                 lambda topic=topic: len(found.payloads(topic)) >= 50, f"all messages of {topic}"
             )
             assert [p for p in found.payloads(topic) if p != b"before"] == expected
@@ -126,7 +113,7 @@ async def test_what_is_published_while_a_broker_dies_comes_exactly_once(
         await work[50]
         brokers[2].kill()
         await asyncio.wait_for(asyncio.gather(*work), PATIENCE)
-    await until(lambda: len(set(reader.payloads())) == 200, "all that was acknowledged")
+    await eventually(lambda: len(set(reader.payloads())) == 200, "all that was acknowledged")
     reader.close()
 
 
@@ -160,14 +147,14 @@ async def test_nothing_is_missed_while_the_broker_of_a_client_dies(
             asyncio.create_task(publishing(broker, f"news/{name}", qos, stop, name))
             for name, broker in (("a", brokers[0]), ("b", brokers[1]))
         ]
-        await until(lambda: len(found.messages) >= 40, "messages")
+        await eventually(lambda: len(found.messages) >= 40, "messages")
         brokers[2].kill()
-        await until(lambda: found.client.connections, "it goes on elsewhere")
+        await eventually(lambda: found.client.connections, "it goes on elsewhere")
         after = len(found.messages)
-        await until(lambda: len(found.messages) >= after + 40, "messages at the other broker")
+        await eventually(lambda: len(found.messages) >= after + 40, "messages at the other broker")
         stop.set()
         for name, sent in zip("ab", await asyncio.gather(*work), strict=True):
-            await until(
+            await eventually(
                 lambda name=name, sent=sent: set(sent) <= set(found.payloads(f"news/{name}")),
                 lambda name=name, sent=sent: (
                     f"all that was acknowledged: {set(sent) - set(found.payloads(f'news/{name}'))}"
@@ -214,13 +201,13 @@ async def test_without_a_controller_there_is_one_connection(tmp_path: Path) -> N
         async with running(MultiClient(broker.address, "multi")) as found:
             await found.client.subscribe("a/#", 1)
             await found.client.publish("a/b", b"1", 1)
-            await until(lambda: found.payloads("a/b") == [b"1"], "the message")
+            await eventually(lambda: found.payloads("a/b") == [b"1"], "the message")
             assert found.client.connections == {"multi": broker.address}
             await found.client.unsubscribe("a/#")
             await found.client.publish("a/b", b"2", 1)
             await found.client.subscribe("c", 1)
             await found.client.publish("c", b"3", 1)
-            await until(lambda: found.payloads("c") == [b"3"], "the message")
+            await eventually(lambda: found.payloads("c") == [b"3"], "the message")
             assert found.payloads("a/b") == [b"1"]
 
 

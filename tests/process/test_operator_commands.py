@@ -9,7 +9,6 @@ import pty
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,27 +18,11 @@ import pytest
 from mqttree.bench.lab.ports import free_ports
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client
+from tests.kit.command import CLI, mqttree, surroundings
 from tests.kit.waiting import PATIENCE, until
 
-CLI = [sys.executable, "-m", "mqttree.broker.cli"]
 NASTY = "\u202ered\u009b31m"
 """Turns the direction of writing, and begins a command of terminals."""
-
-
-def surroundings(**extra: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MQTTREE_")}
-    return kept | {"PYTHONIOENCODING": "utf-8"} | extra
-
-
-def mqttree(*words: str, **extra: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*CLI, *words],
-        capture_output=True,
-        encoding="utf-8",
-        timeout=PATIENCE,
-        env=surroundings(**extra),
-        check=False,
-    )
 
 
 def at(broker: Broker) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.kit.brokers import Broker, star_of
-from tests.kit.clients import Client, clients
+from tests.kit.clients import Make
 from tests.kit.waiting import until
 
 MESSAGES = 200
@@ -21,14 +21,8 @@ def star(tmp_path: Path) -> Iterator[list[Broker]]:
         yield brokers
 
 
-@pytest.fixture
-def make() -> Iterator[Callable[..., Client]]:
-    with clients() as maker:
-        yield maker
-
-
 def test_only_brokers_with_a_client_of_the_topic_get_its_messages(
-    star: list[Broker], make: Callable[..., Client]
+    star: list[Broker], make: Make
 ) -> None:
     """The first ones are lost until the overlay has formed; then all come, in order."""
     publishing, wanting, other = star

@@ -3,7 +3,7 @@ that the spanning tree blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import inf
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest
 
 from mqttree.broker.cluster.strategy.path_costs import THROUGH
 from tests.kit.brokers import Broker, Cluster, star_of
-from tests.kit.clients import Client, clients
+from tests.kit.clients import Client, Make
 from tests.kit.waiting import until
 
 MESSAGES = 200
@@ -26,12 +26,6 @@ def star(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
             "source trees are active",
         )
         yield brokers
-
-
-@pytest.fixture
-def make() -> Iterator[Callable[..., Client]]:
-    with clients() as maker:
-        yield maker
 
 
 def open_way(publisher: Client, subscriber: Client, topic: str) -> None:
@@ -73,7 +67,7 @@ def past(star: list[Broker], told: dict[tuple[str, str], float]) -> bool:
 
 @pytest.mark.parametrize("qos", (0, 1, 2))
 def test_messages_go_from_leaf_to_leaf_past_the_root(
-    star: list[Broker], make: Callable[..., Client], qos: int
+    star: list[Broker], make: Make, qos: int
 ) -> None:
     """Overlays, figure 5 (d): a broker that is not interested in the topic gets none of it."""
     middle, wanting, other = star
@@ -107,7 +101,7 @@ def test_messages_go_from_leaf_to_leaf_past_the_root(
 
 @pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
 def test_a_subscription_holds_everywhere_from_suback_on(
-    tmp_path: Path, make: Callable[..., Client], routing: str
+    tmp_path: Path, make: Make, routing: str
 ) -> None:
     """As with one broker: what is published after SUBACK arrives, wherever it is published."""
     with Cluster(tmp_path, "--routing", routing) as cluster:

@@ -15,9 +15,7 @@ from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.io.admin_http import Admin, listen
 from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.node import Node
-
-PATIENCE = 60.0
-"""s; until what does not come fails the test."""
+from tests.kit.waiting import PATIENCE
 
 
 class Server:

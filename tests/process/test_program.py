@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 import zipfile
 from collections import Counter
@@ -30,7 +29,7 @@ import mqttree
 from mqttree import Broker, ConfigError, Limits
 from mqttree.bench.lab.ports import free_ports
 from mqttree.broker.persistence.records import HEADER_SIZE
-from tests.kit.waiting import PATIENCE
+from tests.kit.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOPBACK = "127.0.0.1:0"
@@ -42,14 +41,6 @@ async def message(client: aiomqtt.Client) -> tuple[str, bytes]:
         found = await anext(aiter(client.messages))
     assert isinstance(found.payload, bytes)
     return str(found.topic), found.payload
-
-
-async def eventually(condition: Callable[[], Any], what: Callable[[], Any]) -> None:
-    """Wait for a condition, in a loop that goes on."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, what()
-        await asyncio.sleep(0.01)
 
 
 def run(loop: Callable[[], asyncio.AbstractEventLoop], main: Coroutine[Any, Any, None]) -> None:

@@ -7,8 +7,7 @@ import asyncio
 import contextlib
 import json
 import threading
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import gmqtt
@@ -22,17 +21,9 @@ from mqttree import Broker, Limits
 from mqttree.bench.lab.ports import free_ports
 from mqttree.client_connection import ConnectionLostError
 from mqttree.multi_client import MultiClient, referred
-from tests.kit.waiting import PATIENCE
+from tests.kit.waiting import eventually
 
 LIMITS = Limits(redirect_settle_s=0.5, redirect_quiet_s=1.0)
-
-
-async def until(condition: Callable[[], Any], what: str | Callable[[], str]) -> None:
-    """Wait for `condition`; `what` says what was waited for if it does not come."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, what if isinstance(what, str) else what()
-        await asyncio.sleep(0.01)
 
 
 def node_of(broker: Broker) -> Any:
@@ -56,7 +47,7 @@ async def federation(
             listen=addresses[1], seeds=addresses[:1], cluster="r", config=config, limits=LIMITS
         ) as other,
     ):
-        await until(
+        await eventually(
             lambda: all(node_of(each).cluster.directory.reachable() for each in (one, other)),
             "they find each other",
         )
@@ -202,7 +193,7 @@ class Publisher:
 
 async def known(broker: Broker) -> None:
     """Wait until the traffic of a broker is known, which is read every ten seconds."""
-    await until(lambda: node_of(broker).traffic.sums.published > 1, "its traffic is known")
+    await eventually(lambda: node_of(broker).traffic.sums.published > 1, "its traffic is known")
 
 
 def numbers(payloads: list[bytes]) -> list[int]:
@@ -226,12 +217,14 @@ async def test_one_client_follows_one_comes_back_and_one_cannot_know() -> None:
         for client in (follower, old):
             await loop.run_in_executor(None, client.start, here.port)
         await comes.client.connect("127.0.0.1", here.port)
-        await until(lambda: "f" in node_of(there).sessions, "it follows")
-        await until(lambda: node_of(here).counters.redirects_ignored == 1, "the other one is back")
-        await until(lambda: comes.connected == 2, "it is let in")
+        await eventually(lambda: "f" in node_of(there).sessions, "it follows")
+        await eventually(
+            lambda: node_of(here).counters.redirects_ignored == 1, "the other one is back"
+        )
+        await eventually(lambda: comes.connected == 2, "it is let in")
         target = publisher.count + 40
         for payloads in (follower.payloads, comes.payloads, old.payloads):
-            await until(
+            await eventually(
                 lambda payloads=payloads: payloads and int(payloads[-1]) >= target, "all is served"
             )
             whole(payloads)
@@ -256,15 +249,15 @@ async def test_a_client_that_says_its_topics_is_not_let_in_but_elsewhere() -> No
         bad = Follower("b", "a", topics="[]")
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, follower.start, here.port)
-        await until(follower.subscribed.is_set, "it subscribes elsewhere")
+        await eventually(follower.subscribed.is_set, "it subscribes elsewhere")
         assert follower.reasons == [0x9C, 0]
         assert "f" in node_of(there).sessions
         assert "f" not in node_of(here).sessions
         await loop.run_in_executor(None, stays.start, here.port)
-        await until(stays.subscribed.is_set, "whoever does not follow is let in")
+        await eventually(stays.subscribed.is_set, "whoever does not follow is let in")
         assert "s" in node_of(here).sessions
         await loop.run_in_executor(None, bad.start, here.port)
-        await until(bad.subscribed.is_set, "what cannot be read is ignored")
+        await eventually(bad.subscribed.is_set, "what cannot be read is ignored")
         assert bad.reasons[0] == 0
         publisher.stop()
         for client in (follower, stays, bad):

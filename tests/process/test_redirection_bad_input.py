@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from mqttree import Broker
+from tests.kit.waiting import eventually
 from tests.process.test_redirected_clients import (
     Comes,
     Follower,
     Publisher,
     federation,
     known,
-    until,
 )
 
 MANY = 10_000
@@ -64,8 +64,8 @@ async def test_invalid_topics_are_counted_logged_once_and_the_client_is_served(
         for number, text in enumerate(said):
             client = Follower(f"c{number}", "a", topics=text, follows=False)
             await start(client, here)
-            await until(client.subscribed.is_set, "it is let in")
-            await until(lambda client=client: client.payloads, "it is served")
+            await eventually(client.subscribed.is_set, "it is let in")
+            await eventually(lambda client=client: client.payloads, "it is served")
             assert client.reasons[0] == 0
             client.stop()
         assert state_of(here)["topics_invalid"] == len(said)
@@ -87,14 +87,14 @@ async def test_a_client_that_ignores_it_is_sent_once_however_often_it_comes() ->
         await known(there)
         client = Comes("c", "a")
         await client.client.connect("127.0.0.1", here.port)
-        await until(lambda: state_of(here)["ignored"] == 1, "it is back")
+        await eventually(lambda: state_of(here)["ignored"] == 1, "it is back")
         for number in range(2, 6):
-            await until(lambda number=number: client.connected == number, "it is let in")
+            await eventually(lambda number=number: client.connected == number, "it is let in")
             count = len(client.payloads)
-            await until(lambda count=count: len(client.payloads) > count + 5, "it is served")
+            await eventually(lambda count=count: len(client.payloads) > count + 5, "it is served")
             # Its network fails.
             client.client._connection._transport.abort()
-        await until(lambda: client.connected == 6, "it is let in")
+        await eventually(lambda: client.connected == 6, "it is let in")
         # It is not asked about any more.
         assert state_of(here)["waiting"] == 0
         assert (state_of(here)["sent"], state_of(here)["ignored"]) == (1, 1)
@@ -109,11 +109,11 @@ async def test_a_client_that_cannot_reach_the_address_comes_back_and_is_served()
         client = Follower("c", "a")
         client.paho.on_connect_fail = lambda *given: client.connect_to(here.port)
         await start(client, here)
-        await until(lambda: state_of(here)["ignored"] == 1, "it is back")
-        await until(lambda: len(client.reasons) > 2, "it knows that it is back")
+        await eventually(lambda: state_of(here)["ignored"] == 1, "it is back")
+        await eventually(lambda: len(client.reasons) > 2, "it knows that it is back")
         assert client.reasons[:3] == [0, 0x9C, 0]
         count = len(client.payloads)
-        await until(lambda: len(client.payloads) > count + 20, "it is served")
+        await eventually(lambda: len(client.payloads) > count + 20, "it is served")
         assert state_of(here)["sent"] == 1
         publisher.stop()
         client.stop()

@@ -48,9 +48,8 @@ from mqttree.broker.wire import (
     decode_packet,
     encode_packet,
 )
+from tests.kit.waiting import PATIENCE, eventually
 
-PATIENCE = 60.0
-"""s; until what does not come fails the test."""
 ANONYMOUS = "amqtt.plugins.authentication.AnonymousAuthPlugin"
 SYS = "amqtt.plugins.sys.broker.BrokerSysPlugin"
 HERE = __name__
@@ -120,14 +119,6 @@ async def subscribe(client: Raw, *filters: str, qos: int = 0) -> list[int]:
     suback = await client.receive()
     assert isinstance(suback, Suback)
     return list(suback.codes)
-
-
-async def until(condition: Callable[[], Any], what: str) -> None:
-    """Wait for a condition, looking at it in every turn of the loop or nearly so."""
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.001)
-    assert condition(), what
 
 
 def listener(**options: Any) -> dict[str, Any]:
@@ -421,7 +412,7 @@ async def exchange(broker: Broker, client: MQTTClient, uri: str, **tls: Any) -> 
         assert (message.topic, message.data, message.qos) == (f"a/{qos}", data, qos)
     await client.unsubscribe(["a/+"])
     await client.disconnect()
-    await until(lambda: not broker.sessions, "the session is gone")
+    await eventually(lambda: not broker.sessions, "the session is gone")
 
 
 @pytest.mark.statement("MQTT-4.2.0-1")
@@ -437,7 +428,7 @@ async def test_amqtts_client_is_served_on_every_listener(certificate: tuple[Path
         for name, scheme in (("default", "mqtt"), ("tls", "mqtts"), ("ws", "ws"), ("wss", "wss")):
             uri = f"{scheme}://localhost:{broker.ports[name]}"
             await exchange(broker, mqtt_client(), uri, cafile=str(certificate[0]))
-            await until(
+            await eventually(
                 lambda name=name: broker._servers[name].conn_count == 0,
                 "the connection is counted off",
             )
@@ -448,7 +439,7 @@ async def test_connections_are_counted_in_amqtts_server() -> None:
         server = broker._servers["default"]
         async with raw(broker.ports["default"], "a"), raw(broker.ports["default"], "b"):
             assert server.conn_count == 2
-        await until(lambda: server.conn_count == 0, "both are gone")
+        await eventually(lambda: server.conn_count == 0, "both are gone")
 
 
 @pytest.mark.parametrize("kind", ["tcp", "ws"])
@@ -471,7 +462,7 @@ async def test_connections_beyond_the_limit_wait(kind: str) -> None:
         assert await first == b"\x20\x02\x00\x00"
         second_close, second = await client("second")
         third_close, third = await client("third")
-        await until(lambda: len(server.parked) == 2, "two wait")
+        await eventually(lambda: len(server.parked) == 2, "two wait")
         assert not second.done()
         first_close()
         assert await asyncio.wait_for(second, PATIENCE) == b"\x20\x02\x00\x00"
@@ -480,14 +471,14 @@ async def test_connections_beyond_the_limit_wait(kind: str) -> None:
         second_close()
         assert await asyncio.wait_for(third, PATIENCE) == b"\x20\x02\x00\x00"
         third_close()
-        await until(lambda: server.conn_count == 0, "all are gone")
+        await eventually(lambda: server.conn_count == 0, "all are gone")
 
 
 async def test_a_waiting_connection_is_closed_at_the_stop() -> None:
     async with running(listeners={"default": listener(max_connections=1)}) as broker:
         async with raw(broker.ports["default"], "in"):
             reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
-            await until(lambda: broker._servers["default"].parked, "one waits")
+            await eventually(lambda: broker._servers["default"].parked, "one waits")
             await broker.shutdown()
             assert await Raw(reader, writer).closed()
             writer.close()
@@ -604,11 +595,11 @@ async def test_a_client_that_leaves_during_authentication_leaves_nothing() -> No
         with patch.object(broker, "_authenticate", think):
             _, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
             writer.write(encode_packet(Connect("MQTT", 4, True, 60, "gone"), 4))
-            await until(lambda: broker.accounts._connecting, "the plugin is asked")
+            await eventually(lambda: broker.accounts._connecting, "the plugin is asked")
             writer.close()
-            await until(lambda: not broker.node.connections, "the client is gone")
+            await eventually(lambda: not broker.node.connections, "the client is gone")
             release.set()
-            await until(lambda: not broker._tasks, "the plugin has answered")
+            await eventually(lambda: not broker._tasks, "the plugin has answered")
         assert not broker.accounts._connecting
         assert broker._sessions == {}
 
@@ -667,7 +658,7 @@ async def test_plugins_get_every_event_with_its_arguments() -> None:
         await client.deliver_message(timeout_duration=PATIENCE)
         await client.unsubscribe(["t/#"])
         await client.disconnect()
-        await until(lambda: recorder.of("broker_client_disconnected"), "the end is told")
+        await eventually(lambda: recorder.of("broker_client_disconnected"), "the end is told")
         await broker.shutdown()
         assert set(recorder.names()) == {*map(str, BrokerEvents), *map(str, MQTTEvents)}
         (connected,) = recorder.of("broker_client_connected")
@@ -714,7 +705,7 @@ async def test_packets_that_amqtt_cannot_read_cause_no_event() -> None:
         async with raw(broker.ports["default"], "five", version=5) as client:
             client.send(Publish("t", b"x", 1, packet_id=1))
             assert isinstance(await client.receive(), Puback)
-        await until(lambda: recorder.of("broker_client_disconnected"), "the end is told")
+        await eventually(lambda: recorder.of("broker_client_disconnected"), "the end is told")
         assert recorder.of("broker_message_received")[0]["message"].data == b"x"
         assert not recorder.of("mqtt_packet_received")
         assert broker.node.counters.plugin_errors == 0
@@ -728,8 +719,10 @@ async def test_an_event_plugin_that_raises_disturbs_no_client(
             client.send(Publish("t", b"x", 1, packet_id=1))
             assert isinstance(await client.receive(), Puback)
             recorder: Recorder = plugin(broker, Recorder)
-            await until(lambda: recorder.of("broker_message_received"), "the other plugin is told")
-            await until(lambda: broker.node.counters.plugin_errors == 1, "it is counted")
+            await eventually(
+                lambda: recorder.of("broker_message_received"), "the other plugin is told"
+            )
+            await eventually(lambda: broker.node.counters.plugin_errors == 1, "it is counted")
         lines = [
             record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR
         ]
@@ -811,8 +804,8 @@ async def test_a_mocked_plugin_manager_gets_every_event() -> None:
             assert broker._subscriptions["/topic"] == []
             await client.publish("/topic", b"data", 1, retain=True)
             await client.disconnect()
-            await until(lambda: not broker._sessions, "the client is gone")
-            await until(lambda: not broker._tasks, "all is told")
+            await eventually(lambda: not broker._sessions, "the client is gone")
+            await eventually(lambda: not broker._tasks, "all is told")
             assert broker._retained_messages["/topic"].source_session == client.session
         events = [call.args[0] for call in manager.fire_event.call_args_list]
         assert set(events) == set(BrokerEvents)
@@ -883,7 +876,9 @@ async def test_sessions_and_messages_that_plugins_restore_are_there() -> None:
             assert await client.receive() == Publish("r/t", b"retained", 0, True)
         assert "away" in broker.sessions  # not clean, so it stays
         account = broker.sessions["away"][0]
-        await until(lambda: account.transitions.state == "disconnected", "it is told of the end")
+        await eventually(
+            lambda: account.transitions.state == "disconnected", "it is told of the end"
+        )
 
 
 async def test_an_account_stays_the_same_object_over_connections() -> None:
@@ -892,7 +887,9 @@ async def test_an_account_stays_the_same_object_over_connections() -> None:
         async with raw(port, "c", clean=False, username="user", password=b"secret"):
             account = broker.sessions["c"][0]
             account.attributes["mine"] = 1
-        await until(lambda: account.transitions.state == "disconnected", "it is told of the end")
+        await eventually(
+            lambda: account.transitions.state == "disconnected", "it is told of the end"
+        )
         async with raw(port, "c", clean=False, username="user", password=b"secret", keep_alive=7):
             assert broker.sessions["c"][0] is account
             assert account.attributes == {"mine": 1, "seen": "secret"}
@@ -967,7 +964,7 @@ def linked(*brokers: Broker) -> bool:
 
 async def carries(here: Broker, there: Broker) -> None:
     """A message goes from a client of one broker to a client of another."""
-    await until(lambda: linked(here, there), "the two are linked")
+    await eventually(lambda: linked(here, there), "the two are linked")
     async with (
         raw(here.ports["default"], "p") as publisher,
         raw(there.ports["default"], "s") as subscriber,
@@ -1015,7 +1012,7 @@ async def test_amqtts_log_lines_about_listeners_and_clients_are_there(
     async with running(listeners={"default": options}, session_expiry_interval=0) as broker:
         async with raw(broker.ports["default"], "short", clean=False):
             pass
-        await until(lambda: not broker.sessions, "the session has expired")
+        await eventually(lambda: not broker.sessions, "the session has expired")
     lines = [record.getMessage() for record in caplog.records if record.name == "amqtt.broker"]
     assert [line for line in lines if "State transition" not in line] == [
         "Listener 'default' bind to 127.0.0.1:0 (max_connections=3)",
@@ -1081,7 +1078,7 @@ async def test_an_absent_client_gets_what_amqtt_keeps_for_it(version: int) -> No
                 Subscribe(1, [SubscriptionRequest("one/#", 1), SubscriptionRequest("zero/#", 0)])
             )
             await client.receive()
-        await until(lambda: broker.node.sessions["away"].conn is None, "the client has gone")
+        await eventually(lambda: broker.node.sessions["away"].conn is None, "the client has gone")
         recorder: Recorder = plugin(broker, Recorder)
         async with raw(port, "p", version, username="user", password=b"secret") as publisher:
             publisher.send(
@@ -1092,7 +1089,7 @@ async def test_an_absent_client_gets_what_amqtt_keeps_for_it(version: int) -> No
                 Publish("one/a", b"sure", 2, packet_id=1), Publish("zero/b", b"state", 0, True)
             )
             await publisher.receive()
-            await until(
+            await eventually(
                 lambda: len(recorder.of("broker_retained_message")) == 6, "plugins are told"
             )
         told = [
@@ -1140,7 +1137,7 @@ async def test_a_run_kept_for_an_absent_client_is_cut_into_packets() -> None:
                 Publish("end", b"", 1, packet_id=1),
             )
             assert await publisher.receive() == Puback(1)
-        await until(lambda: broker.node.sessions["five"].missed is not None, "they are kept")
+        await eventually(lambda: broker.node.sessions["five"].missed is not None, "they are kept")
         for name, version in (("four", 4), ("five", 5)):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             client = Raw(reader, writer, version)
@@ -1162,7 +1159,7 @@ async def test_restored_messages_are_not_given_to_plugins_again() -> None:
             publisher.send(Publish("a/new", b"2", 1, packet_id=1))
             assert isinstance(await publisher.receive(), Puback)
         recorder: Recorder = plugin(broker, Recorder)
-        await until(lambda: recorder.of("broker_retained_message"), "the new one is told")
+        await eventually(lambda: recorder.of("broker_retained_message"), "the new one is told")
         (told,) = recorder.of("broker_retained_message")
         assert (told["client_id"], told["retained_message"].data) == ("away", b"2")
 
@@ -1221,16 +1218,16 @@ async def test_other_brokers_retain_what_a_plugin_retains() -> None:
         federated(settings(1)) as first,
         federated(settings(2, first.ports["default"])) as second,
     ):
-        await until(lambda: linked(first, second), "the two are linked")
+        await eventually(lambda: linked(first, second), "the two are linked")
         context = BrokerContext(first)
         await context.retain_message("$SYS/mine", b"here")
         await context.retain_message("r/1", b"kept", 1)
-        await until(lambda: "r/1" in second.retained_messages, "it is kept there")
+        await eventually(lambda: "r/1" in second.retained_messages, "it is kept there")
         assert {"$SYS/mine", "r/1"} <= set(first.retained_messages)
         assert not {"$SYS/mine"} & set(second.retained_messages)
         assert second.retained_messages["r/1"].data == b"kept"
         await context.retain_message("r/1", b"")
-        await until(lambda: "r/1" not in second.retained_messages, "it is forgotten there")
+        await eventually(lambda: "r/1" not in second.retained_messages, "it is forgotten there")
         assert "r/1" not in first.retained_messages
 
 
@@ -1244,10 +1241,10 @@ async def test_a_client_that_does_not_close_is_aborted(certificate: tuple[Path, 
         async with raw(broker.ports["default"], "c", version=5) as client:
             client.writer.write(b"\xf0\x00")
             assert isinstance(await client.receive(), Disconnect)
-            await until(lambda: not broker.node.connections, "its place is free")
+            await eventually(lambda: not broker.node.connections, "its place is free")
             assert broker._servers["default"].conn_count == 0
         context = ssl.create_default_context(cafile=str(certificate[0]))
         async with raw(broker.ports["secure"], "s", version=5, ssl=context) as client:
             client.writer.write(b"\xf0\x00")
             assert isinstance(await client.receive(), Disconnect)
-            await until(lambda: not broker.node.connections, "it is closed")
+            await eventually(lambda: not broker.node.connections, "it is closed")

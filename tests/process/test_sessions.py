@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
 
 from tests.kit.brokers import Cluster
 from tests.kit.clients import Client, clients, repeated
@@ -102,29 +100,3 @@ def test_a_session_left_at_a_hanging_broker_is_merged_later(cluster: Cluster) ->
         assert [payload for payload in got if payload in before] == before
         assert [payload for payload in got if payload in after] == after
         assert not repeated(got)
-
-
-def test_a_delayed_will_is_cancelled_where_the_client_comes_back(cluster: Cluster) -> None:
-    late = Properties(PacketTypes.WILLMESSAGE)
-    late.WillDelayInterval = 600
-    with clients() as make:
-        listener = make(cluster.brokers[0].port)
-        listener.subscribe("wills/#", 1)
-        publisher = make(cluster.brokers[1].port)
-        known(cluster, publisher, listener, "wills/x")
-        for name, clean in (("kept", False), ("ended", True)):
-            will = (f"wills/{name}", b"will", 1, False)
-            gone = make(
-                cluster.brokers[1].port,
-                client_id=name,
-                clean=False,
-                expiry=600,
-                will=will,
-                will_properties=late,
-            )
-            gone.subscribe(f"probes/{name}", 1)
-            known(cluster, publisher, gone, f"probes/{name}")
-            gone.break_off()
-            make(cluster.brokers[2].port, client_id=name, clean=clean, expiry=600)
-        listener.got(1, "wills/ended")
-        assert not listener.payloads("wills/kept")

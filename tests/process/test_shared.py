@@ -3,13 +3,13 @@ member of the whole group."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.kit.brokers import Broker, Cluster
-from tests.kit.clients import Client, Mosquitto, clients, mosquitto_pub
+from tests.kit.clients import Client, Make, Mosquitto, mosquitto_pub
 from tests.kit.waiting import until
 
 MESSAGES = 60
@@ -22,12 +22,6 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
         cluster.agree()
         yield brokers
         cluster.show()
-
-
-@pytest.fixture
-def make() -> Iterator[Callable[..., Client]]:
-    with clients() as maker:
-        yield maker
 
 
 def known(publisher: Client, members: list[Mosquitto], topic: str) -> None:
@@ -47,7 +41,7 @@ def told(members: list[Mosquitto]) -> list[str]:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_each_message_comes_to_one_member(
-    three: list[Broker], make: Callable[..., Client], tmp_path: Path, qos: int
+    three: list[Broker], make: Make, tmp_path: Path, qos: int
 ) -> None:
     """Members on two brokers, the publisher on the third: everything comes once, and both take
     part."""
@@ -67,7 +61,7 @@ def test_each_message_comes_to_one_member(
 
 
 def test_messages_given_to_a_broker_that_dies_reach_another_member(
-    make: Callable[..., Client], tmp_path: Path
+    make: Make, tmp_path: Path
 ) -> None:
     """A broker hangs with what its member has not seen, and dies: the member of another one gets
     that."""

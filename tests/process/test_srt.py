@@ -3,14 +3,14 @@ brokers of other modes are refused."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kit.brokers import Broker, Cluster, star_of
-from tests.kit.clients import Client, clients
+from tests.kit.clients import Client, Make
 from tests.kit.waiting import until
 
 MESSAGES = 200
@@ -22,12 +22,6 @@ def star(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
     """The root of a tree of three brokers, and its two leaves."""
     with star_of(tmp_path_factory.mktemp("star"), "srt") as brokers:
         yield brokers
-
-
-@pytest.fixture
-def make() -> Iterator[Callable[..., Client]]:
-    with clients() as maker:
-        yield maker
 
 
 def tables(broker: Broker) -> dict[str, Any]:
@@ -43,7 +37,7 @@ def epochs(star: list[Broker]) -> list[int]:
 
 @pytest.mark.parametrize("qos", (0, 1, 2))
 def test_once_the_way_is_open_every_message_arrives_in_order(
-    star: list[Broker], make: Callable[..., Client], qos: int
+    star: list[Broker], make: Make, qos: int
 ) -> None:
     root, wanting, other = star
     tree = epochs(star)

@@ -10,8 +10,7 @@ import socket
 import ssl
 import stat
 import struct
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +42,9 @@ from mqttree.broker.wire import (
     Pingresp,
     encode_packet,
 )
+from tests.kit.waiting import PATIENCE, eventually
 from tests.process.certificates import Authority
 
-PATIENCE = 60.0
-"""s; until what does not come fails the test."""
 ANONYMOUS = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -102,14 +100,6 @@ async def refused(streams: Streams, before: bytes = b"") -> None:
         with contextlib.suppress(OSError):
             writer.write(before)
             assert await reader.read() == b""
-
-
-async def until(condition: Callable[[], Any], what: str) -> None:
-    """Poll a condition."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, f"in vain: {what}"
-        await asyncio.sleep(0.005)
 
 
 @pytest.fixture(scope="module")
@@ -174,13 +164,13 @@ async def test_a_handshake_that_failed_is_logged_and_counted(
                 await asyncio.open_connection("127.0.0.1", port, ssl=authority.client(None)),
                 b"\x10\x0c",
             )
-        await until(lambda: counters.tls_failed == 1, "no certificate")
+        await eventually(lambda: counters.tls_failed == 1, "no certificate")
         _reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(encode_packet(Connect("MQTT", 4, True, 60, "c", None, None, None, None), 4))
-        await until(lambda: counters.tls_failed == 2, "no TLS")
+        await eventually(lambda: counters.tls_failed == 2, "no TLS")
         writer.close()
         (await asyncio.open_connection("127.0.0.1", port))[1].close()
-        await until(lambda: counters.tls_failed == 3, "nothing said")
+        await eventually(lambda: counters.tls_failed == 3, "nothing said")
         await served(await asyncio.open_connection("127.0.0.1", port, ssl=authority.client(sensor)))
     told = [
         record for record in caplog.records if "no TLS at listener 'tls'" in record.getMessage()
@@ -431,7 +421,7 @@ async def test_a_connection_without_proxy_header_is_refused(data: bytes) -> None
         if data.endswith(b"\x31"):
             writer.write(b"\x11\x00\x00")
         await refused((reader, writer))
-        await until(lambda: broker.node.counters.proxy_garbage == 1, "the counter")
+        await eventually(lambda: broker.node.counters.proxy_garbage == 1, "the counter")
         await served(await asyncio.open_connection("127.0.0.1", broker.ports["lb"]), v2())
 
 
@@ -447,7 +437,7 @@ async def test_a_proxy_header_that_never_comes_ends_the_connection() -> None:
         gone = await asyncio.open_connection("127.0.0.1", broker.ports["lb"])
         gone[1].close()  # a health check: not an error
         server = broker._servers["lb"].instance
-        await until(lambda: not server.heads, "the end of all")
+        await eventually(lambda: not server.heads, "the end of all")
         assert broker.node.counters.proxy_garbage == 20
 
 
@@ -455,7 +445,7 @@ async def test_a_stop_closes_connections_without_a_header() -> None:
     async with running(lb=PROXIED) as broker:
         reader, _ = await asyncio.open_connection("127.0.0.1", broker.ports["lb"])
         server = broker._servers["lb"].instance
-        await until(lambda: server.heads, "the connection")
+        await eventually(lambda: server.heads, "the connection")
     assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
 
 
@@ -490,7 +480,7 @@ async def test_brokers_dial_each_other_by_tls(
     async with running(cluster(1, tls), **options) as one:
         port = one.ports["default"]
         async with running(cluster(2, tls, port), **options) as two:
-            await until(lambda: linked(one) and linked(two), "a link")
+            await eventually(lambda: linked(one) and linked(two), "a link")
 
 
 async def test_with_mutual_tls_brokers_link_by_that_listener_only(
@@ -506,15 +496,17 @@ async def test_with_mutual_tls_brokers_link_by_that_listener_only(
     other = Authority(tmp_path, "other")
     async with running(cluster(1, tls), **options) as one:
         async with running(cluster(2, None, one.ports["default"])) as uninvited:
-            await until(lambda: one.node.counters.malformed, "a refusal")
+            await eventually(lambda: one.node.counters.malformed, "a refusal")
             assert not linked(one) and not linked(uninvited)
         async with running(
             cluster(3, TlsSettings(other.ca, *other.issue("evil")), one.ports["links"])
         ) as stranger:
-            await until(lambda: any("certificate" in line for line in caplog.messages), "a refusal")
+            await eventually(
+                lambda: any("certificate" in line for line in caplog.messages), "a refusal"
+            )
             assert not linked(one) and not linked(stranger)
         async with running(cluster(4, tls, one.ports["links"]), **options) as invited:
-            await until(lambda: linked(one) and linked(invited), "a link")
+            await eventually(lambda: linked(one) and linked(invited), "a link")
 
 
 # -------------------------------------------------------------------- what configuration says

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import pytest
 
 from mqttree.broker.auth.users_file import entries
 from tests.kit.brokers import Cluster
-from tests.kit.clients import Client, clients
+from tests.kit.clients import Make
+from tests.kit.command import mqttree
 from tests.kit.waiting import until
 from tests.process.test_federation import alone, secret_file
-
-Make = Callable[..., Client]
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    with clients() as made:
-        yield made
 
 
 def config(folder: Path, name: str, text: str) -> tuple[str, str]:
@@ -64,15 +52,7 @@ def test_with_users_and_without_a_secret_a_broker_stays_alone(tmp_path: Path, ma
 
         # Told to look for others, it does not start.
         flags = ["--listen", "127.0.0.1:1", "--discovery", "static", "--seed", stranger.address]
-        command = [
-            sys.executable,
-            "-m",
-            "mqttree.broker.cli",
-            "run",
-            *config(tmp_path, "guarded.yaml", ""),
-            *flags,
-        ]
-        found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        found = mqttree("run", *config(tmp_path, "guarded.yaml", ""), *flags)
         assert found.returncode == 2
         lines = [line for line in found.stderr.splitlines() if "WARNING" not in line]
         assert lines == [

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from mqttree.bench.lab.ports import free_ports
 from mqttree.broker.auth.users_file import entries
 from mqttree.broker.wire import Connack, Connect, Decoder, encode_packet
 from tests.kit.brokers import Broker, Cluster
-from tests.kit.clients import Client, clients
+from tests.kit.clients import Make, clients
 from tests.kit.waiting import PATIENCE, until
 from tests.process.certificates import self_signed
 
@@ -46,8 +46,6 @@ listener open
 anonymous
 allow publish open/#
 """
-
-Make = Callable[..., Client]
 
 
 class Guarded:
@@ -124,12 +122,6 @@ def guarded(folder: Path, *flags: str) -> Iterator[Guarded]:
 def one(tmp_path: Path) -> Iterator[Guarded]:
     with guarded(tmp_path) as found:
         yield found
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    with clients() as maker:
-        yield maker
 
 
 def test_passwords_and_rules_decide_who_may_do_what(one: Guarded, make: Make) -> None:
