@@ -129,17 +129,6 @@ def test_a_client_asks_by_mqtt_and_it_alone_gets_the_answer(routing: str) -> Non
         assert not spy.payloads
 
 
-def test_a_client_without_a_place_that_is_better_stays_where_it_is() -> None:
-    row = row_of()
-    for index in range(4):
-        client = row.connect(index, f"c{index}")
-        client.subscribe(ANSWERS)
-        ask(client, {"subscribe": ["never"], "publish": ["not either"]})
-        row.until(lambda client=client: answers(client))
-        [body] = answers(client)
-        assert [session["broker"] for session in body["sessions"]] == [broker_id(row, index)]
-
-
 def test_a_question_without_a_response_topic_is_refused() -> None:
     row = row_of(2)
     client = row.connect(1, "c")
@@ -257,21 +246,6 @@ def test_two_controllers_after_a_split_become_one_again() -> None:
     body = place(row, 3, "c3", subscribe=["a"])
     assert body["sessions"]
     assert [d.state for d in controllers].count(State.READY) == 1
-
-
-def test_a_broker_that_dies_or_drains_gets_nothing_more() -> None:
-    row = row_of()
-    flow(row, 1, "a", 20)
-    flow(row, 3, "b", 10)
-    row.run(PERIOD)
-    before = where(place(row, 2, subscribe=["a", "b"]))
-    assert before == {broker_id(row, 1): ["a"], broker_id(row, 3): ["b"]}
-    row.host(3).kill()
-    row.join()
-    after = where(place(row, 2, subscribe=["a", "b"]))
-    assert broker_id(row, 3) not in after
-    # Only what had lost its broker has moved.
-    assert "a" in after[broker_id(row, 1)]
 
 
 def test_a_broker_without_topic_rates_takes_part() -> None:

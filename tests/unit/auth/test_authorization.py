@@ -123,45 +123,6 @@ def test_a_name_that_means_more_than_itself_opens_nothing_and_escapes_nothing(na
         assert closed.may_publish("elsewhere/x")
 
 
-SUBSCRIBING = [
-    ("allow subscribe a/#", "a/#", True),
-    ("allow subscribe a/#", "a/+/c", True),
-    ("allow subscribe a/#", "a", True),
-    ("allow subscribe a/#", "#", False),
-    ("allow subscribe a/#", "+/b", False),
-    ("allow subscribe a/+", "a/#", False),
-    ("allow subscribe a/+", "a/b", True),
-    ("allow subscribe +/+/#", "a/#", False),  # it would bring "a", too
-    ("allow subscribe +/#", "#", True),
-    ("allow subscribe #", "$SYS/#", False),
-    ("allow subscribe $SYS/#", "$SYS/broker/+", True),
-    ("allow publish #", "a", False),
-    ("allow receive #", "a", False),
-    ("deny subscribe a/b\nallow subscribe a/#", "a/b", False),
-    ("deny subscribe a/b\nallow subscribe a/#", "a/+", True),  # a/b is cut out when it comes
-    ("deny subscribe a/#\nallow subscribe #", "a/b/#", False),
-    ("allow subscribe a/b\ndeny subscribe a/#\nallow subscribe #", "a/b", True),
-    ("allow subscribe %c/#", "c/+", True),
-    ("allow subscribe %c/#", "+/x", False),
-    ("allow subscribe x%c/y", "x+/y", False),
-    ("deny subscribe %c/#\nallow subscribe #", "c/x", False),
-    ("deny subscribe %c/#\nallow subscribe #", "d/x", True),
-]
-
-
-@pytest.mark.parametrize(("text", "wanted", "allowed"), SUBSCRIBING)
-def test_a_subscription_needs_a_rule_that_covers_it(text: str, wanted: str, allowed: bool) -> None:
-    assert may(text).may_subscribe(wanted) is allowed
-
-
-def test_receiving_follows_subscribing_unless_said_otherwise() -> None:
-    anna = may("deny receive a/secret\nallow subscribe a/#\nallow publish b")
-    assert anna.may_receive("a/x")
-    assert not anna.may_receive("a/secret")
-    assert anna.may_subscribe("a/secret")  # harmless
-    assert not anna.may_receive("b")
-
-
 def test_the_rule_that_decided_is_named() -> None:
     anna = may("# first\n\nuser anna\n  deny publish a\nallow publish #\n")
     rule = anna.publish_rule("a")
@@ -516,15 +477,6 @@ def test_passwords_that_wait_to_be_checked_are_bounded() -> None:
     assert [c.take()[0].code for c in clients[1:3]] == [0, 0]  # type: ignore[union-attr]
 
 
-def test_anonymous_access_is_set_for_each_listener() -> None:
-    access = Access(None, None, {"tcp": False})
-    assert not access.lets_anonymous("tcp")
-    assert access.lets_anonymous("other")
-    assert not Access(set(), None, {"tcp": True}).lets_anonymous("other")
-    assert Access(set(), None, {"tcp": True}).lets_anonymous("tcp")
-    assert not Access(None, None, False).lets_anonymous("tcp")
-
-
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_user_name_that_is_not_checked_is_anonymous(version: int) -> None:
     world = world_of("allow all #", anonymous=False)
@@ -596,29 +548,6 @@ def test_a_user_removed_from_the_file_stays_connected_without_rights() -> None:
     assert isinstance(answer, Puback)
     assert answer.reason == 0x87
     assert not anna.closed
-
-
-@pytest.mark.statement("choice/another user takes the client identifier of a session")
-def test_a_session_is_not_handed_on_to_another_user() -> None:
-    world = world_of("allow all #", users={"anna", "bert"})
-    anna = enter(world, "anna", "shared", 4, clean=False)
-    anna.subscribe("a", qos=1)
-    anna.disconnect()
-    enter(world, "bert", "b").publish("a", b"for anna", qos=1)
-    assert enter(world, "bert", "shared", 4, clean=False).connack.code == 2
-    back = enter(world, "anna", "shared", 4, clean=False)
-    assert back.connack.session_present
-    assert payloads(back) == [b"for anna"]
-    # Nor is its owner disconnected.
-    assert enter(world, "bert", "shared", 4, clean=True).connack.code == 2
-    assert not back.closed
-    back.disconnect()
-    change(world, "allow all #", users={"bert"})
-    bert = enter(world, "bert", "shared", 4, clean=False)  # no client can come back for it
-    assert bert.connack.code == 0
-    assert not bert.connack.session_present
-    bert.disconnect()
-    assert enter(world, "bert", "shared", 4, clean=False).connack.session_present
 
 
 def test_plugins_and_rules_must_both_agree() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mqttree.broker.auth.enhanced_auth import AuthenticationFailed
 from mqttree.broker.auth.scram import MAX_NONCE, MIN_ITERATIONS, Scram, Verifier, prepare, saslprep
-from mqttree.broker.auth.users_file import Users, entries, replace_user
+from mqttree.broker.auth.users_file import Users, entries
 from mqttree.broker.cli import passwd
 from mqttree.broker.cli.main import main
 from mqttree.broker.config.yaml_file import ConfigError
@@ -318,19 +318,6 @@ def test_a_user_has_one_line_of_each_kind(file: str) -> None:
     for line in file.splitlines()[1:3]:
         with pytest.raises(ConfigError, match=r"^u:6: a second .* line of this user"):
             Users.parse("u", file + line + "\n")
-
-
-def test_replacing_keeps_the_rest(file: str) -> None:
-    lines = file.splitlines()
-    assert replace_user(file, "anna", ["anna:new"]).splitlines() == [
-        lines[0],
-        "anna:new",
-        "",
-        lines[4],
-    ]
-    assert replace_user(file, "anna", []).splitlines() == [lines[0], "", lines[4]]
-    assert replace_user(file, "zoe", ["zoe:new"]).splitlines() == [*lines, "zoe:new"]
-    assert replace_user("", "zoe", ["zoe:1", "zoe:2"]) == "zoe:1\nzoe:2\n"
 
 
 @pytest.mark.parametrize(

@@ -60,14 +60,6 @@ def test_bytes_that_are_no_key_are_malformed() -> None:
 
 
 @SECRETS
-def test_brokers_with_keys_link(secret: bytes | None) -> None:
-    wire = Wire(keyed(1, ONE, secret), keyed(2, TWO, secret)).agreed()
-    assert wire.up == (True, True)
-    assert set(wire.worlds[0].node.cluster.links) == {TWO.id}
-    assert set(wire.worlds[1].node.cluster.links) == {ONE.id}
-
-
-@SECRETS
 @pytest.mark.parametrize("liar", [0, 1], ids=["who dials", "who is called"])
 @pytest.mark.parametrize("how", ["the id alone", "the id and its public key", "no key"])
 def test_no_broker_gets_in_under_the_id_of_another(

@@ -14,7 +14,7 @@ from mqttree.broker.base import costs
 from mqttree.broker.base.turns import PAUSE
 from mqttree.broker.cluster.events import RouteChanged
 from mqttree.broker.cluster.link.control_records import ROUTED
-from mqttree.broker.cluster.sharing.catchup import ASK, ASKED, PATIENCE, RETRY, TIME_SIZE, Asking
+from mqttree.broker.cluster.sharing.catchup import ASK, ASKED, PATIENCE, RETRY, TIME_SIZE
 from mqttree.broker.cluster.sharing.group_table import NOTE_WORK
 from mqttree.broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
 from mqttree.broker.cluster.strategy.directory import GROUP, POST_INTERVAL, Changes
@@ -226,39 +226,6 @@ def test_a_malformed_question_or_answer_is_refused(size: int) -> None:
 def silent(world: World, seconds: float) -> None:
     for _ in range(round(10 * seconds)):
         world.advance(0.1)
-
-
-@given(
-    st.lists(
-        st.tuples(st.sampled_from("abcd"), st.sampled_from(["ask", "answer", "wait"])), max_size=60
-    )
-)
-def test_each_group_is_asked_for_until_it_is_answered(steps: list[tuple[str, str]]) -> None:
-    """Within RETRY of the last question for it there is another one, and after PATIENCE it is late,
-    once. To ask for what is asked for already changes nothing."""
-    asking, now = Asking(), 0.0
-    begun: dict[bytes, float] = {}
-    last: dict[bytes, float] = {}
-    for name, what in steps:
-        group_id = name.encode()
-        if what == "ask":
-            asking.ask(group_id, now)
-            if group_id not in begun:
-                begun[group_id], last[group_id] = now, now - RETRY
-        elif what == "answer":
-            asking.group_ids.pop(group_id, None)
-            begun.pop(group_id, None)
-        else:
-            now += 0.25
-        again, late = asking.take(now, 100)
-        assert len(set(again)) == len(again)
-        for one in again:
-            last[one] = now
-        for one, first in late.items():
-            assert first == begun.pop(one) <= now - PATIENCE
-        assert asking.group_ids.keys() == begun.keys()
-        assert all(now < last[one] + RETRY for one in begun)
-    assert len(asking.again) <= len(steps) + 4
 
 
 # ------------------------------------------------------------------ members here

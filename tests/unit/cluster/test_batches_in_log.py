@@ -16,7 +16,6 @@ from mqttree.broker.cluster.delivery.answers import (
     ANSWER,
     ASK,
     CHUNK,
-    LOOKS,
     PIECE,
     named,
     parts_of,
@@ -38,9 +37,9 @@ from mqttree.broker.cluster.link.codec import (
     origin_key,
     read_link_packets,
 )
-from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED, SEEN
+from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED
 from mqttree.broker.cluster.link.message_batch import MessageBatch
-from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
+from mqttree.broker.cluster.link.version_vector import OriginWindow
 from mqttree.broker.cluster.sessions.pending_handover import Asked, PendingHandover
 from mqttree.broker.cluster.sessions.session_codec import WAITING, Item
 from mqttree.broker.cluster.sessions.takeover_messages import TAKE
@@ -52,7 +51,6 @@ from mqttree.broker.persistence.absent_members import AbsentMember
 from mqttree.broker.wire import Property, Puback, Publish
 from mqttree.routing.link_state import ALL
 from mqttree.routing.subscription_trie import SubscriptionTrie
-from mqttree.stp.bpdu import Role
 from tests.kit.link_harness import FAR, OWN, Neighbour, batch_entry, bid, lone, ping, some_link
 from tests.kit.node_harness import World
 from tests.unit.cluster.test_feed_upkeep import known
@@ -259,21 +257,6 @@ def test_old_batches_go_some_messages_at_a_time_while_somebody_looks_at_each() -
 # ---------------------------------------------------------------- replay and answers
 
 
-def test_a_neighbour_that_floods_gets_the_batch_as_it_is() -> None:
-    world = lone(link_timeout=1000.0)
-    relay = world.node.cluster.forwarder
-    entry = batch_entry(KEYS[0], 1, [(topic, payload(n)) for n, topic in enumerate(TOPICS)])
-    relay.accept(KEYS[0], 1, 4, world.now)
-    relay.log.append(entry, None)
-    neighbour = Neighbour(world, 1)
-    neighbour.bpdu(world.node.cluster.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
-    known_here = {relay.key: relay.own, KEYS[0]: OriginWindow(0, world.now)}
-    neighbour.send(ping((SEEN, encode_vector(known_here))))
-    assert neighbour.link().live
-    assert entry.data(0.0) in bytes(neighbour.transport.written)
-    assert world.counters.replayed == 4
-
-
 def selective(world: World, *filters: bytes) -> Neighbour:
     """A neighbour of which it is known that nothing but these filters is wanted behind it."""
     neighbour = Neighbour(world, 101, routing="interest")
@@ -365,21 +348,6 @@ def test_a_question_is_answered_with_single_messages(size: int) -> None:
         begin = top + 1
         world.advance(0.1)
     assert got == [n for n in range(5, 2_501) if n % 2 == 0]
-
-
-def test_each_message_of_a_batch_counts_as_one_that_is_compared() -> None:
-    world = lone(routing="interest", link_timeout=1000.0)
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
-    known(world, neighbour, b"c")
-    relay, count, total = world.node.cluster.forwarder, 500, 8 * LOOKS // 5
-    for number in range(1, total, count):
-        relay.log.append(batch_entry(relay.key, number, [(b"a", b"")] * count, at=world.now), None)
-        relay.own.top = number + count - 1
-    answers = world.node.cluster.answers
-    before = answers._budget.left
-    assert asked(world, neighbour, 1, total) == ([], LOOKS, True)
-    assert before - answers._budget.left > LOOKS / 2000
 
 
 # ---------------------------------------------------------------- held back, or on the move

@@ -126,26 +126,6 @@ def test_messages_that_one_session_lacks_are_not_missing_to_others() -> None:
     assert (seen[KEY].top, seen[KEY].gaps) == (10, [])
 
 
-@given(ranges, ranges)
-def test_each_session_gets_the_messages_that_it_lacks(one: Ranges, more: Ranges) -> None:
-    """Whoever came from elsewhere misses exactly what it had there; all others miss nothing."""
-    came, here = Session(), Session()
-    place = Place(came, here)
-    place.repeats.add(came, {KEY: one})  # type: ignore[arg-type]
-    place.repeats.add(came, {KEY: more})  # type: ignore[arg-type]
-    had = members(one) | members(more)
-    assert place.repeats.highest == {KEY: max(had)}
-    for number in range(1, 70):
-        place.repeats.deliver(KEY, number, message(number), None, None)
-    assert [int(payload) for session, payload in place.got if session is here] == list(range(1, 70))
-    assert {int(payload) for session, payload in place.got if session is came} == set(
-        range(1, 70)
-    ) - had
-    place.got.clear()
-    place.repeats.deliver(OTHER, 1, message(1), None, None)
-    assert len(place.got) == 2
-
-
 @pytest.mark.parametrize("passed", (False, True))
 def test_groups_get_their_messages_besides_sessions(passed: bool) -> None:
     """Shared subscriptions do not count; a message for a group alone is for no other session."""

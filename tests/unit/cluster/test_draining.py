@@ -12,7 +12,6 @@ from mqttree.broker.base.address import Address
 from mqttree.broker.base.broker_id import Identity
 from mqttree.broker.cli.status import render, waits_for
 from mqttree.broker.cluster.drain import (
-    MIN_DISCONNECTS_PER_SECOND,
     REPLAY,
     TREE_TIMEOUT_S,
     Drain,
@@ -25,7 +24,7 @@ from mqttree.broker.cluster.link.version_vector import encode_vector
 from mqttree.broker.cluster.state_view import federation_state
 from mqttree.broker.cluster.strategy.directory import CLIENTS_AT, DRAINING
 from mqttree.broker.config.node_config import NodeConfig
-from mqttree.broker.wire import Connack, Disconnect, Publish, Will
+from mqttree.broker.wire import Connack, Disconnect
 from mqttree.broker.wire.constants import ReasonCode
 from mqttree.broker.wire.properties import Property
 from mqttree.stp import bpdu as bpdus
@@ -126,18 +125,6 @@ def test_clients_are_disconnected_at_the_given_rate() -> None:
     assert world.counters.redirected == 10
 
 
-def test_without_a_rate_all_clients_go_in_half_of_the_time() -> None:
-    world = alone()
-    for number in range(4_000):
-        world.connect(f"c{number}")
-    found = Draining(world, within=20.0, to="x")
-    assert found.drain.rate == 400
-    world.advance(10.1)
-    assert world.node.clients.connected == 0
-    few = Draining(alone())
-    assert few.drain.rate == MIN_DISCONNECTS_PER_SECOND
-
-
 def test_a_slow_rate_extends_the_time_limit() -> None:
     world = alone()
     for number in range(100):
@@ -178,20 +165,6 @@ def test_without_other_brokers_clients_learn_that_it_stops() -> None:
     world.advance(1.0)
     assert client.take() == [Disconnect(ReasonCode.SERVER_SHUTTING_DOWN)]
     assert old.closed and old.take() == []
-
-
-def test_wills_are_published_and_what_was_queued_still_goes_out() -> None:
-    world = alone()
-    stays = world.connect("a")
-    stays.subscribe("#", qos=1)
-    publisher = world.connect("b", will=Will("w", b"gone", 1, False))
-    publisher.publish("t", b"last", 1, 3)
-    Draining(world, to="x")
-    world.advance(1.0)
-    packets = stays.take()
-    assert [p.payload for p in packets if isinstance(p, Publish)] == [b"last"]
-    assert isinstance(packets[-1], Disconnect)
-    assert world.counters.wills == 1
 
 
 def test_sessions_that_no_broker_takes_end_after_a_while() -> None:

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections import deque
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mqttree.broker.base.state_table import ImpossibleInputError
 from mqttree.broker.cluster.delivery.feed_states import TRANSITIONS, Action, Input, State
-from mqttree.broker.cluster.delivery.gap_recovery import PATIENCE
-from mqttree.broker.cluster.delivery.ordered_feed import HeldPackets, OrderedFeed
-from mqttree.broker.core.message import Message
+from mqttree.broker.cluster.delivery.ordered_feed import OrderedFeed
 from tests.kit.state_tables import check_table
-from tests.unit.cluster.test_gap_recovery import FAR, NEAR, ORIGIN, Asking, feed
+from tests.unit.cluster.test_gap_recovery import NEAR, feed
 
 
 def means_what_it_says(found: OrderedFeed) -> None:
@@ -66,61 +62,3 @@ def test_every_input_leads_to_the_tables_state_or_is_impossible(
 def test_a_doubt_makes_every_feed_ask(state: State) -> None:
     """Nothing that comes is trusted to be complete after it."""
     assert TRANSITIONS[state, Input.DOUBT][1] is State.ASKING
-
-
-event = st.one_of(
-    st.tuples(st.sampled_from([NEAR, FAR]), st.integers(1, 12)),
-    st.sampled_from(["whole", "whole", "more", "gone", "doubt", "break", "wait", "lost", "back"]),
-)
-
-
-@given(st.lists(event, max_size=30))
-def test_whatever_happens_each_step_is_the_tables(events: list[object]) -> None:
-    """Messages come over any link, the origin answers or does not, paths break: each step is in the
-    table, and a feed with a source holds nothing back."""
-    asking = Asking()
-    found, recovery, now = asking.feed, asking.gap_recovery, 1.0
-    recovery.node.dispatcher.publish = lambda *_: None  # type: ignore[method-assign]
-    listings = asking.directory.database.listings
-    listing = listings[ORIGIN]
-    step = OrderedFeed.step
-
-    def watched(fed: OrderedFeed, happens: Input, link: object = None) -> Action:
-        """Take a step, and see that it leads to the table's state."""
-        before = fed.state
-        action = step(fed, happens, link)  # type: ignore[arg-type]
-        assert (action, fed.state) == TRANSITIONS[before, happens]
-        return action
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(OrderedFeed, "step", watched)
-        for one in events:
-            if isinstance(one, tuple):
-                link, number = one
-                crosses = asking.window.accept(number, 1, skipped=True)
-                if crosses and not found.take(link, number, 1) and number > found.done:
-                    message = Message(b"t", b"", 1, False, b"", None, None)
-                    recovery.release.hold(found, HeldPackets(number, 1, (message, None), b"t", 1))
-            elif one == "doubt":
-                recovery.lose(found)
-            elif one == "break":
-                recovery._break_received(ORIGIN, b"", now, FAR)
-            elif one == "wait":
-                now += PATIENCE
-                recovery.node.now = now
-                recovery._due(found, now)
-            elif one in ("lost", "back"):
-                listings.clear()
-                if one == "back":
-                    listings[ORIGIN] = listing
-            elif not found.fed:
-                asking.answer(
-                    asking.ask(),
-                    max(found.done, asking.window.top),
-                    flags=3 if one == "more" else 1,
-                    gone=1 if one == "gone" else 0,
-                    now=now,
-                )
-            means_what_it_says(found)
-            assert found.state is not State.FED or not found.waiting
-            assert found.state in (State.ASKING, State.UNORDERED) or not found.more

@@ -5,11 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mqttree.broker.base.counters import Counters
-from mqttree.broker.base.sequence_set import LAST, MAX_GAPS, intersect, subtract
+from mqttree.broker.base.sequence_set import LAST, MAX_GAPS
 from mqttree.broker.cluster.delivery.forwarder import FORGET_ORIGIN, MAX_QUIET_ORIGINS, RECENT
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.link.codec import origin_key
@@ -17,7 +15,6 @@ from mqttree.broker.cluster.link.control_records import DONE, MAX_PING_PAYLOAD, 
 from mqttree.broker.cluster.link.version_vector import OriginWindow, decode_vector, encode_vector
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.stp.bpdu import Role
-from tests.kit.effort import examples
 from tests.kit.link_harness import FAR, Neighbour, bid, lone, message, ping, unharmed
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.world import Host
@@ -223,40 +220,6 @@ def test_a_full_table_of_origins_fits_into_one_message() -> None:
         neighbour.send(ping((SEEN, body)))
         assert neighbour.up, "no broker closes a link because a neighbour filled its table"
         assert len(world.node.cluster.forwarder.vector) == MAX_QUIET_ORIGINS + 1
-
-
-RANGES = st.lists(st.integers(1, 60), max_size=12, unique=True).map(
-    lambda ns: [(n, n) for n in sorted(ns)]
-)
-
-
-@settings(max_examples=examples(200), deadline=None)
-@given(RANGES, RANGES)
-def test_ranges_intersect_and_subtract_like_sets(
-    one: list[tuple[int, int]], other: list[tuple[int, int]]
-) -> None:
-    def numbers(ranges: list[tuple[int, int]]) -> set[int]:
-        return {n for low, high in ranges for n in range(low, high + 1)}
-
-    assert numbers(intersect(one, other)) == numbers(one) & numbers(other)
-    assert numbers(subtract([(1, 60)], other)) == set(range(1, 61)) - numbers(other)
-
-
-@settings(max_examples=examples(200), deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 400), st.integers(1, 5)), max_size=150))
-def test_a_window_takes_each_number_once(steps: list[tuple[int, int]]) -> None:
-    window = LocalWindow(0, 0.0, None, Limits().max_gaps)
-    taken: set[int] = set()
-    for first, count in steps:
-        new = window.accept(first, count)
-        numbers = set(range(first, first + count))
-        if new == count:
-            assert not numbers & taken
-            taken |= numbers
-        else:
-            assert new in (0, -1)
-        assert len(window.gaps) <= MAX_GAPS
-        assert all(not window.missing(n) for n in taken)
 
 
 def test_holes_that_are_given_up_are_counted() -> None:

@@ -13,19 +13,16 @@ from hypothesis import strategies as st
 from mqttree.broker.base.broker_id import Identity
 from mqttree.broker.base.counters import Counters
 from mqttree.broker.base.sequence_set import (
-    LAST,
     MAX_GAPS,
     MAX_SKIPS,
     Ranges,
-    intersect,
     merge,
     roughly,
-    subtract,
 )
 from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
 from mqttree.broker.cluster.delivery.history import HistoryRequests
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
-from mqttree.broker.cluster.delivery.ordered_feed import HeldPackets, OrderedFeed, joined
+from mqttree.broker.cluster.delivery.ordered_feed import HeldPackets, OrderedFeed
 from mqttree.broker.cluster.delivery.origins import Origins
 from mqttree.broker.cluster.delivery.orphans import Orphans
 from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
@@ -88,14 +85,6 @@ def test_roughly_covers_with_few(some: Ranges) -> None:
         assert found == some
 
 
-@given(ranges, ranges)
-def test_ranges_behave_like_sets(some: Ranges, others: Ranges) -> None:
-    """Ranges are sets."""
-    assert numbers_in(intersect(some, others)) == numbers_in(some) & numbers_in(others)
-    assert numbers_in(subtract(some, others)) == numbers_in(some) - numbers_in(others)
-    assert numbers_in(merge(some + others)) == numbers_in(some) | numbers_in(others)
-
-
 @given(
     st.lists(
         st.tuples(
@@ -140,18 +129,6 @@ def test_an_abandoned_feed_delivers_late_messages_once(events: list[tuple[int, i
     assert numbers_in(found.outstanding) | set(delivered) >= set(
         range(1, found.done + 1)
     ) - numbers_in(found.window.history)
-
-
-def test_a_message_over_another_link_takes_the_source_from_its_feed() -> None:
-    """A message that comes over another link than the source may have overtaken others."""
-    found, owner = feed()
-    found.source = NEAR
-    assert found.take(NEAR, 1, 1) == 1
-    assert found.take(FAR, 3, 1) == 0
-    assert (owner.lost, found.source, found.done, found.held) == (1, None, 1, True)
-    assert found.take(NEAR, 4, 2) == 0
-    found.window.top, found.window.history = 5, [(2, 2)]
-    assert found.lacks() == [(2, 2), (6, LAST)]
 
 
 class Strategy(OverSpanningTree):
@@ -339,17 +316,6 @@ def test_only_an_answer_that_brings_more_leads_to_the_next_question() -> None:
     assert (asking.feed.done, asking.feed.source) == (9, NEAR)
 
 
-def test_an_origin_that_answers_slowly_is_not_asked_again_meanwhile() -> None:
-    """What is sent twice makes the next answer slower."""
-    asking = Asking()
-    for took, pause in ((0.01, 0.1), (0.5, 1.0), (60.0, 2.0)):
-        number = asking.ask()
-        asking.feed.questions[number].at = 1.0 - took
-        asking.answer(number, asking.feed.done + 5, flags=3)
-        assert asking.feed.ask_at == 1.0 + pause
-    assert len(asking.asked) == 6
-
-
 def test_a_message_that_has_come_is_no_longer_waited_for() -> None:
     """1 to 3 have left the origin's log. 2 comes another way: what is behind it must not wait for
     it while no broker asks."""
@@ -463,14 +429,6 @@ def test_an_answer_without_an_end_is_dropped() -> None:
     assert number not in asking.feed.questions
     asking.answer(asking.ask(), 7)
     assert asking.feed.done == 7
-
-
-@given(st.lists(numbers, max_size=60))
-def test_joined_ranges_equal_merged_ones(some: Ranges) -> None:
-    found: Ranges = []
-    for index, one in enumerate(some):
-        found = joined(found, [one])
-        assert found == merge(some[: index + 1])
 
 
 def test_refused_numbers_take_bounded_memory() -> None:

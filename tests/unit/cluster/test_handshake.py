@@ -11,7 +11,7 @@ from mqttree.broker.core.effects import Dial
 from mqttree.broker.wire import Connack, Connect, ReasonCode, encode_packet
 from mqttree.broker.wire.decode import decode_packet
 from mqttree.broker.wire.properties import Property
-from tests.kit.link_harness import Neighbour, bid, bridge, lone, unharmed, warnings
+from tests.kit.link_harness import Neighbour, bridge, lone, unharmed, warnings
 from tests.kit.node_harness import FakeTransport, World
 
 OTHERS = ("0", str(LINK_PROTOCOL - 1), str(LINK_PROTOCOL + 1), "65535")
@@ -50,21 +50,6 @@ def packets(transport: FakeTransport) -> list[Any]:
         found.append(decode_packet(data[0], data[start : start + size], 5))
         data = data[start + size :]
     return found
-
-
-def said_by(connect: Connect) -> dict[str, str]:
-    return dict((connect.properties or {})[Property.USER_PROPERTY])
-
-
-@pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
-def test_both_ends_say_their_link_protocol_version(routing: str) -> None:
-    world = lone(routing=routing)
-    (call,) = Called(world, 1).take()
-    assert said_by(call)["protocol"] == str(LINK_PROTOCOL)
-    caller = Neighbour(world, 2, link=False)
-    caller.send(encode_packet(bridge(2, routing=routing), 5))
-    (answer,) = packets(caller.transport)
-    assert said_by(answer)["protocol"] == str(LINK_PROTOCOL)
 
 
 @pytest.mark.parametrize("other", OTHERS)
@@ -115,15 +100,4 @@ def test_a_refusal_for_our_version_is_logged_and_counted() -> None:
     assert world.counters.links_refused == 1
     assert warnings(world) == [f"broker at 10.0.0.1:1883 refused the link: {why}"]
     assert not world.node.cluster.link_registry.handshakes
-    unharmed(world)
-
-
-@pytest.mark.parametrize("said", ("two", "-1", "65536", "9" * 5000))
-def test_an_impossible_version_closes_the_connection(said: str) -> None:
-    world = lone()
-    caller = Neighbour(world, 1, link=False)
-    caller.send(encode_packet(bridge(1, protocol=said), 5))
-    assert caller.conn.closed
-    assert not world.node.cluster.link_registry.handshakes
-    assert bid(1) not in world.node.cluster.links
     unharmed(world)

@@ -61,28 +61,6 @@ def test_the_later_of_two_brokers_with_one_id_yields(secret: bytes | None, diall
     ]
 
 
-@SECRETS
-@pytest.mark.parametrize("dialler", ["first", "second"])
-def test_of_two_that_started_in_the_same_second_one_yields(
-    secret: bytes | None, dialler: str
-) -> None:
-    first, second = keyed(1, ONE, secret, instance=7), keyed(2, ONE, secret, instance=8)
-    clients = [world.connect("c") for world in (first, second)]
-    Wire(*((first, second) if dialler == "first" else (second, first)))
-    assert [world.node.cluster.id_conflict.refuses_clients for world in (first, second)] == [
-        False,
-        True,
-    ]
-    assert [client.closed for client in clients] == [False, True]
-
-
-def test_a_process_that_calls_itself_is_no_conflict() -> None:
-    world = keyed(1, ONE, instance=7)
-    Wire(world, world)
-    assert not world.node.cluster.id_conflict.refuses_clients
-    assert not world.counters.duplicate_id
-
-
 def test_a_yielding_broker_links_again_when_the_other_is_gone() -> None:
     original, copy = pair()
     Wire(copy, original)

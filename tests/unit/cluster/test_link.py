@@ -30,7 +30,7 @@ from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vect
 from mqttree.broker.cluster.topology import GOSSIP_INTERVAL_S, TOPOLOGY_CHANGES_PER_SECOND
 from mqttree.broker.core.effects import Dial
 from mqttree.broker.limits import DEFAULTS, Limits
-from mqttree.broker.wire import Connect, Pingreq, Subscribe, SubscriptionRequest, encode_packet
+from mqttree.broker.wire import Connect, Subscribe, SubscriptionRequest, encode_packet
 from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.varint import encode_varint
 from mqttree.discovery.gossip import encode_members
@@ -410,23 +410,6 @@ def test_thousands_of_made_up_members_are_neither_dialled_nor_gossiped() -> None
     assert honest.up
 
 
-def test_many_new_members_at_once_are_gossiped_in_one_piece() -> None:
-    world = lone()
-    honest, other = Neighbour(world, 1), Neighbour(world, 2)
-    world.advance(0.2)
-    other.take()
-    for number in range(40):
-        told = [(bid(1000 + number), 1, [Address(f"10.0.1.{number}", 1883)], True)]
-        honest.send(ping((MEMBERS, encode_members(told))))
-        world.advance(0.001)
-    world.advance(0.2)
-    lists = other.records(MEMBERS)
-    assert 1 <= len(lists) <= 4
-    assert all(bid(1000 + number) in b"".join(lists) for number in range(40)), (
-        "together they are whole"
-    )
-
-
 def test_a_flood_of_topology_changes_is_published_now_and_then() -> None:
     world = lone()
     liar, honest = Neighbour(world, 1), Neighbour(world, 2)
@@ -502,15 +485,6 @@ def test_another_life_of_a_neighbour_is_not_believed_while_it_is_here() -> None:
     assert tree.ports[bid(1)].forwarding
 
 
-def test_pings_without_records_are_answered() -> None:
-    world = lone()
-    peer = Neighbour(world, 1)
-    peer.take()
-    peer.send(b"\xc0\x00", ping((PING, b"abcd")))
-    assert peer.take() == [(0xD0, b"\0\0\0\0"), (0xD0, b"abcd")]
-    assert Pingreq(b"") is not None
-
-
 # ------------------------------------------------------------------ who was silent, or not heard
 
 
@@ -570,16 +544,3 @@ def test_a_broker_that_was_stopped_has_heard_no_neighbour(*, reads_first: bool) 
     assert (silent.up, other.up) == (True, True)
     world.advance(0.04)
     assert (silent.up, other.up) == (False, True)
-
-
-def test_a_broker_that_was_stopped_many_times_has_heard_no_neighbour() -> None:
-    """Each time it goes on it judges ahead of reading what came."""
-    world = lone(link_timeout=2.0)
-    peer = Neighbour(world, 101)
-    peer.child()
-    for _ in range(20):
-        world.now += 1.9
-        world.advance(0.05)
-        peer.send(ping((PING, b"abcd")))
-    assert peer.up
-    assert world.counters.link_timeouts == 0

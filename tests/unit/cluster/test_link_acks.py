@@ -68,12 +68,6 @@ def publish(client: FakeClient, count: int, size: int = SIZE, **more: Any) -> No
         client.send(Publish("t", bytes(size), 1, packet_id=1 + number % 60_000, **more))
 
 
-def test_messages_cost_no_mark_until_the_log_is_full(world: World) -> None:
-    neighbour, client = joined(world), world.connect("c")
-    publish(client, LOG // SIZE // 2)
-    assert not neighbour.marks()
-
-
 def test_the_log_keeps_what_is_not_acknowledged_and_publishers_wait(world: World) -> None:
     neighbour, client = joined(world), world.connect("c")
     log = world.node.cluster.forwarder.log
@@ -98,15 +92,6 @@ def test_an_acknowledgement_covers_all_marks_before_it(world: World) -> None:
     neighbour.answer(marks[-1])
     assert not neighbour.link().marks
     assert not client.conn.held
-
-
-def test_answers_to_what_was_not_sent_acknowledge_nothing(world: World) -> None:
-    neighbour, client = joined(world), world.connect("c")
-    publish(client, 2 * LOG // SIZE)
-    before = world.node.cluster.forwarder.log.floor
-    neighbour.answer(b"\xff" * 4, b"\x80\0\0\0", b"")
-    assert world.node.cluster.forwarder.log.floor == before
-    assert client.conn.held
 
 
 def test_a_message_larger_than_the_log_is_let_go_when_it_is_acknowledged(world: World) -> None:
@@ -183,25 +168,6 @@ def test_messages_lost_to_a_link_in_repair_are_counted(world: World) -> None:
     )
     assert len(neighbour.messages()) == len(log)
     assert neighbour.link().live
-
-
-def test_a_log_beyond_its_limit_shrinks_without_another_message(world: World) -> None:
-    """It became too full for a link in repair, to which no mark can be sent; that was repaired, and
-    nothing is published."""
-    neighbour, client = joined(world), world.connect("c")
-    world.node.cluster.forwarder.leave(neighbour.link())
-    publish(client, LOG // SIZE + 5)
-    world.advance(0.0)
-    log = world.node.cluster.forwarder.log
-    assert log.size > LOG and not client.conn.held
-    neighbour.send(ping((SEEN, encode_vector(world.node.cluster.forwarder.vector))))
-    assert neighbour.link().live
-    neighbour.take()
-    world.advance(1.1)
-    neighbour.answer(*neighbour.marks())
-    assert log.size <= LOG
-    world.advance(5.0)
-    assert not neighbour.marks()
 
 
 @pytest.mark.parametrize("takes", [True, False])

@@ -33,20 +33,3 @@ def test_rates_are_those_between_two_looks_and_begin_with_a_link() -> None:
     assert rates.of(b"1") == {}
     rates.look({}, 105.0)
     assert rates.of(b"1") == {}
-
-
-def test_a_link_that_is_over_stays_in_the_sums() -> None:
-    counters = Counters()
-    first, second = counters.begin_link(), counters.begin_link()
-    first.forwarded, first.received, first.sent = 3, 2, 100
-    second.forwarded, second.received, second.sent = 1, 1, 10
-    sums = (counters.forwarded, counters.received_link, counters.link_bytes_sent)
-    assert sums == (4, 3, 110)
-    late = counters.end_connection(first)
-    assert (counters.forwarded, counters.received_link, counters.link_bytes_sent) == sums
-    late.sent += 5
-    assert counters.as_dict()["link_bytes_sent"] == 115
-    # Of a client, or once more: nothing changes.
-    assert counters.end_connection(counters.to_clients) is counters.to_clients
-    assert counters.end_connection(late) is late
-    assert counters.forwarded == 4

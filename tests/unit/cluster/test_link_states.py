@@ -5,8 +5,6 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mqttree.broker.cluster.link.control_records import PING, SEEN
 from mqttree.broker.cluster.link.link import Link
@@ -87,19 +85,6 @@ def test_the_tree_and_the_queue_decide_for_themselves() -> None:
             if happened not in (Input.OVERFLOWED, Input.DRAINED):
                 assert (following in BEHIND) is (state in BEHIND)
     assert not {State.LIVE} & set(BEHIND)
-
-
-@given(st.lists(st.sampled_from(list(Input)), max_size=40))
-def test_all_sequences_stay_in_the_table(inputs: list[Input]) -> None:
-    state = State.DIALLED
-    for happened in inputs:
-        try:
-            action, state = transition(state, happened)
-        except ProtocolViolation:
-            _, state = transition(state, Input.LOST)
-            assert state is State.CLOSED
-        else:
-            assert action in Action
 
 
 # ---------------------------------------------------------------- a link follows it

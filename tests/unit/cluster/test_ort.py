@@ -168,16 +168,6 @@ def test_each_number_is_taken_once_in_whatever_order_it_comes() -> None:
         assert world.counters.duplicates == 2
 
 
-def test_retained_messages_go_everywhere_and_form_no_overlay() -> None:
-    world = alone()
-    neighbour = child(world)
-    world.connect("client").publish("kept", b"state", qos=1, retain=True)
-    assert neighbour.messages() == [b"state"]
-    assert strategy(world).report() == {
-        "topic_overlays": {"topics": 0, "root_of": 0, "forming": 0, "in_parts": 0}
-    }
-
-
 def test_clients_of_before_the_first_neighbour_are_known_then() -> None:
     world = alone()
     client = world.connect("client")
@@ -209,16 +199,6 @@ def test_a_broker_without_a_client_of_the_topic_leaves_at_its_next_round() -> No
     assert strategy(world).report()["topic_overlays"]["topics"] == 0
     client.publish("p", b"x")
     assert [told.topic for told in pings(neighbour)] == [b"p"]
-
-
-def test_a_topic_that_is_published_to_now_and_then_stays() -> None:
-    world = alone(Limits(advertised_s=10.0))
-    neighbour = child(world)
-    client = world.connect("client")
-    for _ in range(6):
-        client.publish("often", b"x")
-        world.advance(8.0)
-    assert not [told for told in pings(neighbour) if told.flags & LEAVING]
 
 
 def test_what_only_passes_through_is_not_published_here() -> None:

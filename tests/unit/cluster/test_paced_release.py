@@ -110,16 +110,6 @@ def test_held_messages_are_released_in_steps_ahead_of_newer_ones(world: World) -
     assert feed.take(ONE, 3 * STEP + 2, 1) == 1
 
 
-def test_held_messages_come_once_in_the_order_of_their_numbers(world: World) -> None:
-    """Whatever came first, and though an answer brings what is here."""
-    feed, client = feed_of(world), client_of(world)
-    hold(world, feed, 5, 2, 9)
-    hold(world, feed, 3, 2, 7)
-    settle(world, feed, 7)
-    assert got(client) == [2, 3, 5, 7]
-    assert feed.held_count == 1
-
-
 @pytest.mark.parametrize("limits", [Limits(hold_queued=1_000, max_queued=2_000)])
 def test_a_slow_session_is_waited_for_and_its_publishers_wait(world: World) -> None:
     feed, client = feed_of(world), client_of(world, receive_maximum=100)
@@ -241,19 +231,6 @@ def test_an_unknown_incarnation_is_awaited_for_a_while(world: World) -> None:
     assert got(client) == [1]
     assert early.finished
     del world.node.cluster.directory.database.listings[FAR]
-
-
-def test_time_in_which_this_broker_stood_still_is_no_wait(world: World) -> None:
-    """What came meanwhile is still to be read when it goes on: the other brokers were there."""
-    feed, client = feed_of(world), client_of(world)
-    hold(world, feed, 2)
-    world.advance(0.3)
-    world.now += 4.0
-    world.advance(0.3)
-    assert got(client) == []
-    hold(world, feed, 1)
-    settle(world, feed, 2)
-    assert got(client) == [1, 2]
 
 
 def test_however_often_a_broker_stood_still_only_running_time_counts(world: World) -> None:

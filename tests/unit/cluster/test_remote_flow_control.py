@@ -216,15 +216,6 @@ def test_messages_on_their_way_are_kept_beyond_the_queue_limit(world: World, sai
     assert world.counters.dropped_queue_full == 0
 
 
-def test_local_publishers_are_held_without_records(world: World, said: Said) -> None:
-    slow(world)
-    fast = world.connect("fast")
-    fast.send(*(Publish("fast", b"x", 1, packet_id=n) for n in range(1, 100)))
-    assert world.counters.queued_over_limit == 0
-    assert not said.take()
-    assert fast.conn.held
-
-
 @pytest.mark.parametrize(
     "limits",
     [SMALL.replace(held_queue_bytes=100_000), SMALL.replace(held_queues_bytes=100_000)],
@@ -265,20 +256,6 @@ def test_the_queue_of_an_absent_client_grows_no_further(world: World, said: Said
     assert world.node.cluster.remote_flow_control.over == 0
 
 
-@pytest.mark.parametrize(
-    "limits", [SMALL.replace(hold_queued_bytes=10_000, max_queued_bytes=20_000)]
-)
-def test_large_messages_fill_a_queue_too(world: World, said: Said) -> None:
-    far, client = Far(world), slow(world)
-    far.publish(*[b"fast"] * 5, payload=bytes(3_000))
-    assert said.take() == [{b"fast"}]
-    far.publish(*[b"fast"] * 4, payload=bytes(3_000))
-    assert world.counters.dropped_queue_full == 0
-    world.advance(HOLD_INTERVAL_S)
-    assert len(read(client, 9)) == 9
-    assert said.take() == [set()]
-
-
 # ------------------------------------------------------------------ plugins and links that are slow
 
 
@@ -309,23 +286,6 @@ def test_a_slow_plugin_holds_publishers_elsewhere(said: Said) -> None:
         pass
     world.advance(HOLD_INTERVAL_S)
     assert said.take()[-1] == set()
-
-
-def test_a_slow_subscriber_behind_a_plugin_holds_its_publishers(said: Said) -> None:
-    """The answer comes when other messages are at hand; whom it concerns is known all the same."""
-    world = asking_plugins(Limits(hold_queued=100, max_queued=20))
-    said.world = world
-    far = Far(world)
-    client = world.connect("slow", properties={Property.RECEIVE_MAXIMUM: 1})
-    client.send(Subscribe(7, [SubscriptionRequest("fast", 1)]))
-    world.answer(AuthorizeSubscribe, [True])
-    far.publish(*[b"fast"] * 30)
-    world.node.limits = SMALL
-    far.publish(b"calm")
-    world.advance(0.1)
-    assert not said.take()
-    world.answer(AuthorizeReceive, lambda effect: set(effect.receivers))
-    assert said.take() == [{b"fast"}]
 
 
 @pytest.mark.parametrize("qos", [0, 1])
@@ -420,18 +380,6 @@ def test_no_publisher_is_held_by_a_broker_that_is_gone(
         world.node.cluster.events.dispatch(RouteChanged(ASKING, None))
     assert not publisher.conn.held
     assert not world.node.cluster.remote_flow_control.held
-
-
-def test_a_publisher_is_held_until_both_brokers_release_it(
-    world: World, publisher: FakeClient
-) -> None:
-    asks(world, b"a", sender=b"1" * 8)
-    asks(world, b"a", sender=b"2" * 8)
-    publisher.publish("a", qos=1)
-    asks(world, sender=b"1" * 8)
-    assert publisher.conn.held
-    asks(world, sender=b"2" * 8)
-    assert not publisher.conn.held
 
 
 def test_a_publisher_is_read_again_when_its_filter_is_released(

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import itertools
 
-from mqttree.broker.cluster.delivery.replay import FEW, SCAN, SCANNED, TAKEN
+from mqttree.broker.cluster.delivery.replay import FEW, TAKEN
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.events import LinkForwards
 from mqttree.broker.cluster.link.codec import origin_key
-from mqttree.broker.cluster.link.control_records import ORIGINS, SEEN, WANT
+from mqttree.broker.cluster.link.control_records import ORIGINS, SEEN
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
 from mqttree.broker.core.message import Message
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.stp.bpdu import Role
-from tests.kit.core import needs_python
 from tests.kit.link_harness import FAR, Neighbour, bid, lone, message, ping
 from tests.kit.node_harness import World
 
@@ -178,47 +177,6 @@ def test_a_neighbour_that_leaves_the_tree_gets_no_more() -> None:
     while not neighbour.link().live:
         turns(world)
     assert [int(payload) for payload in neighbour.messages()] == list(range(1, COUNT + 1))
-
-
-def test_a_scan_that_finds_nothing_is_in_steps_too() -> None:
-    world = lone(link_timeout=1000.0)
-    logged(world, range(1, 200_001))
-    looked: list[int] = []
-    needs_python("replaces a method")
-    log = world.node.cluster.forwarder.log
-    lacked = type(log).lacked
-
-    class Counted(type(log)):  # type: ignore[misc]
-        __slots__ = ()
-
-        def lacked(self, seen: Vector, first: int, most: int) -> tuple[list[LogEntry], int]:
-            found, behind = lacked(self, seen, first, most)
-            looked[-1] += behind - first
-            return found, behind
-
-    log.__class__ = Counted
-    looked.append(0)
-    neighbour = joining(world, {KEY: OriginWindow(200_000, world.now)})
-    while not neighbour.link().live:
-        looked.append(0)
-        turns(world)
-    assert sum(looked) == 200_000
-    assert max(looked) <= DEFAULTS.turn_work * SCANNED + SCAN
-
-
-def test_requests_for_history_are_answered_in_steps() -> None:
-    world = lone(link_timeout=1000.0)
-    logged(world, range(1, COUNT + 1))
-    neighbour = Neighbour(world, 1)
-    wanted = encode_vector({KEY: OriginWindow(0, world.now)})
-    neighbour.send(ping(*((WANT, bytes((0, 0, 0, n)) + wanted) for n in range(40))))
-    most = 0
-    for _ in range(400):
-        before = replayed(world)
-        turns(world)
-        most = max(most, replayed(world) - before)
-    assert 0 < most <= IN_A_TURN
-    assert len(world.node.cluster.resync._wants[neighbour.link()]) <= 16
 
 
 def test_drain_looks_in_steps_for_what_a_neighbour_lacks() -> None:

@@ -158,14 +158,6 @@ def test_a_large_message_pushes_nothing_out_for_a_while(roomy: ReplayLog) -> Non
     assert roomy.size <= 10_000
 
 
-def test_the_room_of_a_large_message_that_is_gone_is_free(roomy: ReplayLog) -> None:
-    roomy.append(entry(KEYS[1], 1, size=5000), None)
-    for number in range(150):
-        roomy.append(entry(KEYS[0], 101 + number), None)
-    assert len(roomy) <= 100
-    assert 1 not in [e.sequence for e in roomy.latest() if e.key == KEYS[1]]
-
-
 def test_room_for_large_messages_can_be_taken_back(roomy: ReplayLog) -> None:
     for number in range(4):
         roomy.append(entry(KEYS[1], number + 1, size=5000), None)
@@ -173,19 +165,3 @@ def test_room_for_large_messages_can_be_taken_back(roomy: ReplayLog) -> None:
     assert roomy.size <= 10_000
     roomy.append(entry(KEYS[1], 5, size=5000), None)
     assert roomy.size <= 10_000
-
-
-def test_acknowledgements_are_asked_for_as_without_the_extra_room(roomy: ReplayLog) -> None:
-    """They are asked for acknowledgements as if the log had none, and who joins needs what it would
-    have."""
-    asked = []
-    roomy.pressed = lambda: asked.append(roomy.end)
-    roomy.append(entry(KEYS[1], 1, size=5000), None)
-    assert (roomy.begin, roomy.recent) == (0, 5000)
-    roomy.floor, roomy.warn = 2500, 4000
-    roomy.append(entry(KEYS[1], 2, size=5000), None)
-    assert roomy.recent == 2500
-    assert not asked
-    roomy.floor = 6000
-    roomy.append(entry(KEYS[0], 101), None)
-    assert asked == [20_100]

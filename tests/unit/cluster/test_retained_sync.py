@@ -3,7 +3,6 @@ lies."""
 
 from __future__ import annotations
 
-import gc
 import random
 from typing import Any
 
@@ -209,19 +208,6 @@ def test_a_restored_message_is_kept_delivered_once_and_passed_on() -> None:
     assert world.counters.retained_restored == 1
 
 
-def test_a_message_that_a_link_brought_is_not_delivered_again() -> None:
-    """It was forgotten here alone."""
-    world, neighbour = pair()
-    client = world.connect("c")
-    client.subscribe("#", qos=1)
-    neighbour.send(restored(b"t", b"x", sequence=7, restored=False))
-    assert client.payloads() == [b"x"]
-    world.node.retained.clear()
-    neighbour.send(restored(b"t", b"x", sequence=7))
-    assert client.payloads() == []
-    assert len(world.node.retained) == 1
-
-
 def test_a_leg_gets_what_is_restored_with_retain_and_deletions_too() -> None:
     world, neighbour = pair()
     leg, other = world.connect("leg:n"), world.connect("c")
@@ -314,26 +300,6 @@ def test_equal_stores_cost_one_record() -> None:
     assert not [kind for kind, _ in neighbour.control() if kind in (DIGEST, PARTS, LIST, FETCH)]
     world.advance(DEFAULTS.retained_check_s)
     assert len([kind for kind, _ in neighbour.control() if kind == DIGEST]) == 1
-
-
-def test_the_lower_id_begins() -> None:
-    world, neighbour = pair()  # the neighbour's is lower than "mmmmmmmm"
-    world.connect("c").publish("t", b"x", 1, retain=True)
-    neighbour.take()
-    neighbour.send(ping((DIGEST, b"\0" * 8)))
-    steps(world)
-    assert neighbour.records(DIGEST) == [world.node.retained.digests.whole.to_bytes(8, "big")]
-    world = lone(id=b"\0" * 7 + b"\1")
-    neighbour = Neighbour(world, 2)
-    neighbour.child()
-    world.connect("c").publish("t", b"x", 1, retain=True)
-    neighbour.take()
-    neighbour.send(ping((DIGEST, b"\0" * 8)))
-    steps(world)
-    (body,) = neighbour.records(PARTS)
-    ((full, prefix, digests),) = decode_parts(body)
-    place = place_of(b"t")
-    assert (full, prefix, digests) == (False, b"", {place[0]: world.node.retained.digests.whole})
 
 
 def test_parts_and_leaves_that_differ() -> None:
@@ -429,35 +395,6 @@ def test_an_update_that_does_not_fit_takes_the_place_of_the_old_one() -> None:
     assert world.counters.retained_refused == 2
 
 
-def test_a_restored_update_that_does_not_fit() -> None:
-    """It is for subscribers and other brokers all the same; it is asked for again when there may be
-    room."""
-    world, neighbour = pair(max_retained_bytes=10)
-    other = Neighbour(world, 2)
-    other.child()
-    client = world.connect("c")
-    client.subscribe("t", qos=1)
-    neighbour.send(restored(b"t", b"old", 1), restored(b"t", bytes(100), 5, sequence=2))
-    assert client.payloads() == other.messages() == [b"old", bytes(100)]
-    assert world.node.retained.get("t") is None
-    neighbour.take()
-    listed = ping((LIST, leaf(b"t", entry(b"t", 5))))
-    neighbour.send(listed)
-    steps(world)
-    assert neighbour.records(FETCH) == []
-    world.advance(REFUSED_PAUSE_S)
-    neighbour.take()
-    neighbour.send(listed)
-    steps(world)
-    assert neighbour.records(FETCH) == [b"\x0c" + place_of(b"t")]
-    neighbour.send(restored(b"t", bytes(100), 5, sequence=2))
-    assert client.payloads() == other.messages() == []
-    neighbour.send(ping((LIST, leaf(b"t", entry(b"t", 1)))))
-    steps(world)
-    # A broker that has the old one gets the deletion.
-    assert [(p.payload, p.topic) for p in publishes(neighbour)] == [(b"", "t")]
-
-
 def test_the_last_write_is_not_sent_to_who_has_no_room_for_it() -> None:
     world, neighbour = pair()
     neighbour.send(restored(b"t", b"new", 5))
@@ -501,31 +438,6 @@ def test_work_is_done_in_steps() -> None:
         assert len(neighbour.messages()) == STEP_MESSAGES
     world.advance(1.0)
     assert neighbour.messages() == []
-
-
-def test_a_slow_neighbour_is_not_pushed() -> None:
-    world, neighbour = pair()
-    fill(world, 100)
-    neighbour.take()
-    neighbour.transport.capacity = 100
-    neighbour.send(ping((PARTS, part((b"", {})))))
-    world.advance(1.0)
-    first = len(neighbour.messages())
-    fill(world, 5)  # published meanwhile: these wait
-    world.advance(1.0)
-    assert world.counters.retained_sent <= 100
-    other = Neighbour(world, 2)
-    other.child()
-    other.take()
-    waiting = len(neighbour.conn.backlog)
-    other.send(restored(b"t", b"y", 5, sequence=1))
-    assert len(neighbour.conn.backlog) == waiting  # nothing is passed on to who does not keep up
-    neighbour.transport.capacity = None
-    neighbour.conn.writable(world.now)
-    world.settle()
-    world.advance(2.0)
-    assert DIGEST in [kind for kind, _ in neighbour.control()]
-    assert first <= 100
 
 
 def test_repeated_fetches_of_everything_are_bounded() -> None:
@@ -695,19 +607,6 @@ def test_a_restored_message_is_delivered_once_though_a_link_brings_it_too() -> N
     assert client.payloads() == [b"x"]
     neighbour.send(restored(b"t", b"x", sequence=7, key=key, restored=False))
     assert client.payloads() == []
-
-
-def test_retained_writes_leave_no_objects_to_the_garbage_collector() -> None:
-    world = lone()
-    gc.collect()
-    before = len(gc.get_objects())
-    for number in range(2_000):
-        world.node.cluster.retained_sync.written(
-            Message(b"t/%d" % number, b"x", 1, True, b"", None, None), None
-        )
-    gc.collect()
-    assert len(gc.get_objects()) - before < 300
-    assert len(world.node.retained) == 2_000
 
 
 def test_no_more_is_on_its_way_than_the_neighbour_has_answered_for() -> None:

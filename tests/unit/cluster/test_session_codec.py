@@ -39,8 +39,8 @@ from mqttree.broker.cluster.sessions.session_codec import (
     state_of,
 )
 from mqttree.broker.core.message import Message
-from mqttree.broker.core.session import RELEASED, Outgoing, Repeat, SharedOutgoing, Subscription
-from mqttree.broker.core.start_point import UNKNOWN, SubscriptionStart
+from mqttree.broker.core.session import RELEASED, SharedOutgoing, Subscription
+from mqttree.broker.core.start_point import SubscriptionStart
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire.errors import MalformedPacket, WireError
 from tests.kit.node_harness import World
@@ -289,17 +289,6 @@ def test_a_session_becomes_the_same_session() -> None:
     assert there.counters.publish_received == 0  # it is known already
 
 
-def test_messages_to_be_repeated_keep_their_identifiers() -> None:
-    message = Message(b"a", b"x", 1, False, b"", None, None)
-    world = World()
-    session = world.connect("c", clean=False).owner.session
-    session.queue.append(Repeat(Outgoing(message, 1, False, b""), 77))
-    state = decode_state(
-        encode_state(state_of(session, {}, world.node.dispatcher), NOW), NOW, Limits()
-    )
-    assert [(i.place, i.packet_id) for i in state.items] == [(REPEATED, 77)]
-
-
 # ---------------------------------------------------------------- what was offered
 
 
@@ -387,15 +376,6 @@ def begun(*unsettled: bytes, began: float = -3.5) -> SessionState:
     )
     state.open = set(unsettled)
     return state
-
-
-def test_the_begin_of_a_session_goes_along() -> None:
-    """And of which origins more may be older; what is not known takes no room."""
-    for unsettled in ((), KEYS[:1], KEYS[:2]):
-        found = decode_state(encode_state(begun(*unsettled), NOW), NOW, Limits())
-        assert (found.began, found.open) == (-3.5, set(unsettled))
-    found = decode_state(encode_state(begun(*KEYS, began=UNKNOWN), NOW), NOW, Limits())
-    assert (found.began, found.open) == (UNKNOWN, set())
 
 
 @pytest.mark.parametrize(

@@ -101,24 +101,6 @@ def test_messages_take_the_links_over_which_filters_came() -> None:
     assert other.messages() == []
 
 
-def test_retained_messages_go_everywhere_and_advertise_nothing() -> None:
-    world = alone()
-    neighbour = child(world)
-    world.connect("client").publish("kept", b"state", qos=1, retain=True)
-    assert neighbour.messages() == [b"state"]
-    assert strategy(world).report() == {"srt_prt": {"advertised": 0, "topics": 0, "filters": 0}}
-
-
-def test_topics_that_begin_with_a_dollar_sign_are_not_advertised() -> None:
-    world = alone()
-    neighbour = child(world)
-    client = world.connect("client")
-    client.subscribe("$SYS/#")
-    client.publish("$own/topic", b"x")
-    neighbour.send(ping((PUBADV, entry("t"))))
-    assert told(neighbour) == ([], [])
-
-
 def test_what_only_passes_through_is_not_advertised_as_published_here() -> None:
     world = alone()
     one, other = child(world, 1), child(world, 2)

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.auth.acl_file import parse_rules
-from mqttree.broker.auth.authorization import Access
 from mqttree.broker.base import costs
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import HEARD, TOLD
@@ -123,18 +121,6 @@ def test_made_up_brokers_are_not_remembered(world: World) -> None:
         one.send(ping((TOLD, b"made%04d" % number + bytes(12) + bytes(4))))
     assert len(world.node.cluster.barrier._waves) == 0
     assert two.records(TOLD) == []
-
-
-def test_refused_filters_are_not_announced(world: World) -> None:
-    """A client that may not subscribe must not draw all messages of the federation here."""
-    world.node.set_access(
-        Access(None, parse_rules("rules", "everyone\nallow subscribe mine/#", limits=Limits())),
-        world.now,
-    )
-    _, client = beside(world)
-    subscribe(client, "#")
-    assert answered(client)
-    assert INTEREST + b"#" not in world.node.cluster.directory.database.own.entries
 
 
 def test_subscribing_and_unsubscribing_again_leaves_no_timers(world: World) -> None:
@@ -389,13 +375,6 @@ def test_a_session_may_be_elsewhere_until_a_broker_has_joined(routing: str) -> N
     assert world.connect("c9", clean=False).connack.code == 0
 
 
-def test_a_lone_broker_waits_for_no_other() -> None:
-    world = World()
-    client = world.connect("c")
-    subscribe(client, "a")
-    assert answered(client)
-
-
 def test_many_sessions_that_may_be_elsewhere_go_on_in_several_turns() -> None:
     """In order; who comes meanwhile comes behind them: of two connections of a client the later one
     stays."""
@@ -483,21 +462,6 @@ def turn(world: World) -> None:
     world.now = max(world.now, due)
     world.node.tick(world.now)
     world.settle()
-
-
-def test_many_that_waited_go_on_in_several_turns(world: World) -> None:
-    neighbour, clients = crowd(world)
-    assert served(clients) == 0
-    world.node.turns.work = 0
-    answer(neighbour)
-    before, steps = 0, 0
-    while (now := served(clients)) < MANY:
-        assert 0 < now - before < MANY / 2
-        before, steps = now, steps + 1
-        while served(clients) == before:
-            turn(world)
-    assert steps > 1
-    assert world.counters.subscriptions_unconfirmed == 0
 
 
 def test_a_broker_that_comes_before_all_have_gone_on_has_to_know(world: World) -> None:

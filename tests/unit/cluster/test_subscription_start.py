@@ -120,10 +120,6 @@ def met(limits: Limits = DEFAULTS) -> World:
     return world
 
 
-def test_without_other_brokers_there_is_no_start() -> None:
-    assert World().node.cluster.subscription_starts.begin() is None
-
-
 def test_subscriptions_of_one_moment_share_their_start() -> None:
     world = met()
     positions = world.node.cluster.subscription_starts
@@ -275,22 +271,6 @@ def test_messages_from_before_a_session_came_were_not_delivered_to_it() -> None:
     ask.raised(key, [start], 40)
     assert start.tops == {key: 40}
     assert start.early == {key: [(31, 40)]}
-
-
-def test_no_session_from_elsewhere_begins_too_late() -> None:
-    """Those that share a time may be minutes apart."""
-    node = met().node
-    ask, key = node.cluster.subscription_starts, origin_key(FAR, 1)
-    ask.question(key, 1, node.now)
-    ask.answered(key, 1, answer_of([], node.now), 0, more=False)
-    began = [node.now - 60.0 + count for count in (5, 3, 50, 2, 40)]
-    for at in began * MAX_TIMES:
-        ask.adopt({key: 5}, at, {key})
-    told = times_of(ask.question(key, 2, node.now))[0]
-    assert len(told) == MAX_TIMES
-    assert min(told) == pytest.approx(min(began), abs=0.01)
-    for at, group in zip(told, ask._asked[2][1], strict=True):
-        assert at <= min(start.began for start in group) + 0.001
 
 
 def test_the_begin_of_a_session_elsewhere_is_known_by_our_clock() -> None:

@@ -61,15 +61,3 @@ def test_numbers_below_qos_2_are_not_noted(granted: int, published: int) -> None
     publisher.publish("a", b"x", qos=published, packet_id=1)
     publisher.publish("b", bytes(1000), qos=2, packet_id=2)
     assert (numbers(world), trimmed.size) == ([None], 0)
-
-
-def test_a_lone_broker_notes_no_numbers() -> None:
-    """There is no other broker with a session to merge; when one comes it begins."""
-    world = lone()
-    client = world.connect("away", 5, clean=False, properties={17: 3600})
-    client.subscribe("a", qos=2)
-    client.disconnect()
-    log = world.node.cluster.forwarder.log
-    assert not log.dropped
-    world.node.cluster.trimmed_numbers.route_changed(RouteChanged(bid(101), bid(101)))
-    assert log.dropped

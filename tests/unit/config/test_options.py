@@ -201,26 +201,13 @@ def test_the_election_of_roots_is_configured_by_policy_and_weights(tmp_path: Pat
             "config.yaml:3: federation.routing: 'fast' is not one of flood, interest, topic",
         ),
         (
-            "federation: {path-policy: star}",
-            "config.yaml:1: federation.path-policy: 'star' is not one of capability, balance",
-        ),
-        (
-            "federation: {overlay-policy: star}",
-            "config.yaml:1: federation.overlay-policy: 'star' is not one of capability, balance",
-        ),
-        (
             "federation: {overlay-gamma: -1}",
             "config.yaml:1: federation.overlay-gamma: -1 is not between 0 and 1e+06",
-        ),
-        (
-            "federation: {timers: slow}",
-            "config.yaml:1: federation.timers: 'slow' is not one of default, paper",
         ),
         (
             "\n\nfederation:\n\n  ruoting: flood",
             "config.yaml:5: federation.ruoting: unknown key; did you mean 'routing'?",
         ),
-        ("federation:\n  zzz: 1", "config.yaml:2: federation.zzz: unknown key"),
         (
             "federation:\n  cluster: a\n\n  cluster: b",
             "config.yaml:4: federation.cluster: is there twice, first in line 2",
@@ -229,19 +216,16 @@ def test_the_election_of_roots_is_configured_by_policy_and_weights(tmp_path: Pat
             "federation: {}\nmqtt: {}\nfederation: {}",
             "config.yaml:3: federation: is there twice, first in line 1",
         ),
-        ("federation:\n  5: 1", "config.yaml:2: federation.5: unknown key"),
         (
             "federation: {data-dir: a, data_dir: b}",
             "config.yaml:1: federation.data_dir: is there twice",
         ),
         ("federation: 7", "config.yaml:1: federation: expected keys and values, not the number 7"),
-        ("federation: [a]", "config.yaml:1: federation: expected keys and values, not a list"),
         (
             "federation:\n  name: 7",
             "config.yaml:2: federation.name: expected a text, not the number 7; put it in quotes",
         ),
         ("federation:\n  name: ''", "config.yaml:2: federation.name: name is empty"),
-        ("federation:\n  name: [a]", "config.yaml:2: federation.name: expected a text, not a list"),
         (
             "federation:\n  cluster: " + "x" * 65,
             "config.yaml:2: federation.cluster: cluster name has 65 bytes, more than 64",
@@ -249,10 +233,6 @@ def test_the_election_of_roots_is_configured_by_policy_and_weights(tmp_path: Pat
         (
             "federation:\n  hello: soon",
             "config.yaml:2: federation.hello: expected a number, not the text 'soon'",
-        ),
-        (
-            "federation:\n  hello: true",
-            "config.yaml:2: federation.hello: expected a number, not yes or no",
         ),
         (
             "federation:\n  hello: .nan",
@@ -323,14 +303,6 @@ def test_the_election_of_roots_is_configured_by_policy_and_weights(tmp_path: Pat
             "config.yaml:1: session_expiry_interval: -1 is not a whole number of seconds from 0",
         ),
         (
-            "sys_interval: -1",
-            "config.yaml:1: sys_interval: -1 is not a whole number of seconds from 0",
-        ),
-        (
-            "timeout-disconnect-delay: on",
-            "config.yaml:1: timeout-disconnect-delay: True is not a whole number of seconds from 0",
-        ),
-        (
             "listeners:\n  default:\n    max-connections: -2",
             (
                 "config.yaml:3: listeners.default.max-connections: "
@@ -341,10 +313,6 @@ def test_the_election_of_roots_is_configured_by_policy_and_weights(tmp_path: Pat
         (
             "listeners:\n  ws:\n    type: ws",
             "config.yaml:1: listeners: there has to be a listener 'default'",
-        ),
-        (
-            "listeners:\n  default:\n    bnd: x",
-            "config.yaml:3: listeners.default.bnd: unknown key; did you mean 'bind'?",
         ),
         (
             "listeners:\n  default:\n    type: udp",
@@ -387,7 +355,6 @@ def test_the_election_of_roots_is_configured_by_policy_and_weights(tmp_path: Pat
                 "No such file or directory"
             ),
         ),
-        ("listeners: 5", "config.yaml:1: listeners: expected keys and values, not the number 5"),
         (
             "timeout-disconnect-delay: soon",
             (
@@ -397,10 +364,6 @@ def test_the_election_of_roots_is_configured_by_policy_and_weights(tmp_path: Pat
         ),
         ("max-qos: 3", "config.yaml:1: max-qos: 3 is not 0, 1 or 2"),
         ("plugins: 5", "config.yaml:1: plugins: expected keys and values or a list"),
-        (
-            "# a date\nacl: [1, {b: 2020-02-30}]",
-            "config.yaml:2: 2020-02-30 is out of range: day is out of range for month",
-        ),
         (
             "name: a\nmax-qos: " + "9" * 5000,
             f"config.yaml:2: {'9' * 40}... (5000 characters) is out of range: Exceeds the limit",

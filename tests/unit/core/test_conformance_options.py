@@ -164,3 +164,23 @@ def test_auth_of_the_broker_has_no_reason_string() -> None:
     (packet,) = client.take()
     assert isinstance(packet, Auth)
     assert set(packet.properties or {}) == {P.AUTHENTICATION_METHOD, P.AUTHENTICATION_DATA}
+
+
+@pytest.mark.statement("MQTT-3.1.2-24")
+def test_auth_keeps_to_the_maximum_packet_size() -> None:
+    """At CONNECT and later: a client that cannot take the answer is closed with 0x95, if it can
+    take that."""
+    for maximum in range(1, 80):
+        world = counting()
+        client = begin(world, maximum_packet_size=maximum)
+        for number in (2, 3):
+            if not client.closed:
+                client.send(auth(b"%d" % number))
+        if not client.closed:
+            client.send(auth(b"1", ReasonCode.RE_AUTHENTICATE))
+        assert all(size <= maximum for size in client.sizes())
+        packets = client.take()
+        if client.closed:
+            assert getattr(packets[-1], "code", 0x95) == 0x95 if packets else maximum < 5
+        else:
+            assert [type(p).__name__ for p in packets] == ["Auth", "Auth", "Connack", "Auth"]

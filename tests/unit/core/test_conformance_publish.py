@@ -217,6 +217,31 @@ def test_no_topic_alias_before_mqtt_5() -> None:
 # ---------------------------------------------------------------- flow control
 
 
+def acknowledge(packet: Publish) -> Packet:
+    assert packet.packet_id is not None
+    return Puback(packet.packet_id) if packet.qos == 1 else Pubrec(packet.packet_id, 0x80)
+
+
+@pytest.mark.statement("MQTT-3.3.4-9", "MQTT-4.9.0-1", "MQTT-4.9.0-2")
+@pytest.mark.parametrize("maximum", [1, 2, 10, 65535])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_the_send_window_is_the_clients_receive_maximum(maximum: int, qos: int) -> None:
+    """All of it and not one more; the first waits for nothing."""
+    world = World()
+    publisher = world.connect("p")
+    subscriber = world.connect("s", properties={P.RECEIVE_MAXIMUM: maximum})
+    subscriber.subscribe("t", qos=2)
+    count = 40
+    for number in range(1, count + 1):
+        publisher.publish("t", b"%d" % number, qos, packet_id=number)
+    seen: list[bytes] = []
+    while packets := subscriber.take_publishes():
+        assert len(packets) == min(maximum, count - len(seen))
+        seen += [p.payload for p in packets]
+        subscriber.send(*map(acknowledge, packets))
+    assert seen == [b"%d" % n for n in range(1, count + 1)]
+
+
 # what the client sends while nothing more may be sent to it at QoS 1 and 2 -> what it gets
 UNHELD: dict[str, tuple[Packet, Callable[[], list[Packet]]]] = {
     "PINGREQ": (Pingreq(), lambda: [Pingresp()]),

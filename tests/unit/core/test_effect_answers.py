@@ -121,17 +121,6 @@ def test_a_frame_is_durable_once() -> None:
     assert world.journal.frames.state is State.FAILED
 
 
-def test_a_second_begin_of_a_segment_is_refused() -> None:
-    world = lazy()
-    world.begin_snapshot()
-    world.settle()
-    (begin,) = (effect for effect in told(world) if isinstance(effect, BeginSegment))
-    assert not refused(world, begin, None)
-    assert refused(world, begin, None)
-    assert refused(world, BeginSegment(begin.segment + 1), None)
-    assert world.journal.healthy
-
-
 def test_a_segment_that_was_refused_does_not_begin() -> None:
     world = lazy()
     world.begin_snapshot()

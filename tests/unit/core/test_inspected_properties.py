@@ -135,20 +135,6 @@ def test_a_section_alone_may_promise_text_that_is_ascii() -> None:
         assert (inspect_alone(data, 0, len(data)) == (2, 3)) == taken
 
 
-def test_a_section_alone_may_begin_with_an_expiry() -> None:
-    expires, text = {Property.MESSAGE_EXPIRY_INTERVAL: 9}, {Property.CONTENT_TYPE: "t"}
-    alias = {Property.TOPIC_ALIAS: 1}
-    for properties, taken in (
-        (expires, True),
-        (expires | text, True),
-        (text | expires, False),
-        (expires | alias, False),
-    ):
-        section = section_of(properties)
-        data = bytes((len(section),)) + section
-        assert (inspect_alone(data, 0, len(data)) == (len(section), len(data))) == taken
-
-
 @given(st.lists(ONE, max_size=5))
 def test_each_property_of_a_section_is_found(properties: list[tuple[int, Any]]) -> None:
     values = [

@@ -134,15 +134,6 @@ def test_a_stop_with_very_many_clients() -> None:
     assert world.counters.wills == COUNT - 1  # all but that of who has left by itself
 
 
-def test_a_stop_with_few_clients_is_one_turn() -> None:
-    world = World()
-    client, ended = world.connect("c"), list[int]()
-    world.node.stop(world.now, lambda: ended.append(1))
-    world.settle()
-    assert ended == [1]
-    assert client.take() == [Disconnect(ReasonCode.SERVER_SHUTTING_DOWN)]
-
-
 # ---------------------------------------------------------------- properties
 
 

@@ -52,20 +52,6 @@ def test_without_limits_nothing_is_counted_or_refused() -> None:
     assert world.node.memory.pressure == Pressure.NONE
 
 
-def test_the_replay_log_leaves_room_for_clients() -> None:
-    """It would fill the memory of a small container by itself, and every client would be
-    refused."""
-    assert World().node.cluster.forwarder.log.limit == DEFAULTS.log_bytes
-    assert World(memory_limit=40_000_000).node.cluster.forwarder.log.limit == 10_000_000
-    assert World(memory_limit=1 << 30).node.cluster.forwarder.log.limit == DEFAULTS.log_bytes
-    assert World(memory_limit=40_000_000).node.cluster.forwarder.log.room == 10_000_000
-    assert (
-        World(memory_limit=1 << 30).node.cluster.forwarder.log.room
-        == World().node.cluster.forwarder.log.room
-        == 3 * DEFAULTS.log_bytes
-    )
-
-
 def test_short_of_memory_the_replay_log_has_no_room_for_large_messages() -> None:
     world = World(memory_limit=400 * MIB)
     log = world.node.cluster.forwarder.log
@@ -108,14 +94,6 @@ def test_room_that_has_become_free_is_used_again() -> None:
     away(world, "d")
     fill(world, "q/1", 20)
     assert world.counters.dropped_memory == dropped
-
-
-def test_messages_for_a_connected_client_are_not_dropped() -> None:
-    world = World(max_queued_bytes=1 * MIB)
-    client = world.connect("c")
-    client.subscribe("q/#", qos=1)
-    fill(world, "q/1", 2000, 5_000)
-    assert world.counters.dropped_memory == 0
 
 
 def test_memory_is_freed_in_the_documented_order() -> None:
@@ -217,15 +195,6 @@ def test_the_default_limit_is_a_share_of_the_machines_memory(tmp_path: Path) -> 
         (tmp_path / "memory.max").write_text(text)
         assert default_memory_limit(tmp_path / "memory.max") == limit
     assert files_for_clients() > 0
-
-
-def test_many_sessions_are_counted_a_part_at_a_time() -> None:
-    world = World(max_queued_bytes=1 << 40, limits=Limits(memory_step=7))
-    for number in range(30):
-        away(world, f"c{number}")
-    fill(world, "q/1", 10)
-    world.advance(60.0)
-    assert world.node.memory.queued == sum(map(queue_memory, world.node.sessions.values()))
 
 
 def left_by(world: World, what: str, number: int) -> int | None:

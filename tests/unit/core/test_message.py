@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.core.dispatcher import convert_run
-from mqttree.broker.core.message import Message, encode_halves, size_of
+from mqttree.broker.core.message import Message
 from mqttree.broker.wire import Decoder, Property, Publish, encode_packet, encode_properties
 from mqttree.broker.wire.properties import encode_identifier
 from mqttree.broker.wire.publish_header import topic_of
@@ -48,14 +48,6 @@ def test_every_size_of_the_remaining_length_is_right(size: int, version: int) ->
     assert Decoder(version).receive(data) == [Publish("t/é", b"x" * size, 1, packet_id=7)]
 
 
-def test_encoded_packets_are_kept_by_version_qos_and_retain() -> None:
-    one = message(b"x", encode_properties({P.CONTENT_TYPE: "c"})[1:])
-    seen = {one.packet(v, q, r, 3) for v in (3, 4, 5) for q in (0, 1, 2) for r in (False, True)}
-    assert len(seen) == 12  # 3.1 and 3.1.1 have the same bytes
-    for half, again in zip(one.halves(5, 1, False), one.halves(5, 1, False), strict=True):
-        assert half is again
-
-
 @pytest.mark.parametrize(
     ("now", "left"), [(100.0, 60), (100.4, 60), (130.0, 30), (160.0, 0), (1e9, 0)]
 )
@@ -76,10 +68,6 @@ def test_subscription_identifiers_are_added_to_a_packet() -> None:
         "t/é", b"x", 1, True, False, 9, {P.SUBSCRIPTION_IDENTIFIER: [1, 127, 128, 268_435_455]}
     )
     assert message().packet(4, 1, True, 9, subscription_ids=ids) == message().packet(4, 1, True, 9)
-
-
-def test_the_memory_of_a_message_is_estimated() -> None:
-    assert size_of(message(b"12345", b"123")) == 5 + 3 + 4
 
 
 @given(
@@ -120,12 +108,4 @@ def test_a_run_is_converted_to_the_other_version(
     assert topic_of(chunk) == topic.encode()
     assert convert_run(chunk, prefix, len(one), after) == b"".join(
         encode_packet(p, after) for p in packets
-    )
-
-
-def test_halves_leave_room_for_the_identifier() -> None:
-    assert encode_halves(b"t", b"x", 4, 1, False, b"") == (b"\x32\x06\x00\x01t", b"x")
-    assert encode_halves(b"t", b"x", 5, 2, True, b"\x01\x01") == (
-        b"\x35\x09\x00\x01t",
-        b"\x02\x01\x01x",
     )

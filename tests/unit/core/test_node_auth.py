@@ -137,13 +137,6 @@ def test_authentication_packets_may_be_cut_anywhere() -> None:
     assert packets[1:] == [Pingresp(), Pingresp()]
 
 
-def test_connect_and_auth_may_come_in_one_chunk() -> None:
-    there = world()
-    client = there.open()
-    client.send(connect_packet(properties=properties(None)), auth(ScramClient("anna", "x").first()))
-    assert [type(p) for p in client.take()] == [Auth, Auth]
-
-
 @pytest.mark.statement("MQTT-3.1.4-2", "MQTT-4.12.0-4")
 @pytest.mark.parametrize("user", ["anna", "nobody"])
 def test_a_wrong_password_and_a_wrong_name_look_the_same(user: str) -> None:
@@ -237,13 +230,6 @@ def test_user_name_must_be_the_one_that_was_proven() -> None:
     assert authenticated(there, username="anna").connack.code == 0
 
 
-def test_auth_is_not_for_clients_before_mqtt_5() -> None:
-    there = world()
-    client = there.connect("old", 4)
-    client.send(b"\xf0\x00")
-    assert client.closed
-
-
 def test_plugins_are_asked_too_and_get_the_name() -> None:
     there = world(hooks=Hooks(authenticate=True))
     client, scram, challenge = begin(there)
@@ -257,13 +243,6 @@ def test_plugins_are_asked_too_and_get_the_name() -> None:
     connack, pong = client.take()
     assert scram.proves(data_of(connack))
     assert pong == Pingresp()
-
-
-def test_an_assigned_client_id_and_the_proof_come_in_one_connack() -> None:
-    client = authenticated(world(), client_id="")
-    assert client.connack.properties is not None
-    assert Property.ASSIGNED_CLIENT_IDENTIFIER in client.connack.properties
-    assert Property.AUTHENTICATION_DATA in client.connack.properties
 
 
 # ------------------------------------------------------------------ again

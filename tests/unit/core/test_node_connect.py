@@ -41,12 +41,6 @@ def test_a_client_may_connect_ping_and_disconnect(version: int) -> None:
     assert not world.node.connections
 
 
-def test_connack_leaves_out_what_is_the_default() -> None:
-    assert World().connect().connack.properties == {
-        Property.TOPIC_ALIAS_MAXIMUM: NodeConfig().topic_alias_maximum
-    }
-
-
 @pytest.mark.statement("MQTT-3.2.2-9")
 def test_connack_announces_limits() -> None:
     world = World(max_qos=1, max_packet_size=1000, max_keep_alive=60, session_expiry_max=100)
@@ -220,16 +214,6 @@ def test_a_second_connect_of_an_unknown_version_is_a_protocol_error() -> None:
     assert client.last_reason() == ReasonCode.PROTOCOL_ERROR
 
 
-@pytest.mark.statement("MQTT-3.1.2-2", "3.1.1/MQTT-3.1.2-2", "choice/malformed CONNECT of MQTT 5")
-@pytest.mark.parametrize("level", [0, 1, 2, 6, 127])
-def test_an_unknown_protocol_version_is_refused(level: int) -> None:
-    world = World()
-    client = world.open(4)
-    client.send(b"\x10\x0c\x00\x04MQTT" + bytes((level,)) + b"\x02\x00\x00\x00\x00")
-    assert client.take() == [Connack(False, 1)]
-    assert client.closed
-
-
 @pytest.mark.statement("MQTT-3.1.4-2", "MQTT-3.2.2-8", "3.1.1/MQTT-3.2.2-5")
 @pytest.mark.parametrize(("version", "code"), [(3, 5), (4, 5), (5, 0x87)])
 def test_anonymous_clients_refused(version: int, code: int) -> None:
@@ -239,22 +223,6 @@ def test_anonymous_clients_refused(version: int, code: int) -> None:
     assert client.take() == [Connack(False, code)]
     assert client.closed
     assert world.counters.published == 0
-
-
-@ALL
-def test_packets_behind_connect_in_one_chunk(version: int) -> None:
-    """MQTT-3.1.4-5: a client need not wait for CONNACK."""
-    client = World().open(version)
-    client.send(
-        connect_packet("a", version),
-        Subscribe(1, [SubscriptionRequest("t", 1)]),
-        Publish("t", b"x", 1, packet_id=3),
-        Pingreq(),
-    )
-    names = [type(p).__name__ for p in client.take()]
-    assert sorted(names) == ["Connack", "Pingresp", "Puback", "Publish", "Suback"]
-    assert names[0] == "Connack"
-    assert names[-1] == "Pingresp"
 
 
 @ALL
@@ -286,19 +254,6 @@ def test_a_connection_without_connect_is_closed_in_time() -> None:
     assert not world.node.connections
 
 
-def test_thousands_of_half_open_connections_are_closed_in_time() -> None:
-    world = World(connect_timeout=10.0)
-    served = world.connect("served")
-    served.subscribe("t")
-    for _ in range(10_000):
-        world.open()
-    served.publish("t")
-    assert served.payloads() == [b"x"]
-    world.advance(10.5)
-    assert world.counters.connect_timeout == 10_000
-    assert list(world.node.connections) == [served.conn]
-
-
 def test_a_connect_that_is_too_large_is_refused_by_its_header() -> None:
     world = World()
     client = world.open()
@@ -328,16 +283,6 @@ def test_keep_alive(version: int) -> None:
     assert client.last_reason() == (ReasonCode.KEEP_ALIVE_TIMEOUT if version == 5 else None)
     assert watcher.payloads() == [b"gone"]
     assert world.counters.keep_alive_timeout == 1
-
-
-@pytest.mark.statement("MQTT-3.1.2-20")
-def test_any_packet_keeps_alive() -> None:
-    world = World()
-    client = world.connect("a", keep_alive=10)
-    for _ in range(10):
-        world.advance(14)
-        client.publish("t")
-    assert not client.closed
 
 
 def test_a_client_with_keep_alive_0_may_be_silent() -> None:

@@ -245,23 +245,6 @@ def test_a_subscribe_whose_answer_comes_too_late_is_not_granted() -> None:
 # ---------------------------------------------------------------- receiving
 
 
-def test_receivers_are_asked_and_order_is_kept() -> None:
-    world = World(hooks=Hooks(topics=True))
-    yes, no = subscribed(world, "yes"), subscribed(world, "no")
-    client = world.connect("a")
-    for number in (1, 2, 3):
-        client.publish("t", b"%d" % number, 1, packet_id=number)
-        world.answer(AuthorizePublish, True)
-    effects = [e for e in world.effects if isinstance(e, AuthorizeReceive)]
-    for effect in reversed(effects):
-        assert yes.take() == []
-        assert {s.client_id for s in effect.receivers} == {"yes", "no"}
-        world.node.answer(effect, {yes.owner.session}, world.now)
-        world.settle()
-    assert yes.payloads() == [b"1", b"2", b"3"]
-    assert no.take() == []
-
-
 def test_shared_subscriptions_go_to_a_member_that_may_receive() -> None:
     world = World(hooks=Hooks(topics=True))
     group = [subscribed(world, f"m{n}", "$share/g/t") for n in range(3)]

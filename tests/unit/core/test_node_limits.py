@@ -13,12 +13,9 @@ from mqttree.broker.core.flow_control import HOLD_RECHECK_S, HOLD_TIMEOUT_S
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import (
     Connack,
-    Connect,
-    Decoder,
     Disconnect,
     Pingreq,
     Pingresp,
-    Property,
     Puback,
     Pubcomp,
     Publish,
@@ -36,8 +33,6 @@ from tests.kit.node_harness import FakeClient, World, connect_packet, cut
 from tests.unit.wire.wire_vectors import BAD, GOLDEN
 
 ALL = pytest.mark.parametrize("version", [3, 4, 5])
-P = Property
-
 # Packets that a client may not send at all: their own faults do not matter.
 FROM_SERVERS = (0x20, 0x90, 0xB0, 0xD0)
 
@@ -111,18 +106,6 @@ def test_a_malformed_packet_before_connect_closes_its_connection(version: int) -
         assert answer == b"" or (answer[0] == 0x20 and answer[3])
     check_peace(*peace)
     assert world.counters.connects == 2
-
-
-@ALL
-def test_every_good_packet_does_no_harm(version: int) -> None:
-    world = World()
-    peace = served(world)
-    for _, versions, packet, data in GOLDEN:
-        if version in versions and not isinstance(packet, Connect):
-            world.connect("a", version).send(data)
-            world.connect("", 4).send(data)
-    peace[1].take()
-    check_peace(*peace)
 
 
 @pytest.mark.parametrize("kind", [Connack(False, 0), Pingresp()])
@@ -445,24 +428,3 @@ def test_a_packet_that_announces_much_and_brings_little() -> None:
         tracemalloc.stop()
     assert peak < 3_000_000
     assert not any(c.closed for c in clients)
-
-
-def test_a_large_packet_in_small_pieces() -> None:
-    world = World()
-    publisher, subscriber = world.connect("p"), world.connect("s")
-    subscriber.subscribe("t")
-    data = encode_packet(Publish("t", b"x" * 300_000), 5)
-    publisher.chunks(data[at : at + 7] for at in range(0, len(data), 7))
-    assert [len(p.payload) for p in subscriber.take_publishes()] == [300_000]
-
-
-def test_of_many_clients_of_one_id_one_remains() -> None:
-    world = World()
-    clients = [world.open() for _ in range(100)]
-    for client in clients:
-        client.conn.receive(encode_packet(connect_packet("a"), 5), world.now)
-    world.settle()
-    assert [c.closed for c in clients] == [True] * 99 + [False]
-    assert world.counters.taken_over == 99
-    assert len(world.node.sessions) == 1
-    assert len(Decoder(5).receive(bytes(clients[0].transport.written))) == 2

@@ -312,13 +312,6 @@ def test_properties_travel_unaltered() -> None:
         assert (packet.payload, packet.properties) == (b"x", None)
 
 
-def test_properties_longer_than_a_byte_counts() -> None:
-    _, publisher, subscriber = pair()
-    properties = {P.USER_PROPERTY: [("k" * 300, "v" * 20_000)]}
-    publisher.publish("t", b"x", properties=properties)
-    assert subscriber.take() == [Publish("t", b"x", properties=properties)]
-
-
 @pytest.mark.statement("MQTT-3.3.2-6")
 def test_message_expiry_tells_the_remaining_time() -> None:
     """MQTT-3.3.2-5, -6."""

@@ -32,15 +32,6 @@ def test_a_new_subscription_gets_retained_messages(qos: int, granted: int, versi
     ]
 
 
-def test_messages_without_retain_change_no_retained_message() -> None:
-    """MQTT-3.3.1-8 (3.1.1: -12)."""
-    world = World()
-    publisher = world.connect("p")
-    publisher.publish("t", b"1", retain=True)
-    publisher.publish("t", b"")
-    assert world.node.retained.get("t").payload == b"1"
-
-
 @pytest.mark.statement("MQTT-3.3.1-9", "MQTT-3.3.1-10", "MQTT-3.3.1-11")
 @pytest.mark.parametrize(
     ("handling", "first", "second"),
@@ -93,15 +84,6 @@ def test_shared_subscriptions_get_no_retained_messages() -> None:
     client = world.connect("s")
     client.subscribe("$share/g/t", "$share/g/#")
     assert client.take() == []
-
-
-def test_retain_as_published_does_not_matter_to_a_new_subscription() -> None:
-    world = World()
-    world.connect("p").publish("t", b"x", retain=True)
-    for flag in (False, True):
-        client = world.connect("s")
-        client.subscribe("t", retain_as_published=flag)
-        assert [p.retain for p in client.take_publishes()] == [True]
 
 
 def test_a_resumed_session_gets_no_retained_messages_again() -> None:

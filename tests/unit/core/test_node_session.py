@@ -297,22 +297,6 @@ def test_a_broker_that_was_stopped_reads_before_it_judges(stopped: float) -> Non
     assert client.conn.stalled
 
 
-@pytest.mark.parametrize("stops", [1, 3])
-def test_a_broker_that_was_stopped_again_looks_again(stops: int) -> None:
-    """Each time before it has read what the client sent meanwhile: a loop may call timers first."""
-    world = World(limits=Limits(hold_queued=10))
-    client, _ = overrun(world)
-    for _ in range(1 + stops):
-        world.now += 0.6
-        world.node.tick(world.now)
-        assert not client.conn.stalled
-    for packet in client.take():
-        if isinstance(packet, Publish):
-            client.send(Puback(packet.packet_id))
-    world.advance(HOLD_RECHECK_S + 0.01)
-    assert not client.conn.stalled
-
-
 def test_a_broker_that_is_late_each_time_judges_at_last() -> None:
     world = World(limits=Limits(hold_queued=10))
     client, publisher = overrun(world)

@@ -256,13 +256,6 @@ def test_retain_as_published_keeps_the_retain_flag() -> None:
     assert [p.retain for p in both.take_publishes()] == [True, False] * 2
 
 
-@pytest.mark.statement("MQTT-3.8.3-4")
-def test_no_local_on_a_shared_subscription_is_refused() -> None:
-    client = World().connect("a")
-    client.send(b"\x82\x10\x00\x01\x00\x00\x0a$share/g/a\x04")
-    assert client.last_reason() == 0x82
-
-
 # ---------------------------------------------------------------- matching
 
 

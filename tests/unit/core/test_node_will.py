@@ -115,13 +115,6 @@ def test_a_will_may_be_retained(version: int) -> None:
     assert [(p.topic, p.retain) for p in late.take_publishes()] == [("will/a", True)]
 
 
-def test_an_empty_retained_will_deletes() -> None:
-    world, _ = watched()
-    world.connect("p").publish("will/a", b"here", retain=True)
-    world.connect("a", will=Will("will/a", b"", 0, True)).vanish()
-    assert len(world.node.retained) == 0
-
-
 def test_a_will_reaches_the_clients_own_kept_session() -> None:
     world = World()
     keep = {P.SESSION_EXPIRY_INTERVAL: 100}
@@ -186,15 +179,6 @@ def test_each_absence_has_its_own_delay() -> None:
     assert watcher.payloads() == [b"gone"]
 
 
-def test_clean_start_ends_the_session_and_sends_the_will() -> None:
-    world, watcher = watched()
-    delayed(world, 50, 100).vanish()
-    world.connect("a")
-    assert watcher.payloads() == [b"gone"]
-    world.advance(1000)
-    assert watcher.take() == []
-
-
 def test_disconnect_with_will_waits_for_the_delay_too() -> None:
     world, watcher = watched()
     delayed(world, 5, 100).disconnect(0x04)
@@ -231,17 +215,6 @@ def test_a_will_with_a_wildcard_is_refused(version: int) -> None:
     client.send(connect_packet("a", version, will=Will("will/#", b"x")), Pingreq())
     assert client.closed
     assert not any(isinstance(p, Connack) and p.code == 0 for p in client.take())
-
-
-def test_wills_to_the_brokers_own_topics_are_refused() -> None:
-    world = World()
-    watcher = world.connect("w")
-    watcher.subscribe("$SYS/#")
-    world.connect("a", will=Will("$SYS/uptime", b"x", 0, True)).vanish()
-    assert watcher.take() == []
-    assert world.counters.publish_refused == 1
-    assert world.counters.wills == 0
-    assert len(world.node.retained) == 0
 
 
 def test_no_will_of_a_connection_that_was_refused() -> None:

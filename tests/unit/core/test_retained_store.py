@@ -253,17 +253,6 @@ def test_an_update_that_does_not_fit_leaves_nothing_older() -> None:
     assert (store.tombstones, state(store)) == (0, {"t": bytes(11)})
 
 
-def test_an_update_right_behind_the_last_one_that_does_not_fit() -> None:
-    store = RetainedStore(Counters(), limit=10, limits=Limits())
-    assert write(store, "t", b"old", 0) is Change.NEW
-    version = RetainedVersion(b"t", place_of(b"t"), (MS << 16) + 1, KEYS[0], 2, 0, 1)
-    large = Message(b"t", bytes(10), 1, True, b"", None, None)
-    assert store.write(large, version, 0.0, MS) is Change.DROPPED
-    known = store.digests.get(place_of(b"t"))
-    assert known is not None and known.tombstone and known.time == MS << 16
-    assert write(store, "t", b"old", 0) is Change.OLD
-
-
 def test_an_update_of_what_was_deleted_that_does_not_fit() -> None:
     store = RetainedStore(Counters(), limits=Limits())
     write(store, "t", b"", 10)

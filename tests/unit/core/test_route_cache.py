@@ -121,17 +121,6 @@ def test_a_wildcard_filter_that_does_not_match_leaves_a_route_alone() -> None:
     assert dispatcher.route(b"a/1") is not before
 
 
-def test_the_first_messages_of_topics_take_the_fast_path() -> None:
-    world = World()
-    publisher = world.connect("p")
-    world.connect("s").subscribe("#", qos=2)
-    single = world.counters.packets_single
-    for number in range(1, 10):
-        for qos in (0, 1, 2):
-            publisher.publish(f"t/{number}/{qos}", b"x", qos, packet_id=qos and number)
-    assert world.counters.packets_single == single
-
-
 def test_very_many_changed_filters_forget_all_routes() -> None:
     world = World(limits=Limits(changed_filters=10))
     client = world.connect("c")

@@ -344,13 +344,6 @@ def test_the_lower_id_dials_at_once_the_higher_after_its_patience() -> None:
     assert dials(one.until(0.401)) == [place(10)]
 
 
-def test_the_higher_id_does_not_dial_when_the_link_comes() -> None:
-    one = Subject()
-    one.hear(10, 0.1)
-    one.membership.link_up(LOW, 1, place(10), 0.2)
-    assert dials(one.until(30.0)) == []
-
-
 def test_the_second_address_waits_for_the_first() -> None:
     one = Subject()
     one.membership.member_learnt(HIGH, 1, [place(90), place(91)], 0.1)

@@ -174,24 +174,6 @@ class Subject:
         return {int.from_bytes(broker, "big") for broker in neighbours(OWN, map(bid, known))}
 
 
-def test_few_brokers_are_all_linked_to_each_other() -> None:
-    one = Subject()
-    one.learn(*range(1, FEW + 1))
-    one.run(100.0)
-    assert one.links == set(range(1, FEW + 1))
-    assert one.surplus == []
-    assert one.membership.next_deadline() is None or one.membership.next_deadline() > 200.0, (
-        "there is no ring to look at"
-    )
-
-
-def test_without_a_limit_all_are_linked() -> None:
-    one = Subject(None)
-    one.learn(*range(1, 41))
-    one.run(1.0)
-    assert one.links == set(range(1, 41))
-
-
 def test_of_many_members_some_are_linked_and_surplus_links_are_closed_later() -> None:
     one = Subject()
     everybody = range(4900, 5100)

@@ -110,16 +110,6 @@ def test_a_read_that_took_long_is_the_last_of_its_turn() -> None:
     assert quiet.written.endswith(b"\xd0\x00")
 
 
-def test_a_read_that_took_no_time_changes_nothing() -> None:
-    scene = Scene()
-    (busy, socket), _ = scene.clients
-    scene.loop.cost = MAX_READ_S * 0.4
-    for _ in range(100):  # 100,000 messages
-        busy.data_received(BURST)
-        assert socket.reading
-    assert scene.node.counters.published == 100_000
-
-
 def test_a_client_that_is_held_during_a_turn_is_not_read() -> None:
     scene = Scene()
     (busy, socket), _ = scene.clients

@@ -578,18 +578,6 @@ def test_a_system_that_watches_no_more_files_costs_one_connection(
 # ---------------------------------------------------------------- ends
 
 
-@pytest.mark.parametrize("half", [True, False], ids=["half-closed", "closed"])
-def test_a_connection_ends_when_its_peer_closes(scene: Scene, half: bool) -> None:
-    _, conn, peer = scene.open()
-    peer.send(b"last")
-    peer.shutdown(socket.SHUT_WR) if half else peer.close()
-    scene.turns()
-    assert conn.received == b"last"
-    assert conn.lost == ["closed by peer"]
-    assert len(scene.left) == 1
-    assert scene.quiet()
-
-
 def test_what_was_written_goes_out_after_the_peers_end(scene: Scene) -> None:
     stream, conn, peer, data = scene.full()
     peer.shutdown(socket.SHUT_WR)
@@ -648,17 +636,6 @@ def test_close_with_an_empty_queue_ends_in_the_next_turn(scene: Scene) -> None:
     stream.lost("again")
     scene.turns()
     assert conn.lost == ["closed"]
-
-
-def test_an_abort_within_a_read_ends_the_connection_once(scene: Scene) -> None:
-    stream, conn, peer = scene.open()
-    scene.node.on_receive = lambda conn, data: stream.abort()
-    peer.send(b"x")
-    peer.close()
-    scene.loop.turn()
-    scene.turns()
-    assert conn.lost == ["closed"]
-    assert scene.left == [stream]
 
 
 @pytest.mark.parametrize("waiting", [False, True])
@@ -897,37 +874,6 @@ def test_a_parked_connection_that_ends_makes_room(scene: Scene, how: str) -> Non
     first.close()
     scene.turns()
     assert [conn.received for conn in scene.node.conns] == [b"", b"hello"]
-
-
-def test_a_place_given_to_an_aborted_connection_is_free_again(scene: Scene) -> None:
-    parking = Parking(scene, 1)
-    parking.come()
-    parking.come()
-    waiting = parking.listener.parked[0]
-    scene.node.conns[0].transport.abort()
-    waiting.abort()
-    scene.turns()
-    assert len(scene.node.conns) == 1
-    assert parking.listener.conn_count == 0
-
-
-def test_hundreds_of_parked_connections_may_leave_before_their_turn(scene: Scene) -> None:
-    parking = Parking(scene, 1)
-    first = parking.come()
-    for _ in range(300):
-        parking.come().close()
-    # That they are gone is not seen before they are read.
-    for stream in list(scene.poller.streams.values()):
-        if stream.state == epoll_transport.PARKED:
-            scene.poller.watch(stream.number, stream.mask, 0)
-            stream.mask = 0
-    first.close()
-    while scene.poller.streams:
-        scene.loop.turn()
-    scene.turns()
-    assert not scene.loop.faults
-    assert len(scene.node.conns) == 301
-    assert parking.listener.conn_count == 0
 
 
 def test_a_stop_ends_every_connection_once(scene: Scene) -> None:

@@ -386,35 +386,12 @@ def begun(folder: Path, *, sync: bool = False, limits: Limits = DEFAULTS) -> Wri
     return writer
 
 
-def flushes(monkeypatch: pytest.MonkeyPatch) -> queue.Queue[int]:
-    """What gets the size of a file each time that it has been put on the disk."""
-    found: queue.Queue[int] = queue.Queue()
-    sync = os.fdatasync
-
-    def seen(number: int) -> None:
-        sync(number)
-        found.put(os.fstat(number).st_size)
-
-    monkeypatch.setattr(os, "fdatasync", seen)
-    return found
-
-
 def test_a_small_frame_is_with_the_kernel_at_once(tmp_path: Path) -> None:
     writer = begun(tmp_path, limits=Limits(journal_flush_s=1e9))
     for number in (3, 1, 2):
         assert writer.at_once(number)
     assert sessions_on_disk(tmp_path) == [3, 1, 2]
     assert writer.said.empty()
-    writer.disk.close()
-
-
-def test_what_was_written_at_once_is_put_on_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = begun(tmp_path, limits=Limits(journal_flush_s=0.001))
-    flushed = flushes(monkeypatch)
-    assert writer.at_once(1)
-    assert flushed.get(timeout=PATIENCE) == len(encode_header(ID, 1)) + len(frame(1))
     writer.disk.close()
 
 

@@ -18,7 +18,6 @@ from mqttree.broker.cluster.sessions.tombstones import end_quietly
 from mqttree.broker.compat.api import BrokerApi
 from mqttree.broker.core.session import Session
 from mqttree.broker.limits import DEFAULTS, Limits
-from mqttree.broker.persistence import write_ahead_log
 from mqttree.broker.persistence.output_gate import OutputGate
 from mqttree.broker.persistence.recovery import BEAT_INTERVAL_S
 from mqttree.broker.wire import (
@@ -71,24 +70,6 @@ def test_a_session_comes_back(version: int) -> None:
     publisher = again.connect("p")
     publisher.publish("a/2", b"live", 2)
     assert back.payloads() == [b"live"]
-
-
-def test_a_clean_session_does_not_come_back() -> None:
-    world = Durable()
-    world.connect("c", 4).subscribe("a", qos=1)
-    again = world.again()
-    assert not again.node.sessions
-    assert world.session("c").recorder is None
-    assert again.connect("c", 4, clean=False).connack.session_present is False
-
-
-def test_a_session_that_its_client_ended_does_not_come_back() -> None:
-    world = Durable()
-    durable_client(world).subscribe("a", qos=1)
-    assert world.session("k").recorder is not None
-    world.connect("k", 5)
-    assert world.session("k").recorder is None
-    assert not world.again().node.sessions
 
 
 def gone_on_with(world: Durable, *, snapshot: bool) -> Session:
@@ -692,21 +673,6 @@ def test_acknowledgements_wait_in_their_order(version: int) -> None:
     assert publisher.take() == [Puback(6)]  # nothing of it is kept
 
 
-def test_a_durable_frame_releases_the_output_behind_it() -> None:
-    world = lazy()
-    publisher = world.connect("p")
-    publisher.publish("a/1", b"x", 1, 1)
-    first, world.files.untold = world.files.untold, []
-    publisher.publish("a/1", b"x", 1, 2)
-    second, world.files.untold = world.files.untold, first
-    world.tell()
-    assert publisher.take() == [Puback(1)]
-    world.files.untold = second
-    world.tell()
-    assert publisher.take() == [Puback(2)]
-    assert publisher.conn.gate == 0
-
-
 def test_acknowledgements_of_a_run_wait_for_the_disk() -> None:
     world = lazy()
     publisher = world.connect("p")
@@ -758,28 +724,6 @@ def test_only_qos_2_deliveries_wait_for_the_disk() -> None:
     assert kept.take() == [Pubrel(2)]
     kept.send(Pubcomp(2))
     assert kept.conn.gate == 0
-
-
-def test_a_connection_that_closes_still_gets_what_waits() -> None:
-    world = lazy()
-    publisher = world.connect("p")
-    publisher.publish("a/1", b"x", 1, 1)
-    publisher.disconnect()
-    assert not publisher.transport.closing
-    world.tell()
-    assert publisher.take() == [Puback(1)]
-    assert publisher.transport.closing
-
-
-def test_a_connection_that_is_gone_is_forgotten() -> None:
-    world = lazy()
-    publisher = world.connect("p")
-    publisher.publish("a/1", b"x", 1, 1)
-    publisher.vanish()
-    world.tell()
-    assert publisher.take() == []
-    assert not world.journal.gates_output(publisher.conn)
-    assert len(world.session("l").queue) == 1
 
 
 def test_the_last_words_of_a_connection_go_out_behind_what_waits() -> None:
@@ -910,17 +854,6 @@ def test_the_end_of_a_connection_delays_no_other() -> None:
     dying.vanish()
     assert len(world.session("l").inflight) == 1
     assert client.conn.gate == 0
-
-
-def test_a_stop_delays_no_other_connection() -> None:
-    world = Durable(sync=True)
-    durable_client(world, "l").subscribe("will", qos=1)
-    world.connect("dying", will=Will("will", b"gone", 1, False, None))
-    client = bystander(world)
-    world.node.stop(world.now)
-    world.settle()
-    assert len(world.session("l").queue) == 1
-    assert client.take() == [Disconnect(0x8B)]
 
 
 def test_new_rules_delay_no_connection() -> None:
@@ -1116,16 +1049,6 @@ def test_checkpoints_keep_the_journal_small() -> None:
     assert sum(map(len, world.files.segments.values())) < 50_000
     assert world.counters.journal_bytes > 90_000
     assert picture(world.again(0, copy_of(world.files))) == picture(world)
-
-
-def test_many_starts_leave_few_segments() -> None:
-    world = Durable()
-    durable_client(world, "l").subscribe("a", qos=1)
-    for _ in range(12):
-        world = world.again(1)
-        world.advance(1)
-    assert len(world.files.segments) <= write_ahead_log.MANY_SEGMENTS
-    assert "l" in world.again().node.sessions
 
 
 def test_a_drained_broker_keeps_what_its_journal_has() -> None:

@@ -37,15 +37,10 @@ from mqttree.broker.persistence.records import (
     read_frames,
 )
 from mqttree.broker.wire import (
-    Connack,
     Disconnect,
-    Pingreq,
-    Pingresp,
     Property,
     Puback,
     Publish,
-    Subscribe,
-    SubscriptionRequest,
     encode_packet,
 )
 from tests.kit.effort import examples
@@ -54,58 +49,6 @@ from tests.kit.link_harness import batch_entry
 from tests.kit.node_harness import connect_packet
 from tests.unit.cluster.test_batches_in_log import Piece, Told, entries_of, pieces, told
 from tests.unit.persistence.test_journal import Chaos, copy_of, durable_client, lazy
-
-
-def test_killed_in_the_middle_of_a_checkpoint_the_log_is_what_it_was() -> None:
-    """Other brokers ask for what they lack: each message once, oldest first, or the newest would
-    not be found behind old ones."""
-    world = Durable(limits=Limits(snapshot_step_items=1))
-    durable_client(world, "l").subscribe("other", qos=1)
-    world.node.federated = True
-    publisher = world.connect("p")
-    for number in range(1, 21):
-        publisher.publish("a", b"%d" % number, 1, number)
-        world.node.federated = True
-        world.advance(5.0)
-        world.node.federated = True
-    key, own = world.node.cluster.forwarder.key, world.node.cluster.forwarder.own
-    assert own.top == 20
-    world.begin_snapshot()
-    files: Files | None = None
-    for _ in range(100):
-        world.advance(write_ahead_log.STEP_PAUSE)
-        image = world.files.image()
-        if len(world.files.segments) > 1 and len(image.logged) >= 26:
-            files = copy_of(world.files)
-            break
-    assert files is not None
-    again = world.again(1.0, files)
-    entries = [entry for entry in again.node.cluster.forwarder.log._entries if entry.key == key]
-    assert [entry.sequence for entry in entries] == sorted({entry.sequence for entry in entries})
-    assert [entry.at for entry in entries] == sorted(entry.at for entry in entries)
-    again.now += 20.0
-    again.node.cluster.forwarder.log.forget_old(again.now)
-    lacks = {key: [(1, own.top)]}
-    found = again.node.cluster.forwarder.log.those(lacks, again.now - DEFAULTS.log_age_s)
-    assert [entry.sequence for entry in found][-1] == 20
-
-
-def test_a_connection_that_closes_gets_all_that_waits() -> None:
-    """Of several frames, too."""
-    world = lazy()
-    publisher = world.connect("p")
-    publisher.publish("a/1", b"x", 1, 1)
-    first, world.files.untold = world.files.untold, []
-    publisher.publish("a/1", b"x", 1, 2)
-    publisher.owner.shut(0x8B)
-    world.settle()
-    second, world.files.untold = world.files.untold, first
-    world.tell()
-    assert not publisher.transport.closing
-    world.files.untold = second
-    world.tell()
-    assert publisher.take() == [Puback(1), Puback(2), Disconnect(0x8B)]
-    assert publisher.transport.closing
 
 
 def test_a_slow_connection_that_closes_gets_all_that_waits() -> None:
@@ -262,31 +205,6 @@ def test_a_checkpoint_ends_whatever_is_published_meanwhile() -> None:
     assert world.counters.journal_snapshots > 3
     assert world.journal.healthy
     assert max(sizes) < 400_000
-
-
-def test_a_generation_that_could_not_be_completed_is_deleted() -> None:
-    """Or every MB that is freed on a full disk would be filled by the next one that fails."""
-    world = Durable(sync=True, limits=Limits(snapshot_step_items=1))
-    for number in range(20):
-        durable_client(world, f"l{number}").subscribe("a", qos=1)
-    world.files.broken = "No space left on device"
-    publisher = world.connect("p")
-    publisher.publish("a", b"x", 1, 1)
-    for _ in range(5):
-        world.files.broken = ""
-        for _ in range(150):
-            if world.rebuilding:
-                break
-            world.advance(0.01)
-        world.advance(0.03)
-        assert len(world.files.segments) == 2
-        world.files.broken = "No space left on device"
-        world.advance(1)
-        assert list(world.files.segments) == [1]
-    world.files.broken = ""
-    world.advance(3)
-    assert publisher.take() == [Puback(1)]
-    assert len(world.files.segments) == 1
 
 
 def test_output_for_connections_that_are_gone_is_forgotten() -> None:
@@ -484,22 +402,6 @@ def test_the_number_of_a_retained_message_comes_back() -> None:
     assert found.sequence == 1
     # The message is there twice: for the topic, and for other brokers.
     assert world.counters.journal_bytes < 1000
-
-
-def test_no_packet_comes_before_connack() -> None:
-    """Not even the answer to a PINGREQ, which overtakes other output later on [MQTT-3.2.0-1]."""
-    world = Durable()
-    world.files.lazy = True
-    client = world.open()
-    client.send(
-        connect_packet("k", 5, clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 100}),
-        Pingreq(),
-    )
-    assert client.take() == []
-    world.tell()
-    assert [type(packet) for packet in client.take()] == [Connack, Pingresp]
-    client.send(Subscribe(1, [SubscriptionRequest("a", 1)]), Pingreq())
-    assert client.take() == [Pingresp()]
 
 
 # ---------------------------------------------------------------- what was not written in between

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from mqttree.broker.wire import (
     V5,
-    V311,
     Connect,
     Decoder,
     MalformedPacket,
@@ -48,14 +47,6 @@ def test_any_cutting_gives_the_same_packets(
     assert reader.feed(b"") == []
 
 
-def test_bodies_are_bytes_however_they_came() -> None:
-    reader = PacketReader()
-    assert reader.feed(b"\x30\x03ab") == []
-    assert [type(body) for _, body in reader.feed(b"c\x30\x03abc\x30\x01") + reader.feed(b"x")] == [
-        bytes
-    ] * 3
-
-
 def test_a_large_packet_byte_by_byte_costs_linear_work() -> None:
     """The buffer is extended in place: no call may allocate anything like the size of what was
     received before."""
@@ -77,14 +68,6 @@ def test_a_large_packet_byte_by_byte_costs_linear_work() -> None:
     assert len(packet[1]) == size
 
 
-def test_a_large_packet_arrives_whole_when_fed_byte_by_byte() -> None:
-    payload = bytes(range(256)) * 400
-    stream = encode_packet(Publish("t", payload), V311)
-    decoder = Decoder(V311)
-    got = [packet for at in range(len(stream)) for packet in decoder.receive(stream[at : at + 1])]
-    assert got == [Publish("t", payload)]
-
-
 @pytest.mark.parametrize("cut", range(6))
 def test_remaining_length_of_five_bytes(cut: int) -> None:
     reader = PacketReader()
@@ -94,11 +77,6 @@ def test_remaining_length_of_five_bytes(cut: int) -> None:
         reader.feed(data[cut:])
     with pytest.raises(MalformedPacket):
         reader.feed(b"\xc0\x00")
-
-
-def test_four_continued_bytes_are_enough_to_refuse() -> None:
-    with pytest.raises(MalformedPacket):
-        PacketReader().feed(b"\x30\x80\x80\x80\x80")
 
 
 def test_limit_counts_the_whole_packet_and_needs_only_its_header() -> None:
@@ -111,18 +89,6 @@ def test_limit_counts_the_whole_packet_and_needs_only_its_header() -> None:
     assert "10" in caught.value.message
 
 
-def test_limit_may_be_lowered_between_packets() -> None:
-    reader = PacketReader()
-    assert len(reader.feed(b"\x30\x05abcde")) == 1
-    reader.max_packet_size = 6
-    with pytest.raises(ProtocolViolation):
-        reader.feed(b"\x30\x05")
-
-
-def test_default_limit_lets_the_largest_packet_begin() -> None:
-    assert PacketReader().feed(b"\x30\xff\xff\xff\x7f") == []
-
-
 def test_packets_before_a_fault_are_handed_over_with_it() -> None:
     reader = PacketReader(max_packet_size=100)
     with pytest.raises(WireError) as caught:
@@ -131,20 +97,6 @@ def test_packets_before_a_fault_are_handed_over_with_it() -> None:
     with pytest.raises(WireError) as caught:
         reader.feed(b"\xc0\x00")
     assert caught.value.packets == []
-
-
-@pytest.mark.parametrize(
-    "fault", [b"\x00\x00", b"\x30\x80\x80\x80\x80", b"\x36\x05\x00\x01a\x00\x01"]
-)
-def test_decoder_hands_over_packets_before_a_fault(fault: bytes) -> None:
-    decoder = Decoder(V311)
-    with pytest.raises(WireError) as caught:
-        decoder.receive(b"\xc0\x00" + fault + b"\xc0\x00")
-    assert caught.value.packets == [Pingreq()]
-    with pytest.raises(WireError) as again:
-        decoder.receive(b"\xc0\x00")
-    assert again.value is caught.value
-    assert again.value.packets == []
 
 
 def test_decoder_follows_the_version_of_a_connect() -> None:

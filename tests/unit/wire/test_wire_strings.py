@@ -77,24 +77,6 @@ def test_before_mqtt_5_shared_subscriptions_have_no_form_of_their_own(topic_filt
         check_topic_filter(topic_filter + "/a#", shared=False)
 
 
-def filter_is_good(levels: list[str]) -> bool:
-    """The rules of 4.7.1, level by level, said another way than in the code."""
-    plain = all(("#" not in level and "+" not in level) or level == "+" for level in levels[:-1])
-    last = levels[-1] in ("#", "+") or not set(levels[-1]) & {"#", "+"}
-    return plain and last and levels != [""]
-
-
-@settings(max_examples=examples(200), deadline=None)
-@given(st.lists(st.text("a+#$", max_size=2), min_size=1, max_size=4))
-def test_filter_against_the_rules(levels: list[str]) -> None:
-    topic_filter = "/".join(levels)
-    if filter_is_good(levels):
-        check_topic_filter(topic_filter)
-    else:
-        with pytest.raises(MalformedPacket):
-            check_topic_filter(topic_filter)
-
-
 @pytest.mark.parametrize("topic", ["a", "/", "$SYS/x", "$share/g/a", " ", "\U0001f332"])
 def test_a_good_topic_is_accepted(topic: str) -> None:
     check_topic_name(topic)
