@@ -57,7 +57,7 @@ class Surplus(Record):
 
 
 class SameId(Record):
-    """A broker that announces this address claims this broker's id. It has proven nothing."""
+    """A broker that announces this address claims this broker's id, without any proof."""
 
     address: Address
 

@@ -48,10 +48,10 @@ REPLAY_PAUSES: Final = (0.1, 0.5, 0.5, 0.5)
 two a second."""
 
 REPLAY_SLACK: Final = 0.05
-REPLAY_SLACK_MOST: Final = 5.0
+MAX_REPLAY_SLACK: Final = 5.0
 """s that such a question takes until all brokers have it, if nothing else is known, and at most."""
 
-REPLAY_MOST: Final = 60.0
+MAX_REPLAY: Final = 60.0
 """s that such a question looks back at most."""
 
 AT_ONCE: Final = 200
@@ -70,16 +70,16 @@ ASK_AGAIN: Final = 10.0
 """s after which a controller that has not answered is asked again."""
 
 RETRY: Final = 0.1
-RETRY_MOST: Final = 5.0
+MAX_RETRY_S: Final = 5.0
 """s between two rounds of attempts to reach any broker; twice as long each time."""
 
-MOST_TRIED: Final = 64
+MAX_TRIED: Final = 64
 """brokers that are asked in one round, if each sends the client to another one."""
 
-MOST_TOPICS: Final = 500
+MAX_TOPICS: Final = 500
 """topics to publish that are asked for; others go over the first connection."""
 
-MOST_FILTERS: Final = 500
+MAX_FILTERS: Final = 500
 """filters that are asked for; others go over the first connection."""
 
 log = logging.getLogger("mqttree.client")
@@ -265,7 +265,7 @@ class MultiClient:
             `topic`, `payload`: of the message.
             `qos`, `retain`: of its PUBLISH.
         """
-        if topic not in self._topics and len(self._topics) < MOST_TOPICS:
+        if topic not in self._topics and len(self._topics) < MAX_TOPICS:
             self._topics[topic] = None
             self._asking.set()
         connection = self._topics.get(topic) or self._first
@@ -349,14 +349,14 @@ class MultiClient:
                     await self._connect(connection, address)
                 except ConnectionLostError as error:
                     log.info("%s does not serve %s: %s", address, connection.client_id, error)
-                    if len(tried) < MOST_TRIED:
+                    if len(tried) < MAX_TRIED:
                         waiting[:0] = referred(connection.reference)
                 else:
                     return
             if not connection.known:
                 raise ConnectionLostError("no broker answers")
             await asyncio.sleep(pause)
-            pause = min(RETRY_MOST, 2 * pause)
+            pause = min(MAX_RETRY_S, 2 * pause)
 
     async def _connect(self, connection: Connection, address: str) -> None:
         host, port = split_address(self._reach(address))
@@ -398,7 +398,7 @@ class MultiClient:
             for pause in (*REPLAY_PAUSES, 0.0):
                 future = self._replays[topic] = asyncio.get_running_loop().create_future()
                 asked = time.monotonic()
-                seconds = min(REPLAY_MOST, connection.look_back(slack))
+                seconds = min(MAX_REPLAY, connection.look_back(slack))
                 had = b2a_base64(connection.had(), newline=False).decode()
                 question = {"seconds": seconds, "had": had}
                 async with asyncio.timeout(REPLAY_WAIT):
@@ -414,7 +414,7 @@ class MultiClient:
                 ):
                     break
                 # Some broker is slow. What has been replayed does not come again.
-                slack = min(REPLAY_SLACK_MOST, max(slack, 2 * took))
+                slack = min(MAX_REPLAY_SLACK, max(slack, 2 * took))
                 await asyncio.sleep(pause)
         except TimeoutError:
             self._replaying = self._replaying or False
@@ -488,8 +488,8 @@ class MultiClient:
         self._response = f"{self._responses}/{self._questions}"
         self._avoid = {broker: until for broker, until in self._avoid.items() if until > now}
         question = {
-            "subscribe": list(self._filters)[:MOST_FILTERS],
-            "publish": [name for name in self._topics if not name.startswith("$")][:MOST_TOPICS],
+            "subscribe": list(self._filters)[:MAX_FILTERS],
+            "publish": [name for name in self._topics if not name.startswith("$")][:MAX_TOPICS],
             "sessions": self._sessions,
             "avoid": list(self._avoid),
             "version": self._version,

@@ -11,7 +11,7 @@ SPARE: Final = 1000.0
 little to do, none has too much."""
 
 
-MOST_KNOWN: Final = 10_000
+MAX_KNOWN: Final = 10_000
 LONGEST_KNOWN: Final = 256
 """topics of which is kept what is known of them, and characters of their names: some 10 MB."""
 
@@ -157,7 +157,7 @@ class BrokerTable:
         self._describe(found)
         found.weights = [found.weight]
         if len(name) <= LONGEST_KNOWN:
-            if len(self._known) >= MOST_KNOWN:
+            if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
             self._known[name] = found
         return found

@@ -30,16 +30,16 @@ TTL: Final = 300.0
 PENDING: Final = 30.0
 """s after which the filters of an answer are expected to be known from the brokers."""
 
-MOST_CLIENTS: Final = 100_000
+MAX_CLIENTS: Final = 100_000
 """clients whose answers are remembered; further ones get none. 2 KB each, with ten filters."""
 
-MOST_MEMORY: Final = 128 * 1024 * 1024
+MAX_MEMORY: Final = 128 * 1024 * 1024
 """bytes that all answers take, about; further clients get none."""
 
 NAME_MEMORY: Final = 200
 """bytes of a filter or topic in an answer, besides its name, which is there once."""
 
-MOST_ENTRIES: Final = 1_000_000
+MAX_ENTRIES: Final = 1_000_000
 """topics of all pending answers; of more, the oldest answers are not pending any more."""
 
 WORTH_PART: Final = 0.1
@@ -62,11 +62,11 @@ class Controller:
 
     def __init__(
         self,
-        most: int = MOST_CLIENTS,
+        most: int = MAX_CLIENTS,
         gamma: float = GAMMA,
         *,
-        memory: int = MOST_MEMORY,
-        entries: int = MOST_ENTRIES,
+        memory: int = MAX_MEMORY,
+        entries: int = MAX_ENTRIES,
     ) -> None:
         """`most`: clients that are remembered; `gamma`: how many times its due a broker may have of
         what goes out to subscribers; `memory`: bytes of all answers; `entries`: topics of all

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from mqttree.placement.greedy import Assignment, Item, fair_slots, item_costs
 from mqttree.placement.state import Placement, Topic
 
-MOST_SETS = 200_000
+MAX_SETS = 200_000
 """More are not looked at."""
 
 
@@ -42,7 +42,7 @@ def cheapest_set(
                 best = (cost, slots)
         if best is None or not best[0] or step + 1 == min(size, len(candidates)):
             break
-        if len(sets) * len(candidates) > MOST_SETS:
+        if len(sets) * len(candidates) > MAX_SETS:
             raise ValueError(f"{len(candidates)} brokers have too many sets of {size}")
         sets = [
             (

@@ -8,16 +8,16 @@ from typing import Any, Final, NamedTuple
 
 from mqttree.placement.clients import SESSIONS
 
-MOST_FILTERS: Final = 1000
+MAX_FILTERS: Final = 1000
 """filters and topics of one question."""
 
-MOST_SESSIONS: Final = 64
+MAX_SESSIONS: Final = 64
 """connections of one client."""
 
-MOST_AVOIDED: Final = 256
+MAX_AVOIDED: Final = 256
 """brokers that a client says it cannot reach: as many as a placement has."""
 
-MOST_CLIENT: Final = 1024
+MAX_CLIENT: Final = 1024
 """characters of a client identifier."""
 
 KEYS: Final = frozenset(
@@ -69,18 +69,18 @@ def read_question(value: object, client: str = "", at: str = "") -> Question:
         unknown = sorted(str(key) for key in value.keys() - KEYS)
         raise ValueError(f"{unknown[0][:64]!r} is not one of {', '.join(sorted(KEYS))}")
     name = value.get("client", client)
-    if not isinstance(name, str) or not 0 < len(name) <= MOST_CLIENT or _NO_TEXT.search(name):
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_CLIENT or _NO_TEXT.search(name):
         raise ValueError("client: not a client identifier")
-    subscribe = _texts(value, "subscribe", MOST_FILTERS)
-    publish = _texts(value, "publish", MOST_FILTERS) if "publish" in value else ()
-    if len(subscribe) + len(publish) > MOST_FILTERS:
-        raise TooMuchError(f"more than {MOST_FILTERS} filters and topics")
+    subscribe = _texts(value, "subscribe", MAX_FILTERS)
+    publish = _texts(value, "publish", MAX_FILTERS) if "publish" in value else ()
+    if len(subscribe) + len(publish) > MAX_FILTERS:
+        raise TooMuchError(f"more than {MAX_FILTERS} filters and topics")
     return Question(
         name,
         subscribe,
         publish,
-        _number(value, "sessions", SESSIONS, 1, MOST_SESSIONS),
-        frozenset(_texts(value, "avoid", MOST_AVOIDED)) if "avoid" in value else _NONE,
+        _number(value, "sessions", SESSIONS, 1, MAX_SESSIONS),
+        frozenset(_texts(value, "avoid", MAX_AVOIDED)) if "avoid" in value else _NONE,
         at or _text(value, "at"),
         _number(value, "version", 0, 0, 1 << 53),
     )
@@ -99,7 +99,7 @@ def _texts(value: Mapping[Any, Any], key: str, most: int) -> tuple[str, ...]:
 
 def _text(value: Mapping[Any, Any], key: str) -> str:
     found = value.get(key, "")
-    if not isinstance(found, str) or len(found) > MOST_CLIENT:
+    if not isinstance(found, str) or len(found) > MAX_CLIENT:
         raise ValueError(f"{key}: not a text")
     return found
 

@@ -21,7 +21,7 @@ from mqttree.placement.question import Question, TooMuchError
 AGAIN: Final = 600.0
 """s for which a client that was sent away is not sent away again, by any broker."""
 
-MOST_ADVISED: Final = 100_000
+MAX_ADVISED: Final = 100_000
 """clients of which it is remembered that they were; while there are more, no client is sent away. A
 client identifier and a time each."""
 
@@ -95,7 +95,7 @@ class _Without:
 class Redirections:
     """Decides which clients are sent where, for all brokers of a federation."""
 
-    def __init__(self, controller: Controller, most: int = MOST_ADVISED) -> None:
+    def __init__(self, controller: Controller, most: int = MAX_ADVISED) -> None:
         """`controller`: has the clients that place themselves, and the load that is about to come;
         `most`: clients of which it is remembered that they were sent away."""
         self._controller = controller

@@ -16,7 +16,7 @@ from typing import Final
 
 from mqttree.placement.figures import Figures
 
-MOST_BROKERS: Final = 256
+MAX_BROKERS: Final = 256
 """so that a slot is one byte."""
 
 EVERYWHERE: Final = -1
@@ -168,8 +168,8 @@ class Placement:
         if broker in self.slots:
             raise ValueError(f"broker {broker} is there already")
         slot = self.names.index(None) if None in self.names else len(self.names)
-        if slot == MOST_BROKERS:
-            raise ValueError(f"there are more than {MOST_BROKERS} brokers")
+        if slot == MAX_BROKERS:
+            raise ValueError(f"there are more than {MAX_BROKERS} brokers")
         if slot == len(self.names):
             self.names.append(None)
             self.capacities.append(0.0)

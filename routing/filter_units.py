@@ -11,7 +11,7 @@ from typing import Final
 
 from mqttree.routing.topic_filter import is_wildcard
 
-MOST_LOOKS: Final = 50_000
+MAX_LOOKS: Final = 50_000
 """levels of filters that are noted or looked at, about 20 ms; if there are more, all are one
 group."""
 COUNTED: Final = 16
@@ -37,7 +37,7 @@ def filter_units(filters: Sequence[str]) -> tuple[list[list[str]], int]:
     if not wild:
         return [[name] for name in filters], 0
     looks = sum([name.count("/") + 1 for name in wild])
-    if looks > MOST_LOOKS:
+    if looks > MAX_LOOKS:
         return [list(filters)], looks // COUNTED
     root = _Level()
     for name in wild:
@@ -46,7 +46,7 @@ def filter_units(filters: Sequence[str]) -> tuple[list[list[str]], int]:
     for name in filters:
         for other in _overlapping(root, name.split("/")):
             looks += 1
-            if looks > MOST_LOOKS:
+            if looks > MAX_LOOKS:
                 return [list(filters)], looks
             if other is not None:
                 _join(parents, name, other)

@@ -47,7 +47,7 @@ NO_NODES: list[Any] = []
 PREFIXES, LONGEST_PREFIX = 1024, 256
 """prefixes of topics of which a trie notes what they find, at most, and their characters."""
 
-MOST_ALIKE = 16
+MAX_ALIKE = 16
 """values that are noted for a prefix, at most."""
 
 
@@ -217,7 +217,7 @@ class SubscriptionTrie(Generic[V]):
 
     def _note_alike(self, prefix: str, found: list[V]) -> None:
         """Note what wildcard filters find for all topics of one more level than `prefix`."""
-        if len(prefix) <= LONGEST_PREFIX and len(found) <= MOST_ALIKE:
+        if len(prefix) <= LONGEST_PREFIX and len(found) <= MAX_ALIKE:
             if len(self._alike) >= PREFIXES:
                 self._alike.clear()
             self._alike[prefix] = found
@@ -304,7 +304,7 @@ def _collect(found: list[V], bucket: _Bucket[V]) -> None:
 NODE = 350
 """estimated bytes of memory of a node of stored topics with its key."""
 
-MANY = 4096
+SPLIT_CHILDREN = 4096
 """children of one node from which on they are kept in parts: a dict of all of them would stop the
 broker when it grows."""
 
@@ -324,7 +324,7 @@ class _TopicNode:
         """Put a child below this node, in place of an older one of this level."""
         if self.children is None:
             self.children = {}
-        elif len(self.children) == MANY and isinstance(self.children, dict):
+        elif len(self.children) == SPLIT_CHILDREN and isinstance(self.children, dict):
             parts: ShardedDict[_TopicNode | str] = ShardedDict()
             for known, node in self.children.items():
                 parts[known] = node

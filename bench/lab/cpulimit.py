@@ -17,7 +17,7 @@ from mqttree.bench.lab.owner import CGROUPS, MARK, PREFIX, delete_cgroup, owner
 
 PERIOD_US = 20_000
 """of the scheduler; short, so that a small share is no long pause."""
-LEAST_US = 1_000
+MIN_US = 1_000
 """to be used in a period; the kernel takes no less,"""
 LONGEST_US = 1_000_000
 """and no longer period."""
@@ -27,8 +27,8 @@ STEP = 0.005
 
 def quota(share: float) -> tuple[int, int]:
     """(us to be used, us of the period) for a share of a core; shares below 0.001 are 0.001."""
-    period = min(LONGEST_US, max(PERIOD_US, round(LEAST_US / share)))
-    return max(LEAST_US, round(share * period)), period
+    period = min(LONGEST_US, max(PERIOD_US, round(MIN_US / share)))
+    return max(MIN_US, round(share * period)), period
 
 
 class CpuLimit:

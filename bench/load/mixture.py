@@ -26,11 +26,11 @@ MARK = b"\x1b"
 FILLER = b"x"
 LABEL_BYTES = 27
 """MARK, publisher, turn, send time and place."""
-LEAST_PAYLOAD, MOST_PAYLOAD = 32, 2000
+MIN_PAYLOAD, MAX_PAYLOAD = 32, 2000
 """bytes: filler enough to be recognised, and no byte of the length that equals MARK."""
-MOST_PUBLISHERS = 4096
-MOST_SUBSCRIBERS = 200
-MOST_TOPICS = 99_999
+MAX_PUBLISHERS = 4096
+MAX_SUBSCRIBERS = 200
+MAX_TOPICS = 99_999
 _IDENTIFIERS = 1 << 15
 _TURNS = 1 << 16
 
@@ -84,13 +84,13 @@ class MixSpec:
     def check(self) -> None:
         """Raise ValueError, in one clear line, for a load that cannot be run."""
         for name, least, most in (
-            ("publishers", 1, MOST_PUBLISHERS),
-            ("subscribers", 1, MOST_SUBSCRIBERS),
-            ("topics", self.subscribers, MOST_TOPICS),
+            ("publishers", 1, MAX_PUBLISHERS),
+            ("subscribers", 1, MAX_SUBSCRIBERS),
+            ("topics", self.subscribers, MAX_TOPICS),
             ("qos", 0, 2),
             ("window", 1, _IDENTIFIERS - 1),
-            ("least", LEAST_PAYLOAD, self.most),
-            ("most", self.least, MOST_PAYLOAD),
+            ("least", MIN_PAYLOAD, self.most),
+            ("most", self.least, MAX_PAYLOAD),
             ("version", 4, 5),
             ("user_properties", 0, 100 if self.version == 5 else 0),
             ("expiry", 0, 0xFFFFFFFF if self.version == 5 else 0),

@@ -37,7 +37,7 @@ follow go where a topic is already."""
 SHARE: Final = 1 / 32
 """Clients of a block, as a part of those that are placed."""
 
-MOST: Final = 4_096
+MAX_BLOCK_CLIENTS: Final = 4_096
 """clients of a block, at most: its arrays are in the caches then."""
 
 NUMBERED: Final = 4_096
@@ -46,7 +46,7 @@ NUMBERED: Final = 4_096
 WAVES: Final = 64
 """Waves of a block until each next one has to be twice as large."""
 
-LEAST: Final = 0.001
+MIN_SHARE: Final = 0.001
 """What a broker that has too much already gets at least of what is coming, as a part of the mean:
 for clients that it costs least with others like it."""
 
@@ -300,7 +300,9 @@ class _Blocks:
         """
         found, starts = self.found, self.found.wanted.starts
         while placed < found.wanted.clients:
-            end = min(placed + min(int(placed * share) + 1, MOST), found.wanted.clients)
+            end = min(
+                placed + min(int(placed * share) + 1, MAX_BLOCK_CLIENTS), found.wanted.clients
+            )
             part = slice(starts[placed], starts[end])
             columns, found.sessions[placed:end] = self._place(
                 found.wanted.numbers[part].astype(np.intp),
@@ -482,7 +484,7 @@ class _Blocks:
         level = levels[below[-1]] if len(below) else 0.0
         due = level * self.capacities - self.loads
         # Those that should get nothing are better than none.
-        due = np.maximum(due, amount / self.brokers * LEAST) if amount else self.capacities
+        due = np.maximum(due, amount / self.brokers * MIN_SHARE) if amount else self.capacities
         waits = self.drawn.standard_exponential((clients, self.brokers), np.float32)
         # Never 0, by which nothing can be divided.
         waits += np.float32(1e-9)

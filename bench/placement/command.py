@@ -25,10 +25,10 @@ from mqttree.bench.placement import (
 from mqttree.bench.placement.grid import Case
 from mqttree.bench.workloads import named, simulator, workload, workload_file
 from mqttree.placement import traffic
-from mqttree.placement.state import MOST_BROKERS
+from mqttree.placement.state import MAX_BROKERS
 
-MOST_BYTES = 1 << 30
-MOST_DRAWN = 1_000_000
+MAX_BYTES = 1 << 30
+MAX_DRAWN = 1_000_000
 
 KINDS = ("social", "uniform", "tree", "graph")
 """Workloads that can be drawn."""
@@ -76,11 +76,11 @@ def _draw_arguments(commands: Commands) -> None:
     checked.add_counts(
         draw,
         (
-            ("subscribers", 1000, MOST_DRAWN, "how many; of a graph the users"),
-            ("topics", 1000, MOST_DRAWN, "how many, unless they are a tree, or users of a graph"),
-            ("each", 10, MOST_DRAWN, "topics of a subscriber, unless they are a tree"),
+            ("subscribers", 1000, MAX_DRAWN, "how many; of a graph the users"),
+            ("topics", 1000, MAX_DRAWN, "how many, unless they are a tree, or users of a graph"),
+            ("each", 10, MAX_DRAWN, "topics of a subscriber, unless they are a tree"),
             ("depth", 4, 30, "levels of a topic tree"),
-            ("fan", 10, MOST_DRAWN, "nodes below each node of a topic tree"),
+            ("fan", 10, MAX_DRAWN, "nodes below each node of a topic tree"),
         ),
     )
     draw.add_argument(
@@ -108,7 +108,7 @@ def _draw(arguments: argparse.Namespace) -> int:
     if arguments.kind == "tree":
         nodes = [arguments.fan**level for level in range(arguments.depth)]
         topics = nodes[-1]
-        if arguments.depth < 2 or topics > MOST_DRAWN:
+        if arguments.depth < 2 or topics > MAX_DRAWN:
             raise ValueError(f"a tree of {arguments.depth} levels with {topics:,} leaves")
         chances = traffic.level_chances(arguments.depth, alpha)
         work = workload.topic_tree(chances, nodes, subscribers, seed)
@@ -141,7 +141,7 @@ def _place_arguments(commands: Commands) -> None:
         help="how (load); hops: by the ways on a tree; given: as the file has placed them",
     )
     place.add_argument(
-        "--brokers", type=partial(checked.count, most=MOST_BROKERS), required=True, metavar="M"
+        "--brokers", type=partial(checked.count, most=MAX_BROKERS), required=True, metavar="M"
     )
     place.add_argument(
         "--network",
@@ -158,7 +158,7 @@ def _place_arguments(commands: Commands) -> None:
     )
     place.add_argument(
         "--sessions",
-        type=partial(checked.count, most=MOST_BROKERS),
+        type=partial(checked.count, most=MAX_BROKERS),
         metavar="N",
         help="connections of a client at most (as the file says, else 4)",
     )
@@ -200,7 +200,7 @@ def _speed_arguments(commands: Commands) -> None:
         (
             ("clients", 1_000_000, 10**8, "clients that come one after the other"),
             ("topics", 100_000, 10**8, "topics, with one publisher each"),
-            ("brokers", 8, MOST_BROKERS, "brokers"),
+            ("brokers", 8, MAX_BROKERS, "brokers"),
             ("each", 10, 10**8, "topics of a client"),
             ("sessions", 4, 10**8, "connections of a client at most"),
         ),
@@ -287,7 +287,7 @@ def _rows(cases: Sequence[Case], seeds: int) -> Iterator[dict[str, Any]]:
 
 
 def _place(arguments: argparse.Namespace) -> int:
-    text = named.text_of(Path(arguments.file), MOST_BYTES)
+    text = named.text_of(Path(arguments.file), MAX_BYTES)
     try:
         work = workload_file.read(text)
         placed = simulator.place(

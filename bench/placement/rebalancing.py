@@ -24,7 +24,7 @@ ROUNDS = 3
 """Times that all pairs are looked at: what was moved makes further moves possible."""
 
 
-LEAST = 1e-6
+MIN_SAVING = 1e-6
 """Messages/s that a move saves at least: less is a sum of floats that is not exact."""
 
 
@@ -125,7 +125,7 @@ def _placing_again(
         if not made:
             continue
         now = -made[0].saving
-        if fresh[client] and (not heap or now <= heap[0][0] + LEAST):
+        if fresh[client] and (not heap or now <= heap[0][0] + MIN_SAVING):
             yield from made
             left -= len(made)
             continue
@@ -145,7 +145,7 @@ def _placed_again(clients: Clients, client: str, sessions: int, moves: int) -> l
     there = clients.join(client, at, sessions)
     moved = [(topic, broker) for broker, topics in there for topic in topics if broker != at[topic]]
     saved = internal - placement.internal
-    if len(moved) > moves or saved <= LEAST * len(moved):
+    if len(moved) > moves or saved <= MIN_SAVING * len(moved):
         clients.leave(client)
         clients.attach(client, before)
         return []

@@ -41,7 +41,7 @@ CORE = 1.0
 YARDSTICK = "yardstick_us"
 """The figure that says how fast the machine was (`mqttree.bench.lab.yardstick`)."""
 
-MOST_ERROR = 0.005
+MAX_ERROR = 0.005
 """Part by which counted traffic between brokers may differ from the model's."""
 
 Traffic = tuple[float, float, float, float]

@@ -9,7 +9,7 @@ from mqttree.bench.placement import scaling
 from mqttree.bench.placement.averages import Point
 from mqttree.bench.placement.least_squares import Fit
 from mqttree.bench.placement.page import wrapped
-from mqttree.bench.placement.scaling import MOST_ERROR, OF, YARDSTICK, Run
+from mqttree.bench.placement.scaling import MAX_ERROR, OF, YARDSTICK, Run
 from mqttree.bench.tables.means import Mean
 
 Means = Mapping[Point, Mapping[str, Mean]]
@@ -169,10 +169,10 @@ def _claims(found: Means, runs: Sequence[Run]) -> Iterator[str]:
     errors = [abs(run.internal_error) for run in runs if run.internal_error is not None]
     yield ""
     if errors:
-        exact = sum(error <= MOST_ERROR for error in errors)
+        exact = sum(error <= MAX_ERROR for error in errors)
         yield from wrapped(
             f"In {exact} of {len(errors)} runs the traffic that brokers counted between each other "
-            f"is the model's within {MOST_ERROR:.1%}; at most it is {max(errors):.3%} apart."
+            f"is the model's within {MAX_ERROR:.1%}; at most it is {max(errors):.3%} apart."
         )
 
 

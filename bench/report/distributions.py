@@ -13,7 +13,7 @@ from mqttree.bench.report.plot import Plot, Point, Series, legend
 
 SHARES = (*(number / 50 for number in range(1, 50)), 0.99, 0.995, 0.999, 1.0)
 """Of the deliveries, at which a curve has its points."""
-LEAST_MS = 1e-3
+MIN_MS = 1e-3
 """The least delay on an axis: it is logarithmic."""
 
 
@@ -38,7 +38,7 @@ def curve(counts: Mapping[float, int]) -> list[tuple[float, float]]:
     for ms in sorted(counts):
         below += counts[ms]
         while wanted and below >= max(math.ceil(whole * wanted[0]), 1):
-            found.append((max(ms, LEAST_MS), wanted.pop(0)))
+            found.append((max(ms, MIN_MS), wanted.pop(0)))
     return found
 
 

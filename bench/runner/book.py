@@ -36,7 +36,7 @@ class Published:
     """First deliveries of its messages, over all receivers."""
 
 
-MOST_SUBSCRIBERS = 100
+MAX_SUBSCRIBERS = 100
 """Subscribers beyond which none has figures of its own."""
 
 
@@ -308,7 +308,7 @@ class Book:
     def subscribers(self) -> dict[str, dict[str, Any]]:
         """Figures of each subscriber by its name, or the filter that several share, for run.json;
         empty where there are too many."""
-        if len(self.receivers) > MOST_SUBSCRIBERS:
+        if len(self.receivers) > MAX_SUBSCRIBERS:
             return {}
         return {
             name: {

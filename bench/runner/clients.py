@@ -22,7 +22,7 @@ READ_BYTES = 1 << 18
 STALL = 1.0
 """s; a QoS 0 publisher whose window is full and of whose messages none has arrived for so long
 takes them for lost."""
-MOST_QUEUED = 32 << 20
+MAX_QUEUED = 32 << 20
 """bytes that a publisher keeps for a broker that does not read; it skips its turn while there are
 more."""
 KEEP_ALIVE = 60
@@ -387,7 +387,7 @@ class Publisher(Client):
         """Publish one message that was due at a time (ns); False if that is not possible now."""
         if (
             self.state != "there"
-            or len(self.outbox) > MOST_QUEUED
+            or len(self.outbox) > MAX_QUEUED
             or (self.flow.qos and len(self.flight) >= 65_000)
         ):
             return False

@@ -25,7 +25,7 @@ CHUNK = 1 << 18
 too."""
 TAPPED = ("forwarded", "control")
 """Single packets between brokers: of some runs there are more of them than messages."""
-FEW = 12_000_000
+MAX_KEPT_ROWS = 12_000_000
 """Rows of a set up to which what several queries need is kept between them, on disk where there is
 no room: they would open every file again, and most files are small. Of more rows to keep them costs
 as much as to read them again."""
@@ -123,7 +123,7 @@ def load(spark: SparkSession, runs: list[Run], packed: Packed | None = None) -> 
     """Return the events of these runs, and look at their processes: those that did not end are
     named in the runs' remarks. `spark` reads the files of `runs`, or what is `packed` of them."""
     count = sum(sum(run.rows.values()) for run in runs)
-    spread, few = partitions(spark, count), count <= FEW
+    spread, few = partitions(spark, count), count <= MAX_KEPT_ROWS
     spark.conf.set("spark.sql.shuffle.partitions", str(spread))
     raw = _rows(spark, runs, packed)
     others = raw.others

@@ -34,7 +34,7 @@ a process waits until it completes one."""
 PART_S = 10
 """s of files' completion whose counts are one state: Spark forgets it when the watermark has
 passed."""
-MOST_FILES = 500
+MAX_FILES = 500
 """Files that are read in one micro-batch, the oldest first."""
 _SECOND = 1_000_000_000
 
@@ -50,7 +50,7 @@ class Watch:
 
 
 def files(
-    spark: SparkSession, folder: str, kind: str, schema: str, most: int = MOST_FILES
+    spark: SparkSession, folder: str, kind: str, schema: str, most: int = MAX_FILES
 ) -> DataFrame:
     """Return a stream, made by `spark`, of what is below the `folder` in complete trace files, by a
     source of this `kind` with its `schema`, with at most so many files (`most`) in a batch."""
@@ -65,7 +65,7 @@ def files(
     return reader.load(literal(folder))
 
 
-def rows(spark: SparkSession, folder: str, window_s: float, most: int = MOST_FILES) -> DataFrame:
+def rows(spark: SparkSession, folder: str, window_s: float, most: int = MAX_FILES) -> DataFrame:
     """Return a stream of all rows below a `folder`, made by `spark`, of so many files at `most` in
     a batch, with the number of the `window` (of `window_s` seconds) that each is in by its host's
     clock, and when its file was `complete`, which has the watermark."""
@@ -131,7 +131,7 @@ def start(
     window_s: float,
     watch: Watch,
     trigger: dict[str, Any],
-    most: int = MOST_FILES,
+    most: int = MAX_FILES,
 ) -> list[StreamingQuery]:
     """Start the streams: counts, delays, and which files are damaged. `folder` has the traces,
     which `spark` reads in batches of so many files at `most`; `window_s` is the length of a window,
@@ -194,7 +194,7 @@ def watch(
     window_s: float = 5.0,
     seconds: float | None = None,
     once: bool = False,
-    most: int = MOST_FILES,
+    most: int = MAX_FILES,
 ) -> int:
     """Show what is in the traces below a `folder` until Ctrl-C, for `seconds`, or with `once` until
     all is read. Returns the exit code.

@@ -24,7 +24,7 @@ HEAD = (
     "faults",
     "notes",
 )
-MOST_WINDOWS = 2_000
+MAX_WINDOWS = 2_000
 """Windows that are remembered; older ones are forgotten first."""
 SETTLED_S = 15.0
 """s after which nothing more is expected of a window: other processes complete a file every 5 s."""
@@ -120,7 +120,7 @@ class LiveView:
         found = self._windows.get((run, host, number))
         if found is None:
             found = self._windows[run, host, number] = _Window()
-            while len(self._windows) > MOST_WINDOWS:
+            while len(self._windows) > MAX_WINDOWS:
                 del self._windows[next(iter(self._windows))]
         found.changed = now
         return found

@@ -21,9 +21,9 @@ from mqttree.bench.tables.run import Run
 from mqttree.bench.tables.traffic import COUNTED
 from mqttree.bench.trace.schema import KINDS, SCHEMA
 
-LEAST_FILES = 8
+MIN_FILES = 8
 """Files below which to open them costs nothing that matters."""
-MOST_ROWS = 100_000
+MAX_ROWS = 100_000
 """Rows of a file, on average, from which on its rows cost more than its opening."""
 GROUP = 1 << 18
 """Rows that are written, and read by a task, at a time."""
@@ -89,7 +89,7 @@ def worthwhile(runs: Sequence[Run]) -> bool:
     """Whether the files of `runs` are so many and so small that it is faster to pack them first."""
     files = sum(len(run.files) for run in runs)
     rows = sum(sum(run.rows.values()) for run in runs)
-    return files >= LEAST_FILES and rows < files * MOST_ROWS
+    return files >= MIN_FILES and rows < files * MAX_ROWS
 
 
 @contextmanager

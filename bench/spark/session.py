@@ -66,7 +66,7 @@ ROWS_PER_PARTITION = 1_000_000
 """Rows that a task sorts at a time: some hundred MB, so that a worker of 1 GB does without the
 disk."""
 
-LEAST_MEMORY, MOST_MEMORY = 512 << 20, 4 << 40
+MIN_MEMORY, MAX_MEMORY = 512 << 20, 4 << 40
 """Bytes of heap: less than Spark starts with, and more than Java reserves anywhere."""
 PATIENCE = 5.0
 """s for a cluster's master to take a connection."""
@@ -137,7 +137,7 @@ def require(master: str | None, memory: str) -> None:
     Spark itself would try for a minute, and Java speaks in several lines.
     """
     size = _SIZE.fullmatch(memory)
-    if size is None or not LEAST_MEMORY <= int(size[1]) * _UNITS[size[2].lower()] <= MOST_MEMORY:
+    if size is None or not MIN_MEMORY <= int(size[1]) * _UNITS[size[2].lower()] <= MAX_MEMORY:
         raise ValueError(f"--memory {memory}: expected a size from 512m to 4t, such as 2g")
     if master is None or re.fullmatch(
         r"local(\[(\*|[1-9]\d{0,4})(, ?\d+)?\])?|local-cluster\[[\d, ]+\]|yarn|k8s://\S+", master

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mqttree.bench.tables.traffic import Network
 
 MESSAGES = ("published", "accepted", "delivered")
-MOST_EVERY = 1_000_000
+MAX_EVERY = 1_000_000
 DAY = 86_400 * 1_000_000_000
 """ns; a longer delay is a clock that was not set."""
 
@@ -66,7 +66,7 @@ def every(run: Run) -> int:
     flows = (run.about.get("parameters") or {}).get("flows")
     first = next(iter(flows.values()), None) if isinstance(flows, Mapping) else None
     value = first.get("every") if isinstance(first, Mapping) else None
-    return value if isinstance(value, int) and 1 <= value <= MOST_EVERY else 1
+    return value if isinstance(value, int) and 1 <= value <= MAX_EVERY else 1
 
 
 def sampled(runs: Sequence[Run]) -> list[tuple[int, int]]:

@@ -26,7 +26,7 @@ COUNTS = (
 )
 OF_A_FLOW = frozenset(MEASURES[:16])
 """Measures that a single flow has, too."""
-MOST_WORDS = 4
+MAX_WORDS = 4
 """Parameters in a name, at most."""
 
 
@@ -190,7 +190,7 @@ def _parameters(runs: Sequence[Run]) -> list[str]:
         flat.append(dict(_flat("", parameters | topology)))
     keys = sorted({key for each in flat for key in each})
     differ = [key for key in keys if len({each.get(key) for each in flat}) > 1]
-    if len(differ) > MOST_WORDS:
+    if len(differ) > MAX_WORDS:
         return [""] * len(runs)
     return [
         ",".join(f"{key}={each[key]}" for key in differ if key in each)

@@ -16,7 +16,7 @@ from mqttree.bench.trace import Writer
 
 BROKERS = ("b0", "b1", "b2", "b3", "b4")
 PUBLISHERS = 100
-LEAST_ROWS = 1000
+MIN_ROWS = 1000
 STEP_NS = 20_000  # between two messages of all publishers: 50,000 a second
 
 
@@ -38,8 +38,8 @@ def make(folder: Path, rows: int, seed: int = 1, run: str = "made", subscribers:
     One delivery of 10,000 is lost, one of 10,000 doubled. Raises ValueError for fewer rows than
     there are subscriptions.
     """
-    if rows < LEAST_ROWS:
-        raise ValueError(f"at least {LEAST_ROWS:,} rows")
+    if rows < MIN_ROWS:
+        raise ValueError(f"at least {MIN_ROWS:,} rows")
     rng = random.Random(seed)
     count = (rows - PUBLISHERS * subscribers) // (2 + subscribers)
     # 1 ms at the median; a prime number of them, so that nothing repeats together.

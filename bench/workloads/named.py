@@ -25,7 +25,7 @@ all publishers are at the first one, and with random attach all clients at the s
 TOPICS, FOLLOWERS, EACH, ALPHA = 1000, 100, 10, 0.68
 FANNED_OUT, EACH_FANNED_OUT = 200, 5
 ISLANDS, EACH_ON_ISLANDS = 8, 5
-MOST_BYTES = 1 << 26
+MAX_BYTES = 1 << 26
 
 
 @lru_cache(maxsize=4)
@@ -91,7 +91,7 @@ def _islands(seed: int) -> Workload:
     return found
 
 
-def text_of(path: Path, most: int = MOST_BYTES) -> str:
+def text_of(path: Path, most: int = MAX_BYTES) -> str:
     """Return the text of a file. Raises WorkloadError, in one line.
 
     `path`: of the file; `most`: bytes that it may have.

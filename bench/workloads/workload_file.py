@@ -11,10 +11,10 @@ from typing import Any
 
 from mqttree.bench.workloads.workload import Workload
 from mqttree.placement.clients import GAMMA, SESSIONS
-from mqttree.placement.state import MOST_BROKERS
+from mqttree.placement.state import MAX_BROKERS
 
-MOST_TOPICS = 10_000_000
-MOST_RATE = 1e15
+MAX_TOPICS = 10_000_000
+MAX_RATE = 1e15
 """Messages/s of a topic; sums of such rates are finite."""
 _TRAILING = re.compile(r",(\s*[\]}])")
 _EDGES = re.compile(r"(\s*#[^\n]*\n)*\s*\d+[ \t,]+\d+\s*(\n|$)")
@@ -77,7 +77,7 @@ def _list(value: Any, what: str) -> list[Any]:
     return value
 
 
-def _whole(value: Any, what: str, least: int = 0, most: int = MOST_TOPICS) -> int:
+def _whole(value: Any, what: str, least: int = 0, most: int = MAX_TOPICS) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise WorkloadError(f"{what}: {value!r:.40} is not a whole number from {least} to {most}")
     return value
@@ -96,7 +96,7 @@ def _number(value: Any, what: str, least: float = 0, most: float = math.inf) -> 
 
 
 def _rate(value: Any, what: str) -> float:
-    return _number(value, what, most=MOST_RATE)
+    return _number(value, what, most=MAX_RATE)
 
 
 def _topics(value: Any, what: str) -> list[int]:
@@ -116,7 +116,7 @@ def _ours(said: dict[str, Any]) -> Workload:
     work.gamma = _number(said.get("gamma", GAMMA), "gamma", 1)
     work.sessions = _whole(said.get("nses", SESSIONS), "nses", 1)
     for key, there in by_brokers.items():
-        if not re.fullmatch(r"[1-9]\d{0,2}", key) or int(key) > MOST_BROKERS:
+        if not re.fullmatch(r"[1-9]\d{0,2}", key) or int(key) > MAX_BROKERS:
             raise WorkloadError(f"by_brokers: {key!r:.40} is no number of brokers")
         if not isinstance(there, dict):
             raise WorkloadError(f"by_brokers {key} is no object")
@@ -171,7 +171,7 @@ def _entries(said: dict[str, Any], kind: str) -> list[tuple[str, int, list[int]]
         client = text.split(".", 1)[0]
         if name is None or not client:
             raise WorkloadError(f"{what} has no {kind[:3]}_id")
-        broker = _whole(entry.get("node_id"), f"node_id of {what}", 1, MOST_BROKERS) - 1
+        broker = _whole(entry.get("node_id"), f"node_id of {what}", 1, MAX_BROKERS) - 1
         found.append((client, broker, _topics(entry.get("topic_list"), f"topic_list of {what}")))
     return found
 

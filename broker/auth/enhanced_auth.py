@@ -21,9 +21,9 @@ class Exchange(Protocol):
     """One run of an authentication method."""
 
     username: str
-    """The proven user name; valid once `done`."""
+    """The authenticated user name; valid once `done`."""
     done: bool
-    """The client has proven its identity; the last answer of `step` tells it so."""
+    """The client is authenticated; the last answer of `step` tells it so."""
 
     def step(self, data: bytes | None) -> bytes | None:
         """Return the answer to Authentication Data (None: there was none). Raises
@@ -43,7 +43,7 @@ class Authentication:
         """`method`: the CONNECT's Authentication Method, which all its AUTH packets repeat
         (MQTT-4.12.0-5)."""
         self.method = method
-        # The proven name, "" before.
+        # The authenticated name, "" before.
         self.username = ""
         # The number of the exchange.
         self.run = 0

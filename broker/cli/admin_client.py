@@ -22,7 +22,7 @@ MAX_ANSWER = 64 * 1024 * 1024
 SEARCH_TIMEOUT = 300.0
 """s for a search, as the broker gives it."""
 
-MOST_ROWS = 1000
+MAX_ROWS = 1000
 """rows of one page of `/api/v1`."""
 
 
@@ -138,7 +138,7 @@ class AdminPort(NamedTuple):
         found: list[Any] = []
         after: Mapping[str, str | int] = {}
         while True:
-            limit = min(MOST_ROWS, most - len(found))
+            limit = min(MAX_ROWS, most - len(found))
             page = self.get(path, {**query, **after, "limit": limit}, SEARCH_TIMEOUT)
             found += page[name]
             following = page["next"]

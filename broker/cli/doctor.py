@@ -31,7 +31,7 @@ from mqttree.broker.io.tls import describe_error, dial_context
 from mqttree.discovery.announcement import Announcement, AnnouncementError, decode
 from mqttree.discovery.drivers.multicast import Multicast, interfaces_for
 
-MOST_TARGETS: Final = 32
+MAX_TARGETS: Final = 32
 """brokers that are asked; what is wrong with all is seen at some."""
 
 AT_ONCE: Final = 8
@@ -155,7 +155,7 @@ class Doctor:
         if self._state is not None:
             found += checks.addresses_of(self._state)
             found += checks.own_address(self._state)
-        return list(dict.fromkeys(found))[:MOST_TARGETS]
+        return list(dict.fromkeys(found))[:MAX_TARGETS]
 
     def _probe(self, targets: list[Address]) -> Iterable[Finding]:
         every: list[Address] = []
@@ -165,7 +165,7 @@ class Doctor:
             except OSError as error:
                 text = describe_error(error)
                 yield from checks.check_probe(target, Answer("unreachable", text), None)
-        every = list(dict.fromkeys(every))[:MOST_TARGETS]
+        every = list(dict.fromkeys(every))[:MAX_TARGETS]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             for target, (small, large) in zip(every, pool.map(self._ask, every), strict=True):
                 yield from checks.check_probe(target, small, large)

@@ -8,7 +8,7 @@ from mqttree.broker.base.log_format import printable
 from mqttree.broker.cli.table import cut
 from mqttree.broker.cluster.drain import counted
 
-MOST_CELLS = 1000
+MAX_CELLS = 1000
 """cells of a line; a leg with all that can be said of one takes half of it."""
 
 
@@ -76,7 +76,7 @@ def render(state: dict[str, Any]) -> str:
     lines += ["", "  ".join(f"{name} {counters[name]}" for name in shown if name in counters)]
     held = ("connections", "sessions", "subscriptions", "retained")
     lines.append("  ".join(f"{name} {state[name]}" for name in held if name in state))
-    shown_lines = (cut(printable(line), MOST_CELLS) for line in lines)
+    shown_lines = (cut(printable(line), MAX_CELLS) for line in lines)
     return "\n".join(shown_lines).rstrip() + "\n"
 
 

@@ -58,13 +58,13 @@ from mqttree.broker.cluster.sessions.pending_takeover import PendingTakeover
 from mqttree.broker.cluster.sessions.ports import SessionBroker
 from mqttree.broker.cluster.sessions.posted_sessions import PostedSessions
 from mqttree.broker.cluster.sessions.queue_merge import QueueMerge
+from mqttree.broker.cluster.sessions.recently_elsewhere import RecentlyElsewhere
 from mqttree.broker.cluster.sessions.session_contents import SessionContents
 from mqttree.broker.cluster.sessions.session_history import SessionHistory
 from mqttree.broker.cluster.sessions.session_replay import SessionReplay
 from mqttree.broker.cluster.sessions.session_restoration import SessionRestoration
 from mqttree.broker.cluster.sessions.takeover import Takeover
 from mqttree.broker.cluster.sessions.tombstones import Tombstones
-from mqttree.broker.cluster.sessions.whereabouts import Whereabouts
 from mqttree.broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
 from mqttree.broker.cluster.strategy.directory import CLIENTS_AT, STATE, Directory
 from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
@@ -338,7 +338,7 @@ class ClusterParts:
         self.delivered_ranges: DeliveredRanges = DeliveredRanges(
             node, self.origins, self.sharing, self
         )
-        self.whereabouts: Whereabouts = Whereabouts(node, self.directory)
+        self.recently_elsewhere: RecentlyElsewhere = RecentlyElsewhere(node, self.directory)
         self.session_history: SessionHistory = SessionHistory(
             node, self.origins, self.replay_log, self.trimmed_numbers, self.delivered_ranges
         )
@@ -405,7 +405,7 @@ class ClusterParts:
             contents=contents,
             under_way=under_way,
             pinned_entries=self.pinned_entries,
-            whereabouts=self.whereabouts,
+            recently_elsewhere=self.recently_elsewhere,
         )
 
     def _build_takeover(self, node: FederatedBroker) -> None:
@@ -505,7 +505,7 @@ class ClusterParts:
                 lambda now: self.topology.change_deadline(),
                 self.topology.gossip_deadline,
             ),
-            suspended=(self.gap_recovery.stood_still, self.link_registry.on_suspended),
+            suspended=(self.gap_recovery.process_was_suspended, self.link_registry.on_suspended),
         )
 
     def attach_journal(self, journal: Journal) -> None:

@@ -3,10 +3,10 @@ clients, the other does not.
 
 The broker that started first goes on: others know it, and it has clients. The one that started
 later (the higher boot number; of two that started in the same second the higher instance, a random
-number) yields as soon as the other has proven the id: it sends its clients away, closes its links
-and accepts neither until the other is gone. It dials the other once a second, so it serves again
-some seconds after that has ended. An announcement, or a refusal by a third broker, proves nothing:
-this broker dials the address to find out.
+number) yields as soon as the other proves that it holds the key of the id: it sends its clients
+away, closes its links and accepts neither until the other is gone. It dials the other once a
+second, so it serves again some seconds after that has ended. An announcement, or a refusal by a
+third broker, proves nothing: this broker dials the address to find out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mqttree.discovery.dialler import NEVER
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.broker.cluster.ports import FederatedBroker, Reporting
+    from mqttree.broker.cluster.ports import MemberBroker, Reporting
 
 CALL_PAUSE = 1.0
 """s between two dials to the address of the other one: false announcements cause no more dials."""
@@ -49,7 +49,7 @@ class IdConflict:
 
     def __init__(
         self,
-        node: FederatedBroker,
+        node: MemberBroker,
         links: Mapping[bytes, Link],
         report: Reporting,
         lose: Callable[[Link, str, float], None],
@@ -73,8 +73,8 @@ class IdConflict:
             self._node.effects.append(Dial(address.host, address.port))
 
     def proven(self, start: tuple[int, int], address: Address, now: float) -> None:
-        """Note that the broker at `address` has proven in a handshake that it has the id of this
-        one. `start`: its boot number and instance; `now`: s."""
+        """Note that the broker at `address` proved in a handshake that it holds the key of our
+        id. `start`: its boot number and instance; `now`: s."""
         self._proven_at = now
         self.other = address
         if not self.refuses_clients and start < (

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.limits import ClusterLimits
 
 
-class FederatedBroker(LocalBroker, Protocol):
+class MemberBroker(LocalBroker, Protocol):
     """One broker of a federation, as far as its own clients are concerned."""
 
     @property

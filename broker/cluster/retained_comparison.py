@@ -23,7 +23,7 @@ from mqttree.broker.wire.errors import MalformedPacket
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.forwarder import Forwarder
     from mqttree.broker.cluster.link.link import Handler, Link
-    from mqttree.broker.cluster.ports import FederatedBroker
+    from mqttree.broker.cluster.ports import MemberBroker
 
 STEP_INTERVAL_S = 0.005
 """s between two steps of a comparison with one neighbour, twice as much behind one with records."""
@@ -102,7 +102,7 @@ class RetainedComparison:
 
     def __init__(
         self,
-        node: FederatedBroker,
+        node: MemberBroker,
         own_id: bytes,
         *,
         clock: HybridClock,

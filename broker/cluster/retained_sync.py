@@ -15,7 +15,7 @@ from mqttree.broker.base import costs
 from mqttree.broker.base.hybrid_clock import LOGICAL, MAX_CLOCK_AHEAD_S, HybridClock
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.link.codec import encode_for_links, split_key
-from mqttree.broker.cluster.ports import FederatedBroker
+from mqttree.broker.cluster.ports import MemberBroker
 from mqttree.broker.core.message import Message, Stamp
 from mqttree.broker.core.retained_index import RetainedVersion, place_of
 from mqttree.broker.core.retained_store import Change
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.connection import Connection
 
 
-class RetainingBroker(FederatedBroker, Protocol):
+class RetainingBroker(MemberBroker, Protocol):
     """One broker whose retained messages other brokers keep, too."""
 
     @property

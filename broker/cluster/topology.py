@@ -32,7 +32,7 @@ from mqttree.stp.tree import ForwardingChanged, RootChanged, TopologyChange
 if TYPE_CHECKING:
     from mqttree.broker.cluster.events import ClusterEvents, LinkDown, LinkUp, RouteChanged
     from mqttree.broker.cluster.link.link import Handler, Link
-    from mqttree.broker.cluster.ports import FederatedBroker, Reporting
+    from mqttree.broker.cluster.ports import MemberBroker, Reporting
     from mqttree.discovery.membership import Membership
     from mqttree.stp.tree import Tree
 
@@ -77,7 +77,7 @@ class Topology:
 
     def __init__(
         self,
-        node: FederatedBroker,
+        node: MemberBroker,
         *,
         tree: Tree,
         membership: Membership,

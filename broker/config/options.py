@@ -40,7 +40,7 @@ slow each guess is."""
 MAX_COUNT = 1000
 """brokers that `wait-for` may name: more than ever link."""
 
-LEAST_TAIL, MOST_TAIL = 16 * 1024 * 1024, 64 * 1024 * 1024 * 1024
+MIN_TAIL, MAX_TAIL = 16 * 1024 * 1024, 64 * 1024 * 1024 * 1024
 """bytes of the log tail: some of its segments at least; its index takes a thousandth of it in
 memory."""
 
@@ -542,10 +542,8 @@ def _count(value: object) -> int:
 
 
 def _tail(value: object) -> int:
-    if type(value) is not int or not (value == 0 or LEAST_TAIL <= value <= MOST_TAIL):
-        raise ValueError(
-            f"{value!r} is not a number of bytes from {LEAST_TAIL} to {MOST_TAIL}, nor 0"
-        )
+    if type(value) is not int or not (value == 0 or MIN_TAIL <= value <= MAX_TAIL):
+        raise ValueError(f"{value!r} is not a number of bytes from {MIN_TAIL} to {MAX_TAIL}, nor 0")
     return value
 
 

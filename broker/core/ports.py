@@ -484,7 +484,7 @@ class TrimmedNumbers(Protocol):
         """The client of a session that is kept is away."""
 
 
-class Whereabouts(Protocol):
+class RecentlyElsewhere(Protocol):
     """Which clients are, or were lately, at other brokers."""
 
     def elsewhere(self, client_id: str, /) -> bool:
@@ -611,7 +611,7 @@ class Cluster(Protocol):
         """Notes which messages a session lacks that have left the log."""
 
     @property
-    def whereabouts(self) -> Whereabouts:
+    def recently_elsewhere(self) -> RecentlyElsewhere:
         """Knows which clients are elsewhere."""
 
     @property

@@ -15,7 +15,7 @@ from mqttree.broker.core.message import LINK_ID, Message
 from mqttree.broker.wire.publish_header import HIGH, LOW, PACKET_IDS, PUBLISH
 from mqttree.broker.wire.varint import encode_varint
 
-MOST: Final = 1024
+MAX_RUN_PACKETS: Final = 1024
 """packets of one batch at most: flow control and replays must not overshoot by more."""
 
 LARGEST: Final = 4096

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from mqttree.broker.core.connection_states import State
 from mqttree.broker.core.message import ORIGIN, Message
 from mqttree.broker.core.publish import first_route
-from mqttree.broker.core.publish_run import LARGEST, MOST, PublishRun
+from mqttree.broker.core.publish_run import LARGEST, MAX_RUN_PACKETS, PublishRun
 from mqttree.broker.core.recorded_stretch import RecordedStretch
 from mqttree.broker.core.session import RELEASED, Outgoing, Session, SharedOutgoing
 from mqttree.broker.wire.properties import (
@@ -580,7 +580,7 @@ def _batch(
     if route.special or route.shared or route.elsewhere or properties.startswith(ORIGIN):
         return None
     qos = data[position] >> 1 & 3
-    most = MOST
+    most = MAX_RUN_PACKETS
     for delivery in route.deliveries:
         session = delivery.session
         if delivery.qos:

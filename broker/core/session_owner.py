@@ -83,7 +83,7 @@ def owner_of(
     """Return the user that a client is, None: its name has not been checked.
 
     `node`: knows whether names are checked; `username`: as it says; `listener`: where it came in;
-    `proven`: it has proven the name by enhanced authentication.
+    `proven`: enhanced authentication has confirmed the name.
     """
     if listener == LEG_LISTENER and username is None:
         return LEG_OWNER

@@ -215,10 +215,10 @@ class SubscribeRequest:
         self._hurried = False
         session, cluster = self._client.session, self._client.node.cluster
         new = any(topic_filter not in session.subscriptions for topic_filter in self._filters)
-        again = new and cluster.whereabouts.elsewhere(session.client_id)
+        again = new and cluster.recently_elsewhere.elsewhere(session.client_id)
         if cluster.barrier.expect(self._filters, self._known, again=again):
             if cluster.barrier.known:  # it could be answered at once
-                cluster.whereabouts.subscribing(session, self.hurry)
+                cluster.recently_elsewhere.subscribing(session, self.hurry)
             return False
         return self._take()
 
@@ -229,7 +229,7 @@ class SubscribeRequest:
         self._go_on(now, self._take)
 
     def _known(self, now: float) -> None:
-        self._client.node.cluster.whereabouts.subscribed(self._client.session, self.hurry)
+        self._client.node.cluster.recently_elsewhere.subscribed(self._client.session, self.hurry)
         if not self._hurried:
             self._go_on(now, self._take)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TAKEN: Final = frozenset((PUBLISH, PUBLISH | QOS_1, PUBLISH | QOS_2))
 """First bytes of the packets that are taken: no RETAIN, no DUP."""
 
-MOST: Final = 65_536
+MAX_RESOLVED_BYTES: Final = 65_536
 """bytes from which on no more packets are taken: a topic may be much longer than its alias."""
 
 _ALIAS: Final = b"\x23"
@@ -62,7 +62,7 @@ def resolve(client: Client, data: bytes, position: int) -> ResolvedPackets | Non
     ends: list[int] = []
     behind: list[int] = []
     total, size = 0, len(data)
-    while total < MOST and position + 4 < size and data[position] in TAKEN:
+    while total < MAX_RESOLVED_BYTES and position + 4 < size and data[position] in TAKEN:
         body, at, begin, payload, end = _places(data, position, size)
         if not payload or end - position > largest:
             break

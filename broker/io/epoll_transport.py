@@ -42,7 +42,7 @@ control packets of a link overtake most of the queue."""
 EVENTS = 1024
 """connections handled in one turn of the loop, so that its other work gets its turn."""
 
-TURN_MOST = 0.02
+MAX_TURN = 0.02
 """s; a turn that takes longer ends: connections that were not read or written come first in the
 next one, which follows at once. After a stop of the process the turn goes on: all that came
 meanwhile is read first."""
@@ -163,7 +163,7 @@ class EpollTransport:
                     # one that is paused; or the turn takes long.
                     node.output.flush(getattr(stream, "conn", None) if node.paused else None)
                     flush_after = now + self._flush_time
-                    if now - began > TURN_MOST and not driver.went_on(now):
+                    if now - began > MAX_TURN and not driver.went_on(now):
                         self._left = {number: place for place, (number, _) in enumerate(turn)}
         finally:
             driver.end_turn()

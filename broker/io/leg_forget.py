@@ -20,7 +20,7 @@ from mqttree.broker.wire.varint import read_length
 
 __all__ = ["forget"]
 
-MOST = 64 * 1024
+MAX_CONNACK_BYTES = 64 * 1024
 """bytes of a CONNACK that are read."""
 
 
@@ -65,7 +65,7 @@ async def _begin_anew(
         writer.write(encode_packet(connect, version))
         data, body, length = b"", -1, 0
         while body < 0 or len(data) < body + length:
-            more = await reader.read(MOST)
+            more = await reader.read(MAX_CONNACK_BYTES)
             if not more:
                 return 1
             data += more

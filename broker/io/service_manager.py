@@ -13,7 +13,7 @@ import socket
 from collections.abc import Mapping
 from typing import Final
 
-LONGEST: Final = 86_400.0
+MAX_PERIOD_S: Final = 86_400.0
 """s of a watchdog's period that are taken seriously."""
 
 
@@ -82,4 +82,4 @@ def _period(environment: Mapping[str, str]) -> float:
     text = environment.get("WATCHDOG_USEC", "")
     if not (text.isascii() and text.isdecimal()) or len(text) > 18:
         return 0.0
-    return min(int(text) / 1e6, LONGEST)
+    return min(int(text) / 1e6, MAX_PERIOD_S)

@@ -18,7 +18,7 @@ from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.publish_header import topic_end
 from mqttree.broker.wire.varint import read_length
 
-MOST_BYTES = 1024 * 1024
+MAX_BYTES = 1024 * 1024
 """bytes of packets that are kept: some thousand messages, more than may be under way. Those before
 them may come twice, as QoS 1 allows."""
 DUP, QOS_1, QOS = 0x08, 0x02, 0x06
@@ -41,7 +41,7 @@ class Repeats:
         types that cross."""
         self._kept.append((out, packets))
         self._size += len(packets)
-        while self._size > MOST_BYTES:
+        while self._size > MAX_BYTES:
             self._size -= len(self._kept.popleft()[1])
 
     def clear(self) -> None:

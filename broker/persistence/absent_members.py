@@ -38,7 +38,7 @@ from mqttree.routing.topic_filter import well_formed
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
     from mqttree.broker.cluster.delivery.replay_log import LogEntry
-    from mqttree.broker.cluster.ports import FederatedBroker
+    from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.effect_answers import EffectAnswers
     from mqttree.broker.core.ports import Journal
@@ -218,7 +218,7 @@ class AbsentMembers:
         "tail",
     )
 
-    def __init__(self, node: FederatedBroker, cluster: Cluster) -> None:
+    def __init__(self, node: MemberBroker, cluster: Cluster) -> None:
         self._node = node
         self._counters = node.counters
         self._limits = node.limits

@@ -343,9 +343,9 @@ class Journal:
         single sessions are owed counts as offered: their own records have it."""
         vector, own = self._origins.vector, self._origins.key
         seen = offered({key: vector[key] for key in keys if key in vector and key != own})
-        alone = self._delivered_ranges.alone
+        fetched = self._delivered_ranges.ranges_fetched_for_one_session
         for key, window in seen.items():
-            if window.gaps and (owed := alone(key)):
+            if window.gaps and (owed := fetched(key)):
                 window.gaps = subtract(window.gaps, owed)
         self.frames.record(encode_seen(encode_vector(seen | self._since())))
 

@@ -40,7 +40,7 @@ from mqttree.broker.persistence.tail_segment import (
 from mqttree.broker.wire.errors import WireError
 
 if TYPE_CHECKING:
-    from mqttree.broker.cluster.ports import FederatedBroker
+    from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.persistence.ports import Clock
 
@@ -133,7 +133,7 @@ class LogTail:
 
     def __init__(
         self,
-        node: FederatedBroker,
+        node: MemberBroker,
         clock: Clock,
         lost: Lost,
         away: Callable[[], Iterable[Away]],

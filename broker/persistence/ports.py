@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.cluster.ports import FederatedBroker
+from mqttree.broker.cluster.ports import MemberBroker
 
 if TYPE_CHECKING:
     from mqttree.broker.core.wills import Wills
     from mqttree.broker.persistence.limits import PersistenceLimits
 
 
-class JournalBroker(FederatedBroker, Protocol):
+class JournalBroker(MemberBroker, Protocol):
     """The broker: its clock, its sessions, its driver, its publishers."""
 
     @property

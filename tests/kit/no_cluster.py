@@ -42,7 +42,7 @@ class NoCluster:
         self.id_conflict = NoPart(refuses_clients=False)
         self.takeover = NoPart(begin=lambda claimant, connect, now: next(stamps))
         self.tombstones = NoPart(floor=says(0))
-        self.whereabouts = NoPart(elsewhere=says(False))
+        self.recently_elsewhere = NoPart(elsewhere=says(False))
         redirector = NoPart(connecting=says(False))
         self.placement = NoPart(redirector=redirector, request=says(0x83))
         self.session_replay = NoPart(request=says(0x83))

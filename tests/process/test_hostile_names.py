@@ -29,7 +29,7 @@ HOSTILE = (
     "2026-01-01 00:00:00.000 ERROR forged\u2028\u202ered\u2066\x7f\b\t\u0e34\u0301"
 )
 LONG = "\x1b" * 65_000
-MOST_CELLS = 1000
+MAX_CELLS = 1000
 """cells of the longest line that a command shows."""
 
 COMMANDS = (
@@ -74,7 +74,7 @@ def shown(admin: str, *words: str, codes: tuple[int, ...] = (0,)) -> list[str]:
     lines = harmless(found.stdout)
     errors = harmless(found.stderr)
     assert len(errors) <= 2, errors
-    assert all(width(line) <= MOST_CELLS for line in lines)
+    assert all(width(line) <= MAX_CELLS for line in lines)
     assert not any(line.startswith("2026-01-01") for line in (*lines, *errors))
     return lines
 

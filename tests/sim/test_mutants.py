@@ -20,9 +20,9 @@ from mqttree.broker.cluster.delivery.replay_log import NEVER, ReplayLog
 from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
 from mqttree.broker.cluster.sessions.posted_sessions import PostedSessions
 from mqttree.broker.cluster.sessions.queue_merge import QueueMerge
+from mqttree.broker.cluster.sessions.recently_elsewhere import RecentlyElsewhere
 from mqttree.broker.cluster.sessions.session_history import SessionHistory
 from mqttree.broker.cluster.sessions.takeover import Takeover
-from mqttree.broker.cluster.sessions.whereabouts import Whereabouts
 from mqttree.broker.cluster.sharing.assignments import Assignments
 from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
 from mqttree.broker.core.connection import Connection
@@ -114,7 +114,7 @@ def forgets_what_was_left_behind(patch: Mutant) -> None:
 
 def merges_everything(patch: Mutant) -> None:
     """The queue of an older session is added, whether the newer one has had it or not."""
-    patch.setattr(QueueMerge, "_both", lambda *_: (set(), Counter()))
+    patch.setattr(QueueMerge, "_messages_in_both", lambda *_: (set(), Counter()))
     patch.setattr(SessionHistory, "delivered_elsewhere", lambda *_: False)
     patch.setattr(
         SessionHistory,
@@ -144,7 +144,7 @@ def waits_for_nobody(patch: Mutant) -> None:
     links are slow, or begins a new one, whose SUBACK does not wait for what is on its way
     either."""
     patch.setattr(Takeover, "_has_to_wait", lambda self, pending, now: False)
-    patch.setattr(Whereabouts, "elsewhere", lambda self, client_id: False)
+    patch.setattr(RecentlyElsewhere, "elsewhere", lambda self, client_id: False)
 
 
 def forgets_the_last_record(patch: Mutant) -> None:

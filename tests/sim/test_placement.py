@@ -12,7 +12,7 @@ import pytest
 from mqttree.broker.cluster.placement.decider import PERIOD, TOPIC_WORK, WORK, State
 from mqttree.broker.cluster.placement.placement_messages import FORGET, PLACE, PLAN, STATUS, TOLD
 from mqttree.broker.cluster.placement.placement_service import WAIT
-from mqttree.broker.cluster.placement.topic_knowledge import FRESH, LEAST_KEPT, MOST_LATE
+from mqttree.broker.cluster.placement.topic_knowledge import FRESH, MAX_LATE, MIN_KEPT
 from mqttree.broker.core.traffic_meter import PERIOD as READING
 from mqttree.broker.wire import Property, Puback, Publish
 from tests.sim.test_takeover import Client, Row
@@ -276,7 +276,7 @@ def test_where_topics_are_wanted_is_not_looked_up_for_all_at_once() -> None:
     now = row.node(0).now
     until = sorted(kept[1] - now for kept in knowledge._wanted.values())
     assert len(until) == 100
-    assert until[0] >= LEAST_KEPT - 0.1 and until[-1] <= FRESH - MOST_LATE
+    assert until[0] >= MIN_KEPT - 0.1 and until[-1] <= FRESH - MAX_LATE
     steps = [after - before for before, after in pairwise(until)]
     assert max(steps) < 0.2, "no moment at which many of them end"
     client = row.connect(1, "w")

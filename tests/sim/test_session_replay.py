@@ -13,8 +13,8 @@ import pytest
 from mqttree.broker.cluster.sessions.replay_messages import (
     CUT,
     LAST,
-    MOST_FILTERS,
-    MOST_MS,
+    MAX_FILTERS,
+    MAX_MS,
     PIECE,
     encode_parts,
     encode_recent,
@@ -256,9 +256,9 @@ def test_a_question_for_other_brokers_is_read_as_it_was_written() -> None:
         with pytest.raises(MalformedPacket):
             read_recent(body[:end])
     for bad in (
-        encode_recent(1, MOST_MS + 1, []),
+        encode_recent(1, MAX_MS + 1, []),
         encode_recent(1, 1, [""]),
-        encode_recent(1, 1, ["a"] * (MOST_FILTERS + 1)),
+        encode_recent(1, 1, ["a"] * (MAX_FILTERS + 1)),
         encode_recent(1, 1, []) + b"\0\1\xff",
     ):
         with pytest.raises(MalformedPacket):

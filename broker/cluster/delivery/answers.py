@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.replay_log import ReplayLog
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.broker.cluster.ports import FederatedBroker, Reporting
+    from mqttree.broker.cluster.ports import MemberBroker, Reporting
     from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
 
@@ -96,7 +96,7 @@ class Answers:
 
     def __init__(
         self,
-        node: FederatedBroker,
+        node: MemberBroker,
         *,
         origins: Origins,
         log: ReplayLog,

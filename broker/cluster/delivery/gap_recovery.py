@@ -326,7 +326,8 @@ class GapRecovery:
             return
         waiting = intersect(feed.here(), [(feed.done + 1, feed.settled)])
         expected = subtract(
-            merge([*feed.outstanding, *waiting]), self._above.delivered_ranges.alone(key)
+            merge([*feed.outstanding, *waiting]),
+            self._above.delivered_ranges.ranges_fetched_for_one_session(key),
         )  # to all local subscribers
         missing = subtract(intersect(ranges, merge([*window.history, *window.lacks])), expected)
         if old := intersect(missing, [(1, max(feed.done, feed.settled))]):
@@ -389,12 +390,12 @@ class GapRecovery:
                 max(min(times), self.node.now + 0.001), lambda now: self._due(feed, now)
             )
 
-    def stood_still(self, seconds: float, now: float) -> None:
+    def process_was_suspended(self, seconds: float, now: float) -> None:
         """Prolong all waits by `seconds` in which this broker did not run: what arrived in that
         time is still to be read, and the other brokers were not away. `now`: s."""
-        self._paths.stood_still(seconds, now)
+        self._paths.process_was_suspended(seconds, now)
         for feed in self.feeds.all():
-            feed.stood_still(seconds, now)
+            feed.process_was_suspended(seconds, now)
 
     def _due(self, feed: OrderedFeed, now: float) -> None:
         feed.timer = None

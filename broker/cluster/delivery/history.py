@@ -13,7 +13,7 @@ from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, enc
 if TYPE_CHECKING:
     from mqttree.broker.cluster.events import LinkDown
     from mqttree.broker.cluster.link.link import Handler, Link
-    from mqttree.broker.cluster.ports import Alarm, FederatedBroker
+    from mqttree.broker.cluster.ports import Alarm, MemberBroker
 
 FETCH_TIME = 0.5
 """s; longest wait for an answer: a neighbour that hangs must not keep the link to another one from
@@ -28,7 +28,7 @@ class HistoryRequests:
 
     __slots__ = ("_alarm", "_fetches", "_links", "_node", "_number", "records")
 
-    def __init__(self, node: FederatedBroker, links: Mapping[bytes, Link], alarm: Alarm) -> None:
+    def __init__(self, node: MemberBroker, links: Mapping[bytes, Link], alarm: Alarm) -> None:
         """`node`: this broker; `links`: those that are up, by the neighbour's id; `alarm`: calls
         the cluster again."""
         self._node = node

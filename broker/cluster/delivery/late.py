@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.ports import Above
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.broker.cluster.ports import Alarm, FederatedBroker
+    from mqttree.broker.cluster.ports import Alarm, MemberBroker
     from mqttree.broker.cluster.strategy.directory import Directory
 
 OFFER, LACK, PIECE = BEHIND | 17, 18, BEHIND | 19
@@ -75,7 +75,7 @@ ORIGIN_SIZE = 12
 HEAD = ORIGIN_SIZE + 15
 """bytes ahead of the content in one part of a PIECE."""
 
-LONGEST = 4 * CHUNK
+MAX_PIECES_BYTES = 4 * CHUNK
 """bytes of all pieces of which parts are here, beyond the largest message; if there are more, some
 pieces are dropped, and offered again."""
 
@@ -102,7 +102,7 @@ class LateOffers:
 
     def __init__(
         self,
-        node: FederatedBroker,
+        node: MemberBroker,
         *,
         origins: Origins,
         forwarder: Forwarder,
@@ -237,7 +237,10 @@ class LateOffers:
         if self._parts.get((sender, key), (number, []))[0] != number:
             self._forget(sender, key)
         parts = self._parts.setdefault((sender, key), (number, []))[1]
-        if index != len(parts) or self._coming > self._node.config.max_packet_size + LONGEST:
+        if (
+            index != len(parts)
+            or self._coming > self._node.config.max_packet_size + MAX_PIECES_BYTES
+        ):
             self._forget(sender, key)  # it is offered again
             return
         parts.append(body[HEAD:])

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from mqttree.broker.cluster.events import LinkDown
     from mqttree.broker.cluster.link.version_vector import OriginWindow
-    from mqttree.broker.cluster.ports import FederatedBroker, Reporting
+    from mqttree.broker.cluster.ports import MemberBroker, Reporting
     from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
     from mqttree.broker.core.connection import Connection
 
@@ -69,7 +69,7 @@ class LinkAcks:
 
     def __init__(
         self,
-        node: FederatedBroker,
+        node: MemberBroker,
         *,
         origins: Origins,
         log: ReplayLog,

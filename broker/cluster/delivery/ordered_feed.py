@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.replay_log import LogEntry
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.broker.cluster.ports import FederatedBroker
+    from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.receiver_assignment import ReceiverAssignment
 
-RETRY, RETRY_MOST = 0.1, 2.0
+RETRY, MAX_RETRY_S = 0.1, 2.0
 """s until an origin is asked again; twice as long each time. Not sooner than in twice the time that
 its last answer took: what is sent again meanwhile only makes the next one slower."""
 
@@ -96,7 +96,7 @@ class FeedOwner(Protocol):
     """Finds out what is missing in feeds (`GapRecovery`)."""
 
     @property
-    def node(self) -> FederatedBroker:
+    def node(self) -> MemberBroker:
         """The broker whose local subscribers get the feed."""
 
     def lose(self, feed: OrderedFeed) -> None:
@@ -265,7 +265,7 @@ class OrderedFeed:
             self.since = self.owner.node.now
             self.owner.arm(self)
 
-    def stood_still(self, seconds: float, now: float) -> None:
+    def process_was_suspended(self, seconds: float, now: float) -> None:
         """Do not count `seconds` in which this broker did not run as waiting; `now`: s."""
         self.since = min(now, self.since + seconds)
         if self.follows_since:

@@ -14,7 +14,7 @@ from mqttree.broker.cluster.delivery.ordered_feed import OrderedFeed
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.orphans import Orphans
-    from mqttree.broker.cluster.ports import FederatedBroker
+    from mqttree.broker.cluster.ports import MemberBroker
 
 PATIENCE = 30.0
 """s; longest wait for an origin that is reachable and does not answer: a broker that is too busy to
@@ -27,7 +27,7 @@ class OriginFeeds:
     __slots__ = ("_node", "_orphans", "_vector")
 
     def __init__(
-        self, node: FederatedBroker, vector: Mapping[bytes, LocalWindow], orphans: Orphans
+        self, node: MemberBroker, vector: Mapping[bytes, LocalWindow], orphans: Orphans
     ) -> None:
         """`node`: this broker; `vector`: what has been here of each origin; `orphans`: knows which
         origins can be reached."""

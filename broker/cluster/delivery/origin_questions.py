@@ -30,8 +30,8 @@ from mqttree.broker.cluster.delivery.answer_part import (
 )
 from mqttree.broker.cluster.delivery.feed_states import Input
 from mqttree.broker.cluster.delivery.ordered_feed import (
+    MAX_RETRY_S,
     RETRY,
-    RETRY_MOST,
     HeldPackets,
     OrderedFeed,
     Question,
@@ -114,7 +114,7 @@ class OriginQuestions:
         if len(feed.questions) > MAX_QUESTIONS:
             del feed.questions[next(iter(feed.questions))]
         feed.ask_at = now + feed.pause
-        feed.pause = min(2 * feed.pause, RETRY_MOST)
+        feed.pause = min(2 * feed.pause, MAX_RETRY_S)
         body = [
             self._directory.own_state(),
             self._number.to_bytes(4, "big"),
@@ -181,7 +181,7 @@ class OriginQuestions:
             self._rearm(feed)
         elif part.more or question.again or missed or (feed.window.top > top and not later):
             self._release.begin(feed, now)
-            feed.pause = max(RETRY, min(RETRY_MOST, 2 * (now - question.at)))
+            feed.pause = max(RETRY, min(MAX_RETRY_S, 2 * (now - question.at)))
             self._ask_on(feed, now, advanced=advanced)
         elif link.up:
             feed.step(Input.ANSWERED, link)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from mqttree.broker.cluster.link.message_batch import LARGEST, MOST
+from mqttree.broker.cluster.link.message_batch import LARGEST, MAX_BATCH_PACKETS
 from mqttree.broker.core import ports
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class OutgoingBatch(ports.OutgoingBatch):
             links is self._links
             and begin == self._end
             and qos == self._qos
-            and total <= MOST
+            and total <= MAX_BATCH_PACKETS
             and end <= self._limit
         ):
             self._count = total
@@ -116,9 +116,9 @@ class OutgoingBatch(ports.OutgoingBatch):
             self.flush()
         self._links = links
         self._qos = qos
-        if count > MOST or end - begin > LARGEST:
+        if count > MAX_BATCH_PACKETS or end - begin > LARGEST:
             size = (end - begin) // count
-            most = max(1, min(MOST, LARGEST // size))
+            most = max(1, min(MAX_BATCH_PACKETS, LARGEST // size))
             while count > most:
                 self._begin, self._count, self._end = begin, most, begin + most * size
                 self.flush()

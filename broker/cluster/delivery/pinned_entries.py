@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
-    from mqttree.broker.cluster.ports import FederatedBroker
+    from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.session import Session
@@ -41,7 +41,7 @@ class PinnedEntries:
         "size",
     )
 
-    def __init__(self, node: FederatedBroker, strategy: RoutingStrategy, log: ReplayLog) -> None:
+    def __init__(self, node: MemberBroker, strategy: RoutingStrategy, log: ReplayLog) -> None:
         """`node`: this broker; `strategy`: whether holders send what came since; `log`: whose
         entries are pinned."""
         self._node = node

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from mqttree.broker.cluster.ports import FederatedBroker
+from mqttree.broker.cluster.ports import MemberBroker
 from mqttree.broker.core.ports import Journal
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class LogJournal(Journal, Protocol):
         """Record an entry of the log; `source`: the publisher of its messages."""
 
 
-class DeliveringBroker(FederatedBroker, Protocol):
+class DeliveringBroker(MemberBroker, Protocol):
     """One broker that sends messages to others."""
 
     forwarding: list[Link]
@@ -100,7 +100,7 @@ class DeliveredElsewhere(Protocol):
     def owe(self, session: Session, key: bytes, ranges: Ranges) -> None:
         """Note that `session` alone lacks the numbers `ranges` of the origin `key`."""
 
-    def alone(self, key: bytes) -> Ranges:
+    def ranges_fetched_for_one_session(self, key: bytes) -> Ranges:
         """Return the numbers that single sessions are owed, and no other local session."""
 
 

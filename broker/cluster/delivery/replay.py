@@ -5,9 +5,10 @@ A walk scans the log up to its end, notes what the neighbour may lack, and takes
 say); then it does the same with what was logged meanwhile, until nothing is left. In that turn the
 walk is done, and a link may become live.
 
-    scan, SCAN entries at a time -> put in order -> take, FEW at a time -> has more been logged?
-        yes: scan that
-        no:  the end
+    scan, SCAN entries at a time -> put in order -> take, ENTRIES_PER_STEP at a time
+        -> has more been logged?
+           yes: scan that
+           no:  the end
     in one turn as much of this as is some 10 ms of work
 
 Nothing overtakes and nothing is left out: a link in repair gets messages from its walk alone; the
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.link.version_vector import Vector
-    from mqttree.broker.cluster.ports import FederatedBroker
+    from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
 
 SCAN = 20_000
@@ -38,7 +39,7 @@ SCAN = 20_000
 SCANNED = 4
 """as many in a step of work (about a microsecond)."""
 
-FEW = 100
+ENTRIES_PER_STEP = 100
 """entries that are taken at a time,"""
 TAKEN = 3
 """steps of work for each,"""
@@ -66,7 +67,7 @@ class LogWalks:
 
     def __init__(
         self,
-        node: FederatedBroker,
+        node: MemberBroker,
         log: ReplayLog,
         strategy: RoutingStrategy,
         orphans: Orphans,
@@ -237,8 +238,8 @@ class LogWalk:
 
     def _lacking(self) -> tuple[list[LogEntry], int]:
         """Return what is taken next, and where in `_found` the entries behind that begin."""
-        work, behind, most = 0, self._next, min(self._next + FEW, len(self._found))
-        while behind < most and work < TAKEN * FEW:
+        work, behind, most = 0, self._next, min(self._next + ENTRIES_PER_STEP, len(self._found))
+        while behind < most and work < TAKEN * ENTRIES_PER_STEP:
             entry = self._found[behind]
             work += TAKEN + entry.count // READ if entry.mixed else TAKEN
             behind += 1

@@ -37,7 +37,7 @@ from mqttree.broker.base import costs
 from mqttree.broker.base.sequence_set import LAST, subtract
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import AGES
-from mqttree.broker.cluster.ports import FederatedBroker
+from mqttree.broker.cluster.ports import MemberBroker
 from mqttree.broker.core.ports import Journal
 from mqttree.broker.core.start_point import ADOPTED, UNKNOWN, SubscriptionStart
 from mqttree.broker.wire.errors import MalformedPacket
@@ -140,7 +140,7 @@ class StartsJournal(Journal, Protocol):
         """Record that a subscription begins later than was known."""
 
 
-class StartingBroker(FederatedBroker, Protocol):
+class StartingBroker(MemberBroker, Protocol):
     """The broker at which clients subscribe."""
 
     @property

@@ -58,7 +58,7 @@ class TreePaths:
         s."""
         return any(since > now - HOLD for since in self.away.values())
 
-    def stood_still(self, seconds: float, now: float) -> None:
+    def process_was_suspended(self, seconds: float, now: float) -> None:
         """Do not count `seconds` in which this broker did not run: the others were not away. `now`:
         s."""
         self.away = {broker_id: min(now, since + seconds) for broker_id, since in self.away.items()}

@@ -21,7 +21,7 @@ from mqttree.broker.cluster.events import RouteChanged
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
-    from mqttree.broker.cluster.ports import FederatedBroker
+    from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.session import Session
 
@@ -48,7 +48,7 @@ class TrimmedNumbers:
         "size",
     )
 
-    def __init__(self, node: FederatedBroker, log: ReplayLog) -> None:
+    def __init__(self, node: MemberBroker, log: ReplayLog) -> None:
         """`node`: this broker; `log`: whose trimmed messages are noted."""
         self._node = node
         self._counters = node.counters

@@ -30,7 +30,7 @@ from mqttree.broker.cluster.link.publish_reader import (
     Restorer,
 )
 from mqttree.broker.cluster.link.version_vector import Vector
-from mqttree.broker.cluster.ports import FederatedBroker, Reporting
+from mqttree.broker.cluster.ports import MemberBroker, Reporting
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.connection import Arrival, Connection, Owner
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
@@ -167,7 +167,7 @@ class LinkHost(Reporting, Protocol):
     """The cluster, as far as a link knows it."""
 
     @property
-    def node(self) -> FederatedBroker:
+    def node(self) -> MemberBroker:
         """This broker, for its clients."""
 
     @property
@@ -299,7 +299,7 @@ class Link(Owner):
         self.up, self.forwarding, self.live, self.behind = STANDING[self.state]
         self.opened = now
         self.handshake = handshake(self)
-        # With a secret, once both have proven that they have it.
+        # With a secret, once both ends are authenticated.
         self.layer: Encryption | None = None
         # Set by the strategy: a message that no broker behind the link wants is not sent on it.
         self.selective = False

@@ -60,7 +60,7 @@ class Input(TableEnum):
     UNPROVEN = "nothing to prove"
     """The called broker has answered the CONNECT, and neither end has a secret or a key."""
     AGREED = "agreement"
-    """The other broker has proven what it says, and this is the link to it that stays."""
+    """The other broker is authenticated, and this is the link to it that stays."""
     FORWARDS = "forwarding in the tree"
     BLOCKS = "blocking in the tree"
     REPLAYED = "the end of a replay"

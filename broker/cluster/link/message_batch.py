@@ -33,7 +33,7 @@ A = TypeVar("A")
 TOPIC: Final = b"$batch"
 """Topic name of a batch."""
 
-MOST: Final = 1024
+MAX_BATCH_PACKETS: Final = 1024
 """messages of one batch: who holds publishers back, or replays a log, must not overshoot by more,
 and a broker that reads one does nothing else meanwhile."""
 
@@ -220,7 +220,7 @@ class MessageBatch:
         if version == 5 | _AGED:
             version, payload = 5, payload + _AGE
             age = int.from_bytes(data[payload - _AGE : payload], "big")
-        if not 4 <= version <= 5 or not 1 <= count <= MOST:
+        if not 4 <= version <= 5 or not 1 <= count <= MAX_BATCH_PACKETS:
             raise MalformedPacket("batch on a link with an unknown version, or too many messages")
         qos = first >> 1 & 3
         sequence = decode_sequence(number)

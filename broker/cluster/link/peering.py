@@ -37,13 +37,13 @@ def guard(
 
 
 def anybody(settings: FederationSettings | None) -> bool:
-    """Whether brokers may link that have proven nothing."""
+    """Whether brokers may link without authentication."""
     return settings is not None and settings.federates and not settings.authenticates
 
 
 def unproven(settings: FederationSettings | None) -> bool:
-    """Whether brokers may link that have proven nothing, and the configuration does not say that
-    they may."""
+    """Whether brokers may link without authentication, and the configuration does not allow
+    it."""
     return settings is not None and anybody(settings) and not settings.any_broker
 
 

@@ -23,8 +23,8 @@ class OtherWithOurId(Protocol):
         """Dial a broker that is said to have this broker's id."""
 
     def proven(self, start: tuple[int, int], address: Address, now: float) -> None:
-        """Note that the broker at `address` has proven this broker's id at `now` (s); `start`: its
-        boot number and instance."""
+        """Note that the broker at `address` proved at `now` (s) that it holds the key of our id;
+        `start`: its boot number and instance."""
 
 
 class Admitting(Protocol):

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 TOPICS: Final = "mqttree-topics"
 """The User Property of a CONNECT that says what the client is going to subscribe to and publish."""
 
-MOST_SAID: Final = 16 * 1024
+MAX_SAID: Final = 16 * 1024
 """bytes of that property: clients have few topics, or use `MultiClient`."""
 
-MOST_FILTERS: Final = 200
+MAX_FILTERS: Final = 200
 """filters and topics of a client that is looked at, some ms at the broker that decides; one with
 more stays where it is."""
 
-MOST_COMPARED: Final = 1000
+MAX_COMPARED: Final = 1000
 """filters of other clients with which those of one client that have wildcards are compared, some
 ms. At a broker with more of them these count as wanted by others, so that their topics are no
 reason to leave."""
@@ -52,8 +52,8 @@ def said_interest(connect: Connect, permissions: Permissions | None) -> Interest
 
     if len(found) > 1:
         raise ValueError(f"{TOPICS}: more than one")
-    if len(found[0]) > MOST_SAID:
-        raise TooMuchError(f"{TOPICS}: more than {MOST_SAID} bytes")
+    if len(found[0]) > MAX_SAID:
+        raise TooMuchError(f"{TOPICS}: more than {MAX_SAID} bytes")
     try:
         value = json.loads(found[0])
     except (ValueError, RecursionError):
@@ -65,8 +65,8 @@ def said_interest(connect: Connect, permissions: Permissions | None) -> Interest
         check_names(question)
     except ValueError as error:
         raise ValueError(f"{TOPICS}: {error}") from None
-    if len(question.subscribe) + len(question.publish) > MOST_FILTERS:
-        raise TooMuchError(f"{TOPICS}: more than {MOST_FILTERS} filters and topics")
+    if len(question.subscribe) + len(question.publish) > MAX_FILTERS:
+        raise TooMuchError(f"{TOPICS}: more than {MAX_FILTERS} filters and topics")
     interest = Interest(question.subscribe, question.publish)
     try:
         check_allowed(interest, permissions)
@@ -91,7 +91,7 @@ def check_allowed(interest: Interest, permissions: Permissions | None) -> None:
 def session_interest(session: Session, publish: tuple[str, ...] = ()) -> Interest:
     """Return what a `session` subscribes to, nothing if that is too much to be looked at.
     `publish`: topics that its client has said it publishes."""
-    if len(session.subscriptions) + len(publish) > MOST_FILTERS:
+    if len(session.subscriptions) + len(publish) > MAX_FILTERS:
         return NOTHING_KNOWN
     return Interest(tuple(session.subscriptions), publish)
 
@@ -122,7 +122,7 @@ def alone(client: str, interest: Interest, dispatcher: Dispatcher) -> list[str]:
     """
     found: list[str] = []
     trie = dispatcher.trie
-    left = MOST_COMPARED
+    left = MAX_COMPARED
     for name in interest.subscribe:
         group, inner = split_shared(name)
         # A member of a group gets its messages wherever it is.

@@ -15,7 +15,7 @@ from mqttree.placement.question import TooMuchError, read_question
 if TYPE_CHECKING:
     from mqttree.broker.core.session import Session
 
-MOST_QUESTION: Final = 256 * 1024
+MAX_QUESTION: Final = 256 * 1024
 """bytes of a question; a thousand filters of 250."""
 
 
@@ -48,8 +48,8 @@ def read_client_question(session: Session, payload: bytes, at: bytes) -> dict[st
 
 
 def _read(session: Session, payload: bytes, at: str) -> dict[str, Any]:
-    if len(payload) > MOST_QUESTION:
-        raise TooMuchError(f"a question of more than {MOST_QUESTION} bytes")
+    if len(payload) > MAX_QUESTION:
+        raise TooMuchError(f"a question of more than {MAX_QUESTION} bytes")
     try:
         value = json.loads(payload)
     except (ValueError, RecursionError):

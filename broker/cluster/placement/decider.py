@@ -29,7 +29,7 @@ from mqttree.broker.cluster.placement.topic_knowledge import TopicKnowledge
 from mqttree.placement.case import Move, Unit
 from mqttree.placement.controller import Controller
 from mqttree.placement.figures import Figures
-from mqttree.placement.question import MOST_FILTERS, Question, TooMuchError, read_question
+from mqttree.placement.question import MAX_FILTERS, Question, TooMuchError, read_question
 from mqttree.placement.redirection import Candidate, Redirections
 from mqttree.routing.filter_units import filter_units
 from mqttree.routing.topic_filter import (
@@ -53,13 +53,13 @@ GATHER_WAIT: Final = 0.5
 QUIET: Final = 600.0
 """s without a question after which rates are not asked for any more."""
 
-MOST_WAITING: Final = 1000
+MAX_WAITING: Final = 1000
 """questions that wait for the first rates; more are refused as too many."""
 
-MOST_PLANNED: Final = 1000
+MAX_PLANNED: Final = 1000
 """clients that one plan looks at."""
 
-MOST_MOVES: Final = 10_000
+MAX_MOVES: Final = 10_000
 """moves that a plan may have."""
 
 PLAN_WORK: Final = 500
@@ -77,7 +77,7 @@ lately and has no wildcard (measured, compiled, without HTTP; Python takes up to
 WORK: Final = 500_000.0
 """steps for questions a second, half of a processor; further questions are refused as too many."""
 
-MOST_PLAIN: Final = 10_000
+MAX_PLAIN: Final = 10_000
 LONGEST_PLAIN: Final = 256
 """filters without wildcards that are known to be right, and their characters."""
 
@@ -147,7 +147,7 @@ class Decider:
         action = self._step(Input.ASKED)
         if action is Action.ANSWER:
             self._answer(operation, body, then)
-        elif len(self._waiting) >= MOST_WAITING:
+        elif len(self._waiting) >= MAX_WAITING:
             then(BUSY)
         else:
             self._waiting.append((operation, body, then))
@@ -321,7 +321,7 @@ class Decider:
         alone, queued = body.get("alone", []), body.get("queued", 0)
         if (
             not isinstance(alone, list)
-            or len(alone) > MOST_FILTERS
+            or len(alone) > MAX_FILTERS
             or not all(isinstance(name, str) for name in alone)
         ):
             raise ValueError("alone: not a list of filters")
@@ -365,7 +365,7 @@ class Decider:
         if unit is None:
             unit = Unit((name,), (name,))
             if len(name) <= LONGEST_PLAIN:
-                if len(self._plain) >= MOST_PLAIN:
+                if len(self._plain) >= MAX_PLAIN:
                     self._plain.clear()
                 self._plain[name] = unit
         return unit
@@ -450,7 +450,7 @@ class Decider:
     def _planning(self, moves: int, apply: bool, then: Then) -> Iterator[int]:
         found: list[Move] = []
         controller = self.controller
-        questions = self._with_units(controller.clients()[:MOST_PLANNED])
+        questions = self._with_units(controller.clients()[:MAX_PLANNED])
         now = self._host.now
         for _ in controller.plan(questions, self.knowledge, now, moves, found, apply=apply):
             yield PLAN_WORK
@@ -467,8 +467,8 @@ def read_plan(body: Any) -> tuple[int, bool]:
     if not isinstance(body, dict) or body.keys() - {"moves", "apply"}:
         raise ValueError("a plan is a JSON object with moves and apply")
     moves, apply = body.get("moves", 100), body.get("apply", False)
-    if type(moves) is not int or not 1 <= moves <= MOST_MOVES:
-        raise ValueError(f"moves: not a whole number from 1 to {MOST_MOVES}")
+    if type(moves) is not int or not 1 <= moves <= MAX_MOVES:
+        raise ValueError(f"moves: not a whole number from 1 to {MAX_MOVES}")
     if not isinstance(apply, bool):
         raise ValueError("apply: neither true nor false")
     return moves, apply

@@ -43,16 +43,16 @@ Answer = tuple[int, Any]
 
 BUSY: Final[Answer] = (429, {"error": "too many questions"})
 
-MOST_RATES: Final = 1000
+MAX_RATES: Final = 1000
 """topics of one RATES."""
 
-MOST_TOPIC: Final = 512
+MAX_TOPIC: Final = 512
 """bytes of a topic in it; longer ones are left out."""
 
-MOST_BYTES: Final = 256 * 1024
+MAX_BYTES: Final = 256 * 1024
 """bytes of one message, so that no record grows large: topics that do not fit are left out."""
 
-MOST_CLIENTS: Final = 100
+MAX_CLIENTS: Final = 100
 """clients of one CLIENTS."""
 
 Rates = dict[str, float]
@@ -102,7 +102,7 @@ def encode_clients(connected: int, questions: list[dict[str, Any]]) -> bytes:
     for question in questions:
         text = json.dumps(question)
         size += len(text) + 2
-        if size > MOST_BYTES:
+        if size > MAX_BYTES:
             break
         parts.append(text)
     return f'{{"connected":{connected},"clients":[{",".join(parts)}]}}'.encode()
@@ -111,12 +111,12 @@ def encode_clients(connected: int, questions: list[dict[str, Any]]) -> bytes:
 def read_clients(data: bytes) -> tuple[int, list[Any]]:
     """Return how many clients are connected, and the questions of some, which are not read yet.
     Raises MalformedPacket."""
-    value = _read_json(data) if len(data) <= MOST_BYTES else None
+    value = _read_json(data) if len(data) <= MAX_BYTES else None
     connected = value.get("connected") if isinstance(value, dict) else None
     clients = value.get("clients") if isinstance(value, dict) else None
     if type(connected) is not int or connected < 0 or not isinstance(clients, list):
         raise MalformedPacket("clients that may be sent elsewhere are not what they should be")
-    return connected, clients[:MOST_CLIENTS]
+    return connected, clients[:MAX_CLIENTS]
 
 
 def encode_redirect(client: str, address: str) -> bytes:
@@ -144,7 +144,7 @@ def encode_rates(rates: Iterable[tuple[bytes, float]], rest: float, topics: int)
     size = 12
     for topic, rate in rates:
         size += 6 + len(topic)
-        if len(parts) >= MOST_RATES or size > MOST_BYTES or len(topic) > MOST_TOPIC:
+        if len(parts) >= MAX_RATES or size > MAX_BYTES or len(topic) > MAX_TOPIC:
             topics += 1
             rest += rate
         else:
@@ -154,7 +154,7 @@ def encode_rates(rates: Iterable[tuple[bytes, float]], rest: float, topics: int)
 
 def read_rates(data: bytes) -> tuple[Rates, float, int]:
     """Return the rates by topic, and rate and number of all others. Raises MalformedPacket."""
-    if not 12 <= len(data) <= MOST_BYTES:
+    if not 12 <= len(data) <= MAX_BYTES:
         raise MalformedPacket("rates of topics are truncated, or too many")
     rest, topics = struct.unpack_from(">dI", data)
     found: Rates = {}
@@ -165,14 +165,14 @@ def read_rates(data: bytes) -> tuple[Rates, float, int]:
             topic = data[at + 2 : at + 2 + size].decode()
             (rate,) = struct.unpack_from(">f", data, at + 2 + size)
             at += 6 + size
-            if not topic or size > MOST_TOPIC or "+" in topic or "#" in topic or "\0" in topic:
+            if not topic or size > MAX_TOPIC or "+" in topic or "#" in topic or "\0" in topic:
                 raise MalformedPacket("rates of topics with a name that is none")
             _check_rate(rate)
             found[topic] = rate
     except (struct.error, UnicodeDecodeError):
         raise MalformedPacket("rates of topics are truncated") from None
     _check_rate(rest)
-    if len(found) > MOST_RATES:
+    if len(found) > MAX_RATES:
         raise MalformedPacket("rates of too many topics")
     return found, rest, topics
 

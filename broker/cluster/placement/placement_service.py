@@ -57,13 +57,13 @@ if TYPE_CHECKING:
 WAIT: Final = 2.0
 """s for the answer of another broker."""
 
-MOST_OPEN: Final = 10_000
+MAX_OPEN: Final = 10_000
 """questions that wait for another broker."""
 
 PER_CLIENT: Final = 10.0
 """questions a second of one client."""
 
-MOST_LIMITED: Final = 10_000
+MAX_LIMITED: Final = 10_000
 """clients whose questions of the last seconds are counted; of more, the oldest are forgotten."""
 
 CLIENT_WORK: Final = 50
@@ -121,7 +121,7 @@ class PlacementService:
         self._entry = TrafficEntry(directory)
         self._number = 0
         self._open: dict[int, tuple[bytes, Then, Timer]] = {}  # who was asked, what is done then
-        self._limits: RateLimits = RateLimits(PER_CLIENT, MOST_LIMITED)
+        self._limits: RateLimits = RateLimits(PER_CLIENT, MAX_LIMITED)
         directory.receive(QUESTION, self._question_received)
         directory.receive(ANSWER, self._answer_received)
         directory.receive(ASK_RATES, self._rates_asked)
@@ -190,7 +190,7 @@ class PlacementService:
                 self._alarm.hurry(self._host.now)
             return
         self._deposed()
-        if len(self._open) >= MOST_OPEN:
+        if len(self._open) >= MAX_OPEN:
             then(BUSY)
             return
         self._number = number = self._number % 0xFFFFFFFF + 1

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.cluster.ports import FederatedBroker
+from mqttree.broker.cluster.ports import MemberBroker
 
 if TYPE_CHECKING:
     from mqttree.broker.core.ports import Draining
     from mqttree.broker.core.traffic_meter import TrafficMeter
 
 
-class PlacingBroker(FederatedBroker, Protocol):
+class PlacingBroker(MemberBroker, Protocol):
     """What placement asks of its broker."""
 
     @property

@@ -17,7 +17,7 @@ elsewhere: a client that ignores where it is sent may come back the next morning
 LASTING: Final = frozenset((State.KNOWN, State.SENT, State.KEPT))
 """States that last a day; the others end with an answer, or soon."""
 
-MOST_REMEMBERED: Final = 1000
+MAX_REMEMBERED: Final = 1000
 """characters of the filters and topics of a client that are remembered for its next CONNECT; with
 more of them none are."""
 
@@ -96,7 +96,7 @@ class RedirectTable:
         next CONNECT."""
         entry = self._entries.get(client)
         if entry is not None:
-            entry.interest = interest if interest.size <= MOST_REMEMBERED else NOTHING_KNOWN
+            entry.interest = interest if interest.size <= MAX_REMEMBERED else NOTHING_KNOWN
 
     def takes(self, client: str, now: float) -> bool:
         """Return whether something can be remembered of a `client` at `now` (s)."""

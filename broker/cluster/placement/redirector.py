@@ -21,7 +21,7 @@ from mqttree.broker.cluster.placement.client_interest import (
     said_interest,
     session_interest,
 )
-from mqttree.broker.cluster.placement.placement_messages import ADVISE, MOST_CLIENTS, Answer
+from mqttree.broker.cluster.placement.placement_messages import ADVISE, MAX_CLIENTS, Answer
 from mqttree.broker.cluster.placement.redirect_states import Action, Input, State
 from mqttree.broker.cluster.placement.redirect_table import LASTING, Interest, RedirectTable
 from mqttree.broker.core.client import Client
@@ -126,7 +126,7 @@ class Redirector:
     # ---------------------------------------------------------------- at CONNECT
 
     def connecting(self, newcomer: Newcomer, connect: Connect, assigned: bool, now: float) -> bool:
-        """Return whether a client that has proven who it is waits for the answer where it should
+        """Return whether an authenticated client waits for the answer where it should
         be; `Newcomer.placed` follows. What it says about its topics and is invalid is logged.
 
         Args:
@@ -354,7 +354,7 @@ class Redirector:
                 continue
             question = question_of(client, interest, self._host.dispatcher, owner.session)
             found.append({**question, "at": self._host.config.id.hex()})
-            if len(found) >= MOST_CLIENTS:
+            if len(found) >= MAX_CLIENTS:
                 break
         return found
 

@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from mqttree.routing.listing import Listing
     from mqttree.stp.tree import Tree
 
-MOST_TOPICS: Final = 2000
+MAX_TOPICS: Final = 2000
 """known topics of one question that are looked at; filters behind them count as without topics."""
 
-MOST_STEPS: Final = 20_000
+MAX_STEPS: Final = 20_000
 """steps of the search for them, some ms."""
 
 FRESH: Final = 5.0
 """s after which it is known at the latest where a topic is wanted. What a client does because of an
 answer counts as pending until then, and rates are twice as old at times."""
 
-LEAST_KEPT: Final = 2.5
-MOST_LATE: Final = 0.5
+MIN_KEPT: Final = 2.5
+MAX_LATE: Final = 0.5
 """s for which that is kept at least, some topics longer than others, so that questions do not wait
 until a thousand topics were looked up at once; and s after which it is asked for again at most."""
 
-MOST_KEPT: Final = 10_000
+MAX_KEPT: Final = 10_000
 LONGEST_KEPT: Final = 256
-MOST_SETS: Final = 1000
+MAX_SETS: Final = 1000
 """topics of which that is kept, characters of their names, and sets of brokers that want some."""
 
 NOTHING: Final[dict[str, float]] = {}
@@ -138,7 +138,7 @@ class TopicKnowledge:
         topics = steps = 0
         for topic_filter in topic_filters:
             matched: list[str] = []
-            if not is_wildcard(topic_filter) and topics < MOST_TOPICS and steps < MOST_STEPS:
+            if not is_wildcard(topic_filter) and topics < MAX_TOPICS and steps < MAX_STEPS:
                 # One look-up.
                 if topic_filter in self._known:
                     matched.append(topic_filter)
@@ -146,12 +146,12 @@ class TopicKnowledge:
                 topics += len(matched)
                 found.append(matched)
                 continue
-            if topics < MOST_TOPICS and steps < MOST_STEPS:
+            if topics < MAX_TOPICS and steps < MAX_STEPS:
                 for topic in self._known.search(topic_filter):
                     steps += 1
                     if topic is not None:
                         matched.append(topic)
-                    if topics + len(matched) >= MOST_TOPICS or steps >= MOST_STEPS:
+                    if topics + len(matched) >= MAX_TOPICS or steps >= MAX_STEPS:
                         break
             topics += len(matched)
             found.append(matched)
@@ -206,14 +206,14 @@ class TopicKnowledge:
         if kept is not None and now < kept[1]:
             return kept[0]
         found = self._wanting(topic)
-        if len(self._sets) >= MOST_SETS:
+        if len(self._sets) >= MAX_SETS:
             self._sets.clear()
         found = self._sets.setdefault(found, found)
         if len(topic) <= LONGEST_KEPT:
-            if kept is None and len(self._wanted) >= MOST_KEPT:
+            if kept is None and len(self._wanted) >= MAX_KEPT:
                 self._wanted.clear()
             part = zlib.crc32(topic.encode()) / (1 << 32)
-            until = now + LEAST_KEPT + part * (FRESH - MOST_LATE - LEAST_KEPT)
+            until = now + MIN_KEPT + part * (FRESH - MAX_LATE - MIN_KEPT)
             self._wanted[topic] = found, until
         return found
 
@@ -238,7 +238,7 @@ class TopicKnowledge:
         and each half second, as topics are looked up at times of their own."""
         now = self._host.now
         if now >= self._state_until:
-            self._state_until = now + MOST_LATE
+            self._state_until = now + MAX_LATE
             self._state = object()
         return self._state
 

@@ -26,7 +26,7 @@ COUNTS: Final = STATE + b"counts"
 CHANGE: Final = 0.1
 """part by which a sum or a count has to change until it is posted again."""
 
-LEAST: Final = 0.1
+MIN_CHANGE_PER_S: Final = 0.1
 """messages/s; smaller changes do not count."""
 
 
@@ -89,7 +89,7 @@ class TrafficEntry:
         now = Traffic(published, delivered, link_in, link_out, capability)
         old = self._posted
         if old is None or any(
-            abs(new - before) > max(LEAST, CHANGE * before)
+            abs(new - before) > max(MIN_CHANGE_PER_S, CHANGE * before)
             for new, before in zip(now, old, strict=True)
         ):
             self._posted = now

@@ -24,7 +24,7 @@ Protocols of `mqttree.broker.cluster.ports` alone.
   subscriptions, `delivered_ranges` what a session had elsewhere and comes here later;
   `message_vectors` are the sets of numbers in which all of them count.
 * `session_entries` reads what brokers post of their sessions, `tombstones` remembers sessions that
-  have ended while brokers are away, `whereabouts` which clients were elsewhere a moment ago.
+  have ended while brokers are away, `recently_elsewhere` which clients were elsewhere a moment ago.
 * `session_replay` gives a client whose broker died the messages of the last seconds, by
   `replay_messages`.
 

@@ -24,7 +24,7 @@ from mqttree.broker.core.route import NOTHING_BEYOND, Delivery, Route
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.origins import Origins
-    from mqttree.broker.cluster.ports import FederatedBroker, OldMessages
+    from mqttree.broker.cluster.ports import MemberBroker, OldMessages
     from mqttree.broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.message import Message
@@ -50,7 +50,7 @@ class DeliveredRanges:
 
     def __init__(
         self,
-        node: FederatedBroker,
+        node: MemberBroker,
         origins: Origins,
         sharing: SharedSubscriptions,
         old: OldMessages,
@@ -103,7 +103,7 @@ class DeliveredRanges:
         if (recorder := session.recorder) is not None:
             recorder.record_owed()
 
-    def alone(self, key: bytes) -> Ranges:
+    def ranges_fetched_for_one_session(self, key: bytes) -> Ranges:
         """Return the numbers that single sessions are owed, and no other local session."""
         return merge([pair for ranges in self._owed.get(key, {}).values() for pair in ranges])
 
@@ -176,7 +176,7 @@ class DeliveredRanges:
         alone are owed."""
         found = self.elsewhere(session)
         for key, known in self._owed.items():
-            if others := subtract(self.alone(key), known.get(session, [])):
+            if others := subtract(self.ranges_fetched_for_one_session(key), known.get(session, [])):
                 found[key] = merge([*found.get(key, ()), *others])
         return found
 

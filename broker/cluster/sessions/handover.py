@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.pinned_entries import PinnedEntries
     from mqttree.broker.cluster.sessions.messages_under_way import MessagesUnderWay
     from mqttree.broker.cluster.sessions.ports import SessionBroker
+    from mqttree.broker.cluster.sessions.recently_elsewhere import RecentlyElsewhere
     from mqttree.broker.cluster.sessions.session_contents import SessionContents
-    from mqttree.broker.cluster.sessions.whereabouts import Whereabouts
     from mqttree.broker.cluster.strategy.directory import Directory
 
 TAKEOVER_SILENCE_S = 1.0
@@ -100,9 +100,9 @@ class Handover:
         "_own",
         "_pinned_entries",
         "_predecessors",
+        "_recently_elsewhere",
         "_turns",
         "_under_way",
-        "_whereabouts",
         "size",
     )
 
@@ -115,12 +115,12 @@ class Handover:
         contents: SessionContents,
         under_way: MessagesUnderWay,
         pinned_entries: PinnedEntries,
-        whereabouts: Whereabouts,
+        recently_elsewhere: RecentlyElsewhere,
     ) -> None:
         """`node`: this broker, with the id `own_id`; `directory`: which brokers have sessions, and
         the way to them; `contents`: what a taker has to know of a session; `under_way`: what is
         still to come to it; `pinned_entries`: keeps log entries for sessions that move;
-        `whereabouts`: notes sessions that leave."""
+        `recently_elsewhere`: notes sessions that leave."""
         self._node = node
         self._counters = node.counters
         self._predecessors = node.predecessors
@@ -130,7 +130,7 @@ class Handover:
         self._directory = directory
         self._contents = contents
         self._under_way = under_way
-        self._whereabouts = whereabouts
+        self._recently_elsewhere = recently_elsewhere
         self._exports: dict[str, PendingHandover] = {}
         self.size = 0
         """Bytes that are encoded."""
@@ -465,7 +465,7 @@ class Handover:
         if self.size > MAX_EXPORT_BYTES:
             self._make_room(now)
         merged = asked.request == MERGE
-        self._whereabouts.leaves(session, now)
+        self._recently_elsewhere.leaves(session, now)
         state = self._contents.state(session, now, merged=merged)
         self._number = self._number + 1 & 0xFFFFFFFF
         export = PendingHandover(asked, self._number, state.seen, len(session.queue), now)

@@ -37,8 +37,8 @@ from mqttree.broker.cluster.sessions.message_vectors import (
     need_of,
 )
 from mqttree.broker.cluster.sessions.pending_merge import (
+    MAX_RETRY_S,
     RETRY,
-    RETRY_MOST,
     Action,
     Input,
     Merge,
@@ -333,7 +333,7 @@ class SessionMerge:
         if merge.state is State.ASKING:
             merge.stamp = session.stamp
         merge.ask_at = now + merge.pause
-        merge.pause = min(2 * merge.pause, RETRY_MOST)
+        merge.pause = min(2 * merge.pause, MAX_RETRY_S)
         at = merge.parts.position.to_bytes(4, "big") + digest(session.owner)
         if merge.state is State.ASKING:
             starts = [start for start in starts_of(session) if start is not None]

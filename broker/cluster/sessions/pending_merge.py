@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from mqttree.broker.base.state_table import Table, TableEnum
 from mqttree.broker.cluster.sessions.session_parts import SessionParts
 
-RETRY, RETRY_MOST = 0.25, 1.0
+RETRY, MAX_RETRY_S = 0.25, 1.0
 """s until an old broker is asked again; twice as long each time."""
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.cluster.ports import FederatedBroker
+from mqttree.broker.cluster.ports import MemberBroker
 
 if TYPE_CHECKING:
     from mqttree.broker.core.connection_registry import ConnectionRegistry
     from mqttree.broker.core.predecessor import Predecessors
 
 
-class SessionBroker(FederatedBroker, Protocol):
+class SessionBroker(MemberBroker, Protocol):
     """One broker whose sessions may go to other brokers, and theirs come to it."""
 
     @property

@@ -129,7 +129,7 @@ class QueueMerge:
             else:
                 node.counters.merged_uncertain += item.place in (IN_FLIGHT, REPEATED)
         seen = here if there is None else there
-        numbers, both = self._both(session, old, seen, waiting, now)
+        numbers, both = self._messages_in_both(session, old, seen, waiting, now)
         # Then the log may lack messages that were delivered: at another broker, or long ago.
         elsewhere = any(s.adopted for s in session.subscriptions.values())
         # Two brokers have taken one session: both have its queue.
@@ -167,7 +167,7 @@ class QueueMerge:
         node.counters.sessions_merged += 1
         node.counters.merged_messages += len(kept)
         self._put(session, kept)
-        self._stand_for(session, old, here, now)
+        self._inherit_starts(session, old, here, now)
         if kept:
             client = shorten(session.client_id)
             self._reporting.log(
@@ -175,7 +175,9 @@ class QueueMerge:
                 f"client {client}: {len(kept)} messages of its older session are added",
             )
 
-    def _stand_for(self, session: Session, old: SessionState, here: Vector, now: float) -> None:
+    def _inherit_starts(
+        self, session: Session, old: SessionState, here: Vector, now: float
+    ) -> None:
         """Have a session get from now on the messages that the older one would have got: those that
         were published after the older one subscribed, at brokers that could not be reached when it
         was encoded. They arrive later, although they are older than the newer subscriptions."""
@@ -237,7 +239,7 @@ class QueueMerge:
         node.session_registry.expire_later(session)
         return session
 
-    def _both(
+    def _messages_in_both(
         self,
         session: Session,
         old: SessionState,

@@ -29,10 +29,10 @@ CUT: Final = 2
 PIECE: Final = 60_000
 """bytes of the answer in one RECENT_PART."""
 
-MOST_FILTERS: Final = 1000
+MAX_FILTERS: Final = 1000
 """filters of one RECENT."""
 
-MOST_MS: Final = 60_000
+MAX_MS: Final = 60_000
 """ms that it looks back: half of what a replay log keeps."""
 
 
@@ -51,13 +51,13 @@ def read_recent(data: bytes) -> tuple[int, int, list[str]]:
     if len(data) < 8:
         raise MalformedPacket("question for recent messages is truncated")
     number, ms = struct.unpack_from(">II", data)
-    if ms > MOST_MS:
+    if ms > MAX_MS:
         raise MalformedPacket("question for recent messages looks back too far")
     filters: list[str] = []
     at = 8
     while at < len(data):
         end = at + 2 + int.from_bytes(data[at : at + 2], "big")
-        if end > len(data) or end == at + 2 or len(filters) >= MOST_FILTERS:
+        if end > len(data) or end == at + 2 or len(filters) >= MAX_FILTERS:
             raise MalformedPacket("question for recent messages has too many filters, or half one")
         try:
             filters.append(data[at + 2 : end].decode())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.replay_log import ReplayLog
-    from mqttree.broker.cluster.ports import FederatedBroker
+    from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
     from mqttree.broker.cluster.sessions.messages_under_way import MessagesUnderWay
     from mqttree.broker.cluster.sessions.pending_handover import PendingHandover
@@ -44,7 +44,7 @@ class SessionContents:
 
     def __init__(
         self,
-        node: FederatedBroker,
+        node: MemberBroker,
         *,
         directory: Directory,
         origins: Origins,

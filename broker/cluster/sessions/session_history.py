@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.replay_log import ReplayLog
     from mqttree.broker.cluster.delivery.trimmed_numbers import TrimmedNumbers
-    from mqttree.broker.cluster.ports import FederatedBroker
+    from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
     from mqttree.broker.core.start_point import SubscriptionStart
 
@@ -105,7 +105,7 @@ class SessionHistory:
 
     def __init__(
         self,
-        node: FederatedBroker,
+        node: MemberBroker,
         origins: Origins,
         log: ReplayLog,
         trimmed_numbers: TrimmedNumbers,

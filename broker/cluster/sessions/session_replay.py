@@ -37,8 +37,8 @@ from mqttree.broker.cluster.link.codec import read_link_messages
 from mqttree.broker.cluster.sessions.replay_messages import (
     CUT,
     LAST,
-    MOST_FILTERS,
-    MOST_MS,
+    MAX_FILTERS,
+    MAX_MS,
     RECENT,
     RECENT_PART,
     encode_parts,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from mqttree.broker.base.turns import Turns
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
-    from mqttree.broker.cluster.ports import Alarm, FederatedBroker, Reporting
+    from mqttree.broker.cluster.ports import Alarm, MemberBroker, Reporting
     from mqttree.broker.cluster.sessions.session_history import SessionHistory
     from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.core.retained_store import RetainedStore
@@ -68,19 +68,19 @@ if TYPE_CHECKING:
 WAIT: Final = 0.7
 """s for the answers of all brokers: the client is to be served again within a second."""
 
-MOST_OPEN: Final = 1000
+MAX_OPEN: Final = 1000
 """questions of clients whose answers are waited for."""
 
-MOST_BYTES: Final = 4 * 1024 * 1024
+MAX_BYTES: Final = 4 * 1024 * 1024
 """bytes of messages in one answer: of more, the older ones are left out."""
 
-MOST_COLLECTED: Final = 64 * 1024 * 1024
+MAX_COLLECTED: Final = 64 * 1024 * 1024
 """bytes of all answers that are waited for; answers beyond count as not come."""
 
 PER_CLIENT: Final = 2.0
 """questions a second of one client: one for each connection that goes on elsewhere."""
 
-MOST_HAD: Final = 10_000
+MAX_HAD: Final = 10_000
 """messages that a client says it has had."""
 
 DIGEST: Final = 8
@@ -133,7 +133,7 @@ class SessionReplay:
 
     def __init__(
         self,
-        node: FederatedBroker,
+        node: MemberBroker,
         *,
         turns: Turns,
         retained: RetainedStore,
@@ -188,7 +188,7 @@ class SessionReplay:
         except ValueError as error:
             respond(response, 400, {"error": str(error)})
             return ReasonCode.SUCCESS
-        too_many = len(filters) > MOST_FILTERS or len(self._open) >= MOST_OPEN
+        too_many = len(filters) > MAX_FILTERS or len(self._open) >= MAX_OPEN
         if too_many or not self._limits.take(session.client_id, self._node.now):
             respond(response, 429, {"error": "too many questions, or filters"})
             return ReasonCode.QUOTA_EXCEEDED
@@ -312,7 +312,7 @@ class SessionReplay:
         if question is None or sender not in question.waiting:
             return
         parts = question.parts.setdefault(sender, [])
-        if piece != len(parts) or self._collected + len(body) > MOST_COLLECTED:
+        if piece != len(parts) or self._collected + len(body) > MAX_COLLECTED:
             self._answered(number, sender, complete=False)
             return
         parts.append(body)
@@ -351,7 +351,7 @@ class SessionReplay:
                     if wants(single):
                         found.append(single.data(node.now))
                         size += len(found[-1])
-            while size > MOST_BYTES:
+            while size > MAX_BYTES:
                 size -= len(found.pop(0))
                 cut = True
             yield len(piece)
@@ -387,8 +387,8 @@ def _read_question(payload: bytes) -> tuple[int, Counter[bytes] | None]:
     seconds = value.get("seconds") if isinstance(value, dict) else None
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise ValueError("seconds: not a number")
-    if not 0 < seconds <= MOST_MS / 1000:
-        raise ValueError(f"seconds: not above 0 and up to {MOST_MS // 1000}")
+    if not 0 < seconds <= MAX_MS / 1000:
+        raise ValueError(f"seconds: not above 0 and up to {MAX_MS // 1000}")
     return max(1, round(seconds * 1000)), _read_had(value["had"]) if "had" in value else None
 
 
@@ -401,6 +401,6 @@ def _read_had(text: Any) -> Counter[bytes]:
         digests = b"?"
     if len(digests) % DIGEST:
         raise ValueError(f"had: not Base64 of {DIGEST} bytes for each message")
-    if len(digests) > MOST_HAD * DIGEST:
-        raise ValueError(f"had: more than {MOST_HAD:,} messages")
+    if len(digests) > MAX_HAD * DIGEST:
+        raise ValueError(f"had: more than {MAX_HAD:,} messages")
     return Counter(digests[at : at + DIGEST] for at in range(0, len(digests), DIGEST))

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.forwarder import Forwarder
     from mqttree.broker.cluster.delivery.ports import Above
-    from mqttree.broker.cluster.ports import Alarm, FederatedBroker
+    from mqttree.broker.cluster.ports import Alarm, MemberBroker
     from mqttree.broker.cluster.sharing.group_table import GroupTable
     from mqttree.broker.cluster.sharing.ports import Giver
     from mqttree.broker.cluster.strategy.directory import Directory
@@ -90,7 +90,7 @@ ASK_AGAIN = 5.0
 QUEUE_TIME = 30.0
 """s after which a broker is believed that it never had an assignment: it can no longer be queued
 behind other messages."""
-RETRY_MOST = 16.0
+MAX_RETRY_S = 16.0
 """s; longest pause until a broker that gave a message back gets it again."""
 STEP = 500
 """assignments that are given to other brokers in one turn, about 10 ms of work."""
@@ -124,7 +124,7 @@ class Assignments:
 
     def __init__(
         self,
-        node: FederatedBroker,
+        node: MemberBroker,
         directory: Directory,
         forwarder: Forwarder,
         groups: GroupTable,
@@ -414,7 +414,7 @@ class Assignments:
         old.state = RETURNED
 
     def _give_returned(self, now: float) -> None:
-        """Give STEP of the messages that came back to others, the rest in later turns."""
+        """Reassign up to STEP returned messages, the rest in later turns."""
         for _ in range(min(STEP, len(self._returned))):
             self._give_again(now)
         if self._returned:
@@ -446,7 +446,7 @@ class Assignments:
         self.ledger.close(old.ref)  # it waits for a new member
         tries.refused = frozenset()
         old.who, old.state, old.at, old.visited = NO_MEMBER, OPEN, tries.since, ()
-        old.again_at = now + min(RETRY_MOST, max(SWEEP, (now - tries.since) / 2))
+        old.again_at = now + min(MAX_RETRY_S, max(SWEEP, (now - tries.since) / 2))
         if not self._keep(old):
             self._give_up(old)
 

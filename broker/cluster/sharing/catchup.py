@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.forwarder import Forwarder
     from mqttree.broker.cluster.delivery.ports import Above, TakeEntries
-    from mqttree.broker.cluster.ports import Alarm, FederatedBroker
+    from mqttree.broker.cluster.ports import Alarm, MemberBroker
     from mqttree.broker.cluster.sharing.group_table import GroupTable
     from mqttree.broker.cluster.sharing.ports import Giver
     from mqttree.broker.cluster.strategy.directory import Directory
@@ -208,7 +208,7 @@ class Catchup:
 
     def __init__(
         self,
-        node: FederatedBroker,
+        node: MemberBroker,
         directory: Directory,
         forwarder: Forwarder,
         groups: GroupTable,

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.forwarder import Forwarder
     from mqttree.broker.cluster.delivery.ports import Above
-    from mqttree.broker.cluster.ports import FederatedBroker, LeavingSessions
+    from mqttree.broker.cluster.ports import LeavingSessions, MemberBroker
     from mqttree.broker.cluster.sharing.group_table import GroupTable
     from mqttree.broker.cluster.sharing.ports import Giver
     from mqttree.broker.cluster.strategy.directory import Directory
@@ -76,7 +76,7 @@ given them to another broker."""
 SILENT = 3.0
 """s without an answer after which a claim no longer counts: a silent giver must not keep the
 messages of others waiting."""
-CHECK = 1.0
+CHECK_INTERVAL_S = 1.0
 """s between two checks of members that are away, and of claims without an answer."""
 
 
@@ -117,7 +117,7 @@ class Custody:
 
     def __init__(
         self,
-        node: FederatedBroker,
+        node: MemberBroker,
         boot: int,
         directory: Directory,
         forwarder: Forwarder,
@@ -208,7 +208,7 @@ class Custody:
     def _aside(self, ref: Ref, message: Message, at: float) -> None:
         self._weigh(message, 1)
         self._parked.setdefault(split_key(ref[0])[0], OrderedDict())[ref] = (message, at)
-        self._soon(CHECK)
+        self._soon(CHECK_INTERVAL_S)
 
     def attach_journal(self, journal: Journal) -> None:
         """Record in `journal` what members here are granted, from now on."""
@@ -266,7 +266,7 @@ class Custody:
             self._say(DONE, ref)
             return
         self._given[ref] = (session, outgoing)
-        self._soon(CHECK)
+        self._soon(CHECK_INTERVAL_S)
         conn, journal = session.conn, self._journal
         if outgoing.qos == 2 and conn is not None and journal.recording:
             # The journal has it before the client gets the message.
@@ -328,14 +328,14 @@ class Custody:
             self._serve(group_id)
         for group_id in list(self._held):
             self._claim(group_id, now)
-        if now >= self._checked + CHECK:
+        if now >= self._checked + CHECK_INTERVAL_S:
             self._checked = now
             self._check(now)
         self._report()
         if self._held or self._ready:
             self._soon(ROOM_CHECK_INTERVAL)
         elif self._given or self._claimed or self._parked:
-            self._soon(CHECK)
+            self._soon(CHECK_INTERVAL_S)
 
     def _report(self) -> None:
         """Send the reports that the journal has made durable."""
@@ -418,7 +418,7 @@ class Custody:
             if at + SILENT <= now:
                 self._answered(ref)
                 self._aside(ref, message, at)
-            elif at + CHECK <= now:
+            elif at + CHECK_INTERVAL_S <= now:
                 self._say(CLAIM, ref)
         absent = self._above.absent_members
         longest = absent.patience(MEMBER_WAIT_S)

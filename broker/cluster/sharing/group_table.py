@@ -29,7 +29,7 @@ from mqttree.routing.subscription_trie import SubscriptionTrie
 from mqttree.routing.topic_filter import SHARE_PREFIX, split_shared
 
 if TYPE_CHECKING:
-    from mqttree.broker.cluster.ports import FederatedBroker, Reporting
+    from mqttree.broker.cluster.ports import MemberBroker, Reporting
     from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.core.session import Session, SharedGroup
 
@@ -105,7 +105,7 @@ class GroupTable:
     _late: LateGroups
     _member_came: Callable[[bytes], None]
 
-    def __init__(self, node: FederatedBroker, directory: Directory, reporting: Reporting) -> None:
+    def __init__(self, node: MemberBroker, directory: Directory, reporting: Reporting) -> None:
         """`node`: this broker; `directory`: what brokers post; `reporting`: counts and logs."""
         self._node = node
         self._dispatcher = node.dispatcher

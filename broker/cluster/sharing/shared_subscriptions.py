@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.ports import Above
     from mqttree.broker.cluster.delivery.replay_log import LogEntry
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.broker.cluster.ports import Alarm, FederatedBroker, LeavingSessions, Reporting
+    from mqttree.broker.cluster.ports import Alarm, LeavingSessions, MemberBroker, Reporting
     from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
     from mqttree.broker.core.connection import Connection
@@ -72,7 +72,7 @@ class SharedSubscriptions:
 
     def __init__(
         self,
-        node: FederatedBroker,
+        node: MemberBroker,
         own: Identity,
         *,
         directory: Directory,

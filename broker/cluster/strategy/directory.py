@@ -89,7 +89,7 @@ AT_ONCE = 20
 """messages that are sent without a pause after a quiet time: a client that connects to the next
 broker as soon as it has its CONNACK finds its session there."""
 
-CHECK = 5.0
+DIGEST_INTERVAL_S = 5.0
 """s between digests of the directory on a link."""
 
 Changes = list[tuple[bytes, "bytes | None"]]
@@ -348,9 +348,9 @@ class Directory:
         return self.complete(link) and self.named(link)
 
     def tick(self, now: float) -> None:
-        """Send neighbours digests of the directory, every CHECK s; `now`: s."""
+        """Send neighbours digests of the directory, every DIGEST_INTERVAL_S s; `now`: s."""
         if now >= self._next_check:
-            self._next_check = now + CHECK
+            self._next_check = now + DIGEST_INTERVAL_S
             for peer in self._links:
                 self.database.check(peer)
             self._changed = True

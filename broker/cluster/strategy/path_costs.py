@@ -18,7 +18,7 @@ from mqttree.routing.shortest_paths import MAX_COST, Graph
 
 RELAY = STATE + b"relay"
 
-LEAST = 100
+MIN_COST_US = 100
 """us; what every link costs at least, so that noise on loopback decides nothing."""
 
 UNKNOWN = 10_000
@@ -199,7 +199,7 @@ def link_cost(link: Link) -> int:
     """Return what a link costs (us): the shortest of its last round trips, so that a neighbour that
     waits for a processor now and then is no longer way."""
     shortest = min(link.round_trips, default=None)
-    return UNKNOWN if shortest is None else max(LEAST, min(MAX_COST, round(shortest * 1000)))
+    return UNKNOWN if shortest is None else max(MIN_COST_US, min(MAX_COST, round(shortest * 1000)))
 
 
 def differs(cost: int, said: int) -> bool:

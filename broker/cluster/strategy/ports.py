@@ -8,14 +8,14 @@ from typing import Protocol
 
 from mqttree.broker.cluster.events import ClusterEvents
 from mqttree.broker.cluster.link.link import Link
-from mqttree.broker.cluster.ports import Alarm, FederatedBroker, Reporting
+from mqttree.broker.cluster.ports import Alarm, MemberBroker, Reporting
 
 
 class StrategyHost(Reporting, Alarm, Protocol):
     """Counts and logs what happens, and calls the cluster again at a time."""
 
 
-class LinkedBroker(FederatedBroker, Protocol):
+class LinkedBroker(MemberBroker, Protocol):
     """One broker, and the links of it that take part in forwarding."""
 
     @property

@@ -45,7 +45,7 @@ CALM = 16
 """brokers up to which paths are computed with nearly every change; with more brokers, changes are
 collected for a while."""
 
-LEAST_PAUSE = 0.01
+MIN_PAUSE_S = 0.01
 """s between two computations of paths, even if a broker posts changes all the time. A link of this
 broker that closes does not wait."""
 
@@ -333,7 +333,7 @@ class SourceTrees:
             (*(listing.id for listing in database.reachable()), *self._astray)
         )
         crowd = len(reachable) / CALM
-        self._at = now + (LEAST_PAUSE if crowd <= 1 else PAUSE * crowd * crowd / 4)
+        self._at = now + (MIN_PAUSE_S if crowd <= 1 else PAUSE * crowd * crowd / 4)
         few = (
             0 < len(reachable) <= self._limits.max_overlay_brokers
             and self._graph.links() <= self._limits.max_overlay_links

@@ -44,7 +44,7 @@ from mqttree.broker.cluster.events import (
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import HEARD, TOLD
 from mqttree.broker.cluster.link.link import Handler, Link
-from mqttree.broker.cluster.ports import FederatedBroker
+from mqttree.broker.cluster.ports import MemberBroker
 from mqttree.broker.cluster.strategy.directory import Directory
 from mqttree.broker.cluster.strategy.ports import Delivery
 from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
@@ -66,7 +66,7 @@ LOST = 1.0
 """s after which a wave counts as lost: a broker that should have passed it on, or its answer, is
 gone or hangs."""
 
-PAUSE, PAUSE_MOST = 0.02, 0.5
+PAUSE, MAX_PAUSE_S = 0.02, 0.5
 """s until another wave is sent to the brokers that the last one did not reach; twice as long each
 time."""
 
@@ -143,7 +143,7 @@ class SubscriptionBarrier:
 
     def __init__(
         self,
-        node: FederatedBroker,
+        node: MemberBroker,
         own: Identity,
         *,
         directory: Directory,
@@ -535,7 +535,7 @@ class SubscriptionBarrier:
         self._note(wave.heard)
         if self._confirmed < self._covers:  # some were not reached
             self._again_at = now + self._pause
-            self._pause = min(2 * self._pause, PAUSE_MOST)
+            self._pause = min(2 * self._pause, MAX_PAUSE_S)
             self._arm(now)  # the check that was planned is for a wave that is lost
         else:
             self._pause = PAUSE

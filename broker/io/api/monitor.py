@@ -26,7 +26,7 @@ HISTORY: Final = 10
 ROWS: Final = 360
 """rows of the history: an hour."""
 
-MOST_CHANGES: Final = 200
+MAX_CHANGES: Final = 200
 """changes of the topology that are remembered."""
 
 RATES: Final = (
@@ -89,7 +89,7 @@ class Monitor:
         self.link_rates.look(parts.cluster.links, self._at)
         self._looks = 0
         self.rows: deque[list[float]] = deque(maxlen=ROWS)
-        self.changes: deque[dict[str, Any]] = deque(maxlen=MOST_CHANGES)
+        self.changes: deque[dict[str, Any]] = deque(maxlen=MAX_CHANGES)
         self._shape = federation.shape(parts)
         self._names: dict[bytes, str] = {}
         self._rates = dict.fromkeys(RATES, 0.0)

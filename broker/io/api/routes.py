@@ -8,13 +8,13 @@ from urllib.parse import parse_qsl, unquote
 
 PREFIX: Final = "/api/v1"
 
-MOST_ROWS: Final = 1000
+MAX_ROWS: Final = 1000
 """rows of one page."""
 
 ROWS: Final = 100
 """rows of one page unless the request says otherwise."""
 
-MOST_TEXT: Final = 65_535
+MAX_TEXT: Final = 65_535
 """characters of a parameter: a topic has no more."""
 
 
@@ -56,7 +56,7 @@ class RequestError(Exception):
         self.status = status
 
 
-LIMIT: Final = Parameter("limit", "rows at most", ROWS, MOST_ROWS)
+LIMIT: Final = Parameter("limit", "rows at most", ROWS, MAX_ROWS)
 AFTER: Final = Parameter("after", "only rows behind this one: `next` of the page before")
 SEARCH: Final = Parameter("search", "only those that contain this text, whatever its case")
 FILTER: Final = Parameter("filter", "only topics that this topic filter matches", "#")
@@ -185,7 +185,7 @@ ROUTES: Final = (
         "traffic",
         "Messages a second of this broker, and its topics with the highest rates",
         "Traffic",
-        (Parameter("top", "topics at most", MOST_ROWS, MOST_ROWS),),
+        (Parameter("top", "topics at most", MAX_ROWS, MAX_ROWS),),
     ),
     Route("GET", "/legs", "legs", "The legs of this broker", "Legs"),
     Route("GET", "/legs/{leg}", "leg", "One leg of this broker", "Leg"),
@@ -279,6 +279,6 @@ def _value(parameter: Parameter, text: str | None) -> str | int | None:
         return number
     if parameter.choices and text not in parameter.choices:
         raise RequestError(400, f"{parameter.name} is one of {', '.join(parameter.choices)}")
-    if len(text) > MOST_TEXT:
+    if len(text) > MAX_TEXT:
         raise RequestError(400, f"{parameter.name} is too long")
     return text

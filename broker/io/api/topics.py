@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.retained_store import RetainedStore
     from mqttree.broker.io.api.parts import Parts
 
-MOST_PAYLOAD = 65_536
+MAX_PAYLOAD = 65_536
 """bytes of a payload that are shown."""
 
 
@@ -124,7 +124,7 @@ def retained_message(store: RetainedStore, topic: str, now: float) -> dict[str, 
     message = store.get(topic)
     if message is None or message.expired(now):
         raise RequestError(404, "no retained message of this topic")
-    payload = message.payload[:MOST_PAYLOAD]
+    payload = message.payload[:MAX_PAYLOAD]
     text: str | None
     try:
         text = payload.decode()

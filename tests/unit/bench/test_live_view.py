@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.bench.load.histogram import bucket
-from mqttree.bench.spark.live_view import HEAD, MOST_WINDOWS, Count, Key, LiveView
+from mqttree.bench.spark.live_view import HEAD, MAX_WINDOWS, Count, Key, LiveView
 
 S = 1_000_000_000
 
@@ -78,8 +78,8 @@ def test_a_window_is_settled_once_it_has_not_changed_for_a_while() -> None:
 
 def test_no_more_windows_than_that_are_remembered() -> None:
     view = LiveView(1)
-    view.counted([(key(window, "note"), count()) for window in range(MOST_WINDOWS + 10)])
-    assert len(view.rows()) == MOST_WINDOWS
+    view.counted([(key(window, "note"), count()) for window in range(MAX_WINDOWS + 10)])
+    assert len(view.rows()) == MAX_WINDOWS
     assert view.rows()[0][1] == 10
 
 

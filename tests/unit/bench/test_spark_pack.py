@@ -156,5 +156,5 @@ def test_only_many_small_files_are_packed() -> None:
 
     assert pack.worthwhile([run(4, 1000), run(4, 1000)])
     assert not pack.worthwhile([run(7, 1000)])
-    assert not pack.worthwhile([run(8, 8 * pack.MOST_ROWS)])
+    assert not pack.worthwhile([run(8, 8 * pack.MAX_ROWS)])
     assert not pack.worthwhile([run(0, 0)])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.cli.status import MOST_CELLS, render
+from mqttree.broker.cli.status import MAX_CELLS, render
 from mqttree.broker.cli.tree_view import Seen, draw
 
 
@@ -123,7 +123,7 @@ def test_names_and_answers_of_others_are_shown_on_their_lines_as_text() -> None:
         members=[{"id": "7", "name": HOSTILE, "addresses": [HOSTILE]}],
     )
     lines = render(found).split("\n")
-    assert all(line.isprintable() and len(line) <= MOST_CELLS for line in lines)
+    assert all(line.isprintable() and len(line) <= MAX_CELLS for line in lines)
     assert len(lines) == len(render(state(link(1, "root"), parent="1")).split("\n")) + 7
 
 

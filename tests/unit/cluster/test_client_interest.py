@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.cluster.placement.client_interest import (
-    MOST_COMPARED,
-    MOST_FILTERS,
-    MOST_SAID,
+    MAX_COMPARED,
+    MAX_FILTERS,
+    MAX_SAID,
     TOPICS,
     alone,
     question_of,
@@ -80,12 +80,12 @@ def test_what_is_invalid_is_said_in_one_line(text: str) -> None:
 
 
 def test_more_than_the_limits_is_too_much() -> None:
-    many = [f"t/{n}" for n in range(MOST_FILTERS)]
+    many = [f"t/{n}" for n in range(MAX_FILTERS)]
     assert said_interest(connect((TOPICS, json.dumps({"subscribe": many}))), None)
     with pytest.raises(TooMuchError):
         said_interest(connect((TOPICS, json.dumps({"subscribe": many, "publish": ["x"]}))), None)
     with pytest.raises(TooMuchError):
-        said_interest(connect((TOPICS, " " * MOST_SAID + "{}")), None)
+        said_interest(connect((TOPICS, " " * MAX_SAID + "{}")), None)
     with pytest.raises(ValueError, match="more than one"):
         said_interest(connect((TOPICS, "{}"), (TOPICS, "{}")), None)
 
@@ -121,7 +121,7 @@ def test_with_a_filter_for_everything_nothing_is_alone() -> None:
 def test_filters_are_compared_with_a_bounded_number_of_others() -> None:
     world = world_of(c=["a", "b/+"])
     others = world.connect("other")
-    for start in range(0, MOST_COMPARED, 100):
+    for start in range(0, MAX_COMPARED, 100):
         others.subscribe(*[f"t/{n}" for n in range(start, start + 100)])
     assert alone_in(world, "c", "a", "b/+") == ["a"]
 
@@ -142,9 +142,9 @@ def test_alone_is_what_overlaps_no_filter_of_another_client(
 
 
 def test_a_session_with_very_many_filters_is_not_looked_at() -> None:
-    world = world_of(c=[f"t/{n}" for n in range(MOST_FILTERS)])
+    world = world_of(c=[f"t/{n}" for n in range(MAX_FILTERS)])
     session = world.node.sessions["c"]
-    assert len(session_interest(session).subscribe) == MOST_FILTERS
+    assert len(session_interest(session).subscribe) == MAX_FILTERS
     assert not session_interest(session, ("x",))
 
 

@@ -114,7 +114,7 @@ def test_messages_that_one_session_lacks_are_not_missing_to_others() -> None:
     place = Place(one, two, other)
     place.repeats.owe(one, KEY, [(3, 5)])  # type: ignore[arg-type]
     place.repeats.owe(two, KEY, [(5, 6)])  # type: ignore[arg-type]
-    assert place.repeats.alone(KEY) == [(3, 6)]
+    assert place.repeats.ranges_fetched_for_one_session(KEY) == [(3, 6)]
     assert [place.repeats.of(session) for session in (one, two, other)] == [  # type: ignore[arg-type]
         {KEY: [(6, 6)]},
         {KEY: [(3, 4)]},

@@ -264,7 +264,7 @@ def test_messages_that_all_are_about_to_get_are_not_for_one_session_alone() -> N
     lacks of this is for it alone."""
     asking, alone = Asking(), []
     feed = asking.feed
-    asking.delivered_ranges.alone = lambda key: merge(alone)
+    asking.delivered_ranges.ranges_fetched_for_one_session = lambda key: merge(alone)
     asking.delivered_ranges.owe = lambda session, key, ranges: alone.extend(ranges)
     feed.done, feed.settled = 500, 610
     for number in range(501, 601):
@@ -357,7 +357,7 @@ def test_time_in_which_this_broker_stood_still_does_not_count() -> None:
     asking.comes(2)
     asking.answer(asking.ask(), 2, gone=1)
     asking.gap_recovery._paths.away[b"another!"] = 0.5
-    asking.gap_recovery.stood_still(2 * HOLD, 1.1 + 2 * HOLD)
+    asking.gap_recovery.process_was_suspended(2 * HOLD, 1.1 + 2 * HOLD)
     assert asking.gap_recovery._paths.away == {b"another!": 0.5 + 2 * HOLD}
     asking.answer(asking.ask(), 2, gone=1, now=1.1 + 2 * HOLD)
     assert feed.refused == [(1, 1)]

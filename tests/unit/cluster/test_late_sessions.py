@@ -110,12 +110,12 @@ def test_sessions_announced_in_any_order_are_known_in_the_end(
     steps: list[tuple[str, set[bytes]]],
 ) -> None:
     other = Other()
-    whereabouts = other.world.node.cluster.whereabouts
+    recently_elsewhere = other.world.node.cluster.recently_elsewhere
     for what, some in steps:
         before = set(other.sessions)
         other.do(what, some)
         for key in before - set(other.sessions) if other.there and what != "comes" else ():
-            assert whereabouts.elsewhere(key.decode()), (
+            assert recently_elsewhere.elsewhere(key.decode()), (
                 "it was elsewhere a moment ago, looked at or not"
             )
     other.world.advance(20 * POST_INTERVAL)
@@ -186,4 +186,4 @@ def test_a_broker_that_is_lost_while_they_are_looked_at() -> None:
     lost(world, one)
     world.advance(1.0)
     assert not here.closed, "no broker has said so while the broker was there"
-    assert world.node.cluster.whereabouts.elsewhere("c1")
+    assert world.node.cluster.recently_elsewhere.elsewhere("c1")

@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqttree.broker.cluster.link.message_batch import LARGEST, MOST, MessageBatch, is_batch
+from mqttree.broker.cluster.link.message_batch import (
+    LARGEST,
+    MAX_BATCH_PACKETS,
+    MessageBatch,
+    is_batch,
+)
 from mqttree.broker.core.qos_fast_path import STRETCH, STRETCH_BYTES
 from mqttree.broker.wire import Publish, encode_packet
 from mqttree.broker.wire.properties import Property
@@ -26,7 +31,9 @@ def batches(data: bytes) -> list[MessageBatch]:
     return [MessageBatch.read(p) for p in packets if p[0] >> 4 == 3 and is_batch(p)]
 
 
-@pytest.mark.parametrize(("count", "size"), [(3 * MOST + 5, 5), (300, 700), (9, LARGEST)])
+@pytest.mark.parametrize(
+    ("count", "size"), [(3 * MAX_BATCH_PACKETS + 5, 5), (300, 700), (9, LARGEST)]
+)
 def test_a_long_run_of_equal_packets_goes_in_batches_that_neighbours_take(
     count: int, size: int
 ) -> None:
@@ -37,7 +44,7 @@ def test_a_long_run_of_equal_packets_goes_in_batches_that_neighbours_take(
     client.send(encode_packet(Publish("t", b"x" * size), 4) * count)
     found = batches(bytes(neighbour.transport.written))
     assert all(
-        batch.count <= MOST and (batch.count == 1 or len(batch.packets) <= LARGEST)
+        batch.count <= MAX_BATCH_PACKETS and (batch.count == 1 or len(batch.packets) <= LARGEST)
         for batch in found
     )
     numbers = [batch.sequence + n for batch in found for n in range(batch.count)]
@@ -46,7 +53,7 @@ def test_a_long_run_of_equal_packets_goes_in_batches_that_neighbours_take(
 
 
 def test_a_piece_of_the_largest_size_fits_into_a_batch() -> None:
-    assert STRETCH <= MOST
+    assert STRETCH <= MAX_BATCH_PACKETS
     assert STRETCH_BYTES <= LARGEST
 
 

@@ -17,7 +17,7 @@ from mqttree.broker.cluster.strategy.path_costs import (
     DELTA,
     GAMMA,
     HELLOS,
-    LEAST,
+    MIN_COST_US,
     REVIEW,
     THROUGH,
     UNKNOWN,
@@ -45,7 +45,7 @@ def told(world: Any, peer: bytes) -> int | None:
 
 @pytest.mark.parametrize(
     ("rtt_ms", "cost"),
-    [(None, UNKNOWN), (0.001, LEAST), (0.25, 250), (12.3456, 12346), (1e9, MAX_COST)],
+    [(None, UNKNOWN), (0.001, MIN_COST_US), (0.25, 250), (12.3456, 12346), (1e9, MAX_COST)],
 )
 def test_the_cost_of_a_link_follows_its_round_trip_time(rtt_ms: float | None, cost: int) -> None:
     _, _, link = linked()

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.cluster.placement.placement_messages import (
-    MOST_BYTES,
-    MOST_CLIENTS,
+    MAX_BYTES,
+    MAX_CLIENTS,
     encode_answer,
     encode_clients,
     encode_question,
@@ -53,7 +53,7 @@ def test_rates_are_read_as_they_were_written(rates: dict[str, float], rest: floa
 def test_topics_without_room_count_with_the_others() -> None:
     rates = [(b"%d" % n + b"x" * 500, 1.0) for n in range(1200)] + [(b"y" * 513, 2.0)]
     data = encode_rates(rates, 0.0, 0)
-    assert len(data) <= MOST_BYTES
+    assert len(data) <= MAX_BYTES
     found, rest, others = read_rates(data)
     assert len(found) + others == 1201
     assert sum(found.values()) + rest == 1202
@@ -68,13 +68,13 @@ def test_clients_that_may_be_moved_are_read_as_they_were_written() -> None:
 def test_clients_without_room_are_left_out() -> None:
     many = [{"client": f"c{n}", "subscribe": ["x" * 9000]} for n in range(90)]
     data = encode_clients(90, many)
-    assert len(data) <= MOST_BYTES
+    assert len(data) <= MAX_BYTES
     connected, found = read_clients(data)
     assert connected == 90
     assert found == many[: len(found)]
     assert len(found) > 20
     few = encode_clients(200, [{"client": f"c{n}"} for n in range(200)])
-    assert len(read_clients(few)[1]) == MOST_CLIENTS
+    assert len(read_clients(few)[1]) == MAX_CLIENTS
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_clients_without_room_are_left_out() -> None:
         b'{"connected": 1, "clients": {}}',
         b'{"client": 1, "address": "h:1"}',
         b'{"client": "c"}',
-        b" " * (MOST_BYTES + 1) + b'{"connected": 1, "clients": []}',
+        b" " * (MAX_BYTES + 1) + b'{"connected": 1, "clients": []}',
     ],
 )
 def test_what_says_no_clients_is_malformed(data: bytes) -> None:

@@ -13,7 +13,7 @@ from mqttree.broker.cluster.placement.redirect_states import TRANSITIONS, Action
 from mqttree.broker.cluster.placement.redirect_table import (
     DAY,
     LASTING,
-    MOST_REMEMBERED,
+    MAX_REMEMBERED,
     Interest,
     RedirectTable,
 )
@@ -143,7 +143,7 @@ def test_few_topics_are_remembered_for_the_next_connect() -> None:
     few = Interest(("a", "b/+"), ("x",))
     table.remember("c", few)
     assert table.interest("c") is few
-    table.remember("c", Interest(("a" * (MOST_REMEMBERED + 1),)))
+    table.remember("c", Interest(("a" * (MAX_REMEMBERED + 1),)))
     assert not table.interest("c")
     table.remember("other", few)
     assert not table.interest("other")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 
-from mqttree.broker.cluster.delivery.replay import FEW, TAKEN
+from mqttree.broker.cluster.delivery.replay import ENTRIES_PER_STEP, TAKEN
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.events import LinkForwards
 from mqttree.broker.cluster.link.codec import origin_key
@@ -19,7 +19,7 @@ from tests.kit.node_harness import World
 
 KEY = origin_key(FAR, 2_000)
 COUNT = 30_000
-IN_A_TURN = DEFAULTS.turn_work // TAKEN + FEW
+IN_A_TURN = DEFAULTS.turn_work // TAKEN + ENTRIES_PER_STEP
 """entries that are taken in one turn at most."""
 
 

@@ -10,7 +10,7 @@ from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import HEARD, TOLD
 from mqttree.broker.cluster.strategy.directory import AT_ONCE, INTEREST, POST_INTERVAL
 from mqttree.broker.cluster.strategy.interest_table import LINGER
-from mqttree.broker.cluster.strategy.subscription_barrier import ADMITS, LOST, PAUSE, PAUSE_MOST
+from mqttree.broker.cluster.strategy.subscription_barrier import ADMITS, LOST, MAX_PAUSE_S, PAUSE
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import (
     Connack,
@@ -257,7 +257,7 @@ def test_every_broker_has_to_know(world: World) -> None:
     assert answer(one) == 1
     assert not answered(client)  # a link to the other one stands, which is not in the tree yet
     two.child()
-    world.advance(PAUSE_MOST)
+    world.advance(MAX_PAUSE_S)
     assert answer(two) == 1
     assert not answered(client)
     answer(one)
@@ -311,7 +311,7 @@ def test_the_barrier_does_not_wait_for_a_lost_neighbour(world: World) -> None:
     assert not answered(client)
     world.node.connection_lost(neighbour.conn, "silent", world.now)
     world.settle()
-    world.advance(PAUSE_MOST)
+    world.advance(MAX_PAUSE_S)
     assert answered(client)
     assert world.counters.subscriptions_unconfirmed == 0
 
@@ -476,12 +476,12 @@ def test_a_broker_that_comes_before_all_have_gone_on_has_to_know(world: World) -
     assert served(clients) < MANY
     other.child()
     world.advance(POST_INTERVAL)
-    world.advance(PAUSE_MOST)
+    world.advance(MAX_PAUSE_S)
     assert served(clients) < MANY
     for _ in range(20):
         answer(neighbour)
         answer(other)
-        world.advance(PAUSE_MOST)
+        world.advance(MAX_PAUSE_S)
     assert served(clients) == MANY
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqttree.broker.core.client_packets import ClientPackets
-from mqttree.broker.core.topic_resolution import MOST, resolve
+from mqttree.broker.core.topic_resolution import MAX_RESOLVED_BYTES, resolve
 from mqttree.broker.wire import Property, Puback, Publish, Pubrec, Pubrel, encode_packet
 from mqttree.broker.wire.constants import PacketType
 from mqttree.broker.wire.decode import decode_packet
@@ -245,7 +245,7 @@ def test_long_topics_of_short_packets_are_written_out_some_at_a_time() -> None:
     assert isinstance(client, ClientPackets)
     found = resolve(client, aliased("", 1) * 10_000, 0)
     assert found is not None
-    assert len(found.packets) < MOST + len(topic) + 100
+    assert len(found.packets) < MAX_RESOLVED_BYTES + len(topic) + 100
     subscriber = world.connect("subscriber")
     subscriber.subscribe("#")
     publisher.send(aliased("", 1) * 20)

@@ -6,7 +6,7 @@ import pytest
 
 from mqttree.broker.leg.effects import LegEffect, ToForeign
 from mqttree.broker.leg.packets import DROPPED
-from mqttree.broker.leg.repeats import MOST_BYTES, Repeats
+from mqttree.broker.leg.repeats import MAX_BYTES, Repeats
 from mqttree.broker.wire import Property, Puback, Publish, encode_packet
 from tests.kit.leg_harness import Joined
 from tests.kit.node_harness import World
@@ -54,8 +54,8 @@ def test_little_is_kept() -> None:
     repeats = Repeats()
     repeats.passed(publish(b"1", 1), out=False)
     repeats.passed(puback(1), out=True)
-    repeats.passed(bytes(MOST_BYTES), out=True)
-    assert sum(len(packets) for _, packets in repeats._kept) <= MOST_BYTES
+    repeats.passed(bytes(MAX_BYTES), out=True)
+    assert sum(len(packets) for _, packets in repeats._kept) <= MAX_BYTES
 
 
 @pytest.mark.parametrize("version", [4, 5])

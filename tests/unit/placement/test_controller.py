@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mqttree.placement.broker_table import BrokerLoad
 from mqttree.placement.case import Unit
 from mqttree.placement.controller import PENDING, TTL, Controller
-from mqttree.placement.question import MOST_FILTERS, Answer, Question, TooMuchError, read_question
+from mqttree.placement.question import MAX_FILTERS, Answer, Question, TooMuchError, read_question
 
 
 class Federation:
@@ -360,7 +360,7 @@ def test_what_is_no_question_is_refused_in_one_line(value: object, why: str) -> 
 
 def test_a_question_has_a_bounded_number_of_filters() -> None:
     names = [f"t/{number}" for number in range(10_000)]
-    half = MOST_FILTERS // 2 + 1
+    half = MAX_FILTERS // 2 + 1
     for value in (
         {"client": "c", "subscribe": names},
         {"client": "c", "subscribe": names[:half], "publish": names[:half]},

@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.routing.filter_units import COUNTED, MOST_LOOKS, filter_units
+from mqttree.routing.filter_units import COUNTED, MAX_LOOKS, filter_units
 from mqttree.routing.topic_filter import matches, overlaps, valid_topic_filter
 
 LEVELS = ("a", "b", "$c", "+", "#", "")
@@ -60,7 +60,7 @@ def test_very_many_that_overlap_take_bounded_work_and_are_one_group() -> None:
     ]
     units, looks = filter_units(filters)
     assert units == [filters]
-    assert looks <= MOST_LOOKS + 1
+    assert looks <= MAX_LOOKS + 1
 
 
 def test_very_long_filters_are_one_group_before_they_are_noted() -> None:

@@ -13,7 +13,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precon
 
 from mqttree.routing.subscription_trie import (
     LONGEST_PREFIX,
-    MOST_ALIKE,
+    MAX_ALIKE,
     PREFIXES,
     SubscriptionTrie,
     TopicTrie,
@@ -137,7 +137,7 @@ def test_few_first_levels_are_noted_and_no_long_ones() -> None:
     trie = filled(["+/+"])
     trie.match("a" * (LONGEST_PREFIX + 1) + "/x")
     assert not trie._alike
-    for key in range(MOST_ALIKE + 1):
+    for key in range(MAX_ALIKE + 1):
         trie.insert("+/+", key, "more")
     trie.match("a/x")
     assert not trie._alike

@@ -8,7 +8,7 @@ they get one of those. But a client that was at another broker, and begins a new
 get it twice. So its SUBSCRIBE waits until every broker has said what it has published by then
 (`subscription_barrier`).
 
-    client   posted by another broker -(withdrawn there)-> left -(LATELY)-> not known
+    client   posted by another broker -(withdrawn there)-> left -(REPAIR_S)-> not known
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from mqttree.broker.cluster.strategy.directory import CLIENT
 from mqttree.broker.core.session_owner import GONE
 
 if TYPE_CHECKING:
-    from mqttree.broker.cluster.ports import FederatedBroker
+    from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.core.session import Session
 
-LATELY = 1.0
+REPAIR_S = 1.0
 """s beyond the time after which a link that hangs is closed, in which the tree is repaired."""
 
 
-class Whereabouts:
+class RecentlyElsewhere:
     """Knows which clients were at other brokers a moment ago."""
 
     __slots__ = ("_directory", "_left", "_node", "waits")
 
-    def __init__(self, node: FederatedBroker, directory: Directory) -> None:
+    def __init__(self, node: MemberBroker, directory: Directory) -> None:
         self._node = node
         self._directory = directory
         # Until when (s) it counts, the oldest first.
@@ -55,7 +55,7 @@ class Whereabouts:
         if value is None:
             left, now = self._left, self._node.now
             left.pop(key, None)
-            left[key] = now + self._node.config.link_timeout + LATELY
+            left[key] = now + self._node.config.link_timeout + REPAIR_S
             while left and (
                 len(left) > self._node.limits.max_left or next(iter(left.values())) < now
             ):
