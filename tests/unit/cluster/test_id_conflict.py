@@ -61,6 +61,13 @@ def test_the_later_of_two_brokers_with_one_id_yields(secret: bytes | None, diall
     ]
 
 
+def test_a_process_that_calls_itself_is_no_conflict() -> None:
+    world = keyed(1, ONE, instance=7)
+    Wire(world, world)
+    assert not world.node.cluster.id_conflict.refuses_clients
+    assert not world.counters.duplicate_id
+
+
 def test_a_yielding_broker_links_again_when_the_other_is_gone() -> None:
     original, copy = pair()
     Wire(copy, original)

@@ -302,6 +302,26 @@ def test_equal_stores_cost_one_record() -> None:
     assert len([kind for kind, _ in neighbour.control() if kind == DIGEST]) == 1
 
 
+def test_the_lower_id_begins() -> None:
+    world, neighbour = pair()  # the neighbour's is lower than "mmmmmmmm"
+    world.connect("c").publish("t", b"x", 1, retain=True)
+    neighbour.take()
+    neighbour.send(ping((DIGEST, b"\0" * 8)))
+    steps(world)
+    assert neighbour.records(DIGEST) == [world.node.retained.digests.whole.to_bytes(8, "big")]
+    world = lone(id=b"\0" * 7 + b"\1")
+    neighbour = Neighbour(world, 2)
+    neighbour.child()
+    world.connect("c").publish("t", b"x", 1, retain=True)
+    neighbour.take()
+    neighbour.send(ping((DIGEST, b"\0" * 8)))
+    steps(world)
+    (body,) = neighbour.records(PARTS)
+    ((full, prefix, digests),) = decode_parts(body)
+    place = place_of(b"t")
+    assert (full, prefix, digests) == (False, b"", {place[0]: world.node.retained.digests.whole})
+
+
 def test_parts_and_leaves_that_differ() -> None:
     world, neighbour = pair()
     world.connect("c").publish("t", b"x", 1, retain=True)
@@ -393,6 +413,35 @@ def test_an_update_that_does_not_fit_takes_the_place_of_the_old_one() -> None:
         "10 bytes of retained messages (max_retained_bytes) reached"
     ]
     assert world.counters.retained_refused == 2
+
+
+def test_a_restored_update_that_does_not_fit() -> None:
+    """It is for subscribers and other brokers all the same; it is asked for again when there may be
+    room."""
+    world, neighbour = pair(max_retained_bytes=10)
+    other = Neighbour(world, 2)
+    other.child()
+    client = world.connect("c")
+    client.subscribe("t", qos=1)
+    neighbour.send(restored(b"t", b"old", 1), restored(b"t", bytes(100), 5, sequence=2))
+    assert client.payloads() == other.messages() == [b"old", bytes(100)]
+    assert world.node.retained.get("t") is None
+    neighbour.take()
+    listed = ping((LIST, leaf(b"t", entry(b"t", 5))))
+    neighbour.send(listed)
+    steps(world)
+    assert neighbour.records(FETCH) == []
+    world.advance(REFUSED_PAUSE_S)
+    neighbour.take()
+    neighbour.send(listed)
+    steps(world)
+    assert neighbour.records(FETCH) == [b"\x0c" + place_of(b"t")]
+    neighbour.send(restored(b"t", bytes(100), 5, sequence=2))
+    assert client.payloads() == other.messages() == []
+    neighbour.send(ping((LIST, leaf(b"t", entry(b"t", 1)))))
+    steps(world)
+    # A broker that has the old one gets the deletion.
+    assert [(p.payload, p.topic) for p in publishes(neighbour)] == [(b"", "t")]
 
 
 def test_the_last_write_is_not_sent_to_who_has_no_room_for_it() -> None:

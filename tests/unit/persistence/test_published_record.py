@@ -112,6 +112,18 @@ def test_messages_of_a_record_are_in_flight(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
+def test_a_record_cut_off_anywhere_is_skipped(version: int) -> None:
+    body = example(version)
+    for size in range(len(body)):
+        with pytest.raises(struct.error):
+            decode_published(body[:size])
+        image = applied(body[:size])
+        assert image.skipped == 1
+        assert not image.messages
+        assert not any(session.inflight for session in image.sessions.values())
+
+
+@pytest.mark.parametrize("version", [4, 5])
 def test_a_record_with_any_wrong_byte_is_read_or_skipped(version: int) -> None:
     body = example(version)
     for at in range(len(body)):

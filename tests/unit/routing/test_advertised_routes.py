@@ -199,6 +199,18 @@ def test_one_filter_of_many_brokers_crosses_a_link_once() -> None:
     network.check(tree, {(0, "t")}, {(2, "t")})
 
 
+def test_a_filter_is_not_sent_back_to_where_it_came_from() -> None:
+    network, tree = line(3)
+    for broker in (0, 1):
+        network.publish(broker, "t")
+    for broker in (0, 2):
+        network.subscribe(broker, "t")
+    network.rest()
+    network.subscribe(2, "t", False)
+    network.rest()
+    network.check(tree, {(0, "t"), (1, "t")}, {(0, "t")})
+
+
 def test_a_step_is_bounded_however_many_topics_filters_match_in_vain() -> None:
     tables = RoutingTables(64 * ROOM)
     hop = tables.open(b"neighbour")
