@@ -22,42 +22,44 @@ class Channel:
     """A connected client's socket; what it does not take at once waits and goes out when there is
     room."""
 
-    def __init__(self, sock: socket.socket, epoll: select.epoll) -> None:
-        """Own the connected `sock`; `epoll` is told to watch it."""
+    def __init__(
+        self, sock: socket.socket, epoll: select.epoll, events: int = select.EPOLLIN
+    ) -> None:
+        """Own `sock`; `epoll` is told to watch it for these `events`."""
         sock.setblocking(False)
-        epoll.register(sock.fileno(), select.EPOLLIN)
-        self._sock, self._epoll = sock, epoll
-        self._waiting = b""
+        epoll.register(sock.fileno(), events)
+        self.sock, self._epoll = sock, epoll
+        self._waiting = bytearray()
 
     @property
-    def blocked(self) -> bool:
-        """Whether something waits to be written."""
-        return bool(self._waiting)
+    def blocked(self) -> int:
+        """How many bytes wait to be written."""
+        return len(self._waiting)
 
     def fileno(self) -> int:
         """Return the socket's file descriptor, for epoll."""
-        return self._sock.fileno()
+        return self.sock.fileno()
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | bytearray) -> None:
         """Send, or keep behind what waits already. Raises LoadError when the connection is lost."""
         if self._waiting:
             self._waiting += data
             return
         sent = self._write(data)
         if sent < len(data):
-            self._waiting = data[sent:]
-            self._epoll.modify(self._sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
+            self._waiting += memoryview(data)[sent:]
+            self._epoll.modify(self.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
 
     def flush(self) -> None:
         """Send what waits, as far as there is room. Raises LoadError."""
         if self._waiting:
-            self._waiting = self._waiting[self._write(self._waiting) :]
+            del self._waiting[: self._write(self._waiting)]
             if not self._waiting:
-                self._epoll.modify(self._sock.fileno(), select.EPOLLIN)
+                self._epoll.modify(self.sock.fileno(), select.EPOLLIN)
 
-    def _write(self, data: bytes) -> int:
+    def _write(self, data: bytes | bytearray) -> int:
         try:
-            return self._sock.send(data)
+            return self.sock.send(data)
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             return 0
         except OSError as error:
@@ -67,7 +69,7 @@ class Channel:
         """Return what has arrived; b"" if nothing has. Raises LoadError when the connection is
         lost."""
         try:
-            data = self._sock.recv(_READ_BYTES)
+            data = self.sock.recv(_READ_BYTES)
         except BlockingIOError:
             return b""
         except OSError as error:
@@ -78,7 +80,7 @@ class Channel:
 
     def close(self) -> None:
         """Close it."""
-        self._sock.close()
+        self.sock.close()
 
 
 class TlsChannel(Channel):
@@ -89,7 +91,7 @@ class TlsChannel(Channel):
         parts = []
         try:
             while True:
-                data = self._sock.recv(_READ_BYTES)
+                data = self.sock.recv(_READ_BYTES)
                 if not data:
                     raise LoadError("the broker closed a connection")
                 parts.append(data)
@@ -106,7 +108,7 @@ class WebSocketChannel(Channel):
         super().__init__(sock, epoll)
         self._rest = b""
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | bytearray) -> None:
         """Send as a frame. Raises LoadError when the connection is lost."""
         super().send(frame(data))
 
@@ -117,7 +119,7 @@ class WebSocketChannel(Channel):
         return payload
 
 
-def frame(data: bytes) -> bytes:
+def frame(data: bytes | bytearray) -> bytes:
     """Return the client's frame around `data`. Its mask is zero, which leaves the data as they
     are."""
     size = len(data)

@@ -10,9 +10,9 @@ import struct
 
 # fmt: off
 (
-    CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, PINGRESP, DISCONNECT,
+    CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK, DISCONNECT,
 ) = (
-    2,       3,       4,      5,      6,      7,       9,      13,       14,
+    2,       3,       4,      5,      6,      7,       9,      11,       14,
 )
 # fmt: on
 PUBACK_HEAD, PUBREC_HEAD, PUBREL_HEAD, PUBCOMP_HEAD = (
@@ -68,6 +68,13 @@ def subscribe(topic_filter: str, qos: int, version: int, packet_id: int = 1) -> 
     return packet(
         0x82, struct.pack("!H", packet_id) + properties + string(topic_filter) + bytes((qos,))
     )
+
+
+def unsubscribe(topic_filter: str, version: int, packet_id: int = 2) -> bytes:
+    """Return an UNSUBSCRIBE from one `topic_filter`, for protocol `version` 4 or 5, with the packet
+    identifier `packet_id`."""
+    properties = b"\x00" if version == 5 else b""
+    return packet(0xA2, struct.pack("!H", packet_id) + properties + string(topic_filter))
 
 
 def publish(

@@ -5,90 +5,66 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import cast
+from collections.abc import Coroutine
+from typing import Any
 
+from mqttree.bench.load.client import LoadClient
 from mqttree.bench.load.outcome import LoadError
-from mqttree.broker.wire import (
-    Connack,
-    Connect,
-    Decoder,
-    Packet,
-    Publish,
-    Suback,
-    Subscribe,
-    SubscriptionRequest,
-    Unsuback,
-    Unsubscribe,
-    encode_packet,
-)
 
 PATIENCE = 30.0
 """s until an answer that has not come is given up."""
 
 
-class Probe(asyncio.Protocol):
-    """One MQTT 3.1.1 connection at QoS 0; it speaks by the broker's own codec, which `bench load`
-    does not."""
+class Probe:
+    """One MQTT 3.1.1 connection at QoS 0."""
 
-    def __init__(self) -> None:
-        self.transport: asyncio.Transport | None = None
-        self.arrived: list[tuple[int, int]] = []  # (the number, when it was received in ns)
-        self.newest = -1  # the greatest number that has arrived
-        self._decoder = Decoder(4)
-        self._waiting: dict[type, asyncio.Future[int]] = {}
+    def __init__(self, name: str, clean: bool) -> None:
+        self.arrived: list[tuple[int, int]] = []
+        """Each number and when it was received (ns)."""
+        self.newest = -1
+        """The greatest number that has arrived."""
+        self._client = LoadClient(name, 4, self._on_message, incoming=None if clean else set())
 
     @classmethod
     async def open(cls, address: tuple[str, int], name: str, clean: bool = True) -> Probe:
         """Connect to the broker at `address` (host, port) as the client `name`; `clean`: without a
-        session. Raises OSError, and LoadError when the broker does not answer."""
-        _, probe = await asyncio.get_running_loop().create_connection(cls, *address)
-        await probe._ask(Connect("MQTT", 4, clean, 0, name), Connack)
+        session. Raises LoadError."""
+        probe = cls(name, clean)
+        await _in_time("CONNACK", probe._client.connect(*address))
         return probe
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep it."""
-        # uvloop's are none of asyncio's classes.
-        self.transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        """Note what arrived."""
-        now = time.monotonic_ns()
-        for packet in self._decoder.receive(data):
-            if isinstance(packet, Publish):
-                number = int(packet.payload)
-                self.arrived.append((number, now))
-                self.newest = max(self.newest, number)
-            elif (
-                future := self._waiting.pop(type(packet), None)
-            ) is not None and not future.done():
-                future.set_result(now)
-
-    async def _ask(self, packet: Packet, answer: type) -> int:
-        """Send a packet and return when its answer came (ns). Raises LoadError."""
-        future = self._waiting[answer] = asyncio.get_running_loop().create_future()
-        self._send(packet)
-        try:
-            return await asyncio.wait_for(future, PATIENCE)
-        except TimeoutError:
-            raise LoadError(f"no {answer.__name__} within {PATIENCE:g} s") from None
-
-    def _send(self, packet: Packet) -> None:
-        assert self.transport is not None
-        self.transport.write(encode_packet(packet, 4))
+    def _on_message(self, payload: bytes, _qos: int) -> None:
+        number = int(payload)
+        self.arrived.append((number, time.monotonic_ns()))
+        self.newest = max(self.newest, number)
 
     async def subscribe(self, topic_filter: str) -> int:
         """Subscribe; returns when SUBACK came (ns). Raises LoadError."""
-        return await self._ask(Subscribe(1, [SubscriptionRequest(topic_filter, 0)]), Suback)
+        return await _in_time("SUBACK", self._client.subscribe(topic_filter, 0))
 
     async def unsubscribe(self, topic_filter: str) -> int:
         """Unsubscribe; returns when UNSUBACK came (ns). Raises LoadError."""
-        return await self._ask(Unsubscribe(2, [topic_filter]), Unsuback)
+        return await _in_time("UNSUBACK", self._client.unsubscribe(topic_filter))
 
     def publish(self, topic: str, number: int) -> None:
-        """Publish one number."""
-        self._send(Publish(topic, str(number).encode()))
+        """Publish one number. Raises LoadError."""
+        try:
+            self._client.publish(topic.encode(), b"%d" % number, 0)
+        except ConnectionError as error:
+            raise LoadError(str(error)) from error
 
     def close(self) -> None:
         """Close the connection."""
-        if self.transport is not None:
-            self.transport.close()
+        if self._client.transport is not None:
+            self._client.transport.close()
+
+
+async def _in_time(what: str, asking: Coroutine[Any, Any, Any]) -> int:
+    """Return when the answer came (ns). Raises LoadError."""
+    try:
+        await asyncio.wait_for(asking, PATIENCE)
+    except TimeoutError:
+        raise LoadError(f"no {what} within {PATIENCE:g} s") from None
+    except OSError as error:
+        raise LoadError(f"no {what}: {error}") from error
+    return time.monotonic_ns()

@@ -137,7 +137,7 @@ class Message:
     identifier: bytes
 
 
-def walk(data: bytes, pos: int) -> tuple[list[tuple[int, int, int]], int]:
+def walk(data: bytes | bytearray, pos: int) -> tuple[list[tuple[int, int, int]], int]:
     """Return the packets in `data` from `pos` on, each as (first byte, start of its body, end), and
     where the incomplete one at the end begins. Raises ValueError for a broken length."""
     found, end = [], len(data)

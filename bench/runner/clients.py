@@ -12,13 +12,13 @@ import time
 from typing import Any, Protocol
 
 from mqttree.bench.lab.lab import Lab
-from mqttree.bench.load import packets
+from mqttree.bench.load import LoadError, packets, scan
+from mqttree.bench.load.channel import Channel
 from mqttree.bench.runner.book import Book, Published, Receiver
 from mqttree.bench.scenarios.scenario import Parameters
 from mqttree.bench.scenarios.workload import ClientSpec
 from mqttree.bench.trace import Writer
 
-READ_BYTES = 1 << 18
 STALL = 1.0
 """s; a QoS 0 publisher whose window is full and of whose messages none has arrived for so long
 takes them for lost."""
@@ -36,15 +36,10 @@ class Surroundings(Protocol):
     trace: Writer
     every: int
     """Of so many messages of a publisher one is in the trace."""
-
-    def register(self, client: Client, events: int) -> None:
-        """Listen for these events (`select.EPOLLIN`, ...) of the client's socket."""
-
-    def modify(self, client: Client, events: int) -> None:
-        """Listen for these events instead."""
-
-    def unregister(self, client: Client) -> None:
-        """Listen no more."""
+    epoll: select.epoll
+    """Watches the clients' sockets."""
+    connected: dict[int, Client]
+    """Clients by the file descriptors of their sockets."""
 
     def timer(self, when: float, call: Any, argument: Any) -> None:
         """Calls `call` with `argument` at the time `when` (s, monotonic)."""
@@ -86,11 +81,9 @@ class Client:
         """A client of `crowd`, not connected yet: `spec` says who it is and where it connects,
         `flow` how it speaks."""
         self.crowd, self.spec, self.flow = crowd, spec, flow
-        self.sock: socket.socket | None = None
+        self.channel: Channel | None = None
         self.state = "away"
         self.rest = bytearray()
-        self.outbox = bytearray()
-        self._writing = False
         self._pinged = 0.0
         self.left = False
         """Whether it has gone, and does not come back."""
@@ -100,68 +93,55 @@ class Client:
         crowd = self.crowd
         with crowd.lab.inside(self.spec.host):
             sock = socket.socket()
-        sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.sock, self.state = sock, "calling"
+        self.channel = Channel(sock, crowd.epoll, select.EPOLLIN | select.EPOLLOUT)
+        self.state = "calling"
         self.rest.clear()
-        self.outbox.clear()
-        self._writing = True
-        crowd.register(self, select.EPOLLIN | select.EPOLLOUT)
+        crowd.connected[sock.fileno()] = self
         code = sock.connect_ex(crowd.lab.address(self.spec.host, self.spec.broker))
         if code not in (0, errno.EINPROGRESS):
             self.lost(os.strerror(code))
             return
-        crowd.timer(time.monotonic() + 5, self._overdue, sock)
+        crowd.timer(time.monotonic() + 5, self._overdue, self.channel)
 
-    def _overdue(self, sock: Any) -> None:
-        if self.sock is sock and self.state in ("calling", "asking"):
+    def _overdue(self, channel: Any) -> None:
+        if self.channel is channel and self.state in ("calling", "asking"):
             self.lost("no answer within 5 s")
 
     def ready(self, events: int) -> None:
         """Serve the socket."""
-        assert self.sock is not None
+        channel = self.channel
+        assert channel is not None
         if self.state == "calling":
-            code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            code = channel.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
                 self.lost(os.strerror(code))
                 return
             if not events & select.EPOLLOUT:
                 return
             self.state = "asking"
+            self.crowd.epoll.modify(channel.fileno(), select.EPOLLIN)
             self.send(packets.connect(self.spec.name, self.flow.version, KEEP_ALIVE))
-        if events & select.EPOLLOUT and not self.flush():
-            return
-        if events & ~select.EPOLLOUT:
-            self._receive()
-
-    def _receive(self) -> None:
-        assert self.sock is not None
         try:
-            data = self.sock.recv(READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self.lost(error.strerror or str(error))
-            return
-        if not data:
-            self.lost("closed by the broker")
-            return
-        now = time.monotonic_ns()
-        rest = self.rest
-        rest += data
-        pos, end = 0, len(rest)
-        try:
-            while pos < end and self.sock is not None:
-                head = packets.header(rest, pos, end)
-                if head is None or head[1] > end:
-                    break
-                self.packet(rest[pos], rest, head[0], head[1], now)
-                pos = head[1]
+            if events & select.EPOLLOUT:
+                channel.flush()
+            if events & ~select.EPOLLOUT:
+                self.rest += channel.receive()
+            self._packets()
+        except LoadError as error:
+            self.lost(str(error))
         except (ValueError, IndexError) as error:
             self.lost(f"broken stream: {error}")
-            return
-        if pos:
-            del rest[:pos]
+
+    def _packets(self) -> None:
+        """Take the packets that are complete. Raises ValueError and IndexError for others."""
+        now, rest = time.monotonic_ns(), self.rest
+        found, end = scan.walk(rest, 0)
+        for first, start, stop in found:
+            if self.channel is None:
+                break
+            self.packet(first, rest, start, stop, now)
+        del rest[:end]
 
     def packet(self, first: int, data: bytearray, at: int, end: int, now: int) -> None:
         """Take one packet: `first` is its first byte, `data[at:end]` what comes behind its fixed
@@ -187,50 +167,20 @@ class Client:
 
     def send(self, data: bytes | bytearray) -> None:
         """Send, or queue what the socket does not take."""
-        if self.sock is None:
-            return
-        if self.outbox:
-            self.outbox += data
-            return
-        try:
-            sent = self.sock.send(data)
-        except BlockingIOError:
-            sent = 0
-        except OSError as error:
-            self.lost(error.strerror or str(error))
-            return
-        if sent < len(data):
-            self.outbox += memoryview(data)[sent:]
-            self._want(True)
-
-    def flush(self) -> bool:
-        """Send the outbox; False when the connection is lost."""
-        assert self.sock is not None
-        while self.outbox:
+        if self.channel is not None:
             try:
-                sent = self.sock.send(self.outbox)
-            except BlockingIOError:
-                return True
-            except OSError as error:
-                self.lost(error.strerror or str(error))
-                return False
-            del self.outbox[:sent]
-        self._want(False)
-        return True
-
-    def _want(self, writing: bool) -> None:
-        if writing is not self._writing:
-            self._writing = writing
-            self.crowd.modify(self, select.EPOLLIN | (select.EPOLLOUT if writing else 0))
+                self.channel.send(data)
+            except LoadError as error:
+                self.lost(str(error))
 
     def lost(self, reason: str) -> None:
         """The connection is gone; another is tried soon."""
-        if self.sock is None:
+        if self.channel is None:
             return
         was, self.state = self.state, "away"
-        self.crowd.unregister(self)
-        self.sock.close()
-        self.sock = None
+        self.crowd.connected.pop(self.channel.fileno(), None)
+        self.channel.close()
+        self.channel = None
         self.crowd.went(self, was, reason)
 
     def leave(self) -> None:
@@ -283,17 +233,17 @@ class Subscriber(Client):
             self.crowd.trace.subscribed(now, self.spec.name, self.spec.broker, topic, self.flow.qos)
         super().come(now)
         if self.spec.beacon:
-            self._beacon(self.sock)
+            self._beacon(self.channel)
 
-    def _beacon(self, sock: Any) -> None:
+    def _beacon(self, channel: Any) -> None:
         """Say that it is there, and again at each interval, while the connection lasts. The beacons
         are of QoS 0, as each one makes up for the one before."""
-        if self.sock is None or self.sock is not sock:
+        if self.channel is None or self.channel is not channel:
             return
         self.first_beacon = self.first_beacon or time.monotonic_ns()
         self.send(packets.publish(self.spec.beacon, b"", 0, self.flow.version)[0])
         again = time.monotonic() + self.flow.beacon_interval
-        self.crowd.timer(again, self._beacon, sock)
+        self.crowd.timer(again, self._beacon, channel)
 
     def lost(self, reason: str) -> None:
         """Note since when messages cannot arrive."""
@@ -385,9 +335,11 @@ class Publisher(Client):
 
     def one(self, due: int) -> bool:
         """Publish one message that was due at a time (ns); False if that is not possible now."""
+        channel = self.channel
         if (
-            self.state != "there"
-            or len(self.outbox) > MAX_QUEUED
+            channel is None
+            or self.state != "there"
+            or channel.blocked > MAX_QUEUED
             or (self.flow.qos and len(self.flight) >= 65_000)
         ):
             return False
@@ -428,7 +380,7 @@ class Publisher(Client):
 
     def room(self) -> int:
         """How many messages the window allows (as fast as possible, `rate` 0)."""
-        if self.state != "there" or self.outbox:
+        if self.state != "there" or (self.channel is not None and self.channel.blocked):
             return 0
         if self.flow.qos:
             return self.flow.window - len(self.flight)

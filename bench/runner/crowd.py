@@ -68,8 +68,8 @@ class Crowd(Surroundings):
             if s.number >= 0
         ]
         self._by_number = {each.spec.number: each for each in self.publishers}
-        self._by_descriptor: dict[int, Client] = {}
-        self._epoll = select.epoll()
+        self.connected: dict[int, Client] = {}
+        self.epoll = select.epoll()
         self._timers: list[tuple[float, int, Any, Any]] = []
         self._numbers = 0
         self._opening: list[Client] = []
@@ -82,23 +82,6 @@ class Crowd(Surroundings):
         self._sampled = 0.0
         self.idle: list[Client] = []
         self._until = 0.0  # as fast as possible until then (s, monotonic)
-
-    def register(self, client: Client, events: int) -> None:
-        """Listen to a client's socket."""
-        assert client.sock is not None
-        self._by_descriptor[client.sock.fileno()] = client
-        self._epoll.register(client.sock.fileno(), events)
-
-    def modify(self, client: Client, events: int) -> None:
-        """Listen for other events."""
-        if client.sock is not None:
-            self._epoll.modify(client.sock.fileno(), events)
-
-    def unregister(self, client: Client) -> None:
-        """Listen no more."""
-        assert client.sock is not None
-        self._by_descriptor.pop(client.sock.fileno(), None)
-        self._epoll.unregister(client.sock.fileno())
 
     def timer(self, when: float, call: Any, argument: Any) -> None:
         """Call at a time (s, monotonic)."""
@@ -159,9 +142,9 @@ class Crowd(Surroundings):
         if self._timers:
             wait = min(wait, self._timers[0][0] - now)
         if wait > 0:
-            select.select([self._epoll], [], [], wait)  # epoll's own timeout counts in ms
-        for descriptor, events in self._epoll.poll(0):
-            client = self._by_descriptor.get(descriptor)
+            select.select([self.epoll], [], [], wait)  # epoll's own timeout counts in ms
+        for descriptor, events in self.epoll.poll(0):
+            client = self.connected.get(descriptor)
             if client is not None:
                 client.ready(events)
         now = time.monotonic()

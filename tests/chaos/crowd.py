@@ -19,8 +19,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from mqttree.bench.load import packets
+from mqttree.bench.load.client import LoadClient, ignore, message
 from tests.chaos.judge import Ear, Judge, Receipt, Sent
-from tests.chaos.mqtt import Wire, connect, message
 from tests.chaos.plan import SIZE, Listener, Plan, Speaker
 
 TICK = 0.01
@@ -47,7 +47,7 @@ class Publisher:
         self.flying: dict[int, int] = {}
         self.released: set[int] = set()
         self.sizes: dict[int, int] = {}  # of large messages that are flying
-        self.wire: Wire | None = None
+        self.wire: LoadClient | None = None
         self.owed = 0.0
         self.window = (
             int(min(max(speaker.rate / 2, WINDOW[0]), WINDOW[1])) if not speaker.large else 4
@@ -58,15 +58,10 @@ class Publisher:
 
     async def come(self) -> None:
         """Connect, and send again what was not acknowledged."""
-        wire = Wire(
-            f"pub{self.speaker.number}",
-            4 + self.speaker.number // 2 % 2,
-            lambda *_: None,
-            self.lost,
-            set(),
-        )
+        version = 4 + self.speaker.number // 2 % 2
+        wire = LoadClient(f"pub{self.speaker.number}", version, ignore, self.lost, set())
         wire.accepted, wire.completed = self.accepted, self.released.discard
-        await connect(wire, self.crowd.plan.ports[self.speaker.broker])
+        await wire.connect("127.0.0.1", self.crowd.plan.ports[self.speaker.broker])
         if self.sent.next or not wire.present:
             wiped = self.speaker.broker in self.crowd.wiped
             if self.sent.next:
@@ -101,7 +96,7 @@ class Publisher:
             if self.speaker.qos == 2:
                 self.released.add(mid)
 
-    def encoded(self, wire: Wire, mid: int, number: int, dup: bool = False) -> bytes:
+    def encoded(self, wire: LoadClient, mid: int, number: int, dup: bool = False) -> bytes:
         """One PUBLISH."""
         size = self.sizes.get(number, SIZE)
         payload = self.sent.head(number, size) + (
@@ -156,10 +151,9 @@ class Subscriber:
         def came(payload: bytes, qos: int) -> None:
             crowd.judge.came(ear, payload, qos)
 
-        wire = Wire(f"sub{listener.number}", 4 + listener.number % 2, came, lost)
-        await connect(wire, crowd.plan.ports[listener.broker])
-        wire.subscribe(listener.filter, 2)
-        assert await wire.subscribed == 2
+        wire = LoadClient(f"sub{listener.number}", 4 + listener.number % 2, came, lost)
+        await wire.connect("127.0.0.1", crowd.plan.ports[listener.broker])
+        assert await wire.subscribe(listener.filter, 2) == 2
         crowd.ready(ear)
         self.ear = ear
 
@@ -174,7 +168,7 @@ class Member:
         self.ear = ear
         self.broker = listener.broker
         self.incoming: set[bytes] = set()
-        self.wire: Wire | None = None
+        self.wire: LoadClient | None = None
         self.began = False
         self.rng = random.Random(listener.number)
 
@@ -183,20 +177,19 @@ class Member:
         ear, judge = self.ear, self.crowd.judge
         name = self.listener.name.replace(" ", "")
         version = 4 + self.listener.number % 2
-        wire = Wire(
+        wire = LoadClient(
             name,
             version,
             lambda payload, qos: judge.came(ear, payload, qos),
             self.lost,
             self.incoming,
         )
-        await connect(wire, self.crowd.plan.ports[self.broker])
+        await wire.connect("127.0.0.1", self.crowd.plan.ports[self.broker])
         if not wire.present:
             if self.began:
                 judge.counts["sessions lost"] += 1
                 ear.ordered = False  # what waited elsewhere comes behind what is newer
-            wire.subscribe(self.listener.filter, 2)
-            if await wire.subscribed != 2:
+            if await wire.subscribe(self.listener.filter, 2) != 2:
                 raise OSError("SUBSCRIBE was refused")
             self.crowd.ready(ear)
         self.began = True
@@ -216,7 +209,7 @@ class Member:
             wire, self.wire = self.wire, None
             if wire is not None and wire.transport is not None:
                 if self.rng.random() < 0.5:
-                    wire.transport.write(b"\xe0\x00")
+                    wire.transport.write(packets.DISCONNECT_BYTES)
                 wire.transport.close()
                 self.crowd.judge.counts["sessions roamed"] += 1
             self.broker = self.rng.choice(

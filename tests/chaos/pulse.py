@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
+from mqttree.bench.load.client import LoadClient, ignore
 from tests.chaos.crowd import obey
-from tests.chaos.mqtt import Wire, connect
 
 RATE = 100
 """messages a second on each broker."""
@@ -74,8 +74,8 @@ class Heart:
 
     broker: int
     schedule: Schedule
-    sender: Wire | None = None
-    hearer: Wire | None = None
+    sender: LoadClient | None = None
+    hearer: LoadClient | None = None
     due: float = 0.0
     sent: int = 0
     heard: int = 0
@@ -104,17 +104,16 @@ class Pulse:
     async def come(self, broker: int, pid: int) -> None:
         """Connect the pair of this broker."""
         heart = self.hearts[broker] = Heart(broker, Schedule(pid))
-        heart.hearer = Wire(
+        heart.hearer = LoadClient(
             f"heard{broker}",
             4,
             lambda payload, _qos: self.came(heart, payload),
             lambda: self.lost(heart),
         )
-        await connect(heart.hearer, self.ports[broker])
-        heart.hearer.subscribe(f"pulse/{broker}", 1)
-        await heart.hearer.subscribed
-        sender = Wire(f"sends{broker}", 5, lambda _payload, _qos: None, lambda: self.lost(heart))
-        heart.sender = await connect(sender, self.ports[broker])
+        await heart.hearer.connect("127.0.0.1", self.ports[broker])
+        await heart.hearer.subscribe(f"pulse/{broker}", 1)
+        sender = LoadClient(f"sends{broker}", 5, ignore, lambda: self.lost(heart))
+        heart.sender = await sender.connect("127.0.0.1", self.ports[broker])
         heart.due = time.monotonic() + broker / RATE / len(self.ports)
 
     def lost(self, heart: Heart) -> None:

@@ -25,7 +25,7 @@ class RawClient:
 
     def __init__(
         self,
-        port: int,
+        port: int = 0,
         client_id: str = "",
         *,
         first: bytes = b"",
@@ -34,23 +34,26 @@ class RawClient:
         host: str = "127.0.0.1",
         source: str = "",
         receive_buffer: int = 0,
+        sock: Any = None,
         **connect: Any,
     ) -> None:
         """Connect to a `port` of `host` from the address `source` ("": any), with a receive buffer
-        of so many bytes (0: the system's); send the bytes `first`, and with a `client_id` log in:
-        `version`, `keep_alive` (s) and `connect` (fields of `Connect`) say how."""
+        of so many bytes (0: the system's), or use a `sock` that is connected; send the bytes
+        `first`, and with a `client_id` log in: `version`, `keep_alive` (s) and `connect` (fields of
+        `Connect`) say how."""
         self.version = version
         self.decoder = Decoder(version)
         self.packets: list[Packet] = []
-        self.sock = socket.socket()
+        self.sock = socket.socket() if sock is None else sock
         if receive_buffer:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.sock.settimeout(PATIENCE)
-        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A port is found when it connects, even if thousands are in TIME_WAIT.
-        if source:
-            self.sock.bind((source, 0))
-        self.sock.connect((host, port))
+        if sock is None:
+            self.sock.settimeout(PATIENCE)
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # A port is found when it connects, even if thousands are in TIME_WAIT.
+            if source:
+                self.sock.bind((source, 0))
+            self.sock.connect((host, port))
         if first:
             self.sock.sendall(first)
         if client_id:
@@ -76,10 +79,21 @@ class RawClient:
     def take(self) -> Packet:
         """Wait for the next packet."""
         while not self.packets:
-            data = self.sock.recv(1 << 16)
-            assert data, "closed"
-            self.packets += self.decoder.receive(data)
+            self._receive()
         return self.packets.pop(0)
+
+    def _receive(self) -> None:
+        data = self.sock.recv(1 << 16)
+        assert data, "closed"
+        self.packets += self.decoder.receive(data)
+
+    def wait(self, kind: type[Packet]) -> Any:
+        """Wait for the next packet of a `kind`; others stay."""
+        while True:
+            for index, packet in enumerate(self.packets):
+                if isinstance(packet, kind):
+                    return self.packets.pop(index)
+            self._receive()
 
     def ask(self, packet: Packet) -> Packet:
         """Send a packet; returns the next one that comes."""

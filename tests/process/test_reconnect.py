@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from websockets.client import ClientProtocol
@@ -22,19 +20,12 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from mqttree.bench.lab.ports import free_ports
-from mqttree.broker.wire import (
-    Connack,
-    Connect,
-    Decoder,
-    Disconnect,
-    Packet,
-    Publish,
-    encode_packet,
-)
+from mqttree.broker.wire import Connack, Connect, Disconnect, Packet, Publish
 from mqttree.broker.wire.packets import Puback, Pubrec, Pubrel, Will
 from mqttree.broker.wire.properties import Property
 from tests.kit.brokers import Cluster
 from tests.kit.clients import Client, clients
+from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until
 from tests.process.certificates import self_signed
 from tests.process.test_clients import CONFIG, Served
@@ -44,33 +35,6 @@ ROUNDS = 5
 BURST = 30
 
 
-@dataclass(slots=True)
-class Wire:
-    """One connection: bytes out, packets in."""
-
-    write: Callable[[bytes], Any]
-    read: Callable[[], bytes]
-    close: Callable[[], Any]
-    version: int
-    decoder: Decoder = field(init=False)
-    came: list[Packet] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.decoder = Decoder(self.version)
-
-    def send(self, *packets: Packet) -> None:
-        self.write(b"".join(encode_packet(packet, self.version) for packet in packets))
-
-    def wait(self, kind: type[Packet]) -> Any:
-        while True:
-            for index, packet in enumerate(self.came):
-                if isinstance(packet, kind):
-                    return self.came.pop(index)
-            data = self.read()
-            assert data, f"closed before {kind.__name__}"
-            self.came += self.decoder.receive(data)
-
-
 class Ways:
     """A broker with every kind of listener, and a Unix socket."""
 
@@ -78,7 +42,7 @@ class Ways:
         self.served = served
         self.path = folder / "mqtt.sock"
 
-    def open(self, transport: str, version: int) -> Wire:
+    def open(self, transport: str, version: int) -> RawClient:
         """Connect up to where CONNECT comes."""
         served = self.served
         context = (
@@ -99,8 +63,8 @@ class Ways:
             sock = context.wrap_socket(sock, server_hostname="127.0.0.1")
         if transport in ("ws", "wss"):
             page = Page(sock, f"{transport}://127.0.0.1:{port}/mqtt")
-            return Wire(page.write, page.read, sock.close, version)
-        return Wire(sock.sendall, lambda: sock.recv(65536), sock.close, version)
+            return RawClient(sock=page, version=version)
+        return RawClient(sock=sock, version=version)
 
 
 class Page:
@@ -118,17 +82,20 @@ class Page:
     def pump(self) -> None:
         self.sock.sendall(b"".join(self.frames.data_to_send()))
 
-    def write(self, data: bytes) -> None:
+    def sendall(self, data: bytes) -> None:
         self.frames.send_binary(data)
         self.pump()
 
-    def read(self) -> bytes:
+    def recv(self, size: int) -> bytes:
         while True:
-            self.frames.receive_data(self.sock.recv(65536))
+            self.frames.receive_data(self.sock.recv(size))
             if data := b"".join(
                 bytes(e.data) for e in self.frames.events_received() if isinstance(e, Frame)
             ):
                 return data
+
+    def close(self) -> None:
+        self.sock.close()
 
 
 @pytest.fixture(scope="module")
@@ -164,8 +131,8 @@ def burst(name: str, number: int, qos: int) -> list[Packet]:
 
 
 def again(
-    ways: Ways, old: Wire, transport: str, last: list[Packet], connect: Connect
-) -> tuple[Wire, Connack]:
+    ways: Ways, old: RawClient, transport: str, last: list[Packet], connect: Connect
+) -> tuple[RawClient, Connack]:
     """Send `last` on the old connection, close it and connect on a new one, while the broker does
     not look."""
     broker = ways.served.broker

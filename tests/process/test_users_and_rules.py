@@ -15,9 +15,10 @@ import pytest
 
 from mqttree.bench.lab.ports import free_ports
 from mqttree.broker.auth.users_file import entries
-from mqttree.broker.wire import Connack, Connect, Decoder, encode_packet
+from mqttree.broker.wire import Connack, Connect, encode_packet
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Make, clients
+from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until
 from tests.process.certificates import self_signed
 
@@ -90,17 +91,10 @@ def handshake(port: int) -> tuple[ssl.SSLSocket, bytes]:
 
 def answer(port: int, user: str | None, password: bytes | None = None, version: int = 5) -> int:
     """The code that a CONNECT is answered with."""
-    with socket.create_connection(("127.0.0.1", port), PATIENCE) as connection:
-        connection.sendall(
-            encode_packet(
-                Connect("MQTT", version, True, 0, "", user, password, None, None), version
-            )
-        )
-        decoder = Decoder(version)
-        while not (packets := decoder.receive(connection.recv(4096))):
-            pass
-    assert isinstance(packets[0], Connack)
-    return packets[0].code
+    with RawClient(port, version=version) as client:
+        connack = client.ask(Connect("MQTT", version, True, 0, "", user, password))
+    assert isinstance(connack, Connack)
+    return connack.code
 
 
 @contextmanager

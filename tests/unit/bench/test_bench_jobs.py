@@ -374,13 +374,13 @@ def test_each_member_of_a_shared_subscription_is_away_for_itself() -> None:
     receiver = kept.receiver(specs[0])
     notes: Any = SimpleNamespace(subscribed=lambda *_: None, unsubscribed=lambda *_: None)
     around: Any = SimpleNamespace(
-        trace=notes, came=lambda _: None, went=lambda *_: None, unregister=lambda _: None
+        trace=notes, came=lambda _: None, went=lambda *_: None, connected={}
     )
     members = [clients.Subscriber(around, spec, Parameters(), receiver) for spec in specs]
     for member in members:
         member.come(1)
     for member in members:
-        member.sock = cast(Any, SimpleNamespace(close=lambda: None))
+        member.channel = cast(Any, SimpleNamespace(close=lambda: None, fileno=lambda: 0))
         member.lost("gone")
     for at, member in enumerate(members, 5):
         member.come(at)
