@@ -120,17 +120,9 @@ class EpollTransport:
         # A flush follows at the end of this method.
         driver.flushing = True
         began = now = clock()
-        still, self.due = began > self.due, began + STILL
         flush_after = began + self._flush_time
         try:
-            events = self._poll(0, EVENTS)
-            if still:
-                driver.went_on(now)
-                events = self._read_ended(events, now)
-            if self._left:
-                left, self._left = self._left, {}
-                events.sort(key=lambda event: left.get(event[0], EVENTS))
-            turn = iter(events)
+            turn = iter(self._events(now))
             for number, event in turn:
                 stream = streams.get(number)
                 # It was closed since the poll, because of bytes of another connection.
@@ -171,6 +163,18 @@ class EpollTransport:
                 driver.chores(began)
             if (seconds := clock() - began) > driver.turns.noted:
                 driver.turns.took(seconds)
+
+    def _events(self, now: float) -> list[tuple[int, int]]:
+        """Return the events of this turn: first those that the last turn had no time for."""
+        was_still, self.due = now > self.due, now + STILL
+        events = self._poll(0, EVENTS)
+        if was_still:
+            self.driver.went_on(now)
+            events = self._read_ended(events, now)
+        if self._left:
+            left, self._left = self._left, {}
+            events.sort(key=lambda event: left.get(event[0], EVENTS))
+        return events
 
     def look(self, now: float) -> None:
         """Find connections that have been closed, before they are sent anything that has come

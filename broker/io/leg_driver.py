@@ -206,9 +206,7 @@ class LegDriver:
             case Enter():
                 self._here = HereTransport(self, self.settings.name)
             case Close(sync=True):
-                sync_connection, self._sync = self._sync, None
-                if sync_connection is not None:
-                    sync_connection.transport.close()
+                self._close_sync()
             case Close():
                 self._close()
             case Log(level, text):
@@ -216,6 +214,11 @@ class LegDriver:
             case RetainHere(message):
                 self._retained.publish(message, self.driver.time())
                 self.driver.wake()
+
+    def _close_sync(self) -> None:
+        connection, self._sync = self._sync, None
+        if connection is not None:
+            connection.transport.close()
 
     def _close(self) -> None:
         foreign, self._foreign = self._foreign, None

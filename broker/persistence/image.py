@@ -224,34 +224,8 @@ class Image:
     def _everything(self) -> Iterator[bytes]:
         written: set[int] = set()
         for number, recorded in self.sessions.items():
-            yield recorded.head._replace(flags=recorded.head.flags | NEW).encode()
-            for subscription in recorded.subscriptions.values():
-                yield subscription.encode()
-            if recorded.start_vector:
-                yield encode_start_vector(number, recorded.start_vector)
-            if recorded.start_time is not None:
-                yield recorded.start_time.encode()
-            if recorded.delivered:
-                yield encode_delivered(number, recorded.delivered)
-            if recorded.owed:
-                yield encode_owed(number, recorded.owed)
-            if recorded.absorbed:
-                yield encode_absorbed(number, recorded.absorbed)
-            if recorded.incoming:
-                yield encode_incoming(
-                    number, b"".join(PACKET_IDS[packet_id] for packet_id in recorded.incoming)
-                )
-            for packet_id, waiting in [
-                *recorded.inflight.items(),
-                *((0, waiting) for waiting in recorded.queue),
-            ]:
-                if waiting is None:
-                    yield encode_acknowledged(number, PUBREC_HEAD + PACKET_IDS[packet_id])
-                elif (message := self.message(waiting[0])) is not None:
-                    if message.number not in written:
-                        written.add(message.number)
-                        yield message.encode()
-                    yield OutgoingRecord(number, packet_id, *waiting).encode()
+            yield from self._session_records(number, recorded)
+            yield from self._outgoing_records(number, recorded, written)
         for body in self.retained.values():
             yield encode_retained(body)
         for record in self.logged:
@@ -260,6 +234,42 @@ class Image:
             yield encode_members(self.members)
         yield from map(encode_shared, self.shared)
         yield encode_seen(b"".join(self.seen.values()))
+
+    def _session_records(self, number: int, recorded: RecordedSession) -> Iterator[bytes]:
+        yield recorded.head._replace(flags=recorded.head.flags | NEW).encode()
+        for subscription in recorded.subscriptions.values():
+            yield subscription.encode()
+        if recorded.start_vector:
+            yield encode_start_vector(number, recorded.start_vector)
+        if recorded.start_time is not None:
+            yield recorded.start_time.encode()
+        if recorded.delivered:
+            yield encode_delivered(number, recorded.delivered)
+        if recorded.owed:
+            yield encode_owed(number, recorded.owed)
+        if recorded.absorbed:
+            yield encode_absorbed(number, recorded.absorbed)
+        if recorded.incoming:
+            yield encode_incoming(
+                number, b"".join(PACKET_IDS[packet_id] for packet_id in recorded.incoming)
+            )
+
+    def _outgoing_records(
+        self, number: int, recorded: RecordedSession, written: set[int]
+    ) -> Iterator[bytes]:
+        """Yield what a session has queued and in flight. `number`: of the session, `recorded`;
+        `written`: the numbers of messages that were yielded before."""
+        for packet_id, waiting in [
+            *recorded.inflight.items(),
+            *((0, waiting) for waiting in recorded.queue),
+        ]:
+            if waiting is None:
+                yield encode_acknowledged(number, PUBREC_HEAD + PACKET_IDS[packet_id])
+            elif (message := self.message(waiting[0])) is not None:
+                if message.number not in written:
+                    written.add(message.number)
+                    yield message.encode()
+                yield OutgoingRecord(number, packet_id, *waiting).encode()
 
     # ---------------------------------------------------------------- messages
 
