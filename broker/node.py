@@ -29,6 +29,7 @@ from mqttree.broker.core.client_registry import ClientRegistry
 from mqttree.broker.core.connect import ConnectHandshake
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.connection_registry import ConnectionRegistry
+from mqttree.broker.core.delivery_queue import DeliveryQueue
 from mqttree.broker.core.dispatcher import Dispatcher
 from mqttree.broker.core.effect_answers import EffectAnswers, take_questions
 from mqttree.broker.core.effects import Dial, Effect, Event, Hooks
@@ -100,7 +101,7 @@ class Node:
         self.effects: list[Effect] = []
         self.flow_control: FlowControl = FlowControl(self)
         self.output: Output = Output(self, self.flow_control.unheld)
-        self.dirty: list[Connection | Session] = self.output.dirty
+        self.dirty: list[Connection | DeliveryQueue] = self.output.dirty
         self.publisher: Publisher = Publisher(self)
         self.checking = 0  # passwords
         self.retained = RetainedStore(self.counters, config.retained_limit(limits), limits=limits)

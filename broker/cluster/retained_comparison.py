@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.hybrid_clock import END, HybridClock
-from mqttree.broker.cluster.link.codec import encode_link_publish, remaining
+from mqttree.broker.cluster.link.codec import encode_link_publish, seconds_to_expiry
 from mqttree.broker.cluster.link.control_records import DIGEST, FETCH, LIST, PARTS
 from mqttree.broker.core.message import Stamp
 from mqttree.broker.core.retained_index import PLACE, RetainedVersion
@@ -448,7 +448,7 @@ class RetainedComparison:
             message.qos,
             True,
             message.properties,
-            remaining(message, now),
+            seconds_to_expiry(message, now),
             version.key,
             version.sequence,
             stamp,

@@ -40,6 +40,7 @@ from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.config.options import FederationSettings
 from mqttree.broker.core.client import Client
 from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.delivery_queue import DeliveryQueue
 from mqttree.broker.core.effects import (
     Authenticate,
     AuthorizePublish,
@@ -49,7 +50,6 @@ from mqttree.broker.core.effects import (
     Event,
     Hooks,
 )
-from mqttree.broker.core.session import Session
 from mqttree.broker.core.sys_topics import INTERVAL
 from mqttree.broker.io.auth_service import AuthService
 from mqttree.broker.io.broker_service import BrokerService, ListenerError
@@ -317,7 +317,7 @@ class Broker(BrokerService, BrokerApi):
         if isinstance(effect, Authenticate):
             self.accounts.answered(effect.connect)
 
-    def _show_outboxes(self, outlets: Sequence[Connection | Session]) -> None:
+    def _show_outboxes(self, outlets: Sequence[Connection | DeliveryQueue]) -> None:
         """Show plugins the packets that go to clients. A session shares its connection's outbox."""
         shown: set[int] = set()
         for outlet in outlets:

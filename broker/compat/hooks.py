@@ -11,10 +11,11 @@ from amqtt.session import Session as Account
 from mqttree.broker.compat.accounts import Accounts
 from mqttree.broker.core.client import Client
 from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.delivery_queue import Outgoing
 from mqttree.broker.core.effects import Event
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.retained_store import RetainedStore
-from mqttree.broker.core.session import Outgoing, Session, Subscription
+from mqttree.broker.core.session import Session, Subscription
 from mqttree.broker.io.broker_service import ServedNode
 from mqttree.broker.wire.encode import encode_packet
 from mqttree.broker.wire.strings import shorten
@@ -135,6 +136,6 @@ def deliver_kept(session: Session, account: Account) -> None:
         message = Message(kept.topic.encode(), bytes(kept.data or b""), qos, True, b"", None, None)
         if session.conn is None:
             # The plugin that queued it knows of it.
-            session.put_by(Outgoing(message, qos, True, b""), None, tell=False)
+            session.queue_offline(Outgoing(message, qos, True, b""), None, tell=False)
         else:
             session.deliver(message, qos, True, b"", None)

@@ -14,8 +14,10 @@ nothing has `ports.NullJournal`.
 * `dispatcher` finds who gets a topic and keeps that as a `route`; `message` is encoded once for
   each version. `subscribe` changes who gets what; `retained_store` and `retained_feed` add what was
   retained, `retained_index` is what brokers compare of it.
-* `session` has subscriptions, messages in flight and the queue; `session_registry` ends sessions,
-  `session_owner` says whose one is, `unsent` what it was not sent, `wills` what a client left.
+* `session` has what is kept for one client id: subscriptions, owner, will. `delivery_queue` has
+  its messages: queued, in flight, and the send window (Receive Maximum, expiry).
+  `session_registry` ends sessions, `session_owner` says whose one is, `unsent` what it was not
+  sent, `wills` what a client left.
 * `output` sends at the end of a turn what was appended to outboxes; `flow_control` decides who is
   not read meanwhile; `memory_limit` refuses and drops when memory is short.
 * `effects` is what a driver is asked to do, `effect_answers` who takes its answers. `shutdown` ends

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from mqttree.broker.auth.authorization import Rule
+    from mqttree.broker.core.delivery_queue import DeliveryQueue
     from mqttree.broker.core.dispatcher import Dispatcher
     from mqttree.broker.core.effects import Effect, Hooks
     from mqttree.broker.core.ports import Cluster, Journal
@@ -57,7 +58,7 @@ class ClientHost(CoreBroker, Protocol):
     """Another broker was there: what is published is numbered and logged for it."""
 
     @property
-    def dirty(self) -> list[Connection | Session]:
+    def dirty(self) -> list[Connection | DeliveryQueue]:
         """Connections and sessions whose outbox is not empty."""
 
     @property

@@ -357,11 +357,11 @@ class ClientPackets(Client):
 
     def _puback(self, first: int, body: bytes) -> None:
         packet = decode_puback(first, body, self.version)
-        self._expect(packet, self.session.acknowledged(packet.packet_id))
+        self._expect(packet, self.session.on_puback(packet.packet_id))
 
     def _pubcomp(self, first: int, body: bytes) -> None:
         packet = decode_pubcomp(first, body, self.version)
-        self._expect(packet, self.session.completed(packet.packet_id))
+        self._expect(packet, self.session.on_pubcomp(packet.packet_id))
 
     def _subscribe(self, first: int, body: bytes) -> None:
         subscribe(self, decode_subscribe(first, body, self.version))
@@ -405,7 +405,7 @@ class ClientPackets(Client):
 
     def _pubrec(self, first: int, body: bytes) -> None:
         packet = decode_pubrec(first, body, self.version)
-        if self.session.received(packet.packet_id, packet.reason):
+        if self.session.on_pubrec(packet.packet_id, packet.reason):
             if packet.reason < 0x80:
                 self.send(PUBREL_HEAD + PACKET_IDS[packet.packet_id])
         elif packet.reason >= 0x80:

@@ -17,6 +17,7 @@ from mqttree.broker.wire.properties import Property
 
 if TYPE_CHECKING:
     from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.delivery_queue import DeliveryQueue
     from mqttree.broker.core.dispatcher import Dispatcher
     from mqttree.broker.core.ports import Cluster
     from mqttree.broker.core.session import Session
@@ -39,7 +40,7 @@ class ClientsBroker(CoreBroker, Protocol):
         """The other brokers, which hear whether a member of a group is connected."""
 
     @property
-    def dirty(self) -> list[Connection | Session]:
+    def dirty(self) -> list[Connection | DeliveryQueue]:
         """Whose outbox is flushed at the end of this turn."""
 
     def client_gone(self, client: Client) -> None:

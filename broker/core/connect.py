@@ -13,9 +13,9 @@ from mqttree.broker.core.client import Client, MemoryRoom
 from mqttree.broker.core.client_packets import ClientPackets
 from mqttree.broker.core.connack import accepting, keep_alive, refusing
 from mqttree.broker.core.connection import Connection, Owner
+from mqttree.broker.core.delivery_queue import QueueMemory
 from mqttree.broker.core.effects import Authenticate
 from mqttree.broker.core.reason_string import well_formed
-from mqttree.broker.core.session import QueueMemory
 from mqttree.broker.core.session_opening import OpeningHost, open_session
 from mqttree.broker.core.session_owner import (
     LEG_LISTENER,

@@ -29,6 +29,7 @@ from mqttree.routing.topic_filter import split_shared
 if TYPE_CHECKING:
     from mqttree.broker.auth.authorization import Access
     from mqttree.broker.core.connection import Backpressure, Connection
+    from mqttree.broker.core.delivery_queue import DeliveryQueue
     from mqttree.broker.core.effects import Effect, Hooks
     from mqttree.broker.core.ports import Cluster, Journal
     from mqttree.broker.core.publish_run import PublishRun
@@ -49,7 +50,7 @@ class DispatcherBroker(CoreBroker, Protocol):
     """What the dispatcher asks of its broker."""
 
     @property
-    def dirty(self) -> list[Connection | Session]:
+    def dirty(self) -> list[Connection | DeliveryQueue]:
         """Connections and sessions whose outbox is not empty."""
 
     @property
@@ -141,7 +142,7 @@ class Dispatcher:
             self.node.cluster.sharing.groups.tell(shared)
         self.invalidate(inner)
         if session.recorder is not None:
-            session.recorder.subscribed(subscription)
+            session.recorder.subscribed(subscription.filter)
 
     def unsubscribe(
         self, session: Session, topic_filter: str, group: str | None, inner: str
@@ -445,7 +446,7 @@ class Dispatcher:
             retain = message.retain and member.retain_as_published
             qos = min(message.qos, member.qos)
             outgoing = SharedOutgoing(message, qos, retain, member.ids, group, allowed)
-            kept = member.session.deliver_shared(outgoing, source)
+            kept = member.session.deliver_outgoing(outgoing, source)
             if message.sender is None and message.qos:
                 self.node.cluster.custody.delivered(member.session, outgoing, kept=kept)
         else:
@@ -484,7 +485,7 @@ class Dispatcher:
         for delivery in route.deliveries:
             session = delivery.session
             qos = min(batch.qos, delivery.qos)
-            if qos and (room := session.room) > 0:
+            if qos and (room := session.window_room) > 0:
                 form = batch.form(session.version, qos)
                 session.deliver_batch(form if room >= count else form.part(0, room), source)
                 for message in batch.messages()[room:] if room < count else ():

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.delivery_queue import DeliveryQueue
     from mqttree.broker.core.dispatcher import Dispatcher
     from mqttree.broker.core.ports import Cluster
     from mqttree.broker.core.retained_store import RetainedStore
@@ -201,10 +202,10 @@ class MemoryLimit:
 
     # ---------------------------------------------------------------- what is refused
 
-    def takes_queued(self, session: Session) -> bool:
-        """Whether a message may be queued for a session; asked while `appended` is beyond
+    def takes_queued(self, queue: DeliveryQueue) -> bool:
+        """Whether a message may be queued; asked while `appended` is beyond
         `brink`."""
-        if session.conn is not None:
+        if queue.conn is not None:
             return True  # its publishers are held, and its queue has a limit of its own
         return not (
             self.pressure >= Pressure.FULL

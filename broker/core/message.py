@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mqttree.broker.wire.packets import Will
-from mqttree.broker.wire.properties import Property, encode_properties
-from mqttree.broker.wire.publish_header import DUP, PACKET_IDS, PUBLISH
+from mqttree.broker.wire.properties import Property, encode_properties, split_expiry
+from mqttree.broker.wire.publish_header import DUP, PACKET_IDS, PUBLISH, topic_end
 from mqttree.broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
@@ -183,6 +183,21 @@ def message_of(will: Will, now: float, sender: object) -> Message:
     return Message(
         will.topic.encode(), will.payload, will.qos, will.retain, encoded, expires_at, sender
     )
+
+
+def message_in(packet: bytes, version: int, now: float) -> Message:
+    """Return the message of a `packet`, a PUBLISH of MQTT `version` without RETAIN that came at
+    `now` (s)."""
+    body = read_length(packet, 1)[1]
+    start = topic_end(packet, body)
+    qos = packet[0] >> 1 & 3
+    section = payload = start + 2 if qos else start
+    if version == 5:
+        size, section = read_length(packet, section)
+        payload = section + size
+    expires_at, properties = split_expiry(packet[section:payload], now)
+    topic = packet[body + 2 : start]
+    return Message(topic, packet[payload:], qos, False, properties, expires_at, None)
 
 
 def size_of(message: Message) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.core.core_broker import CoreBroker
+from mqttree.broker.core.delivery_queue import DeliveryQueue
 from mqttree.broker.core.session import Session
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def deliver_run(
-    dirty: list[Connection | Session], targets: Sequence[Session], chunk: bytes, messages: int
+    dirty: list[Connection | DeliveryQueue], targets: Sequence[Session], chunk: bytes, messages: int
 ) -> int:
     """Give a run of QoS 0 packets, perhaps of several topics, to those who all get all of it as it
     is; return how many packets that is for all of them together.
@@ -49,10 +50,10 @@ class Output:
         """`unheld`: publishers that are to go on when what was sent to others is out."""
         self._broker = broker
         self._unheld = unheld
-        self.dirty: list[Connection | Session] = []
+        self.dirty: list[Connection | DeliveryQueue] = []
         """Whose outbox is not empty; whoever appends to an empty one lists it. Always the same
         list."""
-        self.on_flush: Callable[[Sequence[Connection | Session]], None] | None = None
+        self.on_flush: Callable[[Sequence[Connection | DeliveryQueue]], None] | None = None
         """Is shown what has something to send, ahead of its transport."""
 
     def flush(self, source: Connection | None = None) -> None:
@@ -92,7 +93,7 @@ class Output:
                 conn = outlet.conn
                 if conn is None:
                     if isinstance(outlet, Session):
-                        outlet.miss_runs()
+                        outlet.store_missed_runs()
                     outbox.clear()
                 elif conn.gate:
                     self._broker.journal.gate_output(conn, outbox, source)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mqttree.broker.core.session import QueueRoom, SettledShares
+from mqttree.broker.core.delivery_queue import QueueRoom
+from mqttree.broker.core.session import SettledShares
 
 if TYPE_CHECKING:
     from mqttree.broker.base.sequence_set import Ranges
@@ -454,10 +455,10 @@ class OurId(Protocol):
 class SessionClaims(Protocol):
     """Sessions that are fetched from other brokers."""
 
-    def begin(self, claimant: Claimant, connect: Connect, now: float, /) -> int:
-        """Take over the session of a client (`claimant`), wherever it is. `connect`: its CONNECT
+    def begin(self, newcomer: Newcomer, connect: Connect, now: float, /) -> int:
+        """Take over the session of a client (`newcomer`), wherever it is. `connect`: its CONNECT
         packet; `now`: s. Returns when its connection began (hybrid clock); 0: it has to wait, and
-        `Claimant.moved` or another method is called later."""
+        `Newcomer.on_takeover` or another method is called later."""
 
 
 class PostedSessions(Protocol):
@@ -527,8 +528,8 @@ class Redirecting(Protocol):
         self, newcomer: Newcomer, connect: Connect, assigned: bool, now: float, /
     ) -> bool:
         """Return whether a client (`newcomer`) waits for the answer where it should connect:
-        `Newcomer.placed` follows. `connect`: its CONNECT; `assigned`: its client identifier was
-        made up here; `now`: s."""
+        `Newcomer.on_placement` follows. `connect`: its CONNECT; `assigned`: its client identifier
+        was made up here; `now`: s."""
 
 
 class Answering(Protocol):
@@ -628,8 +629,9 @@ class Cluster(Protocol):
         """Bytes that are kept for clients of other brokers, and by what these say, about."""
 
 
-class Claimant(Protocol):
-    """A client that connects and waits for its session from another broker."""
+class Newcomer(Protocol):
+    """A client that connects, and may have to wait: for its older connection to be read, for the
+    answer where it should connect, for its session from another broker."""
 
     @property
     def conn(self) -> Connection:
@@ -643,20 +645,19 @@ class Claimant(Protocol):
     def connect(self) -> Connect | None:
         """The CONNECT packet that the client sent, None before it has been read."""
 
-    def foreign(self) -> None:
-        """Refuse it: the session is another user's."""
-
     def turn_away(self, reason: ReasonCode, why: str) -> None:
         """Refuse the client with a `reason` code; `why` is for the log."""
 
-    def moved(self, stamp: int, now: float) -> None:
-        """Go on: the session is here, or no broker has it. `stamp`: as of
-        `SessionClaims.begin`."""
+    def turn_away_other_user(self) -> None:
+        """Refuse it: the session is another user's."""
 
+    def on_predecessor_read(self, now: float) -> None:
+        """Go on at `now` (s): what the client sent on its older connection is handled."""
 
-class Newcomer(Claimant, Protocol):
-    """A client that connects and may be sent to another broker first."""
-
-    def placed(self, where: str, now: float) -> None:
+    def on_placement(self, where: str, now: float) -> None:
         """Go on at `now` (s): the client is to connect to the broker `where` ("HOST:PORT"), or is
         let in ("")."""
+
+    def on_takeover(self, stamp: int, now: float) -> None:
+        """Go on: the session is here, or no broker has it. `stamp`: as of
+        `SessionClaims.begin`."""

@@ -11,11 +11,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from mqttree.broker.core.connection_states import State
+from mqttree.broker.core.delivery_queue import RELEASED, Outgoing
 from mqttree.broker.core.message import ORIGIN, Message
 from mqttree.broker.core.publish import first_route
 from mqttree.broker.core.publish_run import LARGEST, MAX_RUN_PACKETS, PublishRun
 from mqttree.broker.core.recorded_stretch import RecordedStretch
-from mqttree.broker.core.session import RELEASED, Outgoing, Session, SharedOutgoing
+from mqttree.broker.core.session import Session, SharedOutgoing
 from mqttree.broker.wire.properties import (
     EXPIRES,
     EXPIRY,
@@ -139,7 +140,7 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
         head = PUBCOMP_HEAD if first == PUBREL else PUBREL_HEAD
         client.conn.send(head + head.join(answers))
     if session.queue:
-        session.pump()
+        session.fill_window()
     return position
 
 
@@ -200,7 +201,7 @@ def _settle(client: Client, first: int, numbers: range, packets: bytes) -> bool:
         answers[3::4] = packets[3::4]
         client.conn.send(bytes(answers))
     if session.queue:
-        session.pump()
+        session.fill_window()
     return True
 
 
@@ -584,7 +585,7 @@ def _batch(
     for delivery in route.deliveries:
         session = delivery.session
         if delivery.qos:
-            most = min(most, session.room)
+            most = min(most, session.window_room)
         elif session.conn is None or session.checked:
             return None
     if most < FEWEST:

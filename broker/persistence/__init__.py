@@ -2,8 +2,8 @@
 brokers may lack (docs/decisions/0021, 0031).
 
 What it may know: the cluster and all below it. Nothing below knows it: sessions tell a recorder
-(`core.session.SessionRecorder`), everything else a `Journal` (`core.ports`), and the cluster has
-the log tail by a port. It opens no file: it asks for that by effects (`AppendFrame`,
+(`core.delivery_queue.SessionRecorder`), everything else a `Journal` (`core.ports`), and the cluster
+has the log tail by a port. It opens no file: it asks for that by effects (`AppendFrame`,
 `BeginSegment`, `DiscardSegments`, `Tail...`), and `io.journal_writer` and `io.tail_writer` carry
 them out, each in a thread; small frames are written by the event loop, with `async`.
 

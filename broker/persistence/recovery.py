@@ -23,10 +23,11 @@ from mqttree.broker.cluster.sessions.session_codec import (
     SessionState,
     restore,
 )
+from mqttree.broker.core.delivery_queue import RELEASED
 from mqttree.broker.core.memory_limit import will_memory
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.retained_index import RetainedVersion, place_of
-from mqttree.broker.core.session import NEVER, RELEASED, Session
+from mqttree.broker.core.session import NEVER, Session
 from mqttree.broker.persistence import shared_records
 from mqttree.broker.persistence.image import Image, RecordedSession
 from mqttree.broker.persistence.records import (

@@ -13,14 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 from mqttree.broker.cluster.delivery.subscription_start import oldest
 from mqttree.broker.cluster.link.version_vector import Vector, encode_vector
 from mqttree.broker.cluster.sessions.session_codec import before
-from mqttree.broker.core.session import (
-    ABSORBED,
-    RELEASED,
-    Outgoing,
-    Repeat,
-    Session,
-    SharedOutgoing,
-)
+from mqttree.broker.core.delivery_queue import RELEASED, Outgoing, Repeat
+from mqttree.broker.core.session import ABSORBED, Session, SharedOutgoing
 from mqttree.broker.core.start_point import UNKNOWN
 from mqttree.broker.persistence.records import (
     CLEAN,
@@ -82,8 +76,8 @@ class RecordedSessions(Protocol):
 
 
 class SessionRecorder:
-    """Records one session (`mqttree.broker.core.session.SessionRecorder` says when each method is
-    called).
+    """Records one session (`mqttree.broker.core.delivery_queue.SessionRecorder` says when each
+    method is called).
 
     Invariant: all records of a session have its `number`; nothing of an earlier session with that
     number is in the journal.
@@ -110,7 +104,7 @@ class SessionRecorder:
         """Go on with a copy of the session as it is, for snapshots: it is about to end."""
         session = self.session
         self._frozen = (self._group.delivered_elsewhere(session), self._group.owed(session))
-        self.session = copy = Session(session.node, session.client_id)
+        self.session = copy = Session(session.host, session.client_id)
         copy.version, copy.clean, copy.expiry = session.version, session.clean, session.expiry
         copy.stamp, copy.created, copy.floor = session.stamp, session.created, session.floor
         copy.username, copy.owner, copy.listener = (
@@ -180,10 +174,11 @@ class SessionRecorder:
 
     # ---------------------------------------------------------------- subscriptions
 
-    def subscribed(self, subscription: Subscription) -> None:
-        """Record a subscription, new or with other options."""
-        self._subscription(subscription)
-        if next(iter(self.session.subscriptions.values())) is subscription:
+    def subscribed(self, topic_filter: str) -> None:
+        """Record the subscription to a filter, new or with other options."""
+        subscriptions = self.session.subscriptions
+        self._subscription(subscriptions[topic_filter])
+        if next(iter(subscriptions)) == topic_filter:
             self.record_starts()
         self._frames.require(self.session.conn)
 

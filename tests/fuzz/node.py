@@ -8,6 +8,7 @@ from mqttree.broker.auth.authorization import Access
 from mqttree.broker.cluster.link.link import Link
 from mqttree.broker.core.client import Client
 from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.delivery_queue import RELEASED
 from mqttree.broker.core.effects import (
     Authenticate,
     AuthorizePublish,
@@ -16,7 +17,7 @@ from mqttree.broker.core.effects import (
     Hooks,
 )
 from mqttree.broker.core.message import size_of
-from mqttree.broker.core.session import RELEASED, Session
+from mqttree.broker.core.session import Session
 from mqttree.broker.limits import Limits
 from mqttree.broker.node import Node
 from mqttree.broker.wire import (

@@ -8,6 +8,7 @@ from typing import Any
 
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.delivery_queue import RELEASED, Repeat
 from mqttree.broker.core.effects import (
     AppendFrame,
     BeginSegment,
@@ -19,7 +20,7 @@ from mqttree.broker.core.effects import (
     TailWrite,
 )
 from mqttree.broker.core.message import Message
-from mqttree.broker.core.session import RELEASED, Repeat, Session
+from mqttree.broker.core.session import Session
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.node import Node
 from mqttree.broker.persistence.image import Image

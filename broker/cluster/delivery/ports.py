@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.link.version_vector import Vector
     from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.delivery_queue import DeliveryQueue
     from mqttree.broker.core.effects import Hooks
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.receiver_assignment import ReceiverAssignment
@@ -47,7 +48,7 @@ class DeliveringBroker(MemberBroker, Protocol):
         """The hooks that plugins implement."""
 
     @property
-    def dirty(self) -> list[Connection | Session]:
+    def dirty(self) -> list[Connection | DeliveryQueue]:
         """Whose outbox is flushed at the end of this turn: all that are not empty."""
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.ports import DeliveringBroker
     from mqttree.broker.cluster.ports import Alarm, Reporting
     from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.core.delivery_queue import DeliveryQueue
     from mqttree.broker.core.session import Session
 
 HOLD_INTERVAL_S = 0.02
@@ -164,7 +165,7 @@ class RemoteFlowControl:
         self._requests: dict[bytes, PauseRequest] = {}
         self._timer: Timer | None = None
         # Sessions with longer queues than the limit allows -> bytes of memory.
-        self._over: dict[Session, int] = {}
+        self._over: dict[DeliveryQueue, int] = {}
         self._over_bytes = 0  # of all these; a little too much until the next turn
         directory.receive(HOLD, self.received)
 
@@ -290,17 +291,16 @@ class RemoteFlowControl:
 
     # ---------------------------------------------------------------- messages under way
 
-    def room(self, session: Session, size: int) -> bool:
-        """Whether a session with a full queue may have one more message of `size` bytes: it was
-        under way when HOLD was sent."""
-        if session.conn not in self._wishes:
+    def room(self, queue: DeliveryQueue, size: int) -> bool:
+        """Whether a full queue may have one more message of `size` bytes: it was under way when
+        HOLD was sent."""
+        if queue.conn not in self._wishes:
             return False
-        queue = session.queue
-        memory = session.queued_bytes + size + len(queue) * costs.QUEUED_MEMORY
-        total = self._over_bytes - self._over.get(session, 0) + memory
+        memory = queue.queued_bytes + size + len(queue.queue) * costs.QUEUED_MEMORY
+        total = self._over_bytes - self._over.get(queue, 0) + memory
         if memory > self._limits.held_queue_bytes or total > self._limits.held_queues_bytes:
             return False
-        self._over[session] = memory
+        self._over[queue] = memory
         self._over_bytes = total
         self._counters.queued_over_limit += 1
         return True

@@ -137,7 +137,7 @@ def encode_for_links(
         message.qos,
         message.retain,
         message.properties,
-        remaining(message, now),
+        seconds_to_expiry(message, now),
         key,
         sequence,
         message.stamp if message.retain else None,
@@ -145,7 +145,7 @@ def encode_for_links(
     )
 
 
-def remaining(message: Message, now: float) -> int | None:
+def seconds_to_expiry(message: Message, now: float) -> int | None:
     """Return the s that a message has left at `now`, as its expiry interval (MQTT-3.3.2-6); None:
     it does not expire."""
     return (

@@ -40,9 +40,10 @@ from mqttree.broker.cluster.sessions.session_history import (
     ordinary_starts,
     was_delivered,
 )
+from mqttree.broker.core.delivery_queue import Outgoing, Repeat
 from mqttree.broker.core.message import size_of
 from mqttree.broker.core.route import Delivery
-from mqttree.broker.core.session import Outgoing, Repeat, Session
+from mqttree.broker.core.session import Session
 from mqttree.broker.leg.session_pair import SESSION
 from mqttree.broker.wire.strings import shorten
 from mqttree.routing.topic_filter import SHARE_PREFIX
@@ -317,7 +318,7 @@ class QueueMerge:
         if (recorder := session.recorder) is not None:
             recorder.record_all()
         if session.conn is not None:
-            session.pump()
+            session.fill_window()
 
 
 def had(seen: Vector, key: bytes, number: int) -> bool:

@@ -39,14 +39,12 @@ from mqttree.broker.cluster.link.version_vector import (
     decode_vector,
     encode_vector,
 )
+from mqttree.broker.core.delivery_queue import RELEASED, Outgoing, Repeat
 from mqttree.broker.core.dispatcher import Dispatcher
 from mqttree.broker.core.message import Message, size_of
 from mqttree.broker.core.session import (
     ABSORBED,
-    RELEASED,
     Absorbed,
-    Outgoing,
-    Repeat,
     Session,
     SharedGroup,
     SharedOutgoing,
@@ -568,4 +566,4 @@ def _put(session: Session, item: Item, group: SharedGroup | None) -> None:
         session.queue.append(Repeat(outgoing, item.packet_id))
         session.queued_bytes += size_of(item.message)
     else:
-        session.put_by(outgoing, None, tell=False)
+        session.queue_offline(outgoing, None, tell=False)

@@ -236,7 +236,7 @@ class SessionRestoration:
             self._history.offer(session, key, number, message)
         for outgoing in reversed(late):
             if isinstance(outgoing, SharedOutgoing):
-                session.put_by(outgoing, None, tell=False)
+                session.queue_offline(outgoing, None, tell=False)
         given = self._history.given(
             session
         )  # the holder's log may have messages that it holds back and has not delivered

@@ -44,8 +44,9 @@ from mqttree.broker.cluster.sharing.assignments import (
     RULING,
     UNKNOWN,
 )
+from mqttree.broker.core.delivery_queue import Repeat
 from mqttree.broker.core.message import Message, size_of
-from mqttree.broker.core.session import Repeat, Session, SharedOutgoing
+from mqttree.broker.core.session import Session, SharedOutgoing
 from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.routing.link_state import MAX_BROKERS
 

@@ -13,8 +13,8 @@ from mqttree.broker.cluster.delivery.replay_log import LogEntry, lacked_parts
 from mqttree.broker.cluster.link.codec import encode_for_links, expiry_of, origin_key
 from mqttree.broker.cluster.link.message_batch import OLDEST, MessageBatch, encode_batch, is_batch
 from mqttree.broker.cluster.link.version_vector import OriginWindow
+from mqttree.broker.core.delivery_queue import Outgoing
 from mqttree.broker.core.message import Message
-from mqttree.broker.core.session import Outgoing
 from mqttree.broker.wire import Publish, encode_packet
 from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.broker.wire.properties import Property

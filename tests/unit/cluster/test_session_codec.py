@@ -38,8 +38,9 @@ from mqttree.broker.cluster.sessions.session_codec import (
     restore,
     state_of,
 )
+from mqttree.broker.core.delivery_queue import RELEASED
 from mqttree.broker.core.message import Message
-from mqttree.broker.core.session import RELEASED, SharedOutgoing, Subscription
+from mqttree.broker.core.session import SharedOutgoing, Subscription
 from mqttree.broker.core.start_point import SubscriptionStart
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire.errors import MalformedPacket, WireError

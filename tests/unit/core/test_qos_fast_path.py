@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqttree.broker.core.session import RELEASED
+from mqttree.broker.core.delivery_queue import RELEASED
 from mqttree.broker.wire import (
     Packet,
     Property,

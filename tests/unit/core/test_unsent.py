@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mqttree.broker.cluster.sessions.session_codec import IN_FLIGHT, WAITING
-from mqttree.broker.core.session import PACKET_IDS
 from mqttree.broker.core.unsent import identifiers
 from mqttree.broker.wire import Disconnect, Property, Publish, encode_packet
+from mqttree.broker.wire.publish_header import PACKET_IDS
 from tests.kit.node_harness import World
 
 KEPT: Any = {Property.SESSION_EXPIRY_INTERVAL: 3600}
