@@ -18,12 +18,11 @@ from mqttree.broker.core.publish_run import LARGEST, MAX_RUN_PACKETS, PublishRun
 from mqttree.broker.core.recorded_stretch import RecordedStretch
 from mqttree.broker.core.session import Session, SharedOutgoing
 from mqttree.broker.wire.properties import (
-    EXPIRES,
     EXPIRY,
     NOT_AS_IS,
-    UNSOUND,
     inspect_alone,
     inspect_cached,
+    inspect_first,
     split_expiry,
 )
 from mqttree.broker.wire.publish_header import (
@@ -90,47 +89,18 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
     `first`: the first byte of its packets; `data`: `size` bytes that came; `position`: where in
     them the run begins.
     """
-    numbers = _consecutive(first, data, position, size)
-    if numbers and _settle(client, first, numbers, data[position : position + 4 * len(numbers)]):
-        return position + 4 * len(numbers)
+    if size - position >= 4 * FEWEST:
+        numbers = _consecutive(first, data, position, size)
+        end = position + 4 * len(numbers)
+        if numbers and _settle(client, first, numbers, data[position:end]):
+            return end
     session = client.session
-    inflight = session.inflight
-    incoming = session.incoming
     answers: list[bytes] = []
     begin = position
-    while position + 4 <= size and data[position] == first and data[position + 1] == 2:
-        packet_id = data[position + 2] << 8 | data[position + 3]
-        if first == PUBREL:
-            if packet_id not in incoming:
-                break
-            incoming.discard(packet_id)
-            answers.append(PACKET_IDS[packet_id])
-        else:
-            sent = inflight.get(packet_id)
-            if sent is None:
-                break
-            if isinstance(sent, bytes):
-                qos = sent[0] >> 1 & 3
-            else:
-                qos = sent.qos
-                if type(sent) is SharedOutgoing and (first, qos) in SETTLING:
-                    cluster = client.node.cluster
-                    if cluster.custody.holds_unacknowledged:
-                        cluster.custody.settled(sent)
-            if first == PUBACK:
-                if qos != 1:
-                    break
-                del inflight[packet_id]
-            elif first == PUBREC:
-                if qos != 2 or sent is RELEASED:
-                    break
-                inflight[packet_id] = RELEASED
-                answers.append(PACKET_IDS[packet_id])
-            elif first == PUBCOMP and sent is RELEASED:
-                del inflight[packet_id]
-            else:
-                break
-        position += 4
+    if first == PUBREL:
+        position = _release(session, data, position, size, answers)
+    else:
+        position = _settle_singly(client, first, data, position, size, answers)
     counters = client.conn.counters
     counters.packets_acknowledging += (position - begin) // 4
     if session.recorder is not None and position > begin:
@@ -141,6 +111,58 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
         client.conn.send(head + head.join(answers))
     if session.queue:
         session.fill_window()
+    return position
+
+
+def _release(session: Session, data: bytes, position: int, size: int, answers: list[bytes]) -> int:
+    """Take PUBREL packets one by one, until one is not as it should be; parameters and what is
+    returned are those of `acknowledgements`. `session`: the client's; `answers`: gets the
+    identifiers."""
+    incoming = session.incoming
+    while position + 4 <= size and data[position] == PUBREL and data[position + 1] == 2:
+        packet_id = data[position + 2] << 8 | data[position + 3]
+        if packet_id not in incoming:
+            break
+        incoming.discard(packet_id)
+        answers.append(PACKET_IDS[packet_id])
+        position += 4
+    return position
+
+
+def _settle_singly(
+    client: Client, first: int, data: bytes, position: int, size: int, answers: list[bytes]
+) -> int:
+    """Take PUBACK, PUBREC or PUBCOMP packets one by one, until one is not as it should be;
+    parameters and what is returned are those of `acknowledgements`. `answers`: gets the identifiers
+    that PUBREL is sent for."""
+    inflight = client.session.inflight
+    while position + 4 <= size and data[position] == first and data[position + 1] == 2:
+        packet_id = data[position + 2] << 8 | data[position + 3]
+        sent = inflight.get(packet_id)
+        if sent is None:
+            break
+        if isinstance(sent, bytes):
+            qos = sent[0] >> 1 & 3
+        else:
+            qos = sent.qos
+            if type(sent) is SharedOutgoing and (first, qos) in SETTLING:
+                cluster = client.node.cluster
+                if cluster.custody.holds_unacknowledged:
+                    cluster.custody.settled(sent)
+        if first == PUBACK:
+            if qos != 1:
+                break
+            del inflight[packet_id]
+        elif first == PUBREC:
+            if qos != 2 or sent is RELEASED:
+                break
+            inflight[packet_id] = RELEASED
+            answers.append(PACKET_IDS[packet_id])
+        elif first == PUBCOMP and sent is RELEASED:
+            del inflight[packet_id]
+        else:
+            break
+        position += 4
     return position
 
 
@@ -206,143 +228,125 @@ def _settle(client: Client, first: int, numbers: range, packets: bytes) -> bool:
 
 
 def publish_run(
-    client: Client,
-    first: int,
-    data: bytes,
-    position: int,
-    body: int,
-    end: int,
-    batch: OutgoingBatch | None,
+    client: Client, data: bytes, position: int, body: int, end: int, batch: OutgoingBatch | None
 ) -> int:
     """Take PUBLISH packets that follow each other and have the same first byte; returns where they
-    end, `position` when nothing was taken. Negative: the end, and no more packets of this publisher
-    may be taken now, as a subscriber is behind.
+    end, `position` when nothing was taken. When its connection is held after that, a subscriber is
+    behind, and no more packets of this publisher may be taken now.
 
-    `client`: the publisher; `first`: the first byte of the packets; `data`: the bytes that came;
-    `position`: where in them the first packet begins; `body`: where its variable header begins;
-    `end`: where it ends; `batch`: takes what goes to other brokers, None: there are none.
+    `client`: the publisher; `data`: the bytes that came; `position`: where in them the first packet
+    begins; `body`: where its variable header begins; `end`: where it ends; `batch`: takes what goes
+    to other brokers, None: there are none.
     """
-    if first >> 1 & 3 > client.fast_qos:
+    if data[position] >> 1 & 3 > client.fast_qos:
         return position
-    after = _publish_mixed(client, first, data, position, body, end, batch)
+    after = _publish_mixed(client, data, position, body, end, batch)
     if after == position:
-        after = _publish_equal(client, first, data, position, body, end, batch)
+        after = _publish_equal(client, data, position, body, end, batch)
     return after
 
 
-# Longer than a screen, as a call for each message costs (`bench micro`): one of two such loops.
-def _publish_mixed(  # noqa: PLR0915
-    client: Client,
-    first: int,
-    data: bytes,
-    position: int,
-    body: int,
-    end: int,
-    batch: OutgoingBatch | None,
+def _publish_mixed(
+    client: Client, data: bytes, position: int, body: int, end: int, batch: OutgoingBatch | None
 ) -> int:
     """Take PUBLISH packets of any topics whose receivers get them as they are; parameters and what
     is returned are those of `publish_run`. It ends before a run of equal packets, which costs less
     in `_publish_equal`."""
+    first, begun, five = data[position], position, client.version == 5
     qos = first >> 1 & 3
-    behind = 3 if client.version == 5 else 2
-    node, session, conn, routes = client.node, client.session, client.conn, client.routes
-    incoming = session.incoming
-    stretch = RecordedStretch(client, data) if node.journal.recording else None
+    conn, routes, incoming = client.conn, client.routes, client.session.incoming
+    stretch = RecordedStretch(client, data) if client.node.journal.recording else None
     # So much fits into one batch. A chunk in which packets may be too large goes one by one.
     limit = min(len(data), position + STRETCH_BYTES) if len(data) <= conn.max_packet_size else 0
     answers: list[bytes] = []
     # Packets that follow each other and have one route: where they begin, how many are before them.
     along: Route | None = None
     begin = before = 0
-    tally = client.tally
-    drawn = None if tally is None else tally.drawn
     taken = b""  # topic of the last packet
     while True:
         start = body + 2 + (data[body] << 8 | data[body + 1])
-        payload = start + behind
-        if payload > end:
-            break
+        payload = start + 3 if five else start + 2
         route = routes.get(topic := data[body + 2 : start]) or first_route(client, topic)
-        if route is None or route.granted < qos:
+        if route is None or payload > end or route.granted < qos:
             break
-        targets = route.raw4
-        section = 0  # bytes of properties
-        special = False  # of these: long ones, an expiry, or a promise of text
-        if behind == 3:
-            targets = route.raw5
-            if section := data[payload - 1]:
-                at, payload = payload, payload + section
-                seen = inspect_cached(data[at:payload]) if section < 128 else UNSOUND
-                if seen & NOT_AS_IS:
-                    section, payload = inspect_alone(data, at - 1, end)
-                    special = True
-        prefix = data[position:start]
-        packet_id = data[start] << 8 | data[start + 1]
-        if (
-            targets is None
-            or payload > end
-            or not packet_id
-            or (qos == 2 and packet_id in incoming)
-            or (not special and data.startswith(prefix, 3 * end - 2 * position))
-        ):
+        targets = route.raw5 if five else route.raw4
+        section = data[payload - 1] if five else 0  # bytes of properties
+        # Long properties, an expiry, or a promise of text.
+        special = section > 0 and (
+            section > 127 or inspect_cached(data[payload : payload + section]) & NOT_AS_IS != 0
+        )
+        section, payload = (
+            inspect_alone(data, payload - 1, end) if special else (section, payload + section)
+        )
+        prefix, packet_id = data[position:start], data[start] << 8 | data[start + 1]
+        repeated = qos == 2 and packet_id in incoming
+        equal = not special and data.startswith(prefix, 3 * end - 2 * position)
+        if targets is None or payload > end or not packet_id or repeated or equal:
             break
-        if route is not along:
-            if batch is not None and along is not None:
+        if batch is not None and route is not along:
+            if along is not None:
                 batch.add(along, begin, position, len(answers) - before, qos)
             along, begin, before = route, position, len(answers)
         if qos == 2:
             incoming.add(packet_id)
-        if targets:
-            tail = data[start + 2 : end]
-            if special and data.startswith(EXPIRY, payload - section):
-                properties = data[payload - section : payload]
-                message = _message(client, prefix, tail, data[payload:end], qos, properties)
-                send_expiring(targets, prefix, tail, message, stretch, conn)
-            elif stretch is not None and _recorded(targets):
-                _send_recorded(stretch, targets, prefix, tail, position, end)
-            else:
-                for receiver in targets:
-                    if not send_on(receiver, prefix, tail):
-                        properties = data[payload - section : payload]
-                        message = _message(client, prefix, tail, data[payload:end], qos, properties)
-                        receiver.deliver(message, qos, False, b"", conn)
+        tail = data[start + 2 : end]
+        if targets and (special or stretch is not None):
+            expiring = special and data.startswith(EXPIRY, payload - section)
+            _send(client, targets, prefix, tail, position, end, expiring, stretch)
+        else:
+            for receiver in targets:
+                if not send_on(receiver, prefix, tail):
+                    receiver.deliver(_message(client, prefix, tail), qos, False, b"", conn)
         answers.append(PACKET_IDS[packet_id])
-        position = end
-        taken = topic
-        if drawn is not None:
-            drawn[topic] = drawn.get(topic, 0) + 1
+        position, taken = end, topic
         # The next packet; whatever is not as it should be is left to the caller.
-        if (
-            position + 7 > limit
-            or data[position] != first
-            or (conn.state is not READING and conn.state.held)
-        ):
+        held = conn.state is not READING and conn.state.held
+        if held or position + 7 > limit or data[position] != first:
             break
-        length = data[position + 1]
-        body = position + 2
+        length, body = data[position + 1], position + 2
         if length >= 128:
             length += (data[body] << 7) - 128
             body += 1
         end = body + length
         if end > limit or length <= 4 or data[body - 1] >= 128 or len(answers) == STRETCH:
             break
-    if answers:
-        if batch is not None and along is not None:
-            batch.add(along, begin, position, len(answers) - before, qos)
-        if tally is not None:
-            tally.add_stretch(taken, len(answers))
-        _acknowledge(client, stretch, qos, answers)
-    return -position if answers and conn.state.held else position
+    if batch is not None and along is not None:
+        batch.add(along, begin, position, len(answers) - before, qos)
+    if client.tally is not None and answers:
+        client.tally.add_packets(data, begun, position, len(answers), taken)
+    _acknowledge(client, stretch, qos, answers)
+    return position
+
+
+def _send(
+    client: Client,
+    receivers: tuple[Session, ...],
+    head: bytes,
+    tail: bytes,
+    begin: int,
+    end: int,
+    expiring: bool,
+    stretch: RecordedStretch | None,
+) -> None:
+    """Send a packet to receivers that get it as it is, also if it has to be recorded.
+
+    `client`: the publisher; `receivers`: who gets it; `head`, `tail`: as of `send_on`; `begin`,
+    `end`: where it is in the chunk; `expiring`: whether its properties begin with its expiry;
+    `stretch`: the packets before it that are not recorded yet.
+    """
+    if expiring:
+        send_expiring(receivers, head, tail, _message(client, head, tail), stretch, client.conn)
+    elif stretch is not None and _recorded(receivers):
+        _send_recorded(stretch, receivers, head, tail, begin, end)
+    else:
+        for receiver in receivers:
+            if not send_on(receiver, head, tail):
+                message = _message(client, head, tail)
+                receiver.deliver(message, message.qos, False, b"", client.conn)
 
 
 def _publish_equal(
-    client: Client,
-    first: int,
-    data: bytes,
-    position: int,
-    body: int,
-    end: int,
-    batch: OutgoingBatch | None,
+    client: Client, data: bytes, position: int, body: int, end: int, batch: OutgoingBatch | None
 ) -> int:
     """Take a run of PUBLISH packets of one topic and size, whoever gets them; parameters and what
     is returned are those of `publish_run`."""
@@ -352,17 +356,10 @@ def _publish_equal(
     if payload > end:
         return position
     properties = b""
-    size = data[payload - 1] if five else 0  # of the property section
+    size = 0  # of the property section
     alone = False  # nothing is known of the packets behind this one
-    if size:
-        seen = inspect_cached(data[payload : payload + size]) if size < 128 else UNSOUND
-        if not seen & NOT_AS_IS or (
-            seen & NOT_AS_IS == EXPIRES and data.startswith(EXPIRY, payload)
-        ):
-            payload += size
-        else:
-            size, payload = inspect_alone(data, payload - 1, end)
-            alone = True
+    if five and data[payload - 1]:
+        size, payload, alone = inspect_first(data, payload - 1, end)
         if payload > end:
             return position
         properties = data[payload - size : payload]
@@ -371,10 +368,9 @@ def _publish_equal(
         return position
     packet = end - position
     if alone:
-        after = _publish_singly(
+        return _publish_singly(
             client, route, data, position, start, payload, end, size, batch, alone=True
         )
-        return -after if client.conn.state.held else after
     if (
         position + 4 * packet <= len(data)
         and packet <= LARGEST
@@ -385,11 +381,12 @@ def _publish_equal(
         if run is not None:
             if client.tally is not None:
                 client.tally.add(topic, run.count)
-            _publish(client, route, run, batch)
-            position += len(run.data)
-            return -position if client.conn.state.held else position
-    after = _publish_singly(client, route, data, position, start, payload, end, size, batch)
-    return -after if client.conn.state.held else after
+            client.node.dispatcher.batch(route, run, client.conn)
+            if batch is not None:
+                batch.flush()
+                client.node.cluster.forwarder.forward_batch(run, client.conn)
+            return position + len(run.data)
+    return _publish_singly(client, route, data, position, start, payload, end, size, batch)
 
 
 def _publish_singly(
@@ -438,18 +435,9 @@ def _publish_singly(
             incoming.add(packet_id)
         tail = data[start + 2 : end]
         if targets is None:
-            message = _message(client, prefix, tail, data[payload:end], qos, properties)
-            _deliver(client, route, message, batch)
-        elif expiring:
-            message = _message(client, prefix, tail, data[payload:end], qos, properties)
-            send_expiring(targets, prefix, tail, message, stretch, conn)
-        elif stretch is not None:
-            _send_recorded(stretch, targets, prefix, tail, position, end)
+            _deliver(client, route, _message(client, prefix, tail), batch)
         else:
-            for session in targets:
-                if not send_on(session, prefix, tail):
-                    message = _message(client, prefix, tail, data[payload:end], qos, properties)
-                    session.deliver(message, qos, False, b"", conn)
+            _send(client, targets, prefix, tail, position, end, expiring, stretch)
         answers.append(PACKET_IDS[packet_id])
         position, behind = end, behind + packet
         start, payload, end = start + packet, payload + packet, end + packet
@@ -460,7 +448,7 @@ def _publish_singly(
             batch.add(route, begin, position, len(answers), qos)
         if client.tally is not None:
             client.tally.add(topic_of(prefix), len(answers))
-        _acknowledge(client, stretch, qos, answers)
+    _acknowledge(client, stretch, qos, answers)
     return position
 
 
@@ -501,16 +489,11 @@ def _send_recorded(
         stretch.end = end
     if behind:
         last = stretch.flush()
-        client = stretch.client
-        properties, payload = b"", tail
-        if client.version == 5:
-            size, at = read_length(tail, 0)
-            properties, payload = tail[at : at + size], tail[at + size :]
-        message = _message(client, head, tail, payload, head[0] >> 1 & 3, properties)
+        message = _message(stretch.client, head, tail)
         if known:
             message.number = last
         for session in receivers[-behind:]:
-            session.deliver(message, message.qos, False, b"", client.conn)
+            session.deliver(message, message.qos, False, b"", stretch.client.conn)
 
 
 def send_expiring(
@@ -543,8 +526,10 @@ def _acknowledge(
     """Answer PUBLISH packets of this `qos` that were taken with PUBACK or PUBREC.
 
     `client`: the publisher; `stretch`: those of the packets that are not recorded yet;
-    `packet_ids`: two bytes each.
+    `packet_ids`: two bytes each, perhaps none.
     """
+    if not packet_ids:
+        return
     if stretch is not None:
         stretch.flush()
     conn = client.conn
@@ -555,15 +540,6 @@ def _acknowledge(
     if not conn.outbox:
         conn.dirty.append(conn)
     conn.outbox.append(head + head.join(packet_ids))
-
-
-def _publish(client: Client, route: Route, run: PublishRun, batch: OutgoingBatch | None) -> None:
-    """Deliver a run, and pass it on behind what is in `batch`."""
-    node = client.node
-    node.dispatcher.batch(route, run, client.conn)
-    if batch is not None:
-        batch.flush()
-        node.cluster.forwarder.forward_batch(run, client.conn)
 
 
 def _batch(
@@ -680,17 +656,18 @@ def send_on(session: Session, head: bytes, tail: bytes) -> bool:
     return True
 
 
-def _message(
-    client: Client, prefix: bytes, tail: bytes, payload: bytes, qos: int, properties: bytes
-) -> Message:
-    body = 2
-    while prefix[body - 1] >= 0x80:
-        body += 1
+def _message(client: Client, head: bytes, tail: bytes) -> Message:
+    """Return the message of a packet at QoS 1 or 2; `head`, `tail`: as of `send_on`."""
+    properties, payload = b"", tail
+    if client.version == 5:
+        size, at = read_length(tail, 0)
+        properties, payload = tail[at : at + size], tail[at + size :]
     expires_at, rest = split_expiry(properties, client.node.now)
-    message = Message(prefix[body + 2 :], payload, qos, False, rest, expires_at, client.session)
+    qos = head[0] >> 1 & 3
+    message = Message(topic_of(head), payload, qos, False, rest, expires_at, client.session)
     # A receiver of the same version gets the very bytes but for the packet identifier.
     if expires_at is None:
-        message.cache = {client.version << 3 | qos << 1: (prefix, tail)}
+        message.cache = {client.version << 3 | qos << 1: (head, tail)}
     return message
 
 

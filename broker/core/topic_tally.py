@@ -9,6 +9,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
+from mqttree.broker.wire.publish_header import topic_end
+from mqttree.broker.wire.varint import read_length
+
 WEIGHT: Final = 64
 """chunks with several topics for each one that is counted."""
 
@@ -73,15 +76,19 @@ class TopicTally:
         else:
             self.begin(topic, count)
 
-    def add_stretch(self, topic: bytes, count: int) -> None:
-        """Note that `count` messages were added to `drawn`, if a chunk is drawn. One alone, of this
-        `topic`, is counted exactly."""
-        if count > 1:
-            self.draw()
-        else:
-            self.add(topic, count)
-            if self.drawn is not None:
-                self.drawn[topic] -= count
+    def add_packets(self, data: bytes, begin: int, end: int, count: int, topic: bytes) -> None:
+        """Count `count` PUBLISH packets, `data[begin:end]`, of perhaps several topics. `topic`: of
+        the last one."""
+        if count == 1:
+            self.add(topic, 1)
+            return
+        drawn = self.drawn
+        while drawn is not None and begin < end:
+            length, body = read_length(data, begin + 1)
+            topic = data[body + 2 : topic_end(data, body)]
+            drawn[topic] = drawn.get(topic, 0) + 1
+            begin = body + length
+        self.draw()
 
     def add_single(self, topic: bytes) -> None:
         """Count one message that did not take the fast path."""

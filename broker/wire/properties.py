@@ -484,6 +484,21 @@ def inspect_alone(data: bytes, at: int, end: int) -> tuple[int, int]:
     return 0, end + 1
 
 
+def inspect_first(data: bytes, at: int, end: int) -> tuple[int, int, bool]:
+    """Inspect the property section of a PUBLISH that others like it may follow.
+
+    `data`, `at`, `end`: as of `inspect_alone`. Returns what that does, and whether the section was
+    looked at alone, so that nothing is known of packets behind this one with the same section.
+    """
+    size, start = data[at], at + 1
+    if size < 128:
+        seen = inspect_cached(data[start : start + size]) & NOT_AS_IS
+        if not seen or (seen == EXPIRES and data.startswith(EXPIRY, start)):
+            return size, start + size, False
+    size, start = inspect_alone(data, at, end)
+    return size, start, True
+
+
 def _is_string(text: bytes) -> bool:
     """Whether bytes are a UTF-8 Encoded String (MQTT-1.5.4-1, 1.5.4-2)."""
     if 0 in text:

@@ -330,9 +330,8 @@ LONGEST = 70
 """lines of a function: what fits a screen."""
 
 LONG = {
-    # The two loops that take every message: a call there costs, as measured.
+    # The loop that takes every message: a call there costs, as measured.
     "broker/core/client_packets.py:packets",
-    "broker/core/qos_fast_path.py:_publish_mixed",
 }
 """Functions that are longer."""
 
