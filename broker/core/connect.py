@@ -3,8 +3,9 @@ II-C1)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+import enum
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mqttree.broker.auth.certificate import common_name
 from mqttree.broker.auth.enhanced_auth import Authentication, AuthenticationFailed
@@ -103,22 +104,35 @@ class ConnectBroker(BridgeHost, OpeningHost, OwningBroker, Protocol):
         """Note at `now` (s) that a client has been let in."""
 
 
+class Wait(enum.Enum):
+    """What a handshake waits for."""
+
+    AUTH = "the client's next AUTH"
+    CHECK = "the answer of the password check and of the authentication plugins"
+    PLACEMENT = "where the client is to connect"
+    CLUSTER = "that this broker joins the others"
+    OLD_CONNECTION = "what the client sent on its older connection here"
+    TAKEOVER = "the client's session from another broker"
+
+
 class ConnectHandshake(Owner):
-    """Owns a connection until its CONNECT was accepted; then a `Client` or a `Link` does."""
+    """Owns a connection until its CONNECT was accepted; then a `Client` or a `Link` does.
+
+    `_handshake` has the steps in their order, and yields what it waits for; the methods `on_...`
+    bring the answers.
+    """
 
     __slots__ = (
-        "_placed",
-        "_proof",
-        "admitted",
+        "_steps",
         "authentication",
         "checking",
         "conn",
         "connect",
-        "in_line",
         "node",
         "owner",
         "timer",
         "version",
+        "waits_for",
     )
 
     def __init__(self, node: ConnectBroker, conn: Connection) -> None:
@@ -128,14 +142,10 @@ class ConnectHandshake(Owner):
         self.version = 4
         self.timer = 0  # see `ConnectionRegistry.handshake_over`
         self.checking = False  # the client's password
-        # Whether it has waited until this broker had joined the others, see
-        # `SubscriptionBarrier.admits`.
-        self.admitted = False
-        self._placed = False  # it is this broker that the client is to be at
-        self.in_line = False  # its older connection is read first, see `Predecessors`
         self.authentication: Authentication | None = None
         self.owner: str | None = None  # the client's user, once it is let in: see `session_owner`
-        self._proof: Properties = {}  # of enhanced authentication, for the CONNACK
+        self.waits_for: Wait | None = None
+        self._steps: Generator[Wait, Any, None] | None = None
 
     def packets(self, data: bytes, now: float) -> int:
         """Take the CONNECT, and AUTH while the client authenticates; the packets behind are for the
@@ -188,13 +198,29 @@ class ConnectHandshake(Owner):
         self.connect = connect
         self.version = connect.version
         if not (connect.bridge and calls_as_broker(connect)):
-            self._client(connect, now)
+            self._steps = self._handshake(connect, now)
+            self._go(None)
         elif self.node.config.link_listener not in (None, self.conn.listener):
             raise ProtocolViolation(
                 "a broker, but not on the listener for brokers", ReasonCode.NOT_AUTHORIZED
             )
         else:
             self.node.cluster.link_registry.accept(self.conn, connect, body, now)
+
+    def _exchange(self, first: int, body: bytes, now: float) -> None:
+        """Take a packet between CONNECT and CONNACK."""
+        packet = (
+            decode_packet(first, body, 5)
+            if first >> 4 in (PacketType.AUTH, PacketType.DISCONNECT)
+            else None
+        )
+        if isinstance(packet, Disconnect):
+            self.conn.close()
+            self.node.connection_registry.forget(self.conn)
+        elif isinstance(packet, Auth):
+            self._go(packet)
+        else:
+            raise ProtocolViolation("neither AUTH nor DISCONNECT before CONNACK [MQTT-3.1.2-30]")
 
     def _refuse(self, error: WireError) -> None:
         node = self.node
@@ -215,21 +241,85 @@ class ConnectHandshake(Owner):
         self.conn.close(last)
         node.connection_registry.forget(self.conn)
 
-    # ---------------------------------------------------------------- clients
+    # ---------------------------------------------------------------- steps and answers
 
-    def _client(self, connect: Connect, now: float) -> None:
-        node = self.node
-        if not self._room(connect, now):
+    def _go(self, answer: object) -> None:
+        """Go on to the next wait, or to the end, with the answer to what was waited for."""
+        steps = self._steps
+        if steps is not None:
+            try:
+                self.waits_for = steps.send(answer)
+            except StopIteration:
+                self.end()
+
+    def end(self) -> None:
+        """Let go of the steps, which refer to this object: the CONNECT was accepted or refused, or
+        the connection is gone."""
+        self._steps = self.waits_for = None
+
+    def _resume(self, wait: Wait, answer: object, now: float) -> None:
+        """Go on at `now` (s) after the `answer` to a `wait`, unless the connection is gone."""
+        conn = self.conn
+        if self.waits_for is not wait:
             return
-        if self.conn.listener in node.config.identity_listeners:
+        conn.answered()
+        if not conn.closed and not conn.closing:
+            self._go(answer)
+        if not conn.waiting:  # for something else
+            conn.resume(now)
+
+    def on_authenticated(self, allowed: bool, now: float) -> None:
+        """Go on after the answer of the password check and of the authentication plugins."""
+        if self.checking:
+            self.checking = False
+            self.node.checking -= 1
+        self._resume(Wait.CHECK, allowed, now)
+
+    def on_placement(self, where: str, now: float) -> None:
+        """Go on: the client is to connect to the broker `where` ("HOST:PORT"), or is let in
+        ("")."""
+        self._resume(Wait.PLACEMENT, where, now)
+
+    def on_cluster_joined(self, now: float) -> None:
+        """Go on: this broker has joined the others, or there are none."""
+        self._resume(Wait.CLUSTER, None, now)
+
+    def on_predecessor_read(self, now: float) -> None:
+        """Go on: what the client sent on its older connection is handled."""
+        self._resume(Wait.OLD_CONNECTION, None, now)
+
+    def on_takeover(self, stamp: int, now: float) -> None:
+        """Go on: the client's session has come from another broker, or does not come."""
+        self._resume(Wait.TAKEOVER, stamp, now)
+
+    # ---------------------------------------------------------------- the handshake of a client
+
+    def _handshake(self, connect: Connect, now: float) -> Generator[Wait, Any, None]:
+        """Find out who a client is, get its session, and let it in."""
+        answer: Properties = {}  # of CONNACK
+        if not self._check_connect(connect, now):
+            return
+        method = (connect.properties or {}).get(Property.AUTHENTICATION_METHOD)
+        if method is not None and not (yield from self._authenticate(connect, method, answer)):
+            return
+        checked = method is None and self.conn.listener == LEG_LISTENER
+        if not checked and not (yield from self._check_user(connect)):
+            return
+        stamp = yield from self._claim_session(connect, answer)
+        if stamp and (connect.client_id in self.node.sessions or self._check_new_session(connect)):
+            self._accept(connect, stamp, answer)
+
+    def _check_connect(self, connect: Connect, now: float) -> bool:
+        """Refuse a client that is to go to another broker, is one too many, or whose CONNECT asks
+        for what is not granted. A client certificate says who it is on some listeners."""
+        if not self._check_rate(connect, now):
+            return False
+        if self.conn.listener in self.node.config.identity_listeners:
             connect.username = common_name(self.conn.secure)
             connect.password = None
             if connect.username is None:
                 self.turn_away(ReasonCode.NOT_AUTHORIZED, "has no certificate with a common name")
-                return
-        method = (
-            connect.properties.get(Property.AUTHENTICATION_METHOD) if connect.properties else None
-        )
+                return False
         if not connect.client_id and (
             connect.version == 3 or (connect.version == 4 and not connect.clean_start)
         ):
@@ -237,16 +327,10 @@ class ConnectHandshake(Owner):
             self.turn_away(
                 ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has no client id and no Clean Session"
             )
-        elif connect.will is not None and not self._will(connect, connect.will):
-            pass
-        elif method is not None:
-            self._authenticate(connect, method, now)
-        elif self.conn.listener == LEG_LISTENER:
-            self._accept(connect, now)
-        else:
-            self._admit(connect, now)
+            return False
+        return connect.will is None or self._check_will(connect, connect.will)
 
-    def _will(self, connect: Connect, will: Will) -> bool:
+    def _check_will(self, connect: Connect, will: Will) -> bool:
         """Refuse a client with a will that could not be published."""
         config = self.node.config
         if will.qos > config.max_qos:  # MQTT-3.2.2-12
@@ -264,7 +348,7 @@ class ConnectHandshake(Owner):
             return True
         return False
 
-    def _room(self, connect: Connect, now: float) -> bool:
+    def _check_rate(self, connect: Connect, now: float) -> bool:
         """Refuse a client that is to go to another broker, or is one too many."""
         node = self.node
         config = node.config
@@ -283,15 +367,15 @@ class ConnectHandshake(Owner):
                 f"connects above the limit of {config.connection_rate:g} connections a second",
             )
         else:
-            return self._place(connect)
+            return self._check_capacity(connect)
         return False
 
-    def _place(self, connect: Connect) -> bool:
+    def _check_capacity(self, connect: Connect) -> bool:
         """Refuse a client that is one too many, at CONNECT and again when others may have come
         while it was being authenticated."""
         node = self.node
         if node.drain is not None or node.shutdown.under_way:
-            self._elsewhere("" if node.drain is None else node.drain.reference())
+            self._send_elsewhere("" if node.drain is None else node.drain.reference())
             return False
         if node.cluster.id_conflict.refuses_clients:
             why = "connects while another broker uses the id of this one"
@@ -311,7 +395,7 @@ class ConnectHandshake(Owner):
                 return False
         return True
 
-    def _elsewhere(self, where: str) -> None:
+    def _send_elsewhere(self, where: str) -> None:
         """Refuse a client that is to connect to the broker `where`; "": this broker drains, and no
         other one takes clients."""
         if where:
@@ -327,25 +411,90 @@ class ConnectHandshake(Owner):
                 level="debug",
             )
 
-    def _admit(self, connect: Connect, now: float) -> None:
-        """Go on with a client whose CONNECT is valid, and which has proven itself if it was to do
-        so by AUTH."""
-        if self.node.access is not None and not self._admitted(self.node.access, connect):
-            return
-        if self.checking or self.node.hooks.authenticate:
-            self.conn.wait()
-            self.node.effects.append(Authenticate(self, connect))
-        elif not self.node.config.allow_anonymous and self.authentication is None:
-            self.turn_away(ReasonCode.NOT_AUTHORIZED, "is anonymous")
-        else:
-            self._accept(connect, now)
+    # ---------------------------------------------------------------- who the client is
 
-    def _admitted(self, access: Access, connect: Connect) -> bool:
+    @property
+    def _proven(self) -> bool:
+        """Whether enhanced authentication has proven a user name: no password is asked for."""
+        return self.authentication is not None and bool(self.authentication.username)
+
+    def _authenticate(
+        self, connect: Connect, method: str, proof: Properties
+    ) -> Generator[Wait, Auth, bool]:
+        """Exchange AUTH packets with a client until it has proven who it is (MQTT 5, 4.12).
+
+        `connect`: its CONNECT; `method`: its Authentication Method; `proof`: takes the properties
+        that CONNACK is to have. Returns whether it has.
+        """
+        begin = self.node.methods.get(method)
+        if begin is None:
+            self.turn_away(
+                ReasonCode.BAD_AUTHENTICATION_METHOD,
+                f"asks for the authentication method {shorten(method)}",
+            )
+            return False
+        authentication = self.authentication = Authentication(method, begin)
+        try:
+            packet = authentication.start(
+                (connect.properties or {}).get(Property.AUTHENTICATION_DATA)
+            )
+            while authentication.running:
+                if not self._send_auth(connect, packet):
+                    return False
+                packet = authentication.take((yield Wait.AUTH), connected=False)
+            if connect.username not in (None, authentication.username):
+                raise AuthenticationFailed("has proven to be another user than User Name says")
+        except AuthenticationFailed as error:
+            self.node.counters.authentication_failed += 1
+            self.turn_away(
+                ReasonCode.NOT_AUTHORIZED,
+                f"failed to authenticate ({shorten(str(error))})",
+                told="not authorized",
+            )
+            return False
+        connect.username = authentication.username
+        proof.update(packet.properties or {})
+        return True
+
+    def _send_auth(self, connect: Connect, packet: Auth) -> bool:
+        data = encode_packet(packet, 5)
+        if len(data) > (connect.properties or {}).get(
+            Property.MAXIMUM_PACKET_SIZE, MAX_PACKET_SIZE
+        ):
+            self.turn_away(
+                ReasonCode.PACKET_TOO_LARGE, "has a Maximum Packet Size that its AUTH exceeds"
+            )
+            return False
+        self.conn.send(data)
+        return True
+
+    def _check_user(self, connect: Connect) -> Generator[Wait, bool, bool]:
+        """Have the password and the plugins checked, where there are any; returns whether the
+        client may connect."""
+        node = self.node
+        if node.access is not None and not self._check_name(node.access, connect):
+            return False
+        if not (self.checking or node.hooks.authenticate):
+            if node.config.allow_anonymous or self.authentication is not None:
+                return True
+            self.turn_away(ReasonCode.NOT_AUTHORIZED, "is anonymous")
+            return False
+        self.conn.wait()
+        node.effects.append(Authenticate(self, connect))
+        if (yield Wait.CHECK):
+            return True
+        reason = ReasonCode.NOT_AUTHORIZED
+        if connect.username is not None:
+            reason = ReasonCode.BAD_USER_NAME_OR_PASSWORD
+        self.turn_away(reason, "failed to authenticate")
+        return False
+
+    def _check_name(self, access: Access, connect: Connect) -> bool:
         """Refuse a client that needs a user name and has none, or one that is not checked; else
         find out whether its password must be checked."""
         node = self.node
         listener = self.conn.listener
-        if owner_of(node, connect.username, listener, proven=self.proven is not None) is None:
+        if owner_of(node, connect.username, listener, proven=self._proven) is None:
             if not access.lets_anonymous(listener):
                 what = (
                     "no user name"
@@ -359,7 +508,7 @@ class ConnectHandshake(Owner):
                 return False
         elif (
             access.users is not None
-            and self.proven is None
+            and not self._proven
             and listener not in node.config.identity_listeners
         ):
             if node.checking >= node.limits.password_checks:
@@ -371,95 +520,122 @@ class ConnectHandshake(Owner):
             node.checking += 1
         return True
 
-    # ---------------------------------------------------------------- enhanced authentication (MQTT
-    # 5, 4.12)
+    # ---------------------------------------------------------------- its session
 
-    @property
-    def proven(self) -> str | None:
-        """The user's name if enhanced authentication has proven it: there is no password to be
-        asked for."""
-        return self.authentication.username or None if self.authentication is not None else None
-
-    def _authenticate(self, connect: Connect, method: str, now: float) -> None:
-        begin = self.node.methods.get(method)
-        if begin is None:
-            self.turn_away(
-                ReasonCode.BAD_AUTHENTICATION_METHOD,
-                f"asks for the authentication method {shorten(method)}",
-            )
-            return
-        self.authentication = Authentication(method, begin)
-        data = (connect.properties or {}).get(Property.AUTHENTICATION_DATA)
-        self._progress(lambda authentication: authentication.start(data), now)
-
-    def _exchange(self, first: int, body: bytes, now: float) -> None:
-        """Take a packet between CONNECT and CONNACK."""
-        packet = (
-            decode_packet(first, body, 5)
-            if first >> 4 in (PacketType.AUTH, PacketType.DISCONNECT)
-            else None
+    def _check_session(self, connect: Connect, answer: Properties) -> bool:
+        """Give a client its id and its owner; refuse it if it is one too many, or if the session is
+        another user's."""
+        node = self.node
+        if not self._check_capacity(connect):
+            return False
+        if not connect.client_id:
+            connect.client_id = node.clients.new_client_id()
+            answer[Property.ASSIGNED_CLIENT_IDENTIFIER] = connect.client_id
+        self.owner = owner_of(
+            node, connect.username, self.conn.listener, proven=self.authentication is not None
         )
-        if isinstance(packet, Disconnect):
-            self.conn.close()
-            self.node.connection_registry.forget(self.conn)
-        elif isinstance(packet, Auth):
-            self._progress(lambda authentication: authentication.take(packet, connected=False), now)
-        else:
-            raise ProtocolViolation("neither AUTH nor DISCONNECT before CONNACK [MQTT-3.1.2-30]")
+        old = node.sessions.get(connect.client_id)
+        if old is not None and not belongs(node, old, self.owner):
+            if not abandoned(node, old):
+                self.turn_away_other_user()
+                return False
+            node.end_session(old, self.conn)  # another user must not get its queue
+        return True
 
-    def _progress(self, step: Callable[[Authentication], Auth], now: float) -> None:
-        authentication, connect = self.authentication, self.connect
-        assert authentication is not None
-        assert connect is not None
-        try:
-            answer = step(authentication)
-            if not authentication.running and connect.username not in (
-                None,
-                authentication.username,
-            ):
-                raise AuthenticationFailed("has proven to be another user than User Name says")
-        except AuthenticationFailed as error:
-            self.node.counters.authentication_failed += 1
+    def _check_new_session(self, connect: Connect) -> bool:
+        """Return whether a new session begins; a client that gets none is turned away."""
+        node, conn = self.node, self.conn
+        if len(node.sessions) >= node.limits.max_sessions:
+            node.counters.sessions_refused += 1
             self.turn_away(
-                ReasonCode.NOT_AUTHORIZED,
-                f"failed to authenticate ({shorten(str(error))})",
-                told="not authorized",
+                ReasonCode.QUOTA_EXCEEDED, "needs a session, and the limit of sessions is reached"
             )
-            return
-        if authentication.running:
-            packet = encode_packet(answer, 5)
-            if len(packet) > (connect.properties or {}).get(
-                Property.MAXIMUM_PACKET_SIZE, MAX_PACKET_SIZE
-            ):
-                self.turn_away(
-                    ReasonCode.PACKET_TOO_LARGE, "has a Maximum Packet Size that its AUTH exceeds"
-                )
-            else:
-                self.conn.send(packet)
+        elif not node.memory.takes_more:
+            self.turn_away(ReasonCode.SERVER_BUSY, "connects while memory is short")
+        elif conn.says_goodbye and connect.will is None:
+            # It has gone, and cannot learn that its session is a new one: at its next CONNECT it
+            # would take that for the one that it had.
+            conn.close()
+            node.connection_registry.forget(conn)
         else:
-            connect.username = authentication.username
-            self._proof = answer.properties or {}
-            self._admit(connect, now)
+            return True
+        return False
 
-    # ---------------------------------------------------------------- answers
+    def _claim_session(self, connect: Connect, answer: Properties) -> Generator[Wait, Any, int]:
+        """Have the session of a client here, if there is one anywhere, and the client at the broker
+        where it is to be. What may have changed during a wait is checked again after it.
 
-    def answered(self, allowed: bool, now: float) -> None:
-        """Go on after the answer of the password check and of the authentication plugins."""
+        `connect`: its CONNECT; `answer`: properties of CONNACK. Returns when its connection began
+        (hybrid clock), 0: it is refused.
+        """
+        node = self.node
+        if not self._check_session(connect, answer):
+            return 0
+        if node.config.redirect_clients and not (yield from self._check_placement(connect, answer)):
+            return 0
+        barrier = node.cluster.barrier
+        if not connect.clean_start and not barrier.admits(node.now, self.on_cluster_joined):
+            self.conn.wait()
+            yield Wait.CLUSTER
+            if not self._check_session(connect, answer):
+                return 0
+        if node.predecessors.wait(self, connect.client_id, node.now):
+            yield Wait.OLD_CONNECTION
+            if not self._check_session(connect, answer):
+                return 0
+        stamp = node.cluster.takeover.begin(self, connect, node.now)
+        if not stamp:
+            stamp = yield Wait.TAKEOVER
+            if not self._check_session(connect, answer):
+                return 0
+        return stamp
+
+    def _check_placement(self, connect: Connect, answer: Properties) -> Generator[Wait, str, bool]:
+        """Ask where a client should connect; returns whether that is here."""
+        assigned = Property.ASSIGNED_CLIENT_IDENTIFIER in answer
+        redirector = self.node.cluster.placement.redirector
+        if not redirector.connecting(self, connect, assigned, self.node.now):
+            return True
+        where = yield Wait.PLACEMENT
+        if where:
+            self._send_elsewhere(where)
+            return False
+        return self._check_session(connect, answer)
+
+    def _accept(self, connect: Connect, stamp: int, answer: Properties) -> None:
+        """Let a client in. `stamp`: when its connection began; `answer`: properties of CONNACK."""
+        node = self.node
         conn = self.conn
-        conn.answered()
-        if self.checking:
-            self.checking = False
-            self.node.checking -= 1
-        if not conn.closed and not conn.closing and self.connect is not None:
-            if allowed:
-                self._accept(self.connect, now)
-            else:
-                reason = ReasonCode.NOT_AUTHORIZED
-                if self.connect.username is not None:
-                    reason = ReasonCode.BAD_USER_NAME_OR_PASSWORD
-                self.turn_away(reason, "failed to authenticate")
-        if not conn.waiting:  # for its session, now
-            conn.resume(now)
+        session, present = open_session(node, conn, connect, self.owner, stamp, answer)
+        node.cluster.posted_sessions.session_connected(session, present)
+        client = self._client_of(session, connect)
+        client.authentication = self.authentication
+        client.keep_alive = keep_alive(connect, answer, node.config.max_keep_alive) * 1.5
+        session.conn = conn
+        connack = accepting(connect, present, answer, node.config)
+        if len(connack) > session.maximum_packet_size:
+            self._refuse_small_packets(client)
+            return
+        conn.outbox.append(connack)
+        conn.traffic.other += len(connack)
+        session.outbox = conn.outbox
+        if len(conn.outbox) == 1:
+            node.dirty.append(conn)
+        conn.owner = client
+        node.connection_registry.handshake_over(self)
+        conn.max_packet_size = node.config.max_packet_size
+        node.client_came(client, node.now)
+        connect.forget()
+        node.journal.session_connected(session, present=present)
+        if present:
+            session.redeliver()
+
+    def _client_of(self, session: Session, connect: Connect) -> ClientPackets:
+        if connect.bridge:
+            return BridgePackets(self.node, self.conn, session, connect)
+        return ClientPackets(self.node, self.conn, session, connect)
+
+    # ---------------------------------------------------------------- refusals
 
     def turn_away(
         self,
@@ -493,7 +669,7 @@ class ConnectHandshake(Owner):
             self.conn.close(encode_packet(Connack(False, return_code(reason)), 4))
         self.node.connection_registry.forget(self.conn)
 
-    def foreign(self) -> None:
+    def turn_away_other_user(self) -> None:
         """Refuse a client with the client id of another user's session."""
         self.node.counters.sessions_wrong_user += 1
         why = "connects with the client id of another user's session"
@@ -503,130 +679,7 @@ class ConnectHandshake(Owner):
             told="this client id belongs to another user",
         )
 
-    def go_on(self, now: float) -> None:
-        """Go on: what the client sent on its older connection is handled."""
-        conn = self.conn
-        conn.answered()
-        if self.connect is not None:
-            self._accept(self.connect, now, read=True)
-        if not conn.waiting:  # for its session, now
-            conn.resume(now)
-
-    def admit(self, now: float) -> None:
-        """Go on: this broker has joined the others, or there are none."""
-        self.admitted = True
-        self.moved(0, now)
-
-    def moved(self, stamp: int, now: float) -> None:
-        """Go on: the client's session has come from another broker, or does not come."""
-        conn = self.conn
-        conn.answered()
-        if not conn.closed and not conn.closing and self.connect is not None:
-            self._accept(self.connect, now, stamp)
-        if not conn.waiting:  # for its session, now
-            conn.resume(now)
-
-    def _accept(self, connect: Connect, now: float, stamp: int = 0, *, read: bool = False) -> None:
-        """Let a client in. `stamp`: when its connection began, if it has waited for its session
-        since; `read`: its older connection here was read to its end."""
-        node = self.node
-        conn = self.conn
-        if not self._place(connect):
-            return
-        answer: Properties = self._proof
-        if not connect.client_id:
-            connect.client_id = node.clients.new_client_id()
-            answer[Property.ASSIGNED_CLIENT_IDENTIFIER] = connect.client_id
-        self.owner = owner_of(
-            node, connect.username, self.conn.listener, proven=self.authentication is not None
-        )
-        old = node.sessions.get(connect.client_id)
-        if old is not None and not belongs(node, old, self.owner):
-            if not abandoned(node, old):
-                self.foreign()
-                return
-            node.end_session(old, conn)  # another user must not get its queue
-        if node.config.redirect_clients and not self._placed and self._redirected(connect, now):
-            return
-        known = stamp or read or self.admitted or connect.clean_start
-        if not known and not node.cluster.barrier.admits(now, self.admit):
-            conn.wait()
-            return
-        if not (stamp or read) and node.predecessors.wait(self, connect.client_id, now):
-            return
-        if not stamp and not (stamp := node.cluster.takeover.begin(self, connect, now)):
-            return  # waits for its session, or is refused
-        if connect.client_id not in node.sessions and not self._begins(connect):
-            return
-        session, present = open_session(node, conn, connect, self.owner, stamp, answer)
-        node.cluster.posted_sessions.session_connected(session, present)
-        client = self._client_of(session, connect)
-        client.authentication = self.authentication
-        client.keep_alive = keep_alive(connect, answer, node.config.max_keep_alive) * 1.5
-        session.conn = conn
-        connack = accepting(connect, present, answer, node.config)
-        if len(connack) > session.maximum_packet_size:
-            self._give_up(client)
-            return
-        conn.outbox.append(connack)
-        conn.traffic.other += len(connack)
-        session.outbox = conn.outbox
-        if len(conn.outbox) == 1:
-            node.dirty.append(conn)
-        conn.owner = client
-        node.connection_registry.handshake_over(self)
-        conn.max_packet_size = node.config.max_packet_size
-        node.client_came(client, now)
-        connect.forget()
-        node.journal.session_connected(session, present=present)
-        if present:
-            session.redeliver()
-
-    def _redirected(self, connect: Connect, now: float) -> bool:
-        """Return whether the client waits for the answer where it should connect. It is asked for
-        once, before its session is looked for."""
-        self._placed = True
-        assigned = Property.ASSIGNED_CLIENT_IDENTIFIER in self._proof
-        return self.node.cluster.placement.redirector.connecting(self, connect, assigned, now)
-
-    def placed(self, where: str, now: float) -> None:
-        """Go on: the client is to connect to the broker `where` ("HOST:PORT"), or is let in
-        ("")."""
-        conn = self.conn
-        conn.answered()
-        if not conn.closed and not conn.closing and self.connect is not None:
-            if where:
-                self._elsewhere(where)
-            else:
-                self._accept(self.connect, now)
-        if not conn.waiting:  # for its session, now
-            conn.resume(now)
-
-    def _client_of(self, session: Session, connect: Connect) -> ClientPackets:
-        if connect.bridge:
-            return BridgePackets(self.node, self.conn, session, connect)
-        return ClientPackets(self.node, self.conn, session, connect)
-
-    def _begins(self, connect: Connect) -> bool:
-        """Return whether a new session begins; a client that gets none is turned away."""
-        node, conn = self.node, self.conn
-        if len(node.sessions) >= node.limits.max_sessions:
-            node.counters.sessions_refused += 1
-            self.turn_away(
-                ReasonCode.QUOTA_EXCEEDED, "needs a session, and the limit of sessions is reached"
-            )
-        elif not node.memory.takes_more:
-            self.turn_away(ReasonCode.SERVER_BUSY, "connects while memory is short")
-        elif conn.says_goodbye and connect.will is None:
-            # It has gone, and cannot learn that its session is a new one: at its next CONNECT it
-            # would take that for the one that it had.
-            conn.close()
-            node.connection_registry.forget(conn)
-        else:
-            return True
-        return False
-
-    def _give_up(self, client: Client) -> None:
+    def _refuse_small_packets(self, client: Client) -> None:
         """Close on a client whose Maximum Packet Size is below that of its CONNACK
         (MQTT-3.1.2-24)."""
         client.session.will = None

@@ -9,7 +9,7 @@ from mqttree.broker.base import costs
 from mqttree.broker.base.timer_wheel import TimerWheel
 from mqttree.broker.core import unsent
 from mqttree.broker.core.client import Client
-from mqttree.broker.core.connect import ConnectHandshake
+from mqttree.broker.core.connect import ConnectHandshake, Wait
 from mqttree.broker.core.connection_states import State
 from mqttree.broker.core.core_broker import CoreBroker
 
@@ -104,6 +104,7 @@ class ConnectionRegistry:
     def handshake_over(self, handshake: ConnectHandshake) -> None:
         """Note that a connection's CONNECT was accepted or refused, or that it is gone."""
         self._handshakes.discard(handshake.timer, handshake)
+        handshake.end()
 
     def _check_handshake(self, handshake: ConnectHandshake, now: float) -> None:
         conn = handshake.conn
@@ -129,7 +130,10 @@ class ConnectionRegistry:
             conn.state in (State.WAITING, State.WAITING_HELD)
             and (
                 isinstance(conn.owner, Client)
-                or (isinstance(conn.owner, ConnectHandshake) and conn.owner.in_line)
+                or (
+                    isinstance(conn.owner, ConnectHandshake)
+                    and conn.owner.waits_for is Wait.OLD_CONNECTION
+                )
             )
             and self.ended < self._broker.limits.max_ended
         ):

@@ -24,7 +24,7 @@ class ConnectingClient(Protocol):
     def checking(self) -> bool:
         """Whether its password is to be checked."""
 
-    def answered(self, allowed: bool, now: float, /) -> None:
+    def on_authenticated(self, allowed: bool, now: float, /) -> None:
         """Go on after the answer; `now`: s."""
 
 

@@ -29,6 +29,7 @@ from mqttree.broker.wire.constants import ReasonCode
 from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
+    from mqttree.broker.core.ports import Newcomer
     from mqttree.broker.core.session import Session
 
 PREDECESSOR_SILENCE_S = 1.0
@@ -48,23 +49,6 @@ CHECK_INTERVAL = 0.005
 enough."""
 
 
-class Successor(Protocol):
-    """A new connection of a client whose older one has not been read to its end."""
-
-    in_line: bool
-    """It waits here."""
-
-    @property
-    def conn(self) -> Connection:
-        """The new connection, which waits."""
-
-    def turn_away(self, reason: ReasonCode, why: str, /) -> None:
-        """Refuse it; `why` is for the log."""
-
-    def go_on(self, now: float, /) -> None:
-        """Go on: what the client sent on its older connection is handled. `now`: s."""
-
-
 class PredecessorsBroker(CoreBroker, Protocol):
     """What waiting for older connections asks of its broker."""
 
@@ -80,7 +64,7 @@ class Line:
     __slots__ = ("at", "began", "left", "old", "waiting")
 
     def __init__(self, now: float) -> None:
-        self.waiting: deque[Successor] = deque()
+        self.waiting: deque[Newcomer] = deque()
         self.left: Callable[[float], object] | None = None
         self.begin(now)
 
@@ -100,9 +84,10 @@ class Predecessors:
         self._node = node
         self._lines: dict[str, Line] = {}
 
-    def wait(self, handshake: Successor, client_id: str, now: float) -> bool:
+    def wait(self, handshake: Newcomer, client_id: str, now: float) -> bool:
         """Return whether the new connection (`handshake`) of a client has to wait until its older
-        one is read; `Successor.go_on` is called then. `client_id`: of the client; `now`: s."""
+        one is read; `Newcomer.on_predecessor_read` is called then. `client_id`: of the client;
+        `now`: s."""
         line = self._lines.get(client_id)
         if line is None:
             old = self._old(client_id)
@@ -117,7 +102,6 @@ class Predecessors:
             )
             return True
         line.waiting.append(handshake)
-        handshake.in_line = True
         handshake.conn.wait()
         return True
 
@@ -164,7 +148,7 @@ class Predecessors:
                 line.left = None
                 then(now)
             else:
-                self._go_on(line.waiting.popleft(), now)
+                line.waiting.popleft().on_predecessor_read(now)
             line.begin(now)
         del self._lines[client_id]
 
@@ -182,7 +166,3 @@ class Predecessors:
         what = "connects again: the older connection is closed before all its packets are handled"
         self._node.log("warning", f"client {shorten(client_id)} at {old.peer} {what}")
         return True
-
-    def _go_on(self, handshake: Successor, now: float) -> None:
-        handshake.in_line = False
-        handshake.go_on(now)

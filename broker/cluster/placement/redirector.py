@@ -126,8 +126,8 @@ class Redirector:
     # ---------------------------------------------------------------- at CONNECT
 
     def connecting(self, newcomer: Newcomer, connect: Connect, assigned: bool, now: float) -> bool:
-        """Return whether an authenticated client waits for the answer where it should
-        be; `Newcomer.placed` follows. What it says about its topics and is invalid is logged.
+        """Return whether an authenticated client waits for the answer where it should be;
+        `Newcomer.on_placement` follows. What it says about its topics and is invalid is logged.
 
         Args:
             `newcomer`: the client.
@@ -220,7 +220,7 @@ class Redirector:
                     self.table.step(client, Input.STAY, at)
             else:
                 where = ""
-            newcomer.placed(where, at)
+            newcomer.on_placement(where, at)
 
         late = host.timers.schedule(now + CONNECT_WAIT, lambda at: go_on(at, ""))
 

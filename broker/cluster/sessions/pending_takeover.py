@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mqttree.broker.auth.authorization import Permissions
     from mqttree.broker.cluster.sessions.session_codec import SessionState
     from mqttree.broker.core.connection import Connection
-    from mqttree.broker.core.ports import Claimant
+    from mqttree.broker.core.ports import Newcomer
     from mqttree.broker.core.session import Session
     from mqttree.broker.core.start_point import SubscriptionStart
 
@@ -163,7 +163,7 @@ class PendingTakeover:
     )
 
     def __init__(
-        self, handshake: Claimant, client_id: str, stamp: int, holder: bytes, now: float
+        self, handshake: Newcomer, client_id: str, stamp: int, holder: bytes, now: float
     ) -> None:
         """Take the session of a client.
 

@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.sessions.session_restoration import SessionRestoration
     from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
-    from mqttree.broker.core.ports import Claimant
+    from mqttree.broker.core.ports import Newcomer
 
 COVER = 0.01
 COVER_TIME = 0.3
@@ -207,7 +207,7 @@ class Takeover:
 
     # ---------------------------------------------------------------- local sessions
 
-    def begin(self, handshake: Claimant, connect: Connect, now: float) -> int:
+    def begin(self, handshake: Newcomer, connect: Connect, now: float) -> int:
         """Return the stamp for the connection of `handshake`, which is newer than all stamps that
         are known of its client; 0 if the connection has to wait for its session. `connect`: its
         CONNECT; `now`: s."""
@@ -220,10 +220,10 @@ class Takeover:
         old = self._pending.get(client_id) if self._pending else None
         mine = digest(handshake.owner)
         if old is not None and old.handshake.owner != handshake.owner:
-            handshake.foreign()
+            handshake.turn_away_other_user()
             return 0
         if own is None and any(entry.owner != mine for _, entry in others):
-            handshake.foreign()
+            handshake.turn_away_other_user()
             return 0
         if old is not None:
             self._step(old, Input.LEFT, now)
@@ -370,7 +370,7 @@ class Takeover:
         self._remove(pending)
         pending.conn.answered()
         if not pending.conn.closed:
-            pending.handshake.foreign()
+            pending.handshake.turn_away_other_user()
 
     def _hang_up(self, pending: PendingTakeover, now: float) -> None:
         """Close the client's connection: the session stays its holder's."""
@@ -567,7 +567,7 @@ class Takeover:
             self._close_connection(pending)
             return
         self._counters.session_takeovers += session is not None
-        pending.handshake.moved(pending.stamp, now)
+        pending.handshake.on_takeover(pending.stamp, now)
         if (found := node.sessions.get(pending.client_id)) is not None:
             self._merging.look(found)
         if session is None or node.sessions.get(pending.client_id) is not session:

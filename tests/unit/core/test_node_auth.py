@@ -237,7 +237,7 @@ def test_plugins_are_asked_too_and_get_the_name() -> None:
     client.send(auth(scram.final(challenge)), Pingreq())
     (effect,) = there.effects
     assert isinstance(effect, Authenticate)
-    assert (effect.connect.username, effect.client.proven) == ("anna", "anna")
+    assert (effect.connect.username, effect.client.authentication.username) == ("anna", "anna")
     assert client.take() == []
     there.answer(Authenticate, True)
     connack, pong = client.take()

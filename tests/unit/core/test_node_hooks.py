@@ -93,6 +93,20 @@ def test_without_a_user_name_not_authorized() -> None:
     assert client.last_reason() == 0x87
 
 
+def test_an_answer_that_a_connect_does_not_wait_for_changes_nothing() -> None:
+    world = World(hooks=Hooks(authenticate=True))
+    client = world.open()
+    client.send(connect_packet("c"))
+    (effect,) = world.effects
+    effect.client.on_cluster_joined(world.now)
+    effect.client.on_predecessor_read(world.now)
+    effect.client.on_placement("other:1883", world.now)
+    effect.client.on_takeover(7, world.now)
+    assert client.take() == []
+    world.answer(Authenticate, True)
+    assert [type(packet) for packet in client.take()] == [Connack]
+
+
 @pytest.mark.parametrize("allowed", [False, True])
 def test_an_answer_after_the_end_of_its_connection_is_ignored(allowed: bool) -> None:
     world = World(hooks=Hooks(authenticate=True), connect_timeout=5.0)
