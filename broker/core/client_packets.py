@@ -195,7 +195,7 @@ class ClientPackets(Client):
                         after = acknowledgements(self, first, data, position, size)
                     elif length > 4 and first in ACKNOWLEDGED:
                         after = publish_run(self, data, position, body, end, batch)
-                        if conn.state is not READING and conn.state.held:
+                        if after > position and conn.state is not READING and conn.state.held:
                             position = after
                             break
                     if after > position:
