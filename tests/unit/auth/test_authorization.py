@@ -123,6 +123,37 @@ def test_a_name_that_means_more_than_itself_opens_nothing_and_escapes_nothing(na
         assert closed.may_publish("elsewhere/x")
 
 
+SUBSCRIBING = [
+    ("allow subscribe a/#", "a/#", True),
+    ("allow subscribe a/#", "a/+/c", True),
+    ("allow subscribe a/#", "a", True),
+    ("allow subscribe a/#", "#", False),
+    ("allow subscribe a/#", "+/b", False),
+    ("allow subscribe a/+", "a/#", False),
+    ("allow subscribe a/+", "a/b", True),
+    ("allow subscribe +/+/#", "a/#", False),  # it would bring "a", too
+    ("allow subscribe +/#", "#", True),
+    ("allow subscribe #", "$SYS/#", False),
+    ("allow subscribe $SYS/#", "$SYS/broker/+", True),
+    ("allow publish #", "a", False),
+    ("allow receive #", "a", False),
+    ("deny subscribe a/b\nallow subscribe a/#", "a/b", False),
+    ("deny subscribe a/b\nallow subscribe a/#", "a/+", True),  # a/b is cut out when it comes
+    ("deny subscribe a/#\nallow subscribe #", "a/b/#", False),
+    ("allow subscribe a/b\ndeny subscribe a/#\nallow subscribe #", "a/b", True),
+    ("allow subscribe %c/#", "c/+", True),
+    ("allow subscribe %c/#", "+/x", False),
+    ("allow subscribe x%c/y", "x+/y", False),
+    ("deny subscribe %c/#\nallow subscribe #", "c/x", False),
+    ("deny subscribe %c/#\nallow subscribe #", "d/x", True),
+]
+
+
+@pytest.mark.parametrize(("text", "wanted", "allowed"), SUBSCRIBING)
+def test_a_subscription_needs_a_rule_that_covers_it(text: str, wanted: str, allowed: bool) -> None:
+    assert may(text).may_subscribe(wanted) is allowed
+
+
 def test_the_rule_that_decided_is_named() -> None:
     anna = may("# first\n\nuser anna\n  deny publish a\nallow publish #\n")
     rule = anna.publish_rule("a")
