@@ -62,7 +62,7 @@ Log = Callable[[str, str], None]
 
 
 def no_log(level: str, text: str) -> None:
-    """Take log lines and drop them, for a node that nobody watches."""
+    """Take log lines and drop them, for a node without a log."""
 
 
 class Node:

@@ -34,7 +34,7 @@ ANSWER_WAIT: Final = 10.0
 """s for SUBACK and UNSUBACK."""
 
 ELSEWHERE: Final = (0x9C, 0x9D)
-"""Reason Codes of a broker that sends its clients to another one: for now, for good."""
+"""Reason Codes of a broker that sends its clients to another one: temporarily, permanently."""
 
 INFLIGHT: Final = 500
 """messages at QoS 1 and 2 that are not acknowledged; further ones wait."""
@@ -157,7 +157,7 @@ class Connection:
         # be left out there; since when (s).
         self._had: Counter[bytes] = Counter()
         self._had_since = 0.0
-        # What waits meanwhile, with the origin and number of a replay, "" for others.
+        # Messages queued meanwhile, with the origin and number of a replay, "" for others.
         self._held: list[tuple[Message, str]] | None = None
         self._paho = self._new_paho(will)
 

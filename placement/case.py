@@ -39,7 +39,7 @@ class View(Protocol):
 
     def state(self) -> object | None:
         """Return what stands for all rates and subscribers: the same object as long as none of them
-        has changed, so that nobody need ask; None: ask for each topic."""
+        has changed, so that it need not be asked for; None: ask for each topic."""
 
 
 class Move(NamedTuple):

@@ -107,7 +107,7 @@ class Controller:
         topic; `view`: what is known of the federation.
         """
         loads = view.brokers()
-        # The same object as long as nothing is known anew.
+        # The same object as long as nothing new is known.
         if loads is not self._brokers.loads:
             self._brokers = BrokerTable(loads)
         return Case(question, units, view, self._brokers, self._pending, self._gamma)

@@ -56,7 +56,7 @@ def read_question(value: object, client: str = "", at: str = "") -> Question:
 
     Args:
         `value`: the object as Python has it.
-        `client`: who asks, if that is known; the object need not say it then.
+        `client`: the client that asks, if that is known; the object need not say it then.
         `at`: the broker where the client is, "": the object may say it.
 
     Raises:

@@ -73,7 +73,7 @@ class Topic:
         self.present = 0
         # Slots with a subscriber of which no more is known.
         self.announced = 0
-        # Messages/s while nobody publishes it, if that is known beforehand.
+        # Messages/s while it has no publisher, if that is known beforehand.
         self.expected = 0.0
         self.name = name
         # Slot -> messages/s that are published there; 0 for a publisher that is silent.
@@ -108,7 +108,7 @@ class Placement:
     def __init__(self, affinity: bool = False) -> None:
         """Make a placement without brokers.
 
-        `affinity`: a subscriber of a topic that nobody publishes yet belongs to its other
+        `affinity`: a subscriber of a topic without a publisher belongs to its other
         subscribers (for subscribers that come before publishers).
         """
         self.affinity = affinity
@@ -259,7 +259,7 @@ class Placement:
         return found
 
     def forget(self, topics: Iterable[Topic]) -> None:
-        """Drop those topics that nobody publishes, wants or expects."""
+        """Drop those topics without publishers, subscribers and expectations."""
         for topic in topics:
             self._forget(topic)
 

@@ -69,7 +69,7 @@ class Hop:
         self.told_topics: dict[str, None] = {}
         """The topics that it has advertised."""
         self.told_filters: dict[str, float] = {}
-        """The filters that it wants, and since when (s) somebody behind it waits for messages."""
+        """The filters that it wants, and since when (s) a subscriber behind it waits."""
         self.topics = TopicTree()
         """Its part of the SRT."""
         self.filters: dict[str, float] = {}

@@ -13,7 +13,7 @@ Invariants:
 
 * Parent pointers of one root never form a loop: a claim is newly followed only if it is feasible
   (RFC 8966, 3.5.1), and each root numbers its claims.
-* A broker that is forming is nobody's parent.
+* A broker that is forming has no children.
 * No neighbour is in the t-ORT that is not a member.
 """
 
@@ -129,7 +129,7 @@ class TopicOverlay:
         self._begun_at = now
         self._attached = False  # this broker has had a parent or a child
         self._asked = False  # a member waits for a newer number of the root
-        self._renews = False  # this broker is root and is to number its claim anew
+        self._renews = False  # this broker is root and is to renumber its claim
 
     @property
     def is_root(self) -> bool:

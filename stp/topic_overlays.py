@@ -195,8 +195,9 @@ class TopicOverlays:
                 self._plan(overlay)
 
     def _note_passing(self, peer: bytes, ping: TopicPing, now: float) -> None:
-        """Note the root that a neighbour names of a topic that nobody wants here: two members that
-        name different ones, and have only this broker between them, do not reach each other."""
+        """Note the root that a neighbour names of a topic without subscribers here: two members
+        that name different ones, and have only this broker between them, do not reach each
+        other."""
         seen = self._passing.get(ping.topic)
         if ping.flags & (LEAVING | FORMING):
             self._unnote(ping.topic, peer)

@@ -41,7 +41,7 @@ class Channel:
         return self.sock.fileno()
 
     def send(self, data: bytes | bytearray) -> None:
-        """Send, or keep behind what waits already. Raises LoadError when the connection is lost."""
+        """Send, or queue behind what is queued. Raises LoadError when the connection is lost."""
         if self._waiting:
             self._waiting += data
             return

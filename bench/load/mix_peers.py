@@ -91,7 +91,7 @@ class MixSubscriber:
 
     def ready(self, events: int) -> int:
         """Serve the channel after epoll reported these events; return how many messages came.
-        Raises LoadError, and ValueError for messages that nobody published so."""
+        Raises LoadError, and ValueError for messages that were not published so."""
         if events & select.EPOLLOUT:
             self.channel.flush()
         if not events & ~select.EPOLLOUT:
@@ -141,7 +141,7 @@ class PacedSubscriber(MixSubscriber):
 
     def ready(self, events: int) -> int:
         """Serve the channel after epoll reported these events; return how many messages came.
-        Raises LoadError, and ValueError for messages that nobody published so."""
+        Raises LoadError, and ValueError for messages that were not published so."""
         if events & select.EPOLLOUT:
             self.channel.flush()
         if not events & ~select.EPOLLOUT:

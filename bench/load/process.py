@@ -44,7 +44,7 @@ class WorkerProcess:
 
     @property
     def spoke(self) -> bool:
-        """Whether a result was heard that nobody has asked for yet."""
+        """Whether a result has come that was not asked for yet."""
         return bool(self._heard)
 
     def listen(self, timeout: float = 0.0) -> None:

@@ -197,7 +197,7 @@ def place(
         np.empty(len(wanted.numbers), np.uint8),
         np.zeros(wanted.clients, np.intp),
     )
-    # With affinity, the first subscriber of a topic that nobody publishes changes what it costs
+    # With affinity, the first subscriber of a topic without a publisher changes what it costs
     # everywhere: that is not known here.
     count = wanted.clients if placement.affinity else min(first, wanted.clients)
     for client in range(count):

@@ -77,7 +77,7 @@ class _Asker:
     """One connection, which has one question at a time under way."""
 
     def __init__(self, admin: int) -> None:
-        """`admin`: port of the broker. Raises OSError: nobody listens."""
+        """`admin`: port of the broker. Raises OSError: the port is closed."""
         self.socket = socket.create_connection(("127.0.0.1", admin), 10)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.due = 0.0
@@ -114,7 +114,7 @@ def ask(admin: int, requests: list[bytes], rate: float, connections: int) -> Ans
     """Send requests at a rate; CPU times are left 0.
 
     `admin`: port; `requests`: what is sent; `rate`: of them (1/s); `connections`: how many stay
-    open. Raises LoopbackError: nobody listens.
+    open. Raises LoopbackError: the port is closed.
     """
     askers: list[_Asker] = []
     try:
@@ -225,7 +225,7 @@ def measure(arguments: argparse.Namespace) -> Answered:
     count = max(1, round(arguments.rate * arguments.seconds))
     requests = questions(count, arguments.topics, arguments.each, arguments.alpha, arguments.seed)
     there = cores()
-    # Brokers are on all cores but one, and who asks is on that one.
+    # Brokers are on all cores but one; the client that asks is on that one.
     with on_cores(there[:-1]), federation(arguments.brokers) as brokers:
         publishers = Publishers(brokers, arguments.topics)
         try:

@@ -67,7 +67,7 @@ class Run:
     """and as the model says, for one message of each topic."""
     loads: tuple[float, ...]
     idle: tuple[float, ...]
-    """their loads just before, when nobody published."""
+    """their loads just before, without publishers."""
     internal_error: float | None
     """(counted - model) / model of the traffic between brokers; None if there is none."""
     figures: Mapping[str, float]

@@ -184,7 +184,7 @@ class Client:
         self.crowd.went(self, was, reason)
 
     def leave(self) -> None:
-        """Go for good."""
+        """Leave, and do not come back."""
         self.left = True
         self.send(packets.DISCONNECT_BYTES)
         self.lost("left")

@@ -182,7 +182,7 @@ class FaultInjector:
             process.resume()
         else:
             process.start()
-            # If it dies from now on, nobody has asked for that.
+            # If it dies from now on, that was not asked for.
             self._observer.allowed_dead.discard(process.name)
         if limited and fault.do not in UNDONE:
             self._lab.limit_cpu(fault.broker, self._cpu)

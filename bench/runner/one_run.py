@@ -483,7 +483,7 @@ class Run:
     def _begin(self, generator: Generators) -> float:
         """Have the clients begin to publish, and the measured time with them. Returns when (s)."""
         start = time.monotonic() + LEAD
-        # Not now: rates would count a time in which nobody may publish.
+        # Not now: rates would count a time without publishers.
         self.record["load_from_ns"] = round(start * 1e9)
         self.record["measure_from_ns"] = round((start + self.flow.ramp) * 1e9)
         self.stage("load")

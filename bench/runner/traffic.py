@@ -87,7 +87,7 @@ def cores_of(observer: Observer) -> list[int]:
 
 
 async def idle_loads(observer: Observer, on_tree: bool) -> tuple[dict[str, float], Mark]:
-    """Return the share of a core that each broker needs while its clients are connected and nobody
+    """Return the share of a core that each broker needs while its clients are connected and none
     publishes, and what was counted by then. Raises LoadError when a broker is gone.
 
     `observer`: of the brokers; `on_tree`: messages follow the tree, which has then stayed the same

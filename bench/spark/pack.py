@@ -117,7 +117,7 @@ def pack(
     many as a `group` has at a time.
 
     None where one cannot be read or written: Spark then reads the files themselves, and names those
-    that are damaged. None also where somebody sets `stop`.
+    that are damaged. None also when `stop` is set.
     """
     stop = stop or Event()
     shares = _shares(runs, min(os.cpu_count() or 1, len(runs)))

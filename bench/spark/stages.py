@@ -1,4 +1,4 @@
-"""What a command is at, on standard error, so that nobody waits for something unknown."""
+"""What a command is at, on standard error, so that a user knows what is waited for."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Each package that has limits has a record of its own here and above, `limits.py`, that extends the
 one of the package below it: a `Node` and its drivers are handed one object (`mqttree.Limits`), and
 a module sees the limits of its package and of those below it (docs/decisions/0039). What happens at
-a limit is said beside it and counted under the name given in brackets. What nobody sets is a
+a limit is said beside it and counted under the name given in brackets. What is never set is a
 constant of the module that keeps to it.
 """
 

@@ -35,7 +35,7 @@ class Deadline:
 
     def __init__(self) -> None:
         self.at = NEVER
-        """s; never later than the true deadline. It may be earlier, as nobody moves it back when a
+        """s; never later than the true deadline. It may be earlier, as it is not moved back when a
         plan is dropped: the call does nothing then."""
 
     def by(self, when: float) -> None:
@@ -49,7 +49,7 @@ class Timers:
     __slots__ = ("_cancelled", "_deadline", "_heap", "_numbers")
 
     def __init__(self, deadline: Deadline | None = None) -> None:
-        """`deadline`: is told of each new timer; None: nobody asks for it."""
+        """`deadline`: is told of each new timer; None: it is not asked for."""
         self._deadline = deadline if deadline is not None else Deadline()
         self._heap: list[tuple[float, int, Timer]] = []
         self._numbers = count()

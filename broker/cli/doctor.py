@@ -252,7 +252,7 @@ class _Listener:
 
     def _announcement(self, number: int) -> bytes:
         cluster = f"{checks.DOCTOR}{self._id.hex()}"
-        # Nobody dials it: the cluster is of nobody else.
+        # It is dialled by no other broker: the cluster has no other.
         nowhere = Address("", 1)
         return Announcement(cluster, self._id, 1, number, time.time(), nowhere).encode(None)
 

@@ -88,7 +88,7 @@ COUNTED: Final[dict[str, tuple[str, str, str]]] = {
     "discovery_wrong_clock": ("clock", "announcements whose clock differs too much", CLOCKS),
     "discovery_replayed": (
         "multicast",
-        "announcements that were sent again by somebody else",
+        "announcements that were sent again by another host",
         "have no relay of multicast between networks: it changes the sender; use --seed",
     ),
     "retained_clock_ahead": ("clock", "messages of brokers whose clock is ahead", CLOCKS),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[Parser]
 
 COMMANDS: Final = {
-    "clients": ("mqttree.broker.cli.views", "show clients and what waits for them"),
+    "clients": ("mqttree.broker.cli.views", "show clients and their queued messages"),
     "topics": ("mqttree.broker.cli.views", "show the busiest topics, or retained messages"),
     "links": ("mqttree.broker.cli.views", "show the links between brokers"),
     "top": ("mqttree.broker.cli.top", "show brokers, topics and alarms, again and again"),

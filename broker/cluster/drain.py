@@ -283,7 +283,7 @@ class Drain:
             self._enter("sessions", now)
 
     def _send_away(self, client: Client, where: str) -> None:
-        """Send a client to where it costs least; to the broker `where` if that is wished, or nobody
+        """Send a client to where it costs least; to the broker `where` if that is wished, or none
         knows better."""
         if self._to:
             self._node.clients.redirect(client, where, False)

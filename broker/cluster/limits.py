@@ -40,7 +40,7 @@ class ClusterLimits(CoreLimits, kw_only=True):
     """s from a CONNECT until the client is looked at: it has subscribed by then."""
 
     redirect_quiet_s: float = 60.0
-    """s after brokers have come or gone, or the tree has changed, in which nobody is sent away:
+    """s after brokers have come or gone, or the tree has changed, in which no client is sent away:
     rates and filters of all brokers are known again, and clients of a broker that died have
     come."""
 
@@ -111,7 +111,7 @@ class ClusterLimits(CoreLimits, kw_only=True):
 
     log_old: int = 25_000
     """entries of the log that go in one turn, once a second, as they are old: 20 ms. A batch counts
-    as its messages while somebody has to be told of each."""
+    as its messages while some broker has to be told of each."""
 
     log_piece: int = 1000
     """entries of the log that are looked at, or handed out, at a time."""

@@ -74,7 +74,7 @@ class AdminTlsSettings(Record):
     certfile: Path
     keyfile: Path
     cafile: Path | None = None
-    """The authority of the certificates that whoever connects has to have; None: nobody has to."""
+    """The authority of the certificates that clients need; None: they need none."""
 
 
 class AccessSettings(Record):
@@ -203,8 +203,8 @@ class RunSettings(ClusterModel):
         announce_host: str | None = None
         host = bind.host
         if is_wildcard(host):
-            # The right address depends on who asks: an announcement is answered to the address that
-            # it came from.
+            # The right address depends on the broker that asks: an announcement is answered to
+            # the address that it came from.
             host, announce_host = own_host(), ""
         elif is_loopback(host):
             host = "127.0.0.1" if host == "localhost" else host

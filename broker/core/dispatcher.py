@@ -223,7 +223,7 @@ class Dispatcher:
             self.forget_routes()
 
     def forget_routes(self) -> None:
-        """Forget all kept routes: the next message of each topic finds its route anew."""
+        """Forget all kept routes: the next message of each topic looks its route up again."""
         self.cache.clear()
 
     def ready(self, topic: bytes) -> bool:

@@ -300,7 +300,7 @@ class MemoryLimit:
         return steps
 
     def _count_connections(self, steps: int) -> int:
-        """Count what waits for some connections more, in the same way."""
+        """Count what is queued for some more connections, in the same way."""
         heavy = HEAVY_BYTES
         while steps > 0:
             conn = next(self._connections, None)

@@ -87,7 +87,7 @@ def publish(client: Client, packet: Publish) -> None:
 
 def _request(client: Client, message: Message, packet_id: int, properties: Properties) -> None:
     """Take a question where the client should connect, or for the messages of the last seconds: it
-    is published to nobody."""
+    has no receivers."""
     cluster = client.node.cluster
     ask = (
         cluster.placement.request if message.topic == PLACEMENT else cluster.session_replay.request

@@ -1,5 +1,5 @@
-"""Answers to what a client asks of its broker by MQTT 5 request and response. They are published to
-nobody: they are handed to the one session."""
+"""Answers to what a client asks of its broker by MQTT 5 request and response. They are not
+published: they are handed to the one session."""
 
 from __future__ import annotations
 

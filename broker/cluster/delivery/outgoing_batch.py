@@ -88,7 +88,7 @@ class OutgoingBatch(ports.OutgoingBatch):
         )
         if not links:
             if not qos:
-                return  # not numbered, as nobody gets it
+                return  # not numbered, as it has no receiver
             links = NO_LINKS
         total = self._count + count
         if (

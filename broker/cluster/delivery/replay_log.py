@@ -109,7 +109,7 @@ class LogEntry:
         """Return the entry of a batch of `count` messages that came at `at` (s). `data`: the batch
         as links carry it (`message_batch`), with its origin `key` and the number of its first
         message, `sequence`. One entry and one piece of bytes, which is not looked into before
-        somebody asks for one of its messages or topics."""
+        one of its messages or topics is asked for."""
         return cls.run(key, sequence, count, data, _BATCH, at)
 
     def part(self, low: int, high: int) -> LogEntry:

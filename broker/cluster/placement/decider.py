@@ -2,7 +2,7 @@
 (`decider_states`).
 
 It asks all brokers how often topics are published to: from the first question on every ten seconds,
-until nobody has asked for ten minutes.
+until no question has come for ten minutes.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Decider:
         """Take the `rates` of the topics of the broker `broker_id`, and rate (`rest`) and number
         (`topics`) of all its others; messages/s."""
         if self._state is State.IDLE:
-            return  # nobody has asked for them
+            return  # they were not asked for
         self.knowledge.take(broker_id.hex(), rates, rest, topics)
         self._host.turns.work += len(rates)
         self._gathered_at = self._host.now

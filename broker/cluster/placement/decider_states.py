@@ -3,7 +3,7 @@ does what the table says).
 
 | state     | meaning |
 |---|---|
-| IDLE      | nobody has asked lately: brokers are not asked how often topics are published to |
+| IDLE      | no recent question: brokers are not asked how often topics are published to |
 | GATHERING | brokers are asked that for the first time; questions wait |
 | READY     | questions are answered at once; brokers are asked again and again |
 """

@@ -6,7 +6,7 @@ it subscribes to. The answer goes to that client alone, wherever else its Respon
 subscribed to.
 
 What answers is loaded at the first question, or when another broker is there: a broker that
-nobody asks does not need it, and starts without it.
+no client asks does not need it, and starts without it.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class PlacementService:
         self._strategy = strategy
         self._report = report
         self._alarm = alarm
-        self._decider: Decider | None = None  # nobody has asked here
+        self._decider: Decider | None = None  # no question here yet
         self.redirector: Redirector = Redirector(host, self._ask_about, report)
         self._rebalancer: Rebalancer | None = None  # no round was due here
         self._reached: set[bytes] = set()  # the other brokers
@@ -167,7 +167,7 @@ class PlacementService:
         """Have a question answered.
 
         `operation`: one of `placement_messages`; `body`: as JSON has it; `then`: takes the answer,
-        now or within some seconds; `client`: whose questions are limited, "": nobody's.
+        now or within some seconds; `client`: whose questions are limited, "": no limit.
         """
         self._ask(operation, body, then, client)
 

@@ -42,7 +42,7 @@ class Input(TableEnum):
     SETTLED = "its subscriptions have had time to come"
     PAYS = "another broker is better, and it may be sent there now"
     LATER = "another broker is better, and it may be sent there at its next CONNECT"
-    STAY = "it stays, or nobody has answered"
+    STAY = "it stays, or no answer came"
     CHOSEN = "the broker that decides wants it to be elsewhere"
     GONE = "its connection has ended before it was looked at or answered"
 

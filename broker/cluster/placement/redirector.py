@@ -100,12 +100,12 @@ class Redirector:
         self._cursor = 0
 
     def unsettled(self) -> None:
-        """Note that brokers have come or gone: nobody is sent away for a minute."""
+        """Note that brokers have come or gone: no client is sent away for a minute."""
         self._quiet = self._host.now + self._host.limits.redirect_quiet_s
 
     @property
     def quiet(self) -> bool:
-        """Whether nobody is sent away, as brokers have just come or gone."""
+        """Whether no client is sent away, as brokers have just come or gone."""
         return self._host.now < self._quiet
 
     def report(self) -> dict[str, Any]:
@@ -391,7 +391,7 @@ class Redirector:
 
     def send_away(self, owner: Client, otherwise: str) -> None:
         """Send a client (`owner`) of this broker, which drains, to where it should be, or to
-        `otherwise` ("HOST:PORT") if nobody knows that."""
+        `otherwise` ("HOST:PORT") if that is not known."""
         host = self._host
         session = owner.session
         client = session.client_id

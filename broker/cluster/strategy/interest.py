@@ -73,7 +73,7 @@ class Interest(OverSpanningTree):
     # ---------------------------------------------------------------- what comes here
 
     def everything_arrives(self) -> bool:
-        """Return False: messages come that somebody wants here, or behind here."""
+        """Return False: messages come that are wanted here, or behind here."""
         return False
 
     def holder_keeps_receiving(self) -> bool:

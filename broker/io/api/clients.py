@@ -139,8 +139,8 @@ def disconnect_client(node: Node, client_id: str) -> None:
 
 
 def end_session(node: Node, client_id: str) -> None:
-    """Disconnect a client and end its session, with its subscriptions and what waits for it. Raises
-    RequestError."""
+    """Disconnect a client and end its session, with its subscriptions and its queued messages.
+    Raises RequestError."""
     session = session_of(node, client_id)
     disconnect(session, ReasonCode.ADMINISTRATIVE_ACTION)
     # A session without expiry ends with its connection.

@@ -225,7 +225,7 @@ class Monitor:
         }
 
     def alarms(self) -> list[dict[str, str]]:
-        """Return what needs somebody to look at, errors first."""
+        """Return what needs attention, errors first."""
         node, parts, now = self._node, self._parts, self._loop.time()
         errors, warnings = [], []
         if not node.journal.healthy:

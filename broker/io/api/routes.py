@@ -98,7 +98,7 @@ ROUTES: Final = (
             Parameter("topic", "of the messages (any, which all brokers want)"),
         ),
     ),
-    Route("GET", "/alarms", "alarms", "What needs somebody to look at", "Alarms"),
+    Route("GET", "/alarms", "alarms", "What needs attention", "Alarms"),
     Route("GET", "/history", "history", "The last hour of this broker", "History"),
     Route("GET", "/changes", "changes", "The last changes of the topology", "Changes"),
     Route(

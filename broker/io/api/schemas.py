@@ -45,7 +45,7 @@ clients integer: connected here
 sessions integer: here, connected or not
 subscriptions integer: ordinary ones, here
 retained integer: retained messages
-queued_bytes integer: memory of what waits for sessions and links
+queued_bytes integer: memory of what is queued for sessions and links
 memory_bytes integer: memory that counts for memory_limit
 memory_limit_bytes integer: 0 without one
 links_up integer: links of this broker that are up

@@ -2,7 +2,7 @@
 between (docs/decisions/0056).
 
     running -(all was looked at)-> answered
-    running -(nobody waits for the answer any more)-> given up
+    running -(the reader is gone)-> given up
 """
 
 from __future__ import annotations

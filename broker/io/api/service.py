@@ -147,7 +147,7 @@ class Api:
         asker.then(200, delivery_tree(self._parts, values["origin"], values["topic"]))
 
     def alarms(self, values: Values, asker: Asker) -> None:
-        """Answer with what needs somebody to look at."""
+        """Answer with what needs attention."""
         asker.then(200, {"alarms": self.monitor.alarms()})
 
     def history(self, values: Values, asker: Asker) -> None:

@@ -359,7 +359,7 @@ const clients = lists({
     if (client.here) {
       button("Details", "", () => clientDetails(client));
       if (client.connected) button("Disconnect", "danger", () => change(list, `Disconnect ${client.id}?`, `/clients/${id}/disconnect`, "POST"));
-      button("End session", "danger", () => change(list, `Disconnect ${client.id} and end its session? What waits for it is lost.`, `/clients/${id}`, "DELETE"));
+      button("End session", "danger", () => change(list, `Disconnect ${client.id} and end its session? Its queued messages are lost.`, `/clients/${id}`, "DELETE"));
     }
     return element("tr", {}, cell(client.id), cell(nameOf(client.broker)),
       cell(client.here ? (client.connected ? "connected" : "away") : "elsewhere", client.connected ? "good" : "soft"),
