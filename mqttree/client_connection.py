@@ -217,12 +217,12 @@ class Connection:
     def _paho_subscribed(
         self, client: Any, data: Any, mid: int, reasons: Any, properties: Any
     ) -> None:
-        self._call(self._answered, mid, [reason.value for reason in reasons])
+        self._call(self._on_answer, mid, [reason.value for reason in reasons])
 
     def _paho_unsubscribed(
         self, client: Any, data: Any, mid: int, reasons: Any, properties: Any
     ) -> None:
-        self._call(self._answered, mid, [])
+        self._call(self._on_answer, mid, [])
 
     # ---------------------------------------------------------------- in the event loop
 
@@ -349,7 +349,7 @@ class Connection:
                 self._interrupt()
                 self._on_lost(self)
 
-    def _answered(self, mid: int, codes: list[int]) -> None:
+    def _on_answer(self, mid: int, codes: list[int]) -> None:
         future = self._answers.pop(mid, None)
         if future is None:
             self._early[mid] = codes

@@ -159,9 +159,9 @@ class Turns:
     def _plan(self) -> None:
         if not self._planned:
             self._planned = True
-            self._node.timers.schedule(self._node.now + PAUSE, self._go_on)
+            self._node.timers.schedule(self._node.now + PAUSE, self._resume)
 
-    def _go_on(self, now: float) -> None:
+    def _resume(self, now: float) -> None:
         self._planned = False
         self.work = 0
         self._turn_of_links = not self._turn_of_links

@@ -313,7 +313,7 @@ class Broker(BrokerService, BrokerApi):
             return False
         return await self.plugins.may_connect(effect) if self.node.hooks.authenticate else True
 
-    def _answered(self, effect: Effect) -> None:
+    def _on_answer(self, effect: Effect) -> None:
         if isinstance(effect, Authenticate):
             self.accounts.answered(effect.connect)
 

@@ -136,7 +136,7 @@ def _accept(client: Client, message: Message, packet_id: int) -> None:
         refuse(client, message, packet_id)
     elif node.hooks.topics:
         client.conn.wait()
-        then = partial(_answered, client, message, packet_id)
+        then = partial(_on_answer, client, message, packet_id)
         node.effects.append(AuthorizePublish(client, message, packet_id, then))
     else:
         take(client, message, packet_id)
@@ -163,7 +163,7 @@ def first_route(client: Client, topic: bytes) -> Route | None:
     return route
 
 
-def _answered(client: Client, message: Message, packet_id: int, allowed: bool, now: float) -> None:
+def _on_answer(client: Client, message: Message, packet_id: int, allowed: bool, now: float) -> None:
     """Go on after the topic plugins' answer."""
     if not (client.conn.closed or client.conn.closing):
         try:

@@ -70,9 +70,9 @@ class RetainedFeeds:
             return
         feed = self._feeds[session] = _Feed()
         feed.waiting.update(new)
-        self._go_on(session, self._node.now)
+        self._resume(session, self._node.now)
 
-    def _go_on(self, session: Session, now: float) -> None:
+    def _resume(self, session: Session, now: float) -> None:
         node, feed = self._node, self._feeds[session]
         if session.ended:
             del self._feeds[session]
@@ -80,14 +80,14 @@ class RetainedFeeds:
         steps, room = SEARCH_STEPS_PER_TURN, node.limits.hold_queued // 2
         while steps > 0 and (feed.subscription is not None or feed.waiting):
             if not _has_room(session, room):
-                node.timers.schedule(now + BUSY, lambda at: self._go_on(session, at))
+                node.timers.schedule(now + BUSY, lambda at: self._resume(session, at))
                 return
             steps -= self._step(session, feed, now)
         node.turns.work += SEARCH_STEPS_PER_TURN - steps
         if feed.subscription is None and not feed.waiting:
             del self._feeds[session]
         else:
-            node.turns.later(lambda at: self._go_on(session, at))
+            node.turns.later(lambda at: self._resume(session, at))
 
     def _step(self, session: Session, feed: _Feed, now: float) -> int:
         """Send a message, or look for one; returns how much that was."""

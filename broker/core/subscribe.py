@@ -141,13 +141,13 @@ def _subscribe(client: Client, packet: Subscribe) -> None:
         acceptable(request.filter, MAX_TOPIC_LEVELS) for request in packet.filters
     ):
         client.conn.wait()
-        then = partial(_answered, client, packet)
+        then = partial(_on_answer, client, packet)
         client.node.effects.append(AuthorizeSubscribe(client, packet, then))
     else:
         grant(client, packet, [True] * len(packet.filters))
 
 
-def _answered(client: Client, packet: Subscribe, allowed: list[bool], now: float) -> None:
+def _on_answer(client: Client, packet: Subscribe, allowed: list[bool], now: float) -> None:
     """Go on after the topic plugins' answer."""
     if not (client.conn.closed or client.conn.closing):
         try:
@@ -226,18 +226,18 @@ class SubscribeRequest:
         """Subscribe though not all have said what they have published: the session is about to go
         to another broker."""
         self._hurried = True
-        self._go_on(now, self._take)
+        self._resume(now, self._take)
 
     def _known(self, now: float) -> None:
         self._client.node.cluster.recently_elsewhere.subscribed(self._client.session, self.hurry)
         if not self._hurried:
-            self._go_on(now, self._take)
+            self._resume(now, self._take)
 
     def _later(self, now: float) -> None:
         self._filters = []
-        self._go_on(now, self.begin)
+        self._resume(now, self.begin)
 
-    def _go_on(self, now: float, step: Callable[[], bool]) -> None:
+    def _resume(self, now: float, step: Callable[[], bool]) -> None:
         go_on(self._client, now, step, self._filters)
 
     def _take(self) -> bool:

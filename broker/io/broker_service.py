@@ -634,10 +634,10 @@ class BrokerService:
             self._failed(type(effect).__name__, error)
         finally:
             self.node.answer(effect, result, self.driver.time())
-            self._answered(effect)
+            self._on_answer(effect)
             self.driver.wake(_source(effect))
 
-    def _answered(self, effect: Effect) -> None:
+    def _on_answer(self, effect: Effect) -> None:
         """Note that the node has the answer to a question."""
 
 

@@ -327,7 +327,7 @@ class JournalWriter:
             if not (work or closing or self._lost or self._flush_due):
                 continue
             with self._writing:
-                self._go_on(work, closing)
+                self._resume(work, closing)
                 if closing and self._work.empty():
                     self._close_file()
                     return
@@ -338,7 +338,7 @@ class JournalWriter:
             time.monotonic() >= self._flushed + self._limits.journal_flush_s
         )
 
-    def _go_on(
+    def _resume(
         self, work: list[AppendFrame | BeginSegment | DiscardSegments], closing: bool
     ) -> None:
         """Do what has come (`work`), and what else is due; `closing`: put all on the disk."""

@@ -92,9 +92,9 @@ class StreamProtocol(asyncio.Protocol):
         """Read no more of this connection in this turn of the loop: handling its bytes took long,
         and others wait."""
         self.pause_reading()
-        self.driver.loop.call_soon(self._go_on)
+        self.driver.loop.call_soon(self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         conn = self.conn
         if conn is not None and not (conn.held or conn.closed):
             self.resume_reading()

@@ -135,9 +135,9 @@ class WebSocketProtocol(asyncio.Protocol):
                 self._left = 0
         if driver.time() - began > MAX_READ_S:
             self.pause_reading()
-            driver.loop.call_soon(self._go_on)
+            driver.loop.call_soon(self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Read on in the next turn of the loop, as `StreamProtocol` does."""
         if self.conn is None or self._closing or not (self.conn.held or self.conn.closed):
             self.resume_reading()

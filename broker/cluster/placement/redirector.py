@@ -291,12 +291,12 @@ class Redirector:
         number = table.begin(client)
 
         def then(answer: Answer) -> None:
-            self._answered(client, number, interest, address_in(answer))
+            self._on_answer(client, number, interest, address_in(answer))
 
         question = question_of(client, interest, self._host.dispatcher, session)
         self._ask(ADVISE, {**question, "later": not loses_nothing(session)}, then)
 
-    def _answered(
+    def _on_answer(
         self, client: str, number: int, interest: Interest, where: str, until: float = 0.0
     ) -> None:
         table, now = self.table, self._host.now
@@ -311,7 +311,7 @@ class Redirector:
             table.step(client, Input.LATER, now)
             table.remember(client, interest)
         elif not self._waits(
-            owner, until, lambda end: self._answered(client, number, interest, where, end)
+            owner, until, lambda end: self._on_answer(client, number, interest, where, end)
         ):
             table.step(client, Input.PAYS, now)
             self._host.clients.redirect(owner, where, False)

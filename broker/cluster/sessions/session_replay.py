@@ -218,7 +218,7 @@ class SessionReplay:
             question.complete = False
             self._finish(number, question)
 
-    def _answered(self, number: int, broker_id: bytes, *, complete: bool = True) -> None:
+    def _on_answer(self, number: int, broker_id: bytes, *, complete: bool = True) -> None:
         """Note that a broker has answered, or will not."""
         question = self._open.get(number)
         if question is None or broker_id not in question.waiting:
@@ -303,7 +303,7 @@ class SessionReplay:
         """Note that a broker cannot be reached any more: it will not answer."""
         if event.via is None:
             for number in list(self._open):
-                self._answered(number, event.broker_id, complete=False)
+                self._on_answer(number, event.broker_id, complete=False)
 
     def _part_received(self, sender: bytes, data: bytes, now: float) -> None:
         """Take a piece of an answer."""
@@ -313,7 +313,7 @@ class SessionReplay:
             return
         parts = question.parts.setdefault(sender, [])
         if piece != len(parts) or self._collected + len(body) > MAX_COLLECTED:
-            self._answered(number, sender, complete=False)
+            self._on_answer(number, sender, complete=False)
             return
         parts.append(body)
         self._collected += len(body)
@@ -323,7 +323,7 @@ class SessionReplay:
             for key, sequence, message in read_link_messages(whole, now):
                 # The number of a piece, its origin and its sender are no proof of each other.
                 question.messages[key, sequence] = message
-            self._answered(number, sender, complete=not flags & CUT)
+            self._on_answer(number, sender, complete=not flags & CUT)
 
     # ---------------------------------------------------------------- each other broker
 
@@ -360,7 +360,7 @@ class SessionReplay:
             if (question := self._open.get(number)) is not None:
                 for key, sequence, message in read_link_messages(whole, node.now):
                     question.messages[key, sequence] = message
-            self._answered(number, asker, complete=not cut)
+            self._on_answer(number, asker, complete=not cut)
             return
         for part in encode_parts(number, whole, cut=cut):
             self._directory.send(asker, RECENT_PART, part)

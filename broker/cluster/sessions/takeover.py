@@ -177,7 +177,7 @@ class Takeover:
         self._merging = merging
         self._actions = self._action_table()
         directory.receive(REQUEST, self._requested)
-        directory.receive(ANSWER, self._answered)
+        directory.receive(ANSWER, self._on_answer)
         directory.receive(PART, self._part)
 
     def _action_table(self) -> dict[Action, Callable[[PendingTakeover, float], None]]:
@@ -387,7 +387,7 @@ class Takeover:
 
     # ---------------------------------------------------------------- taking: answers
 
-    def _answered(self, sender: bytes, body: bytes, now: float) -> None:
+    def _on_answer(self, sender: bytes, body: bytes, now: float) -> None:
         answer, stamp, client_id, rest = heard(body)
         pending = self._pending.get(client_id)
         if pending is None or pending.holder != sender or pending.stamp != stamp:

@@ -464,7 +464,7 @@ class Catchup:
                 more = more or asking.due(now)
             # Otherwise it was cut off before it could answer: it is asked once more when it is
             # back, and gets the same messages.
-        if self._jobs and self._go_on(self._jobs[0]):
+        if self._jobs and self._resume(self._jobs[0]):
             self._jobs.popleft()
         if self._jobs or more:
             self._soon(now + PAUSE)
@@ -505,7 +505,7 @@ class Catchup:
 
     # ---------------------------------------------------------------- old messages for groups
 
-    def _go_on(self, job: Job) -> bool:
+    def _resume(self, job: Job) -> bool:
         """Give some more messages. Returns whether that was all."""
         if job.trie is None:
             job.trie = SubscriptionTrie()

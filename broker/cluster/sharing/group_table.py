@@ -121,7 +121,7 @@ class GroupTable:
         self._counted, self._count = (b"", 0.0), 0
         # Sessions with very many groups, which are noted in steps.
         self._noting: dict[Session, Iterator[int]] = {}
-        self._planned = False  # `_go_on` is going to handle their announcements
+        self._planned = False  # `_resume` is going to handle their announcements
         self._next_look = node.now + node.limits.log_age_s
         self.memory = 0
         """Bytes of memory of all groups, about."""
@@ -272,9 +272,11 @@ class GroupTable:
     def _soon(self) -> None:
         if not self._planned:
             self._planned = True
-            self._node.timers.schedule(self._node.now + self._limits.groups_interval_s, self._go_on)
+            self._node.timers.schedule(
+                self._node.now + self._limits.groups_interval_s, self._resume
+            )
 
-    def _go_on(self, now: float) -> None:
+    def _resume(self, now: float) -> None:
         """Handle some groups that brokers have posted, and forget some that they have withdrawn."""
         self._planned = False
         left = self._limits.groups_step

@@ -109,9 +109,9 @@ class Searches:
         if self.running >= self._most:
             raise RequestError(429, f"{self._most} searches are running; try again in a second")
         self.running += 1
-        self._go_on(work, done, waited)
+        self._resume(work, done, waited)
 
-    def _go_on(
+    def _resume(
         self, work: Iterator[None], done: Callable[[], None], waited: Callable[[], bool]
     ) -> None:
         if not waited():
@@ -121,7 +121,7 @@ class Searches:
         try:
             for _ in work:
                 if time.perf_counter() >= end:
-                    self._loop.call_later(self._pause, self._go_on, work, done, waited)
+                    self._loop.call_later(self._pause, self._resume, work, done, waited)
                     return
         except BaseException:
             self.running -= 1
