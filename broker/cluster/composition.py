@@ -277,7 +277,7 @@ class ClusterParts:
             above=self,
         )
         self.incoming_batches: IncomingBatches = IncomingBatches(
-            node, self.forwarder, self.strategy, self.gap_recovery
+            node, self.forwarder, self.strategy, self.gap_recovery, above=self
         )
         self.resync: Resync = Resync(
             node,

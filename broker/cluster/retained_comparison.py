@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.hybrid_clock import END, HybridClock
-from mqttree.broker.cluster.link.codec import encode_link_publish, seconds_to_expiry
 from mqttree.broker.cluster.link.control_records import DIGEST, FETCH, LIST, PARTS
-from mqttree.broker.core.message import Stamp
+from mqttree.broker.cluster.link.message_batch import encode_message
+from mqttree.broker.core.message import Message, Stamp
 from mqttree.broker.core.retained_index import PLACE, RetainedVersion
 from mqttree.broker.wire.errors import MalformedPacket
 
@@ -429,30 +429,10 @@ class RetainedComparison:
     def encode(self, version: RetainedVersion, now: float) -> bytes:
         """Encode a version as a restored message."""
         message = self._store.message_of(version, now)
-        stamp = Stamp(version.time, version.expires_at_ms, True)
         if message is None:
-            return encode_link_publish(
-                version.topic,
-                b"",
-                version.qos,
-                True,
-                b"",
-                None,
-                version.key,
-                version.sequence,
-                stamp,
-            )
-        return encode_link_publish(
-            version.topic,
-            message.payload,
-            message.qos,
-            True,
-            message.properties,
-            seconds_to_expiry(message, now),
-            version.key,
-            version.sequence,
-            stamp,
-        )
+            message = Message(version.topic, b"", version.qos, True, b"", None, None)
+        message.stamp = Stamp(version.time, version.expires_at_ms, True)
+        return encode_message(message, version.key, version.sequence, now)
 
     def _section(self, kind: int, where: bytes, now: float) -> bytes:
         """Encode one job as a part of a record."""

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 from mqttree.broker.base import costs
 from mqttree.broker.base.hybrid_clock import LOGICAL, MAX_CLOCK_AHEAD_S, HybridClock
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
-from mqttree.broker.cluster.link.codec import encode_for_links, split_key
+from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.cluster.link.message_batch import encode_message
 from mqttree.broker.cluster.ports import MemberBroker
 from mqttree.broker.core.message import Message, Stamp
 from mqttree.broker.core.retained_index import RetainedVersion, place_of
@@ -206,8 +207,6 @@ class RetainedSync:
         Raises:
             MalformedPacket: its origin is invalid.
         """
-        if message.topic[:1] == b"$":
-            return
         forwarder = self._forwarder
         window = forwarder.vector.get(key)
         if window is None:
@@ -243,9 +242,8 @@ class RetainedSync:
                 # If it still arrives over a link, it is not passed on: neighbours that lack it ask
                 # this broker.
                 message.stamp = message.stamp._replace(restored=False)
-                entry = LogEntry(
-                    key, sequence, encode_for_links(message, key, sequence, now), message, now
-                )
+                single = encode_message(message, key, sequence, now)
+                entry = LogEntry(key, sequence, 1, single, now)
                 # No connection is held if it fills the log: this is not what a publisher behind
                 # the link sends now, and a comparison is not slowed down by holding one.
                 forwarder.log.append(entry, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mqttree.broker.wire.packets import Will
 from mqttree.broker.wire.properties import Property, encode_properties, split_expiry
@@ -11,14 +11,6 @@ from mqttree.broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
     from mqttree.broker.core.receiver_assignment import ReceiverAssignment
-
-ORIGIN: Final = b"\x26\x00\x01o"
-"""What the properties of a PUBLISH on a link begin with: a User Property "o". A client's that begin
-like that take the slow path, where the two cannot be mixed up."""
-
-LINK_ID: Final = b"\0\1"
-"""The packet identifier of every QoS 1 and 2 PUBLISH on a link. It means nothing there: no packet
-is acknowledged by itself."""
 
 
 class Stamp(NamedTuple):

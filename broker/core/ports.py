@@ -303,13 +303,6 @@ class MessageForwarder:
         """
         raise NotImplementedError
 
-    def forward_batch(self, batch: PublishRun, source: Connection | None) -> None:
-        """Take the messages of a run (`batch`) at QoS 1 or 2. `source`: as of `forward`.
-
-        Raises NotImplementedError: this class sends nothing.
-        """
-        raise NotImplementedError
-
     def outgoing(self, data: bytes, version: int, source: Connection) -> OutgoingBatch:
         """Return what takes the packets of a chunk (`data`, of MQTT `version`) that came on the
         connection `source`.

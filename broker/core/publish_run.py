@@ -1,17 +1,15 @@
 """A run of QoS 1 or 2 PUBLISH packets of one topic, size and property section: handled as one piece
 of bytes.
 
-All packets of a batch are equal up to their packet identifier and between it and the payload, so
-that numbering them again for a receiver is two strided copies, whatever their number. On a link
-they have one identifier (`LINK_ID`), as nothing is acknowledged there packet by packet: a run is
-found by comparing one prefix.
+All packets of a run are equal up to their packet identifier and between it and the payload, so that
+numbering them again for a receiver is two strided copies, whatever their number.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from mqttree.broker.core.message import LINK_ID, Message
+from mqttree.broker.core.message import Message
 from mqttree.broker.wire.publish_header import HIGH, LOW, PACKET_IDS, PUBLISH
 from mqttree.broker.wire.varint import encode_varint
 
@@ -87,7 +85,7 @@ class PublishRun:
         length = 2 + len(topic) + (2 if qos else 0) + len(section) + self.size - self.payload
         head = bytes((PUBLISH | qos << 1,)) + encode_varint(length) + PACKET_IDS[len(topic)] + topic
         start = len(head)
-        head += (LINK_ID if qos else b"") + section
+        head += (b"\0\0" if qos else b"") + section
         data, size = self.data, self.size
         whole = head + head.join(
             [data[at + self.payload : at + size] for at in range(0, len(data), size)]

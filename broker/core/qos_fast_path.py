@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqttree.broker.core.connection_states import State
 from mqttree.broker.core.delivery_queue import RELEASED, Outgoing
-from mqttree.broker.core.message import ORIGIN, Message
+from mqttree.broker.core.message import Message
 from mqttree.broker.core.publish import first_route
 from mqttree.broker.core.publish_run import LARGEST, MAX_RUN_PACKETS, PublishRun
 from mqttree.broker.core.recorded_stretch import RecordedStretch
@@ -381,11 +381,11 @@ def _publish_equal(
         if run is not None:
             if client.tally is not None:
                 client.tally.add(topic, run.count)
+            after = position + len(run.data)
             client.node.dispatcher.batch(route, run, client.conn)
             if batch is not None:
-                batch.flush()
-                client.node.cluster.forwarder.forward_batch(run, client.conn)
-            return position + len(run.data)
+                batch.add(route, position, after, run.count, run.qos)
+            return after
     return _publish_singly(client, route, data, position, start, payload, end, size, batch)
 
 
@@ -554,7 +554,7 @@ def _batch(
 ) -> PublishRun | None:
     """Take and acknowledge the run that begins at `position` (see `publish_run`) if all its
     receivers can get it as one piece."""
-    if route.special or route.shared or route.elsewhere or properties.startswith(ORIGIN):
+    if route.special or route.shared or route.elsewhere:
         return None
     qos = data[position] >> 1 & 3
     most = MAX_RUN_PACKETS

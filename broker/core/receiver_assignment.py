@@ -1,7 +1,7 @@
-"""What a PUBLISH on a link says of shared subscriptions: which broker gives it to a member of which
-group (docs/decisions/0015).
+"""What a batch of one message says of shared subscriptions: which broker gives it to a member of
+which group (docs/decisions/0015).
 
-It stands behind the sequence number in the origin property (`codec`), as one letter and base64:
+It is ahead of the packet (`message_batch`), as one letter and what it brings:
 
     "c"  id and boot of a broker, id of a group, as often as groups that match were given to other
          brokers than the origin
@@ -16,9 +16,6 @@ one does not deliver again.
 
 from __future__ import annotations
 
-from binascii import Error as Base64Error
-from binascii import a2b_base64, b2a_base64
-
 from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.routing.group_selection import GROUP_ID_SIZE
 
@@ -26,7 +23,7 @@ CHOSEN = b"c"
 """First letter of what goes to ordinary subscriptions, too."""
 
 MAX_CHOICES = 1000
-"""shared subscriptions for which one message names a broker, 24 bytes each; the groups beyond do
+"""shared subscriptions for which one message names a broker, 18 bytes each; the groups beyond do
 not get it [shared_undelivered]."""
 
 MAX_PASSES = 8
@@ -83,24 +80,18 @@ class ReceiverAssignment:
         return self
 
     def encode(self) -> bytes:
-        """Return the assignment as the text that stands behind the sequence number."""
+        """Return the assignment as bytes."""
         letter = CHOSEN if not self.passed else b"r" if self.retain else b"p"
-        return letter + b2a_base64(
-            b"".join([*map(b"".join, self.entries), *self.visited]), newline=False
-        )
+        return b"".join([letter, *map(b"".join, self.entries), *self.visited])
 
 
-def decode_choice(text: bytes) -> ReceiverAssignment:
-    """Decode the text behind a sequence number.
+def decode_choice(data: bytes) -> ReceiverAssignment:
+    """Decode an assignment.
 
     Raises:
-        MalformedPacket: not base64, of a kind that is unknown, too short or too long.
+        MalformedPacket: of a kind that is unknown, too short or too long.
     """
-    try:
-        raw = a2b_base64(text[1:], strict_mode=True)
-    except Base64Error:
-        raise MalformedPacket("choice of a shared subscription is not base64") from None
-    kind = text[:1]
+    kind, raw = data[:1], data[1:]
     if kind == CHOSEN and 0 < len(raw) <= MAX_CHOICES * ENTRY and not len(raw) % ENTRY:
         entries = [
             (raw[at : at + WHO], raw[at + WHO : at + ENTRY]) for at in range(0, len(raw), ENTRY)

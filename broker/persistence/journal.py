@@ -321,7 +321,7 @@ class Journal:
 
     def _encoded(self, entry: LogEntry) -> bytes:
         at = self.frames.wall() - round((self.node.now - entry.at) * 1000)
-        head = entry.key, entry.sequence, entry.count, entry.step
+        head = entry.key, entry.sequence, entry.count
         return LoggedRecord(*head, max(0, at), entry.kept()).encode()
 
     def origin_seen(self, key: bytes) -> None:

@@ -24,8 +24,6 @@ from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import Ranges, intersect
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, restored_batch
-from mqttree.broker.cluster.link.codec import expiry_of
-from mqttree.broker.cluster.link.message_batch import is_batch
 from mqttree.broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
 from mqttree.broker.persistence.records import JournalError, LoggedRecord
 from mqttree.broker.persistence.tail_segment import (
@@ -230,9 +228,7 @@ class LogTail:
                 new = True
         if new:
             at = self._wall() - round((node.now - entry.at) * 1000)
-            record = LoggedRecord(
-                entry.key, entry.sequence, entry.count, entry.step, max(0, at), entry.kept()
-            )
+            record = LoggedRecord(entry.key, entry.sequence, entry.count, max(0, at), entry.kept())
             self._records.append(record.encode())
             self._pending_size += entry.size
             if self._pending_size >= FRAME_BYTES:
@@ -440,13 +436,9 @@ class LogTail:
         """Return the entry that was recorded. Raises WireError: a batch that is none."""
         now = self._node.now
         at = min(now, now - (self._wall() - record.at) / 1000)
-        key, sequence, count, data = record.key, record.sequence, record.messages, record.data
-        if not record.step and is_batch(data):
-            return restored_batch(key, sequence, count, data, at, whole=False)
-        entry = LogEntry.run(key, sequence, count, data, record.step, at)
-        if not record.step and (seconds := expiry_of(data)) is not None:
-            entry.expires_at = at + seconds
-        return entry
+        return restored_batch(
+            record.key, record.sequence, record.messages, record.data, at, whole=False
+        )
 
     def _damaged(self, frame: Frame, why: str) -> None:
         self._counters.log_tail_damaged += 1

@@ -306,7 +306,7 @@ _WHOLE_MESSAGE = struct.Struct(">BIQBQHI")
 _WHOLE_ACKNOWLEDGED = struct.Struct(">BII")
 _DEQUEUED = struct.Struct(">IHHQ")
 _RETAINED = struct.Struct(">QQQQB16sHI")
-_LOGGED = struct.Struct(">16sQIIQ")
+_LOGGED = struct.Struct(">16sQIQ")
 _SNAPSHOT_END = struct.Struct(">QQ")
 _NUMBER = struct.Struct(">I")
 _START_TIME = struct.Struct(">Idd")
@@ -601,27 +601,26 @@ class RetainedRecord(NamedTuple):
 
 
 class LoggedRecord(NamedTuple):
-    """LOGGED: `messages` messages of the origin `key` (16 bytes) from `sequence` on, as in
-    `replay_log.LogEntry`: a batch has no `step`, and `data` says that it is one. `at`: when they
-    came to this broker (ms since the epoch); `data` has their expiry relative to that."""
+    """LOGGED: `messages` messages of the origin `key` (16 bytes) from `sequence` on. `at`: when
+    they came to this broker (ms since the epoch); `data`: the batch, with their expiry relative to
+    that."""
 
     key: bytes
     sequence: int
     messages: int
-    step: int
     at: int
     data: bytes
 
     def encode(self) -> bytes:
         """Return LOGGED as bytes: the record's head and its body."""
-        head = _LOGGED.pack(self.key, self.sequence, self.messages, self.step, self.at)
+        head = _LOGGED.pack(self.key, self.sequence, self.messages, self.at)
         return b"".join((_RECORD.pack(LOGGED_KIND, len(head) + len(self.data)), head, self.data))
 
     @classmethod
     def decode(cls, body: bytes) -> LoggedRecord:
         """Decode a body. Raises struct.error."""
-        key, sequence, messages, step, at = _LOGGED.unpack_from(body)
-        return cls(key, sequence, messages, step, at, body[_LOGGED.size :])
+        key, sequence, messages, at = _LOGGED.unpack_from(body)
+        return cls(key, sequence, messages, at, body[_LOGGED.size :])
 
 
 def encode_end(session: int) -> bytes:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from mqttree.broker.base.sequence_set import Ranges, merge, subtract
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, restored_batch
-from mqttree.broker.cluster.link.codec import read_link_packets, split_key
-from mqttree.broker.cluster.link.message_batch import age_batch, is_batch
+from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.cluster.link.message_batch import age_batch
 from mqttree.broker.cluster.link.version_vector import decode_vector
 from mqttree.broker.cluster.sessions.message_vectors import ranges_of
 from mqttree.broker.cluster.sessions.session_codec import (
@@ -147,7 +147,7 @@ class Recovery:
             at = max(latest, min(self.now, at))
             try:
                 entry = self._entry(record, at)
-            except (WireError, StopIteration):
+            except WireError:
                 self.image.skipped += 1
                 continue
             latest = at
@@ -158,18 +158,13 @@ class Recovery:
         node.federated = node.federated or bool(self.image.logged)
 
     def _entry(self, record: LoggedRecord, at: float) -> LogEntry:
-        """Return a recorded entry of the log that came at `at` (s). Raises WireError or
-        StopIteration: it cannot be read."""
-        key, sequence, data = record.key, record.sequence, record.data
+        """Return a recorded entry of the log that came at `at` (s). Raises WireError: it cannot be
+        read."""
+        data = record.data
         came = self._expires(record.at) or self.now
-        if not record.step and is_batch(data):
-            if came < at:  # `at` leaves out when this broker was down
-                data = age_batch(data, round((at - came) * 1000))
-            return restored_batch(key, sequence, record.messages, data, at, whole=True)
-        message = next(read_link_packets(data, came))[2]
-        if record.step:
-            return LogEntry.run(key, sequence, record.messages, data, record.step, at)
-        return LogEntry(key, sequence, data, message, at)
+        if came < at:  # `at` leaves out when this broker was down
+            data = age_batch(data, round((at - came) * 1000))
+        return restored_batch(record.key, record.sequence, record.messages, data, at, whole=True)
 
     def _see(self) -> None:
         """Restore which messages of other brokers have come: what is behind them is missing."""

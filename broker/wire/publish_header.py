@@ -7,8 +7,7 @@ stand, without an object for each (MQTT 5, 2.1 and 3.3 to 3.7):
     an acknowledgement without reason code: first byte, 2, packet identifier (2 bytes)
 
 Three loops take every message and have `topic_end` and lengths of two bytes written out, as a call
-costs there: `ClientPackets.packets`, `qos_fast_path` and `IncomingBatches`; so has the one of
-links, `PublishReader.read`.
+costs there: `ClientPackets.packets`, `qos_fast_path` and `IncomingBatches`.
 """
 
 from __future__ import annotations

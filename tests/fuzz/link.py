@@ -4,7 +4,7 @@ node that must understand everything that is passed on to it."""
 from __future__ import annotations
 
 from mqttree.broker.base.address import Address
-from mqttree.broker.cluster.link.codec import encode_stamp, origin_key
+from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import (
     ASK_SEEN,
     BPDU,
@@ -20,7 +20,8 @@ from mqttree.broker.cluster.link.control_records import (
     WANT,
 )
 from mqttree.broker.cluster.link.link import Link
-from mqttree.broker.core.message import Stamp
+from mqttree.broker.cluster.link.message_batch import encode_batch
+from mqttree.broker.core.message import Stamp, encode_halves
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Connack, encode_packet
 from mqttree.broker.wire.varint import encode_varint
@@ -115,7 +116,7 @@ class Play:
             case 5 | 6 | 7:
                 self.publish(code)
             case 8:
-                self.publish_run(code)
+                self.publish_batch(code)
             case 9 | 10:
                 vector = b"".join(self.vector() for _ in range(1 + (code >> 4) % 4))
                 kind = (SEEN, ORIGINS, WANT, DONE)[tape.byte() & 3]
@@ -176,50 +177,27 @@ class Play:
         )
         self.say(said)
 
-    def publish_run(self, code: int) -> None:
-        """Packets that continue each other."""
+    def publish_batch(self, code: int) -> None:
+        """Messages of one topic, as many as the batch says, or not."""
         tape = self.tape
         o = tape.byte()
         topic, payload, qos = TOPICS[o & 7], tape.string(), (o >> 3 & 3) % 3
-        section = tape.string() if o & 0x20 else b""
-        body = (
-            len(topic).to_bytes(2, "big")
-            + topic
-            + (b"\0\1" if qos else b"")
-            + encode_varint(len(section))
-            + section
+        version = 5 if o & 0x40 else 4
+        halves = encode_halves(
+            topic, payload, version, qos, False, tape.string() if o & 0x20 else b""
         )
-        body += payload
-        run = (bytes((0x30 | qos << 1,)) + encode_varint(len(body)) + body) * (1 + (code >> 4))
-        explicit = o & 0x40  # one packet ahead, with which it is one piece
-        self.say(
-            (
-                message(topic, payload, qos=qos, sequence=tape.byte(), properties=section)
-                if explicit
-                else b""
-            )
-            + run
-        )
+        count = 1 + (code >> 4)
+        packets = (b"\0\1" if qos else b"").join(halves) * count
+        said = tape.byte() if o & 0x80 else count
+        key = origin_key(FAR, 1)
+        self.say(encode_batch(key, tape.byte(), packets, said, version, qos))
 
     def publish_bent(self, code: int) -> None:
         """A message with one wrong byte."""
         tape = self.tape
         retained = code & 0x20
-        stamp = (
-            encode_stamp(Stamp(tape.byte() << 52, tape.byte() << 40, bool(code & 0x10)))
-            if retained
-            else b""
-        )
-        first = 0x33 if retained else 0
-        data = bytearray(
-            message(
-                payload=tape.string(),
-                sequence=tape.byte(),
-                qos=1,
-                first=first,
-                properties=stamp,
-            )
-        )
+        stamp = Stamp(tape.byte() << 52, tape.byte() << 40, bool(code & 0x10)) if retained else None
+        data = bytearray(message(payload=tape.string(), sequence=tape.byte(), qos=1, stamp=stamp))
         data[tape.byte() % len(data)] = tape.byte()
         self.say(bytes(data))
 
@@ -263,7 +241,7 @@ class Play:
         """What the honest neighbour hears is understood by another node; it answers PINGREQ so that
         it stays."""
         if not self.honest.conn.closed:
-            packets = self.honest.take()
+            packets = self.honest.packets()
             for first, body in packets:
                 if first not in (0x10, 0x20) and not self.behind.conn.closed:
                     self.behind.send(bytes((first,)) + encode_varint(len(body)) + body)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from binascii import b2a_base64
 from collections.abc import Sequence
 from typing import Any
 
 from mqttree.broker.cluster.delivery.history import FETCH_TIME
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
-from mqttree.broker.cluster.link.codec import encode_for_links, encode_origin, origin_key
+from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import BPDU, SEEN, decode_records, encode_record
 from mqttree.broker.cluster.link.handshake import LINK_PROTOCOL
 from mqttree.broker.cluster.link.link import Link
-from mqttree.broker.cluster.link.message_batch import MessageBatch, encode_batch, is_batch
+from mqttree.broker.cluster.link.message_batch import MessageBatch, encode_batch, encode_message
 from mqttree.broker.cluster.link.version_vector import encode_vector
+from mqttree.broker.core.message import Message, Stamp, encode_halves
+from mqttree.broker.core.receiver_assignment import ReceiverAssignment
 from mqttree.broker.wire import Connack, Connect, Publish, encode_packet
 from mqttree.broker.wire.decode import decode_packet
 from mqttree.broker.wire.properties import Property
@@ -55,14 +58,18 @@ def ping(*records: tuple[int, bytes]) -> bytes:
 
 
 def singles(first: int, body: bytes) -> list[tuple[int, bytes]]:
-    """A packet, or one for each message if it is a batch."""
-    data = bytes((first,)) + encode_varint(len(body)) + body
-    if first >> 4 != 3 or not is_batch(data):
+    """A packet; of a batch one for each message, with a property that tells origin and number."""
+    if first >> 4 != 3:
         return [(first, body)]
-    batch = MessageBatch.read(data)
+    batch = MessageBatch.read(bytes((first,)) + encode_varint(len(body)) + body)
     found = []
     for number, one in batch.messages():
-        packet = encode_for_links(one, batch.key, number, 0.0)
+        origin = batch.key + b2a_base64(number.to_bytes(6, "big"), newline=False)
+        properties = b"\x26\x00\x01o\x00\x18" + origin + one.properties
+        if one.expires_at is not None:
+            properties = b"\x02" + max(0, round(one.expires_at)).to_bytes(4, "big") + properties
+        halves = encode_halves(one.topic, one.payload, 5, one.qos, one.retain, properties)
+        packet = (b"\0\1" if one.qos else b"").join(halves)
         found.append((packet[0], packet[read_length(packet, 1)[1] :]))
     return found
 
@@ -76,12 +83,15 @@ def message(
     sequence: int = 1,
     properties: bytes = b"",
     first: int = 0,
+    stamp: Stamp | None = None,
+    choice: ReceiverAssignment | None = None,
 ) -> bytes:
-    """A PUBLISH as links carry it; `first`: another first byte."""
-    section = encode_origin(key, sequence) + properties
-    body = len(topic).to_bytes(2, "big") + topic + (b"\0\1" if (first or qos << 1) & 6 else b"")
-    body += encode_varint(len(section)) + section + payload
-    return bytes((first or 0x30 | qos << 1,)) + encode_varint(len(body)) + body
+    """A message as links carry it; `first`: another first byte, of the batch and of its packet."""
+    head, tail = encode_halves(topic, payload, 5, qos, stamp is not None, properties)
+    packet = bytearray(head + (b"\0\1" if qos else b"") + tail)
+    packet[0] = first or packet[0]
+    batch = MessageBatch(key, sequence, bytes(packet), 1, 5, qos, 0, stamp, choice)
+    return bytes((packet[0],)) + batch.encode()[1:]
 
 
 def batch_entry(
@@ -101,7 +111,18 @@ def batch_entry(
         for number, (topic, payload) in enumerate(messages, 7)
     )
     data = encode_batch(key, sequence, packets, len(messages), version, qos)
-    return LogEntry.batch(key, sequence, len(messages), data, at)
+    return LogEntry(key, sequence, len(messages), data, at)
+
+
+def entry_of(
+    key: bytes,
+    sequence: int,
+    message: Message,
+    at: float,
+    choice: ReceiverAssignment | None = None,
+) -> LogEntry:
+    """The entry of one message that came at `at`."""
+    return LogEntry(key, sequence, 1, encode_message(message, key, sequence, at, choice), at)
 
 
 class Neighbour:
@@ -145,13 +166,25 @@ class Neighbour:
     def take(self) -> list[tuple[int, bytes]]:
         """Everything that came since the last look: (first byte, body). The messages of a batch
         are as if each had come by itself."""
+        return [one for packet in self.packets() for one in singles(*packet)]
+
+    def packets(self) -> list[tuple[int, bytes]]:
+        """Everything that came since the last look, as it came: (first byte, body)."""
         data = bytes(self.transport.written)
         self.transport.written.clear()
-        found = [one for packet in self.reader.feed(data) for one in singles(*packet)]
+        found = self.reader.feed(data)
         marks = [body[4:8] for first, body in found if first == 0xC0 and body[4] & 0x80]
         if marks and self.answers:
             self.send(*(b"\xd0\x04" + number for number in marks))
         return found
+
+    def batches(self) -> list[MessageBatch]:
+        """Batches that came; all else is left out."""
+        return [
+            MessageBatch.read(bytes((first,)) + encode_varint(len(body)) + body)
+            for first, body in self.packets()
+            if first >> 4 == 3
+        ]
 
     def messages(self) -> list[bytes]:
         """Payloads of the messages that came."""

@@ -16,8 +16,9 @@ from mqttree.broker.auth.authorization import Access
 from mqttree.broker.cli.run import GC_THRESHOLDS
 from mqttree.broker.cluster.delivery.answer_part import ASK
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
-from mqttree.broker.cluster.link.codec import encode_for_links, origin_key
+from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED, SEEN
+from mqttree.broker.cluster.link.message_batch import encode_message
 from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
 from mqttree.broker.cluster.sessions.pending_takeover import State
 from mqttree.broker.cluster.sessions.session_codec import WAITING, Item, SessionState, encode_state
@@ -72,7 +73,7 @@ def logged(world: World, key: bytes) -> None:
         else:
             relay.accept(key, number, 1, world.now)
         relay.log.append(
-            LogEntry(key, number, encode_for_links(one, key, number, 0.0), one, world.now), None
+            LogEntry(key, number, 1, encode_message(one, key, number, 0.0), world.now), None
         )
 
 

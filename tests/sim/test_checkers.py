@@ -133,9 +133,9 @@ def changes_received(patch: Mutant, change: Callable[[Forwarder, Message], list[
     """Deliver something else than what came over a link."""
     received = Forwarder.received
 
-    def wrong(self: Forwarder, link: Any, message: Message, *rest: Any) -> None:
+    def wrong(self: Forwarder, link: Any, entry: LogEntry, message: Message, *rest: Any) -> None:
         for one in change(self, message):
-            received(self, link, one, *rest)
+            received(self, link, entry, one, *rest)
 
     patch.setattr(Forwarder, "received", wrong)
     # The messages of a batch, too, come there one by one.
@@ -206,10 +206,10 @@ def loses_retained(patch: Mutant) -> None:
 
 
 def forwards_no_qos_0(patch: Mutant) -> None:
-    send = Forwarder.forward_packets
+    send = Forwarder.forward_batch
     patch.setattr(
         Forwarder,
-        "forward_packets",
+        "forward_batch",
         lambda self, packets, count, version, qos, links, source: (
             send(self, packets, count, version, qos, links, source) if qos else None
         ),
@@ -303,10 +303,10 @@ def test_probe_delivered_twice_is_caught(monkeypatch: Patch) -> None:
     scene = Small([])
     received = Forwarder.received
 
-    def wrong(self: Forwarder, link: Any, message: Message, *rest: Any) -> None:
-        received(self, link, message, *rest)
+    def wrong(self: Forwarder, link: Any, *rest: Any) -> None:
+        received(self, link, *rest)
         if scene.world.now - scene.world.started > 11.0:
-            received(self, link, message, *rest)
+            received(self, link, *rest)
 
     with Mutant(monkeypatch) as mutant:
         mutant.setattr(Forwarder, "received", wrong)

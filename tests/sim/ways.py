@@ -7,8 +7,7 @@ from collections import Counter
 from typing import Any
 
 from mqttree.broker import CORE
-from mqttree.broker.cluster.link.message_batch import MessageBatch, is_batch
-from mqttree.broker.wire.publish_header import topic_of
+from mqttree.broker.cluster.link.message_batch import MessageBatch
 from tests.sim.clients import Sent
 from tests.sim.world import Host, World
 
@@ -36,11 +35,7 @@ class Ways:
 
         def watched(data: bytes, count: int, links: list[Any], source: Any) -> None:
             if self.watching and not data[0] & 1:
-                topics = (
-                    [*MessageBatch.read(data).topics()]
-                    if is_batch(data)
-                    else [topic_of(data)] * count
-                )
+                topics = [*MessageBatch.read(data).topics()]
                 for link in links:
                     if link is not source:
                         there = self._index(link.peer.id)

@@ -23,7 +23,7 @@ from mqttree.broker.base.sequence_set import (
     subtract,
 )
 from mqttree.broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE, AnswerPart
-from mqttree.broker.cluster.delivery.replay_log import LogEntry, Looked
+from mqttree.broker.cluster.delivery.replay_log import LogEntry, Looked, wanted_parts
 from mqttree.broker.cluster.delivery.subscription_start import (
     PastNumbers,
     answer_of,
@@ -175,16 +175,16 @@ class Answers:
         gone, found = self._logged(asked, in_log)
         parts: list[bytes] = []
         size, compared, more = 0, 0, False
-        wants = self._wants(asked, now, named_too=log.chosen > log.begin or bool(log.pinned))
-        for entry in chain.from_iterable(each.singles() for each in found):
+        wanted = self._wanted(asked, named_too=log.chosen > log.begin or bool(log.pinned))
+        for entry in found:
             if size > CHUNK or compared >= LOOKS:
                 top, more = entry.sequence - 1, True
                 break
-            compared += 1
-            if wants(entry):
-                parts.append(entry.data(now))
+            compared += entry.count
+            for part in wanted(entry):
+                parts.append(part.data(now))
                 size += len(parts[-1])
-                self._counters.replayed += entry.count
+                self._counters.replayed += part.count
         # A batch is one entry of the log, and each of its messages is compared.
         self._budget.left -= (looked + max(in_log.entries, compared)) / 2000
         self._send(asked, numbers, parts, top, now, more=more, gone=gone)
@@ -221,9 +221,10 @@ class Answers:
         numbers, _ = numbers_at(reversed(ours), asked.key, asked.times, piece.last + 1, past)
         parts = parts_of(ours, asked.key, asked.lacks)
         data = []
-        for entry in filter(self._wants(asked, now, named_too=True), parts):
-            data.append(entry.data(now))
-            self._counters.log_tail_replayed += entry.count
+        wanted = self._wanted(asked, named_too=True)
+        for part in chain.from_iterable(map(wanted, parts)):
+            data.append(part.data(now))
+            self._counters.log_tail_replayed += part.count
         # Messages older than the whole tail may be under way; those that are missing within it were
         # not wanted.
         begins = piece.first > 1 and piece.first == self._above.absent_members.tail_begins(
@@ -233,18 +234,17 @@ class Answers:
         gone = left[-1][1] if left else 0
         self._send(asked, numbers, data, piece.last, now, more=True, gone=gone)
 
-    def _wants(self, asked: Asked, now: float, *, named_too: bool) -> Callable[[LogEntry], bool]:
-        """Return a function that says whether the sender wants an entry that is no batch.
-        `named_too`: entries may be for members of shared subscriptions that were chosen by
-        name."""
+    def _wanted(self, asked: Asked, *, named_too: bool) -> Callable[[LogEntry], list[LogEntry]]:
+        """Return a function that returns the parts of an entry that the sender wants. `named_too`:
+        entries may be for members of shared subscriptions that were chosen by name."""
         wanted = self._strategy.wanted_by(asked.sender)
 
-        def wants(entry: LogEntry) -> bool:
-            if entry.expires_at is not None and now >= entry.expires_at:
-                return False
-            return entry.retain or wanted(entry.topic) or (named_too and named(entry, asked.sender))
+        def parts(entry: LogEntry) -> list[LogEntry]:
+            if entry.retain or (named_too and named(entry, asked.sender)):
+                return [entry]
+            return wanted_parts(entry, wanted)
 
-        return wants
+        return parts
 
     def _send(
         self,
@@ -288,15 +288,14 @@ def named(entry: LogEntry, broker_id: bytes) -> bool:
 
 def parts_of(entries: Iterable[LogEntry], key: bytes, lacks: Ranges) -> list[LogEntry]:
     """Return those of `entries`, or parts of them, that are messages of the origin `key` with
-    numbers in `lacks`; the messages of a batch as an entry each."""
+    numbers in `lacks`."""
     return [
-        single
+        part
         for entry in entries
         if entry.key == key
         for part in entry.parts(
             intersect([(entry.sequence, entry.sequence + entry.count - 1)], lacks)
         )
-        for single in part.singles()
     ]
 
 

@@ -17,25 +17,19 @@ from collections.abc import Mapping
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
 
-from mqttree.broker.base.sequence_set import LAST, MAX_SKIPS, find, intersect, subtract
+from mqttree.broker.base.sequence_set import LAST, MAX_SKIPS, intersect, subtract
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.ordered_feed import Verdict
 from mqttree.broker.cluster.delivery.outgoing_batch import OutgoingBatch, Sender
-from mqttree.broker.cluster.delivery.paced_release import deliver_run
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
-from mqttree.broker.cluster.link.codec import (
-    encode_for_links,
-    encode_run_for_links,
-    split_key,
-)
+from mqttree.broker.cluster.link.codec import split_key
 from mqttree.broker.cluster.link.control_records import ORIGINS
 from mqttree.broker.cluster.link.link_states import Action, Input
-from mqttree.broker.cluster.link.message_batch import encode_batch
+from mqttree.broker.cluster.link.message_batch import encode_batch, encode_message
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
-from mqttree.broker.core.dispatcher import topic_name
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session import Session
 from mqttree.broker.wire.errors import MalformedPacket
-from mqttree.broker.wire.publish_header import DUP, PUBLISH, QOS_BITS
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
@@ -48,7 +42,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
     from mqttree.broker.core.connection import Connection
-    from mqttree.broker.core.publish_run import PublishRun
     from mqttree.broker.core.receiver_assignment import ReceiverAssignment
     from mqttree.broker.core.route import Route
 
@@ -69,13 +62,6 @@ neighbour has announced."""
 RECENT: Final = 1000
 """messages before the first one that a broker which meets an origin accepts as well: some
 hundredths of a second's work."""
-
-ILLEGAL: Final = frozenset(
-    PUBLISH | flags
-    for flags in range(16)
-    if flags & QOS_BITS == QOS_BITS or (flags & DUP and not flags & QOS_BITS)
-)
-"""First bytes of a PUBLISH that MQTT forbids."""
 
 
 class Forwarder(Sender):
@@ -142,18 +128,13 @@ class Forwarder(Sender):
         if message.topic[:1] == b"$":
             return
         node = self.node
-        assigned = b"" if choice is None else choice.encode()
         if message.qos or message.retain:
             links = self._links(message, choice)
             self.own.top = sequence = self.own.top + 1
-            data = (
-                encode_for_links(message, self.key, sequence, node.now, assigned)
-                if links or assigned
-                else b""
-            )
-            entry = LogEntry(self.key, sequence, data, message, node.now)
+            data = encode_message(message, self.key, sequence, node.now, choice)
+            entry = LogEntry(self.key, sequence, 1, data, node.now)
             self.log.append(entry, source)
-            if assigned:
+            if choice is not None:
                 self.log.chosen = self.log.end
             if message.qos and node.journal.recording:
                 node.journal.logged(entry, source)
@@ -167,7 +148,7 @@ class Forwarder(Sender):
                 self.remote_flow_control.check(message.topic, source)
         elif node.forwarding and (links := self._links(message, choice)):
             self.own_runs += 1
-            data = encode_for_links(message, self.key, self.own_runs, node.now, assigned)
+            data = encode_message(message, self.key, self.own_runs, node.now, choice)
         else:
             return
         if links:
@@ -198,7 +179,7 @@ class Forwarder(Sender):
             data = encode_batch(self.key, self.own_runs, packet, 1, 5 if version == 5 else 4, 0)
             self.send(data, 1, links, None)
 
-    def forward_packets(
+    def forward_batch(
         self,
         packets: bytes,
         count: int,
@@ -219,30 +200,14 @@ class Forwarder(Sender):
         sequence = self.own.top + 1
         self.own.top += count
         data = encode_batch(self.key, sequence, packets, count, version, qos)
-        entry = LogEntry.batch(self.key, sequence, count, data, self.node.now)
+        entry = LogEntry(self.key, sequence, count, data, self.node.now)
         self.log.append(entry, source)
         if self.node.journal.recording:
             self.node.journal.logged(entry, source)
         self.send(data, count, links, None)
         if self.remote_flow_control.held:
-            for message in entry.messages():
-                self.remote_flow_control.check(message.topic, source)
-
-    def forward_batch(self, batch: PublishRun, source: Connection | None) -> None:
-        """Pass on a run of QoS 1 or 2 packets that was published here: one piece of bytes and one
-        entry in the log. `source`: as of `forward`."""
-        count = batch.count
-        sequence = self.own.top + 1
-        self.own.top += count
-        batch = batch.form(5, batch.qos)
-        data = encode_run_for_links(batch, self.key, sequence)
-        entry = LogEntry.run(self.key, sequence, count, data, batch.size, self.node.now)
-        self.log.append(entry, source)
-        if self.node.journal.recording:
-            self.node.journal.logged(entry, source)
-        self.send(data, count, self._next_hops(batch.topic), None)
-        if self.remote_flow_control.held:
-            self.remote_flow_control.check(batch.topic, source)
+            for topic in entry.topics():
+                self.remote_flow_control.check(topic, source)
 
     def send(self, data: bytes, count: int, links: list[Link], source: Link | None) -> None:
         """Send `count` messages (`data`) over `links`, but not over the `source`, from which they
@@ -258,29 +223,6 @@ class Forwarder(Sender):
                 self._counters.link_bytes_data += len(data)
 
     # ---------------------------------------------------------------- received
-
-    def check(
-        self, topic: bytes, first: int, sequence: int, count: int, often: bool = True
-    ) -> None:
-        """Refuse an invalid PUBLISH of a link before it is passed on: the next broker would blame
-        this one. `first`: its first byte; `sequence` and `count`: its number and how many follow
-        each other; `often`: more of its `topic` may come.
-
-        Raises:
-            MalformedPacket, ProtocolViolation: QoS 3, no topic name, or numbers that no broker
-                reaches.
-        """
-        if first in ILLEGAL:
-            raise MalformedPacket(
-                "PUBLISH with QoS 3, or DUP at QoS 0 [MQTT-3.3.1-2, MQTT-3.3.1-4]"
-            )
-        if sequence < 1 or sequence + count > LAST:
-            raise MalformedPacket("PUBLISH on a link with a sequence number out of range")
-        if topic not in self.node.dispatcher.routes:
-            if often:
-                self.node.dispatcher.route(topic)
-            else:
-                topic_name(topic)
 
     def accept(self, key: bytes, first: int, count: int, now: float, late: bool = True) -> int:
         """Accept `count` sequence numbers of the origin `key`, from `first` on; `now`: s. Returns
@@ -399,109 +341,84 @@ class Forwarder(Sender):
     def received(
         self,
         link: Link,
+        entry: LogEntry,
         message: Message,
-        key: bytes,
-        sequence: int,
-        data: bytes,
+        choice: ReceiverAssignment | None,
         now: float,
-        choice: ReceiverAssignment | None = None,
     ) -> None:
-        """Deliver a `message` that came over `link` to local subscribers, and pass it on byte for
-        byte (`data`). `key` and `sequence`: its origin and number; `choice`: which members of
-        shared subscriptions get it, if it has been chosen; `now`: s."""
+        """Deliver the `message` of an `entry` of one, which came over `link` at `now` (s), to local
+        subscribers, and pass it on byte for byte. `choice`: which members of shared subscriptions
+        get it, if it has been chosen."""
         link.conn.traffic.received += 1
-        here = True
-        # Held back from local subscribers for now; they have had it from an answer.
-        held = had = False
-        entry: LogEntry | None = None
+        verdict = Verdict.DELIVER
         if message.qos or message.retain:
-            link.arrival = (key, message.topic, now)
-            window = self.vector[key]
-            feed = window.feed
-            had = (
-                feed is not None
-                and sequence <= feed.kept_top
-                and find(feed.kept, sequence, sequence) >= 0
-            )
-            if not had:
-                entry = LogEntry(key, sequence, data, message, now)
-                self.log.append(entry, link.conn)
-            if feed is None:
-                here = window.for_local_subscribers(sequence)
-            else:
-                here = feed.take(link, sequence, 1) > 0
-                held = not here and sequence > feed.done
-        if message.qos or message.retain:
-            self._admit(key, window.feed, link)
-        links = self._everywhere(key) if message.retain else self._onward(message.topic, key, link)
-        if choice is not None and not message.retain:
-            links = self._assigned(choice, links, key)
-        self.send(data, 1, links, link)
-        if message.topic[:1] == b"$":
-            return
-        if held and entry is not None and feed is not None:
-            self._gap_recovery.hold(feed, entry)
+            link.arrival = (entry.key, message.topic, now)
+            verdict = self._log(link, entry)
+        self._pass_on(link, entry, message, choice)
+        new = False
         # What has expired on the way, or in the log of another broker, counts as having been here.
-        if message.expires_at is not None and now >= message.expires_at:
+        if message.expired(now):
             self.node.counters.expired += 1
-            return
-        new = (
-            message.retain
-            and self._above.retained_sync.received(message, key, sequence, now, link.conn)
-            and not held
-        )
-        if (
-            (here or new)
-            and sequence <= self._highest.get(key, 0)
-            and (message.qos or message.retain)
-            and not had
-        ):
-            self._above.delivered_ranges.deliver(key, sequence, message, choice, link.conn)
-        elif choice is not None:
-            if not (held or had):
-                self._above.sharing.received(message, choice, link.conn, ordinary=here or new)
-        elif here or new:
-            self.node.dispatcher.publish(message, link.conn, ())
-
-    def run_received(
-        self, link: Link, batch: PublishRun, key: bytes, sequence: int, data: bytes, now: float
-    ) -> None:
-        """Deliver and pass on a run (`batch`) at QoS 1 or 2 that came over `link`. `key`,
-        `sequence`: its origin, and the number of its first packet; `data`: the bytes that came, if
-        the first packet names the origin, else b""; `now`: s."""
-        count = batch.count
-        new = self.accept(key, sequence, count, now)
-        if not new:
-            self.node.counters.duplicates += count
-        elif new < 0 or self.singly(key, sequence):
-            for number, message in enumerate(batch.messages(), sequence):
-                if new > 0 or self.accept(key, number, 1, now):
-                    self.received(
-                        link, message, key, number, encode_for_links(message, key, number, now), now
-                    )
-                else:
-                    self.node.counters.duplicates += 1
-        else:
-            link.conn.traffic.received += count
-            link.arrival = (key, batch.topic, now)
-            if not data:
-                data = encode_run_for_links(batch, key, sequence)
-            entry = LogEntry.run(key, sequence, count, data, batch.size, now)
-            self.log.append(entry, link.conn)
-            window = self.vector[key]
-            feed = self.admit(key, link)
-            self.send(data, count, self._onward(batch.topic, key, link), link)
-            # So many were published before this broker met their origin, or are held back for now.
-            old = (
-                window.begin + 1 - sequence
-                if feed is None
-                else count - feed.take(link, sequence, count)
+        elif message.retain:
+            new = self._above.retained_sync.received(
+                message, entry.key, entry.sequence, now, link.conn
             )
-            if old < count:
-                if batch.topic[:1] != b"$":
-                    deliver_run(self.node, batch.part(old, count) if old > 0 else batch, link.conn)
-            elif feed is not None and sequence + count - 1 > feed.done:
+        match verdict:
+            case Verdict.HOLD:
+                feed = self.vector[entry.key].feed
+                assert feed is not None  # nothing else holds messages
                 self._gap_recovery.hold(feed, entry)
+            case Verdict.DELIVER if not message.expired(now):
+                self._deliver(link, entry, message, choice, ordinary=True)
+            case Verdict.PAST if not message.expired(now):
+                self._deliver(link, entry, message, choice, ordinary=new)
+
+    def _log(self, link: Link, entry: LogEntry) -> Verdict:
+        """Keep a message that came over `link` for other brokers, and return what local subscribers
+        get of it."""
+        window = self.vector[entry.key]
+        feed = window.feed
+        kept = feed is not None and feed.was_kept(entry.sequence)
+        if not kept:
+            self.log.append(entry, link.conn)
+        verdict = (
+            window.verdict(entry.sequence) if feed is None else feed.verdict(link, entry.sequence)
+        )
+        self._admit(entry.key, window.feed, link)
+        return Verdict.KEPT if kept and verdict is not Verdict.DELIVER else verdict
+
+    def _pass_on(
+        self, link: Link, entry: LogEntry, message: Message, choice: ReceiverAssignment | None
+    ) -> None:
+        """Send a message over the other links that lead to its receivers."""
+        if message.retain:
+            links = self._everywhere(entry.key)
+        else:
+            links = self._onward(message.topic, entry.key, link)
+            if choice is not None:
+                links = self._assigned(choice, links, entry.key)
+        self.send(entry.kept(), 1, links, link)
+
+    def _deliver(
+        self,
+        link: Link,
+        entry: LogEntry,
+        message: Message,
+        choice: ReceiverAssignment | None,
+        *,
+        ordinary: bool,
+    ) -> None:
+        """Deliver a message that came over `link` to the local members of shared subscriptions that
+        were chosen, and (`ordinary`) to all other subscribers."""
+        late = entry.sequence <= self._highest.get(entry.key, 0)
+        if ordinary and late and (message.qos or message.retain):
+            self._above.delivered_ranges.deliver(
+                entry.key, entry.sequence, message, choice, link.conn
+            )
+        elif choice is not None:
+            self._above.sharing.received(message, choice, link.conn, ordinary=ordinary)
+        elif ordinary:
+            self.node.dispatcher.publish(message, link.conn, ())
 
     def singly(self, key: bytes, sequence: int) -> bool:
         """Whether the consecutive numbers from `sequence` on are to be taken one by one: what

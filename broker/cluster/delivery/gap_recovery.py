@@ -24,11 +24,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from mqttree.broker.base import costs
 from mqttree.broker.base.sequence_set import Ranges, find, intersect, merge, subtract
 from mqttree.broker.cluster.delivery.feed_states import Action, Input, State
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
-from mqttree.broker.cluster.delivery.ordered_feed import RETRY, HeldPackets, OrderedFeed
+from mqttree.broker.cluster.delivery.ordered_feed import RETRY, HeldMessage, OrderedFeed
 from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE, OriginFeeds
 from mqttree.broker.cluster.delivery.origin_questions import MAX_QUESTIONS, OriginQuestions
 from mqttree.broker.cluster.delivery.orphans import EARLIER
@@ -44,7 +43,6 @@ from mqttree.broker.cluster.strategy.path_change import (
     tell_changed_over,
 )
 from mqttree.broker.cluster.strategy.ports import Feed
-from mqttree.broker.core.message import size_of
 from mqttree.broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
@@ -455,21 +453,11 @@ class GapRecovery:
     # ---------------------------------------------------------------- to local subscribers
 
     def hold(self, feed: OrderedFeed, entry: LogEntry) -> None:
-        """Hold back an entry of the log from local subscribers until the feed has got so far. The
-        messages of a batch wait as one each, as each has subscribers of its own."""
-        if entry.mixed:
-            for number, message in enumerate(entry.messages(), entry.sequence):
-                size = size_of(message) + costs.HELD_MEMORY
-                self.release.hold(
-                    feed, HeldPackets(number, 1, (message, None), message.topic, size)
-                )
-            return
-        self.release.hold(
-            feed,
-            HeldPackets(
-                entry.sequence, entry.count, entry, entry.topic, entry.size + costs.HELD_MEMORY
-            ),
-        )
+        """Hold back the messages of an entry of the log from local subscribers until the feed has
+        got so far."""
+        choice = entry.choice
+        for number, message in entry.messages():
+            self.release.hold(feed, HeldMessage(number, message, choice))
 
     def released(self, feed: OrderedFeed, now: float) -> None:
         """Note that local subscribers have had all messages of a feed that may be delivered."""

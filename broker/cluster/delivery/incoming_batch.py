@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import LAST
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
-from mqttree.broker.cluster.link.codec import encode_for_links
 from mqttree.broker.cluster.link.message_batch import (
     SINGLE,
     MessageBatch,
+    check_properties,
     encode_batch,
     read_single,
 )
@@ -31,7 +31,7 @@ from mqttree.broker.wire.varint import read_length
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.forwarder import Forwarder
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
-    from mqttree.broker.cluster.delivery.ports import DeliveringBroker
+    from mqttree.broker.cluster.delivery.ports import Above, DeliveringBroker
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
     from mqttree.broker.core.route import Route
@@ -46,6 +46,7 @@ class IncomingBatches:
     """Takes the batches of all links."""
 
     __slots__ = (
+        "_above",
         "_counters",
         "_dirty",
         "_dispatcher",
@@ -64,10 +65,13 @@ class IncomingBatches:
         forwarder: Forwarder,
         strategy: RoutingStrategy,
         gap_recovery: GapRecovery,
+        above: Above,
     ) -> None:
         """`node`: this broker; `forwarder`: numbers, logs and sends; `strategy`: which links a
-        message takes; `gap_recovery`: what must wait for messages before it."""
+        message takes; `gap_recovery`: what must wait for messages before it; `above`: the floors
+        above delivery."""
         self._node = node
+        self._above = above
         # What each message needs.
         self._counters, self._dirty, self._turns = node.counters, node.dirty, node.turns
         self._dispatcher, self._hooks = node.dispatcher, node.hooks
@@ -91,19 +95,23 @@ class IncomingBatches:
         ):
             return
         batch = MessageBatch.read_body(data, body)
-        sequence, count = batch.sequence, batch.count
-        if not 0 < sequence <= LAST - count:
+        stamp = batch.stamp
+        restored = stamp is not None and stamp.restored
+        if not 0 < (batch.sequence or restored) <= LAST - batch.count:
             raise MalformedPacket("PUBLISH on a link with a sequence number out of range")
-        pieces = self._pieces(batch)
+        pieces = [] if stamp is not None or batch.choice is not None else self._pieces(batch)
         # Of very small messages, one read may bring more than a turn should take.
         self._turns.work += len(pieces)
-        if batch.qos:
+        if not pieces:
+            self._take_message(link, batch, data, now)
+        elif batch.qos:
             self._take(link, batch, data, pieces, now)
         else:
             self._take_unlogged(link, batch, data, pieces, now)
 
     def _pieces(self, batch: MessageBatch) -> list[Piece]:
-        """Find the packets of a batch, and their routes.
+        """Find the packets of a batch, and their routes; none of a single one whose receivers may
+        not get its properties as they came.
 
         Raises:
             MalformedPacket, ProtocolViolation: a packet that no broker puts into a batch.
@@ -142,6 +150,8 @@ class IncomingBatches:
                     or inspect_cached(data[payload - section : payload]) & NOT_AS_IS
                 ):
                     payload = inspect_alone(data, payload - section - 1, end)[1]
+                    if payload > end and batch.count == 1:
+                        return []
                     if payload > end:
                         raise MalformedPacket(
                             "batch on a link with properties that it may not have"
@@ -158,10 +168,32 @@ class IncomingBatches:
             raise MalformedPacket("batch on a link with more or fewer messages than it says")
         return pieces
 
-    def _route(self, topic: bytes) -> Route:
+    def _route(self, topic: bytes, *, keep: bool = True) -> Route:
         if topic[:1] == b"$":
             raise MalformedPacket("batch on a link with a topic that stays at its broker")
-        return self._dispatcher.route(topic)
+        return self._dispatcher.route(topic, keep=keep)
+
+    def _take_message(self, link: Link, batch: MessageBatch, data: bytes, now: float) -> None:
+        """Take a batch (`data`) of one message that receivers may not get as it came: a retained
+        one, one for members of shared subscriptions that were chosen, or one with rare properties.
+        A retained message that a comparison brought does not follow its origin's order.
+
+        Raises:
+            MalformedPacket, ProtocolViolation: no broker sends such a message.
+        """
+        forwarder, stamp, key, sequence = self._forwarder, batch.stamp, batch.key, batch.sequence
+        [(_, message)] = batch.messages(now)
+        check_properties(message.properties)
+        restored = stamp is not None and stamp.restored
+        if message.topic not in self._dispatcher.routes:
+            self._route(message.topic, keep=not restored)
+        if restored:
+            self._above.retained_sync.restored(link, message, key, sequence, data, now)
+        elif forwarder.accept(key, sequence, 1, now, bool(batch.qos or message.retain)):
+            entry = LogEntry(key, sequence, 1, data, now)
+            forwarder.received(link, entry, message, batch.choice, now)
+        else:
+            self._counters.duplicates += 1
 
     def _pass_on(self, link: Link, batch: MessageBatch, data: bytes, pieces: list[Piece]) -> None:
         """Send the packets over other links: as they came, if all take the same ones."""
@@ -340,16 +372,17 @@ class IncomingBatches:
             counters.duplicates += count
             return
         if new < 0 or forwarder.singly(key, sequence):
-            for number, message in batch.messages(now):
+            parts = batch.parts([(number, number) for number in range(sequence, sequence + count)])
+            for part, (number, message) in zip(parts, batch.messages(now), strict=True):
                 if new > 0 or forwarder.accept(key, number, 1, now):
-                    one = encode_for_links(message, key, number, now)
-                    forwarder.received(link, message, key, number, one, now)
+                    entry = LogEntry(key, number, 1, part.encode(), now)
+                    forwarder.received(link, entry, message, None, now)
                 else:
                     counters.duplicates += 1
             return
         link.conn.traffic.received += count
         link.arrival = (key, topic_of(batch.packets), now)
-        entry = LogEntry.batch(key, sequence, count, data, now)
+        entry = LogEntry(key, sequence, count, data, now)
         forwarder.log.append(entry, link.conn)
         feed = forwarder.admit(key, link)
         self._pass_on(link, batch, data, pieces)

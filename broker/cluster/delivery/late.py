@@ -46,7 +46,8 @@ from mqttree.broker.cluster.delivery.paced_release import crowded
 from mqttree.broker.cluster.delivery.ports import TailPiece
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, Looked
 from mqttree.broker.cluster.delivery.subscription_start import encode_ages
-from mqttree.broker.cluster.link.codec import encode_for_links, read_link_packets, split_key
+from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.cluster.link.message_batch import encode_message, read_messages
 from mqttree.broker.cluster.strategy.directory import BEHIND
 from mqttree.broker.wire.errors import MalformedPacket
 
@@ -265,23 +266,16 @@ class LateOffers:
         forwarder = self._forwarder
         self._starts.aged(data[4:end], now, holes=True)
         topics: dict[bytes, None] = {}
-        for origin, sequence, message, choice, alone in read_link_packets(data[end:], now):
-            if origin != key or not 0 < sequence < LAST or alone or not message.qos:
+        for batch, sequence, message in read_messages(data[end:], now):
+            choice = batch.choice
+            if batch.key != key or not 0 < sequence < LAST or batch.passed or not batch.qos:
                 continue
             if not forwarder.accept(key, sequence, 1, now):
                 self._counters.duplicates += 1
                 continue
             topics[message.topic] = None
-            assigned = b"" if choice is None else choice.encode()
-            forwarder.received(
-                link,
-                message,
-                key,
-                sequence,
-                encode_for_links(message, key, sequence, now, assigned),
-                now,
-                choice,
-            )
+            single = encode_message(message, key, sequence, now, choice)
+            forwarder.received(link, LogEntry(key, sequence, 1, single, now), message, choice, now)
         return topics
 
     def _when_room(self, key: bytes, sender: bytes, topics: dict[bytes, None], now: float) -> None:

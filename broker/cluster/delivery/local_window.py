@@ -13,7 +13,7 @@ from mqttree.broker.base.sequence_set import (
     merge,
     subtract,
 )
-from mqttree.broker.cluster.delivery.ordered_feed import OrderedFeed
+from mqttree.broker.cluster.delivery.ordered_feed import OrderedFeed, Verdict
 from mqttree.broker.cluster.link.version_vector import OriginWindow
 
 
@@ -146,6 +146,10 @@ class LocalWindow(OriginWindow):
             self.gaps = merge(self.gaps + found)
             self.limit()
         return found
+
+    def verdict(self, sequence: int) -> Verdict:
+        """Return what local subscribers get of a number that has just come, with flooding."""
+        return Verdict.DELIVER if self.for_local_subscribers(sequence) else Verdict.PAST
 
     def for_local_subscribers(self, sequence: int) -> bool:
         """Whether local subscribers get a number that has just come, with flooding."""

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from collections import deque
+from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from mqttree.broker.base import costs
 from mqttree.broker.base.sequence_set import (
     LAST,
     MAX_SKIPS,
@@ -19,10 +21,10 @@ from mqttree.broker.base.sequence_set import (
 )
 from mqttree.broker.cluster.delivery.feed_states import Action, Input, State, transition
 from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.core.message import Message, size_of
 
 if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
-    from mqttree.broker.cluster.delivery.replay_log import LogEntry
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.core.message import Message
@@ -32,35 +34,36 @@ RETRY, MAX_RETRY_S = 0.1, 2.0
 """s until an origin is asked again; twice as long each time. Not sooner than in twice the time that
 its last answer took: what is sent again meanwhile only makes the next one slower."""
 
-Found = tuple["Message", "ReceiverAssignment | None"]
-"""A message of a batch or of an answer, and its receiver assignment."""
+
+class Verdict(Enum):
+    """What local subscribers get of a message that has just come over a link."""
+
+    DELIVER = "they get it now"
+    HOLD = "they get it when they have had what is before it"
+    PAST = "they do not get it: it is older than they are, or they have had it"
+    KEPT = "an answer of its origin has brought it to them"
 
 
-class HeldPackets:
-    """Messages that wait until what is before them has been delivered: an entry of the log that is
-    no batch, or a message of a batch or of an answer."""
+class HeldMessage:
+    """A message that waits until what is before it has been delivered."""
 
-    __slots__ = ("count", "first", "item", "late", "size", "topic")
+    __slots__ = ("choice", "late", "message", "sequence", "size")
 
     def __init__(
         self,
-        first: int,
-        count: int,
-        item: LogEntry | Found,
-        topic: bytes,
-        size: int,
+        sequence: int,
+        message: Message,
+        choice: ReceiverAssignment | None,
         *,
         late: bool = False,
     ) -> None:
-        """`item`: the entry of the log, or the single message; `topic`: of all of them;
-        `first`: its number, or that of the first of `count`; `size`: bytes; `late`: newer messages
-        have been delivered."""
-        self.first = first
-        self.count = count
-        self.item = item
-        self.topic = topic
-        self.size = size
+        """`sequence`: the number of the `message`; `choice`: its receiver assignment; `late`: newer
+        messages have been delivered."""
+        self.sequence = sequence
+        self.message = message
+        self.choice = choice
         self.late = late
+        self.size = size_of(message) + costs.HELD_MEMORY
 
 
 class Question:
@@ -126,7 +129,6 @@ class OrderedFeed:
         "gone_since",
         "held",
         "held_bytes",
-        "held_count",
         "kept",
         "kept_top",
         "key",
@@ -164,11 +166,10 @@ class OrderedFeed:
         self.done = done
         # Up to here everything wanted has been delivered, or waits to be delivered in steps.
         self.settled = done
-        self.waiting: deque[HeldPackets] = (
+        self.waiting: deque[HeldMessage] = (
             deque()
         )  # in the order of their numbers, unless `out_of_order`
         self.out_of_order = False
-        self.held_count = 0  # messages that wait
         self.held_bytes = 0
         # Numbers that came while too many messages waited: the origin is asked for them again.
         self.refused: Ranges = []
@@ -245,6 +246,17 @@ class OrderedFeed:
             return new
         return count if discard(self.outstanding, first, last) else 0
 
+    def verdict(self, link: Link, sequence: int) -> Verdict:
+        """Take a number that crosses this broker for the first time, over `link`; returns what
+        local subscribers get of it."""
+        if self.take(link, sequence, 1):
+            return Verdict.DELIVER
+        return Verdict.HOLD if sequence > self.done else Verdict.PAST
+
+    def was_kept(self, sequence: int) -> bool:
+        """Whether a number is in the log although it has not crossed this broker."""
+        return sequence <= self.kept_top and find(self.kept, sequence, sequence) >= 0
+
     def advance(self, first: int, last: int) -> None:
         """Note that the numbers from `first` to `last`, beyond `done`, are delivered now. They may
         be in `outstanding`, as waiting messages are delivered in steps and missing ones come
@@ -310,29 +322,26 @@ class OrderedFeed:
                 self.refused = roughly(self.refused, MAX_SKIPS // 2)
             self.settled = min(self.settled, first - 1)
 
-    def put_by(self, held: HeldPackets) -> None:
-        """Keep messages until those before them have been delivered."""
+    def put_by(self, held: HeldMessage) -> None:
+        """Keep a message until those before it have been delivered."""
         waiting = self.waiting
-        if waiting and held.first < waiting[-1].first:
+        if waiting and held.sequence < waiting[-1].sequence:
             self.out_of_order = True
         waiting.append(held)
-        self.held_count += held.count
         self.held_bytes += held.size
 
-    def next_held(self) -> HeldPackets | None:
-        """Return the messages that are delivered next, None when none may be."""
+    def next_held(self) -> HeldMessage | None:
+        """Return the message that is delivered next, None when none may be."""
         if self.out_of_order:
             self.out_of_order = False
-            self.waiting = deque(sorted(self.waiting, key=lambda held: held.first))
-        if not self.waiting or self.waiting[0].first > self.settled:
+            self.waiting = deque(sorted(self.waiting, key=lambda held: held.sequence))
+        if not self.waiting or self.waiting[0].sequence > self.settled:
             return None
         return self.waiting[0]
 
     def pop_held(self) -> None:
-        """Note that the messages of `next_held` have been delivered."""
-        held = self.waiting.popleft()
-        self.held_count -= held.count
-        self.held_bytes -= held.size
+        """Note that the message of `next_held` has been delivered."""
+        self.held_bytes -= self.waiting.popleft().size
 
     def add_outstanding(self, ranges: Ranges) -> None:
         """Note numbers that are missing and are delivered whenever they come."""
@@ -403,7 +412,7 @@ class OrderedFeed:
 
     def here(self) -> Ranges:
         """Return the numbers that wait."""
-        return merge([(held.first, held.first + held.count - 1) for held in self.waiting])
+        return merge([(held.sequence, held.sequence) for held in self.waiting])
 
 
 def joined(some: Ranges, more: Ranges) -> Ranges:

@@ -11,7 +11,6 @@ from binascii import a2b_base64
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mqttree.broker.base import costs
 from mqttree.broker.base.sequence_set import (
     MAX_SKIPS,
     Ranges,
@@ -32,15 +31,15 @@ from mqttree.broker.cluster.delivery.feed_states import Input
 from mqttree.broker.cluster.delivery.ordered_feed import (
     MAX_RETRY_S,
     RETRY,
-    HeldPackets,
+    HeldMessage,
     OrderedFeed,
     Question,
 )
 from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE, OriginFeeds
 from mqttree.broker.cluster.delivery.paced_release import PacedRelease
 from mqttree.broker.cluster.delivery.tree_paths import SPLIT
-from mqttree.broker.cluster.link.codec import read_link_packets
-from mqttree.broker.core.message import Message, size_of
+from mqttree.broker.cluster.link.message_batch import read_messages
+from mqttree.broker.core.message import Message
 from mqttree.broker.core.receiver_assignment import ReceiverAssignment
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE
 from mqttree.broker.wire.errors import MalformedPacket
@@ -214,18 +213,15 @@ class OriginQuestions:
         are wanted, but those up to `gone` have left the origin's log and may be under way. Returns
         whether these are waited for: for as long as a split may last without a loss of order."""
         found: Ranges = []
-        for key, sequence, message, choice, _ in read_link_packets(data, now):
-            if key != feed.key or not 0 < sequence <= top:
+        for batch, sequence, message in read_messages(data, now):
+            if batch.key != feed.key or not 0 < sequence <= top:
                 continue
             late = sequence <= feed.done
             if late and find(feed.outstanding, sequence, sequence) < 0:
                 continue
             found.append((sequence, sequence))
-            self._keep(feed, sequence, message, choice, now)
-            size = size_of(message) + costs.HELD_MEMORY
-            self._release.put_by(
-                feed, HeldPackets(sequence, 1, (message, choice), message.topic, size, late=late)
-            )
+            self._keep(feed, sequence, message, batch.choice, now)
+            self._release.put_by(feed, HeldMessage(sequence, message, batch.choice, late=late))
         settled = intersect(question.asked, [(1, top)]) if top else []
         feed.answered(settled, merge(found))
         waits = gone > 0 and feed.await_gone(
@@ -249,8 +245,8 @@ class OriginQuestions:
         window = feed.window
         if not window.missing(sequence) and find(window.history, sequence, sequence) < 0:
             return
-        kept = feed.kept
-        if find(kept, sequence, sequence) < 0:
+        if not feed.was_kept(sequence):
+            kept = feed.kept
             if kept and kept[-1][1] == sequence - 1:
                 kept[-1] = (kept[-1][0], sequence)
             else:

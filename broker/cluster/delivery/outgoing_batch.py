@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from mqttree.broker.cluster.link.message_batch import LARGEST, MAX_BATCH_PACKETS
+from mqttree.broker.cluster.link.message_batch import MAX_BATCH_PACKETS, MAX_BYTES
 from mqttree.broker.core import ports
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Sender(ports.MessageForwarder):
 
     __slots__ = ()
 
-    def forward_packets(
+    def forward_batch(
         self,
         packets: bytes,
         count: int,
@@ -104,7 +104,7 @@ class OutgoingBatch(ports.OutgoingBatch):
             if self._count:
                 self.flush()
             self._links, self._qos, self._count = links, qos, 1
-            self._begin, self._end, self._limit = begin, end, begin + LARGEST
+            self._begin, self._end, self._limit = begin, end, begin + MAX_BYTES
         else:
             self._begin_with(links, begin, end, count, qos)
 
@@ -116,15 +116,16 @@ class OutgoingBatch(ports.OutgoingBatch):
             self.flush()
         self._links = links
         self._qos = qos
-        if count > MAX_BATCH_PACKETS or end - begin > LARGEST:
+        if count >= MAX_BATCH_PACKETS or end - begin > MAX_BYTES:
             size = (end - begin) // count
-            most = max(1, min(MAX_BATCH_PACKETS, LARGEST // size))
-            while count > most:
+            most = max(1, min(MAX_BATCH_PACKETS, MAX_BYTES // size))
+            # A full one goes at once, so that its publisher is held in time.
+            while count >= most:
                 self._begin, self._count, self._end = begin, most, begin + most * size
                 self.flush()
                 begin, count = self._end, count - most
         self._begin = begin
-        self._limit = begin + LARGEST
+        self._limit = begin + MAX_BYTES
         self._count = count
         self._end = end
 
@@ -134,6 +135,6 @@ class OutgoingBatch(ports.OutgoingBatch):
         if count:
             data, begin, end = self._data, self._begin, self._end
             packets = data if end - begin == len(data) else data[begin:end]
-            self._sender.forward_packets(
+            self._sender.forward_batch(
                 packets, count, self._version, self._qos, self._links, self._source
             )

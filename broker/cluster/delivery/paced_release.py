@@ -13,11 +13,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.base.sequence_set import discard
-from mqttree.broker.cluster.delivery.ordered_feed import HeldPackets
-from mqttree.broker.cluster.delivery.replay_log import LogEntry
-from mqttree.broker.cluster.link.codec import read_link_packets, read_run
+from mqttree.broker.cluster.delivery.ordered_feed import HeldMessage
 from mqttree.broker.core.client import Client
-from mqttree.broker.core.publish_run import PublishRun
 
 if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
@@ -28,9 +25,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.remote_flow_control import RemoteFlowControl
     from mqttree.broker.cluster.limits import ClusterLimits
     from mqttree.broker.cluster.ports import Reporting
-    from mqttree.broker.core.connection import Connection
-    from mqttree.broker.core.message import Message
-    from mqttree.broker.core.receiver_assignment import ReceiverAssignment
     from mqttree.broker.core.session import Session
 
 HOLD_FEEDS_BYTES = 8 * 1024 * 1024
@@ -107,26 +101,26 @@ class PacedRelease:
 
     # ---------------------------------------------------------------- messages that arrive
 
-    def hold(self, feed: OrderedFeed, held: HeldPackets) -> None:
-        """Hold back messages that have just arrived. While there are many, the publishers at their
+    def hold(self, feed: OrderedFeed, held: HeldMessage) -> None:
+        """Hold back a message that has just arrived. While there are many, the publishers at their
         origin are held as well."""
         if self.held_bytes + held.size > self._limits.held_feeds_bytes and feed.waiting:
             self._refuse(feed, held)
             return
         self.put_by(feed, held)
-        if feed.held_count >= self._limits.hold_feed or self.held_bytes >= HOLD_FEEDS_BYTES:
-            self._flow_control.note_for(feed, feed.key, held.topic)
-        if held.first <= feed.settled:
+        if len(feed.waiting) >= self._limits.hold_feed or self.held_bytes >= HOLD_FEEDS_BYTES:
+            self._flow_control.note_for(feed, feed.key, held.message.topic)
+        if held.sequence <= feed.settled:
             self._go_on(feed)
 
-    def put_by(self, feed: OrderedFeed, held: HeldPackets) -> None:
-        """Put messages into the queue of a feed."""
+    def put_by(self, feed: OrderedFeed, held: HeldMessage) -> None:
+        """Put a message into the queue of a feed."""
         feed.put_by(held)
         self.held_bytes += held.size
 
-    def _refuse(self, feed: OrderedFeed, held: HeldPackets) -> None:
-        """Drop messages for which there is no room: their origin is asked for them again."""
-        self._counters.ordered_feed_full += held.count
+    def _refuse(self, feed: OrderedFeed, held: HeldMessage) -> None:
+        """Drop a message for which there is no room: its origin is asked for it again."""
+        self._counters.ordered_feed_full += 1
         origin = feed.broker_id.hex()
         text = (
             f"{self.held_bytes >> 20} MiB of messages wait for missing ones before them; "
@@ -135,14 +129,14 @@ class PacedRelease:
         self._report.log(
             "warning", f"broker {origin}: {text}", cause="too many messages are held", peer=origin
         )
-        feed.refuse(held.first, held.first + held.count - 1)
+        feed.refuse(held.sequence, held.sequence)
         if feed.fed:
             self._keeper.lose(feed)
 
     def drop(self, feed: OrderedFeed) -> None:
         """Drop the held messages of a feed: its origin is forgotten."""
         self.held_bytes -= feed.held_bytes
-        feed.held_count = feed.held_bytes = 0
+        feed.held_bytes = 0
         feed.waiting.clear()
         self._flow_control.released(feed)
 
@@ -193,16 +187,17 @@ class PacedRelease:
         left = step = self._limits.release_step
         ready: set[bytes] = set()
         while left > 0 and (held := feed.next_held()) is not None:
-            if held.topic not in ready:
-                if self._behind(feed, held.topic, now):
+            topic = held.message.topic
+            if topic not in ready:
+                if self._behind(feed, topic, now):
                     break
-                ready.add(held.topic)
+                ready.add(topic)
             self.held_bytes -= held.size
             feed.pop_held()
             before = self._counters.delivered
             self._deliver(feed, held, now)
-            left -= max(held.count, self._counters.delivered - before)
-        if feed.held_count < node.limits.hold_feed // 2 and (
+            left -= max(1, self._counters.delivered - before)
+        if len(feed.waiting) < node.limits.hold_feed // 2 and (
             not feed.waiting or self.held_bytes < HOLD_FEEDS_BYTES // 2
         ):
             self._flow_control.released(feed)
@@ -210,37 +205,14 @@ class PacedRelease:
             feed.slow_since = 0.0
         return left < step
 
-    def _deliver(self, feed: OrderedFeed, held: HeldPackets, now: float) -> None:
-        last = held.first + held.count - 1
-        if not isinstance(held.item, LogEntry):
-            self._one(feed, held.first, *held.item, now, late=held.late)
-        elif last > feed.done:
-            first = max(held.first, feed.done + 1)
-            entry = held.item.part(first, last)
-            if entry.step and first > self._highest.get(feed.key, 0):
-                feed.advance(first, last)
-                if entry.topic[:1] != b"$":
-                    deliver_run(self._node, batch_of(entry), None)
-                return
-            for _, sequence, message, choice, _ in read_link_packets(entry.kept(), entry.at):
-                self._one(feed, sequence, message, choice, now)
-
-    def _one(
-        self,
-        feed: OrderedFeed,
-        sequence: int,
-        message: Message,
-        choice: ReceiverAssignment | None,
-        now: float,
-        *,
-        late: bool = False,
-    ) -> None:
+    def _deliver(self, feed: OrderedFeed, held: HeldMessage, now: float) -> None:
         # No connection waits: publishers at the origin are held, by name (`_behind`).
+        sequence, message, choice = held.sequence, held.message, held.choice
         if sequence > feed.done:
             feed.advance(sequence, sequence)
-        elif not late or not discard(feed.outstanding, sequence, sequence):
+        elif not held.late or not discard(feed.outstanding, sequence, sequence):
             return
-        if message.expired(now) or message.topic[:1] == b"$":
+        if message.expired(now):
             return
         if sequence <= self._highest.get(feed.key, 0):
             self._above.delivered_ranges.deliver(feed.key, sequence, message, choice, None)
@@ -293,21 +265,3 @@ def crowded(session: Session, limits: ClusterLimits) -> bool:
     return (
         len(session.queue) >= limits.hold_queued or session.queued_bytes >= limits.hold_queued_bytes
     )
-
-
-def deliver_run(node: DeliveringBroker, run: PublishRun, source: Connection | None) -> None:
-    """Deliver a run of QoS 1 or 2 packets of another broker to local subscribers.
-
-    `node`: this broker; `run`: the packets; `source`: as of `Dispatcher.publish`.
-    """
-    dispatcher = node.dispatcher
-    if node.hooks.topics:
-        for message in run.messages():
-            dispatcher.publish(message, source, ())
-    else:
-        dispatcher.batch(dispatcher.route(run.topic), run, source, groups=False)
-
-
-def batch_of(entry: LogEntry) -> PublishRun:
-    """Return a run of the log (`LogEntry.run`) as a batch for local subscribers."""
-    return read_run(entry.kept(), entry.count, entry.step)

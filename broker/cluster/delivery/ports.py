@@ -108,6 +108,16 @@ class DeliveredElsewhere(Protocol):
 class RetainedMessages(Protocol):
     """Retained messages, which all brokers keep."""
 
+    def restored(
+        self, link: Link, message: Message, key: bytes, sequence: int, data: bytes, now: float
+    ) -> None:
+        """Take the `message` that a comparison brought over `link` at `now` (s): number `sequence`
+        of the origin `key`. `data`: the batch as it came.
+
+        Raises:
+            MalformedPacket: its origin is invalid.
+        """
+
     def numbered(self, message: Message, sequence: int) -> None:
         """Note the number of a retained message that was published here."""
 

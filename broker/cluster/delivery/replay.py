@@ -241,7 +241,7 @@ class LogWalk:
         work, behind, most = 0, self._next, min(self._next + ENTRIES_PER_STEP, len(self._found))
         while behind < most and work < TAKEN * ENTRIES_PER_STEP:
             entry = self._found[behind]
-            work += TAKEN + entry.count // READ if entry.mixed else TAKEN
+            work += TAKEN + entry.count // READ
             behind += 1
         self._turns.work += work
         candidates = self._found[self._next : behind]

@@ -13,31 +13,24 @@ from typing import Final, TypeVar
 from mqttree.broker.base.counters import Counters
 from mqttree.broker.base.sequence_set import Ranges, find, intersect
 from mqttree.broker.cluster.limits import ClusterLimits
-from mqttree.broker.cluster.link.codec import (
+from mqttree.broker.cluster.link.message_batch import (
+    MessageBatch,
+    age_batch,
     choice_of,
-    encode_for_links,
-    explicit,
+    encode_message,
     is_topic_name,
-    payload_at,
-    read_link_messages,
-    with_expiry,
 )
-from mqttree.broker.cluster.link.message_batch import MessageBatch, age_batch
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector
 from mqttree.broker.cluster.strategy.routing_strategy import every_topic
 from mqttree.broker.core.connection import Connection
-from mqttree.broker.core.message import Message, size_of
+from mqttree.broker.core.message import Message
 from mqttree.broker.core.receiver_assignment import ReceiverAssignment
 from mqttree.broker.wire.errors import MalformedPacket
-from mqttree.broker.wire.publish_header import topic_of
 
 A = TypeVar("A")
 
 NEVER: Final = 1 << 62
 """bytes, or a sequence number, that no log reaches."""
-
-_BATCH: Final = -1
-"""`_step` of a batch."""
 
 Numbers = dict[bytes, Ranges]
 """Some messages: origin -> ascending inclusive pairs of sequence numbers."""
@@ -53,194 +46,72 @@ class Looked:
 
 
 class LogEntry:
-    """Messages for links, `count` of them from number `sequence` on: a single one, a run
-    (`LogEntry.run`), or a batch (`LogEntry.batch`), whose messages may have several topics
-    (`mixed`).
+    """A batch in the log: `count` messages of the origin `key` from number `sequence` on, which
+    came at `at` (s). One piece of bytes, which is not looked into before one of its messages or
+    topics is asked for."""
 
-    A message that was published here while no link was up is encoded only when it is needed.
-    """
+    __slots__ = ("_data", "at", "count", "key", "sequence", "size")
 
-    __slots__ = (
-        "_data",
-        "_message",
-        "_step",
-        "at",
-        "count",
-        "expires_at",
-        "key",
-        "sequence",
-        "size",
-    )
-
-    def __init__(
-        self,
-        key: bytes,
-        sequence: int,
-        data: bytes,
-        message: Message | None,
-        at: float,
-        count: int = 1,
-        step: int = 0,
-    ) -> None:
-        """`key`, `sequence`: the origin, and the number there; `data`: the PUBLISH as links carry
-        it, b"" to make it from `message` later; `at`: s; `count`, `step`: as `run` takes them."""
+    def __init__(self, key: bytes, sequence: int, count: int, data: bytes, at: float) -> None:
+        """`key`, `sequence`, `count`, `at`: as above; `data`: the batch as links carry it
+        (`message_batch`)."""
         self.key = key
         self.sequence = sequence
         self.count = count
         self.at = at
-        self.expires_at = None if message is None else message.expires_at
         self._data = data
-        self._step = step  # bytes of each message of a run but the first
-        self._message: Message | None = None if data else message
-        self.size = len(data) if data or message is None else size_of(message)
-
-    @classmethod
-    def run(
-        cls, key: bytes, sequence: int, count: int, data: bytes, step: int, at: float
-    ) -> LogEntry:
-        """Return the entry of a run of `count` messages that came at `at` (s): in `data` the first
-        PUBLISH names its origin `key` and its number `sequence`, the others, `step` bytes each,
-        continue it. One entry and one piece of bytes; a neighbour may lack a part of it
-        (`part`)."""
-        return cls(key, sequence, data, None, at, count, step)
-
-    @classmethod
-    def batch(cls, key: bytes, sequence: int, count: int, data: bytes, at: float) -> LogEntry:
-        """Return the entry of a batch of `count` messages that came at `at` (s). `data`: the batch
-        as links carry it (`message_batch`), with its origin `key` and the number of its first
-        message, `sequence`. One entry and one piece of bytes, which is not looked into before
-        one of its messages or topics is asked for."""
-        return cls.run(key, sequence, count, data, _BATCH, at)
-
-    def part(self, low: int, high: int) -> LogEntry:
-        """Return the messages numbered `low` to `high` (inclusive) of this entry as an entry, which
-        is in no log."""
-        first = self.sequence
-        if low == first and high == first + self.count - 1:
-            return self
-        if self._step < 0:
-            return self.parts([(low, high)])[0]
-        step = self._step
-        begin = len(self._data) - (self.count - (low - first)) * step  # unless it is the first
-        end = len(self._data) - (first + self.count - 1 - high) * step
-        data = (
-            self._data[:end]
-            if low == first
-            else explicit(self._data[begin : begin + step], self.key, low)
-        )
-        if low > first:
-            data += self._data[begin + step : end]
-        return LogEntry.run(self.key, low, high - low + 1, data, step, self.at)
+        self.size = len(data)
 
     def parts(self, ranges: Ranges) -> list[LogEntry]:
-        """Return the messages with the numbers in each of these `ranges`, which are all its own. A
-        batch is gone through once, however many these are."""
-        if (
-            self._step < 0
-            and ranges
-            and ranges != [(self.sequence, self.sequence + self.count - 1)]
-        ):
-            return [self._of(part) for part in MessageBatch.read(self._data).parts(ranges)]
-        return [self.part(low, high) for low, high in ranges]
+        """Return the messages with the numbers in each of these `ranges`, which are all its own, as
+        entries that are in no log."""
+        if ranges == [(self.sequence, self.sequence + self.count - 1)]:
+            return [self]
+        return [self._of(part) for part in MessageBatch.read(self._data).parts(ranges)]
 
     def _of(self, batch: MessageBatch) -> LogEntry:
-        """Return an entry for a part of this one, which is a batch."""
-        return LogEntry.batch(batch.key, batch.sequence, batch.count, batch.encode(), self.at)
-
-    def singles(self) -> Iterable[LogEntry]:
-        """Return the messages of a batch as an entry each, which are in no log; of all others the
-        entry itself, whose messages have one topic."""
-        if self._step >= 0:
-            return (self,)
-        return (
-            LogEntry(self.key, number, b"", message, self.at)
-            for number, message in MessageBatch.read(self._data).messages(self.at)
-        )
+        """Return an entry for a part of this one."""
+        return LogEntry(batch.key, batch.sequence, batch.count, batch.encode(), self.at)
 
     def divide(self, ask: Callable[[bytes], A]) -> list[tuple[A, LogEntry]]:
         """Return parts of messages that follow each other and for whose topics `ask` answers the
         same, each with that answer; the entry itself if the answer is the same for all."""
-        if self._step >= 0:
-            return [(ask(self.topic), self)]
         parts = MessageBatch.read(self._data).divide(ask)
         if len(parts) == 1:
             return [(parts[0][0], self)]
         return [(answer, self._of(part)) for answer, part in parts]
 
-    def topics(self) -> Iterable[bytes]:
-        """Return the topic name of each message, or one if all have the same."""
-        return (self.topic,) if self._step >= 0 else MessageBatch.read(self._data).topics()
+    def topics(self) -> Iterator[bytes]:
+        """Return the topic name of each message."""
+        return MessageBatch.read(self._data).topics()
 
-    @property
-    def mixed(self) -> bool:
-        """Whether it is a batch: its messages may have several topics, and it has no `topic`."""
-        return self._step < 0
-
-    @property
-    def topic(self) -> bytes:
-        """The topic name of all its messages; not of a batch (`topics`, `singles`)."""
-        assert self._step >= 0, "a batch has several topics"
-        return topic_of(self._data) if self._message is None else self._message.topic
-
-    @property
-    def step(self) -> int:
-        """Bytes of each message of a run but the first; 0 for all others."""
-        return self._step if self._step > 0 else 0
+    def messages(self) -> Iterator[tuple[int, Message]]:
+        """Return each message, decoded, with its sequence number."""
+        return MessageBatch.read(self._data).messages(self.at)
 
     @property
     def choice(self) -> ReceiverAssignment | None:
-        """Who of shared subscriptions gets it, when it says so: a single message may."""
-        return None if self._step or self._message is not None else choice_of(self._data)
+        """Which members of shared subscriptions get it, when it says so: a single message may."""
+        return choice_of(self._data)
 
     @property
     def qos(self) -> int:
         """The QoS that they were published at."""
-        return self._message.qos if self._message is not None else self._data[0] >> 1 & 3
+        return self._data[0] >> 1 & 3
 
     @property
     def retain(self) -> bool:
         """Whether it is a retained message."""
-        return self._message.retain if self._message is not None else self._data[0] & 1 != 0
+        return self._data[0] & 1 != 0
 
     def data(self, now: float) -> bytes:
-        """Return the PUBLISH as links carry it at `now` (s), which counts for what expires."""
-        data = self.kept()
+        """Return the batch as links carry it at `now` (s), which counts for what expires."""
         later = round((now - self.at) * 1000)
-        if later <= 0:
-            return data
-        if self._step < 0:
-            return age_batch(data, later)
-        if self.expires_at is None:
-            return data
-        return with_expiry(data, max(0, round(self.expires_at - now)))
+        return age_batch(self._data, later) if later > 0 else self._data
 
     def kept(self) -> bytes:
-        """Return the PUBLISH as links carried it when it came, at `at`."""
-        if self._message is not None:
-            self._data = encode_for_links(self._message, self.key, self.sequence, self.at)
-            self._message = None
+        """Return the batch as links carried it when it came, at `at`."""
         return self._data
-
-    def payloads(self) -> list[bytes]:
-        """Return the payloads of its messages, at QoS 1 or 2."""
-        if self._message is not None:
-            return [self._message.payload]
-        data = self._data
-        if self._step < 0:
-            return [message.payload for message in self.messages()]
-        end = len(data) - (self.count - 1) * self._step
-        first = data[payload_at(data) : end]
-        length = len(first)
-        ends = (end + number * self._step for number in range(1, self.count))
-        return [first, *(data[last - length : last] for last in ends)]
-
-    def messages(self) -> list[Message]:
-        """Return the messages of this entry, decoded, in the order of their sequence numbers."""
-        if self._message is not None:
-            return [self._message]
-        if self._step < 0:
-            return [message for _, message in MessageBatch.read(self._data).messages(self.at)]
-        return [message for _, _, message in read_link_messages(self._data, self.at)]
 
 
 class ReplayLog:
@@ -364,9 +235,8 @@ class ReplayLog:
     ) -> None:
         """Keep a `message` that came to this broker alone, at `now` (s): number `sequence` of the
         origin `key`. `choice`: its receiver assignment."""
-        assigned = b"" if choice is None else choice.encode()
-        data = encode_for_links(message, key, sequence, now, assigned)
-        self.append(LogEntry(key, sequence, data, message, now), None)
+        data = encode_message(message, key, sequence, now, choice)
+        self.append(LogEntry(key, sequence, 1, data, now), None)
         self.chosen = self.end
 
     def restore(self, entry: LogEntry) -> None:
@@ -467,8 +337,8 @@ class ReplayLog:
         ):
             entry = entries.popleft()
             self._gone += 1
-            # Who is told of a batch looks at each of its messages.
-            left -= entry.count if entry.mixed and self.dropped else 1
+            # Each of its messages is looked at by those that are told.
+            left -= entry.count if self.dropped else 1
             for call in self.dropped:
                 call(entry, self.begin, None)
             self._bytes -= entry.size
@@ -567,18 +437,14 @@ def lacked_parts(entry: LogEntry, window: OriginWindow) -> list[LogEntry]:
         return [entry]
     if last <= window.top and find(window.gaps, entry.sequence, last) < 0:
         return []
-    if entry.count == 1:
-        return [entry]
     return entry.parts(intersect([(entry.sequence, last)], window.lacks))
 
 
 def wanted_parts(entry: LogEntry, wanted: Callable[[bytes], bool]) -> list[LogEntry]:
-    """Return the parts of an `entry` whose topics are `wanted`. A batch is looked into only if it
-    depends on the topic (`every_topic`)."""
+    """Return the parts of an `entry` whose topics are `wanted`. It is not looked into if all are
+    (`every_topic`)."""
     if wanted is every_topic:
         return [entry]
-    if not entry.mixed:
-        return [entry] if wanted(entry.topic) else []
     return [part for yes, part in entry.divide(wanted) if yes]
 
 
@@ -587,7 +453,7 @@ def restored_batch(
 ) -> LogEntry:
     """Return the entry of a batch that was read from the disk.
 
-    `key`, `sequence`, `count`, `data`, `at`: as of `LogEntry.batch`; `whole`: each of its messages
+    `key`, `sequence`, `count`, `data`, `at`: as of `LogEntry`; `whole`: each of its messages
     is checked, too.
 
     Raises:
@@ -598,7 +464,7 @@ def restored_batch(
         raise MalformedPacket("batch on the disk is of other messages")
     if whole and not all(is_topic_name(message.topic) for _, message in batch.messages()):
         raise MalformedPacket("batch on the disk has no topic names")
-    return LogEntry.batch(key, sequence, count, data, at)
+    return LogEntry(key, sequence, count, data, at)
 
 
 def in_order(entries: list[LogEntry], origins: Container[bytes]) -> list[LogEntry]:

@@ -104,11 +104,7 @@ class TrimmedNumbers:
         return away
 
     def _note(self, entry: LogEntry) -> None:
-        if entry.mixed:
-            contents = [(message.topic, message.payload) for message in entry.messages()]
-        else:
-            topic = entry.topic
-            contents = [(topic, payload) for payload in entry.payloads()]
+        contents = [(message.topic, message.payload) for _, message in entry.messages()]
         hashes = array("q", map(hash, contents))
         self._noted.append((entry.key, entry.sequence, hashes))
         self.size += costs.TRIMMED_MEMORY + 8 * len(hashes)

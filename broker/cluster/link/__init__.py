@@ -4,17 +4,16 @@ What it may know: `core` (its connection, messages), `config`, `discovery` (who 
 below these. The cluster above it is known to it by Protocols (`link.LinkHost`,
 `ports.HandshakeHost`): a link parses and encodes, the cluster decides what follows.
 
-A link is an MQTT 5 connection whose CONNECT says that a broker calls. It carries PUBLISH with an
-origin and a sequence number, and PINGREQ with records; docs/reference/link-protocol.md describes
-each byte.
+A link is an MQTT 5 connection whose CONNECT says that a broker calls. It carries batches of
+messages with their origin and sequence numbers, and PINGREQ with records;
+docs/reference/link-protocol.md describes each byte.
 
 * `handshake` proves to each end that the other one has the cluster secret and its id; `peer` is
   what a broker says of itself; `peering` refuses to start where that would let strangers in.
 * `admission` says which brokers may link, and which of two links to one broker stays.
 * `link` takes packets and sends records; with a secret `record_layer` encrypts all of its bytes.
-* `control_records` is the codec of records, `codec` that of PUBLISH; `publish_reader` reads the
-  latter from a link, whole runs at once; `version_vector` says what has been at a broker.
-* `message_batch` is many messages of one origin with one header.
+* `control_records` is the codec of records, `message_batch` that of messages, `codec` that of their
+  origins' names; `version_vector` says what has been at a broker.
 
 The states of a link (`link_states` has the table, `Link.step` carries it out):
 

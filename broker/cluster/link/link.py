@@ -23,12 +23,6 @@ from mqttree.broker.cluster.link.control_records import (
 )
 from mqttree.broker.cluster.link.link_states import STANDING, Action, Input, State, transition
 from mqttree.broker.cluster.link.peer import Peer
-from mqttree.broker.cluster.link.publish_reader import (
-    BatchReceiver,
-    PublishReader,
-    Receiver,
-    Restorer,
-)
 from mqttree.broker.cluster.link.version_vector import Vector
 from mqttree.broker.cluster.ports import MemberBroker, Reporting
 from mqttree.broker.config.node_config import NodeConfig
@@ -113,8 +107,20 @@ FRAMES: Final[dict[int, Input]] = {
 """Packets of links that have another content than MQTT's."""
 
 
-class Forwarding(Receiver["Link"], Protocol):
-    """What takes the messages of links."""
+class BatchReceiver(Protocol):
+    """Takes the messages of links, which all come in batches."""
+
+    def received(self, link: Link, data: bytes, body: int, now: float) -> None:
+        """Deliver here, and pass on, a batch (`data`) that came over `link` at `now` (s). `body`:
+        where it begins behind its length.
+
+        Raises:
+            MalformedPacket, ProtocolViolation: no broker sends such a batch.
+        """
+
+
+class Forwarding(Protocol):
+    """What keeps the messages of links."""
 
     @property
     def log(self) -> Sized:
@@ -180,19 +186,15 @@ class LinkHost(Reporting, Protocol):
 
     @property
     def forwarder(self) -> Forwarding:
-        """Takes the messages of links."""
+        """Keeps the messages of links."""
 
     @property
-    def incoming_batches(self) -> BatchReceiver[Link]:
-        """Who takes batches of messages."""
+    def incoming_batches(self) -> BatchReceiver:
+        """Takes the messages of links."""
 
     @property
     def acks(self) -> Acknowledgements:
         """Takes the answers to marks: what neighbours have handled."""
-
-    @property
-    def retained_sync(self) -> Restorer[Link]:
-        """Takes the retained messages that a comparison with a neighbour brings."""
 
     @property
     def retained_comparison(self) -> Comparing:
@@ -231,7 +233,7 @@ class Link(Owner):
         "_control",
         "_ping",
         "_pings",
-        "_reader",
+        "_receive_batch",
         "_records",
         "_waiting",
         "_walks",
@@ -332,9 +334,7 @@ class Link(Owner):
         self._pings: dict[int, float] = {}
         self._control: list[bytes] = []
         self._records: list[bytes] = []
-        self._reader = PublishReader(
-            self, cluster.forwarder, cluster.incoming_batches, cluster.retained_sync, node.counters
-        )
+        self._receive_batch = cluster.incoming_batches.received
         limits = node.limits
         self._budget = Budget(limits.link_requests, limits.link_requests_per_second, now)
         self.listings = Budget(limits.max_replay, limits.max_replay / 32, now)
@@ -483,7 +483,6 @@ class Link(Owner):
         size = len(data)
         conn = self.conn
         owner = conn.owner
-        reader = self._reader
         try:
             while position + 2 <= size:
                 length = data[position + 1]
@@ -503,7 +502,8 @@ class Link(Owner):
                     break
                 first = data[position]
                 if first & 0xF0 == PUBLISH and self.up:
-                    position = reader.read(data, position, body, end, now)
+                    self._receive_batch(self, data[position:end], body - position, now)
+                    position = end
                 else:
                     self._packet(first, data[body:end], now)
                     position = end

@@ -217,7 +217,7 @@ class QueueMerge:
             if (found := intersect(pairs, ranges_of(here).get(key, [])))
         }
         for entry in self._log.those(ranges, now - self._limits.log_age_s) if ranges else ():
-            for number, message in enumerate(entry.messages(), entry.sequence):
+            for number, message in entry.messages():
                 self._history.offer(session, entry.key, number, message)
 
     def put_back(
@@ -282,7 +282,7 @@ class QueueMerge:
         for entry in self._log.those(ranges, now - self._limits.log_age_s):
             if topics.isdisjoint(entry.topics()):
                 continue
-            for number, message in enumerate(entry.messages(), entry.sequence):
+            for number, message in entry.messages():
                 topic = message.topic
                 known = (entry.key, number)
                 if (

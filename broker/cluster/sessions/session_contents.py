@@ -3,10 +3,10 @@ that came to it since. `session_codec` has the state as bytes, `handover` sends 
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import LAST, Ranges
+from mqttree.broker.cluster.delivery.replay_log import wanted_parts
 from mqttree.broker.cluster.delivery.subscription_start import starts_of
 from mqttree.broker.cluster.link.version_vector import Vector, encode_vector
 from mqttree.broker.cluster.sessions.message_vectors import offered, only_here, ranges_of
@@ -126,8 +126,7 @@ class SessionContents:
         parts = [len(seen).to_bytes(4, "big"), seen]
         came = only_here(self._origins.vector, export.seen)
         found = self._log.those(came, export.began - REPAIR_TIME)
-        for entry in chain.from_iterable(each.singles() for each in found):
-            if any(session.wanting(entry.topic.decode())):
-                for sequence in range(entry.sequence, entry.sequence + entry.count):
-                    parts.append(entry.part(sequence, sequence).data(now))
+        for entry in found:
+            for part in wanted_parts(entry, lambda topic: any(session.wanting(topic.decode()))):
+                parts.append(part.data(now))
         return b"".join(parts)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import Ranges, find, merge, subtract
@@ -185,7 +184,7 @@ class SessionHistory:
         origin, sequence number, message."""
         if lacks := only_here(self._origins.vector, seen, held=False):
             for entry in self._log.those(lacks, horizon):
-                for number, message in enumerate(entry.messages(), entry.sequence):
+                for number, message in entry.messages():
                     yield entry.key, number, message
 
     def offer(self, session: Session, key: bytes, number: int, message: Message) -> None:
@@ -272,9 +271,9 @@ class SessionHistory:
                 early[key] = merge([*early.get(key, ()), *pairs])
         here = offered(self._origins.vector) if early else {}
         found = self._log.those(early, self._node.now - self._limits.log_age_s) if early else ()
-        for entry in chain.from_iterable(each.singles() for each in found):
-            for number in range(entry.sequence, entry.sequence + entry.count):
-                if was_delivered(session, here, entry.key, number, entry.topic, logged=True):
+        for entry in found:
+            for number, topic in enumerate(entry.topics(), entry.sequence):
+                if was_delivered(session, here, entry.key, number, topic, logged=True):
                     self.offers(session, entry.key, number)
 
     def delivered(self, session: Session) -> dict[bytes, Ranges]:
@@ -339,7 +338,7 @@ class SessionHistory:
         log = self._log
         for entry in reversed(log.those(ranges, now - self._limits.log_age_s)) if items else ():
             if not topics.isdisjoint(entry.topics()):
-                for number, message in reversed(list(enumerate(entry.messages(), entry.sequence))):
+                for number, message in reversed(list(entry.messages())):
                     if waiting := places.get((message.topic, message.payload)):
                         found[waiting.pop()] = (entry.key, number)
         self._trimmed_numbers.find(places, ranges, found)

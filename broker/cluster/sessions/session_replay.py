@@ -31,9 +31,10 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from mqttree.broker.base.rate_limit import RateLimits
+from mqttree.broker.cluster.delivery.replay_log import wanted_parts
 from mqttree.broker.cluster.delivery.subscription_start import starts_of
 from mqttree.broker.cluster.events import RouteChanged
-from mqttree.broker.cluster.link.codec import read_link_messages
+from mqttree.broker.cluster.link.message_batch import read_messages
 from mqttree.broker.cluster.sessions.replay_messages import (
     CUT,
     LAST,
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.base.turns import Turns
     from mqttree.broker.cluster.delivery.origins import Origins
-    from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
+    from mqttree.broker.cluster.delivery.replay_log import ReplayLog
     from mqttree.broker.cluster.ports import Alarm, MemberBroker, Reporting
     from mqttree.broker.cluster.sessions.session_history import SessionHistory
     from mqttree.broker.cluster.strategy.directory import Directory
@@ -320,9 +321,10 @@ class SessionReplay:
         if flags & LAST:
             whole = b"".join(parts)
             self._turns.work += len(whole) // 100
-            for key, sequence, message in read_link_messages(whole, now):
+            for batch, sequence, message in read_messages(whole, now):
                 # The number of a piece, its origin and its sender are no proof of each other.
-                question.messages[key, sequence] = message
+                if not (batch.passed or message.expired(now)):
+                    question.messages[batch.key, sequence] = message
             self._on_answer(number, sender, complete=not flags & CUT)
 
     # ---------------------------------------------------------------- each other broker
@@ -338,19 +340,16 @@ class SessionReplay:
         found: list[bytes] = []
         size, cut = 0, False
 
-        def wants(entry: LogEntry) -> bool:
-            if entry.expires_at is not None and node.now >= entry.expires_at:
-                return False
-            return not names.isdisjoint(forms.matching(entry.topic.decode()))
+        def wants(topic: bytes) -> bool:
+            return not names.isdisjoint(forms.matching(topic.decode()))
 
         for piece in self._log.pieces(node.now - ms / 1000):
             for entry in piece:
                 if entry.key != own or not entry.qos or entry.choice is not None:
                     continue
-                for single in entry.singles():
-                    if wants(single):
-                        found.append(single.data(node.now))
-                        size += len(found[-1])
+                for part in wanted_parts(entry, wants):
+                    found.append(part.data(node.now))
+                    size += len(found[-1])
             while size > MAX_BYTES:
                 size -= len(found.pop(0))
                 cut = True
@@ -358,12 +357,13 @@ class SessionReplay:
         whole = b"".join(found)
         if asker == self._directory.own_id:
             if (question := self._open.get(number)) is not None:
-                for key, sequence, message in read_link_messages(whole, node.now):
-                    question.messages[key, sequence] = message
+                for batch, sequence, message in read_messages(whole, node.now):
+                    if not message.expired(node.now):
+                        question.messages[batch.key, sequence] = message
             self._on_answer(number, asker, complete=not cut)
             return
-        for part in encode_parts(number, whole, cut=cut):
-            self._directory.send(asker, RECENT_PART, part)
+        for body in encode_parts(number, whole, cut=cut):
+            self._directory.send(asker, RECENT_PART, body)
         self._alarm.hurry(node.now)
 
 

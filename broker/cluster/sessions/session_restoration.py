@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import subtract
 from mqttree.broker.cluster.delivery.subscription_start import starts_of
-from mqttree.broker.cluster.link.codec import read_link_messages
+from mqttree.broker.cluster.link.message_batch import read_messages
 from mqttree.broker.cluster.link.version_vector import Vector, decode_vector
 from mqttree.broker.cluster.sessions.message_vectors import (
     behind,
@@ -216,11 +216,10 @@ class SessionRestoration:
             whole(pending.seen, seen),
             self._gap_recovery.holds,
         )  # messages behind it are held back here, and will be delivered
-        rest = read_link_messages(data[end:], now)
         found = {
-            (key, n): message
-            for key, n, message in rest
-            if n <= all_up_to.get(key, 0) or not holds(key, n)
+            (batch.key, n): message
+            for batch, n, message in read_messages(data[end:], now)
+            if not batch.passed and (n <= all_up_to.get(batch.key, 0) or not holds(batch.key, n))
         }
         self._delivered_ranges.add(session, lacking(numbered(found), offered(self._origins.vector)))
         everything = self._strategy.everything_arrives()

@@ -29,7 +29,6 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from mqttree.broker.cluster.events import RouteChanged
-from mqttree.broker.cluster.link.codec import read_link_packets
 from mqttree.broker.cluster.link.link import Link
 from mqttree.broker.cluster.sharing.assignment_ledger import (
     GRANTED,
@@ -480,17 +479,12 @@ class Assignments:
         them and they were not acknowledged (`closed`)."""
         forwarder = self._forwarder
         for entry in chain.from_iterable(forwarder.log.pieces()):
-            if (
-                entry.key not in forwarder.ours
-                or entry.step
-                or not entry.qos
-                or entry.choice is None
-            ):
+            if entry.key not in forwarder.ours or not entry.qos or (choice := entry.choice) is None:
                 continue
-            for key, sequence, message, choice, _ in read_link_packets(entry.kept(), entry.at):
-                for who, group_id in () if choice is None else choice.entries:
-                    ref = (key, sequence, group_id)
-                    if ref in closed or choice is None:
+            for sequence, message in entry.messages():
+                for who, group_id in choice.entries:
+                    ref = (entry.key, sequence, group_id)
+                    if ref in closed:
                         continue
                     assignment = Assignment(
                         ref, who, message, entry.at, choice.visited, choice.retain

@@ -34,7 +34,6 @@ from mqttree.broker.base.sequence_set import (
 )
 from mqttree.broker.cluster.delivery.pinned_entries import MAX_PINNED_BYTES
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
-from mqttree.broker.cluster.link.codec import read_link_packets
 from mqttree.broker.cluster.sharing.assignment_ledger import Ref
 from mqttree.broker.core.receiver_assignment import MAX_CHOICES
 from mqttree.broker.wire.errors import MalformedPacket
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.sharing.ports import Giver
     from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.message import Message
     from mqttree.broker.core.ports import Journal
 
 ASK, TOLD = 13, 14
@@ -521,10 +521,12 @@ class Catchup:
             if entry is None:
                 self._end(job)
                 return True
-            looks -= entry.count if entry.mixed else 1
-            if entry.key in self._forwarder.ours:
-                for single in entry.singles():
-                    given += self._give(job, single)
+            looks -= entry.count
+            choice = entry.choice
+            passed = choice is not None and choice.passed
+            if entry.key in self._forwarder.ours and entry.qos and not passed:
+                for number, message in entry.messages():
+                    given += self._give(job, entry, number, message)
         return False
 
     def _more(self, job: Job) -> bool:
@@ -557,34 +559,26 @@ class Catchup:
         job.last = next(log.latest(), None)
         return job.last is not last
 
-    def _give(self, job: Job, entry: LogEntry) -> int:
-        """Give a message, or a run of them, to the groups that want it. Returns how often."""
-        now = self._node.now
-        if not entry.qos or entry.topic[:1] == b"$" or job.trie is None:
+    def _give(self, job: Job, entry: LogEntry, number: int, message: Message) -> int:
+        """Give the `message` with this `number` of an `entry` to the groups that want it. Returns
+        how often."""
+        if job.trie is None:
             return 0
-        numbers = [(entry.sequence, entry.sequence + entry.count - 1)]
-        lacking: dict[bytes, Ranges] = {}
-        for group_id in job.trie.match(entry.topic.decode()):
-            if entry.at >= job.group_ids.get(group_id, float("inf")):
-                job.first.setdefault((group_id, entry.key), entry.sequence)
-                if lacks := subtract(numbers, self._covered.get(group_id, {}).get(entry.key, [])):
-                    lacking[group_id] = lacks
-        if not lacking:
-            return 0
-        given = 0
-        for key, sequence, message, _, alone in read_link_packets(entry.kept(), entry.at):
-            if alone or message.expired(now):
+        key, given = entry.key, 0
+        for group_id in job.trie.match(message.topic.decode()):
+            if entry.at < job.group_ids.get(group_id, float("inf")):
                 continue
-            for group_id, lacks in lacking.items():
-                if group_id not in job.group_ids or find(lacks, sequence, sequence) < 0:
-                    continue
-                if self._giver.give_late(group_id, message):
-                    given += 1
-                    self._journal.shared_closed([(key, sequence, group_id)])
-                else:
-                    # They went meanwhile, and are asked once more when they are back.
-                    self._leave(job, group_id, {**job.looked, key: sequence - 1})
-                    self.ask(job.broker, group_id)
+            job.first.setdefault((group_id, key), number)
+            covered = self._covered.get(group_id, {}).get(key, [])
+            if find(covered, number, number) >= 0 or message.expired(self._node.now):
+                continue
+            if self._giver.give_late(group_id, message):
+                given += 1
+                self._journal.shared_closed([(key, number, group_id)])
+            else:
+                # They went meanwhile, and are asked once more when they are back.
+                self._leave(job, group_id, {**job.looked, key: number - 1})
+                self.ask(job.broker, group_id)
         return given
 
     def _end(self, job: Job) -> None:

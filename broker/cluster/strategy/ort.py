@@ -344,11 +344,10 @@ class Ort(OverPublishedTopics):
             if entry.retain:
                 continue
             origin = split_key(entry.key)[0]
-            each = 1 if entry.mixed else entry.count
             for topic in entry.topics():
                 for one in by_topic.get(topic, ()):
                     if one.since <= entry.at and one.peer != origin:
-                        self._node.counters.lost_before_path += each
+                        self._node.counters.lost_before_path += 1
 
     def report(self) -> dict[str, Any]:
         """Return what /api/v1/federation says of the overlays."""

@@ -77,19 +77,11 @@ class Entry(Protocol):
         """When the messages came (s)."""
 
     @property
-    def count(self) -> int:
-        """How many messages these are."""
-
-    @property
-    def mixed(self) -> bool:
-        """Whether they may have several topics."""
-
-    @property
     def retain(self) -> bool:
         """Whether it is a retained message."""
 
     def topics(self) -> Iterable[bytes]:
-        """Return the topic of each message, as UTF-8; one if all have the same."""
+        """Return the topic of each message, as UTF-8."""
 
 
 class Log(Protocol):

@@ -263,7 +263,6 @@ class SrtPrt(OverPublishedTopics):
         from there, and retained messages, which go everywhere, are not among them."""
         if entry.retain or self._directory.via(split_key(entry.key)[0]) == hop.id:
             return 0
-        each = 1 if entry.mixed else entry.count
         lost = 0
         for topic in entry.topics():
             matching = [
@@ -271,7 +270,7 @@ class SrtPrt(OverPublishedTopics):
             ]
             known = any(topic_filter not in filters for topic_filter in matching)
             if not known and any(filters[found] <= entry.at for found in matching):
-                lost += each
+                lost += 1
         return lost
 
 

@@ -31,14 +31,9 @@ from mqttree.broker.cluster.delivery.replay_log import (
     wanted_parts,
 )
 from mqttree.broker.cluster.delivery.subscription_start import encode_ages, numbers_at
-from mqttree.broker.cluster.link.codec import (
-    encode_for_links,
-    encode_run_for_links,
-    origin_key,
-    read_link_packets,
-)
+from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED
-from mqttree.broker.cluster.link.message_batch import MessageBatch
+from mqttree.broker.cluster.link.message_batch import MessageBatch, read_messages
 from mqttree.broker.cluster.link.version_vector import OriginWindow
 from mqttree.broker.cluster.sessions.pending_handover import Asked, PendingHandover
 from mqttree.broker.cluster.sessions.session_codec import WAITING, Item
@@ -51,22 +46,31 @@ from mqttree.broker.persistence.absent_members import AbsentMember
 from mqttree.broker.wire import Property, Puback, Publish
 from mqttree.routing.link_state import ALL
 from mqttree.routing.subscription_trie import SubscriptionTrie
-from tests.kit.link_harness import FAR, OWN, Neighbour, batch_entry, bid, lone, ping, some_link
+from tests.kit.link_harness import (
+    FAR,
+    OWN,
+    Neighbour,
+    batch_entry,
+    bid,
+    entry_of,
+    lone,
+    ping,
+    some_link,
+)
 from tests.kit.node_harness import World
 from tests.unit.cluster.test_feed_upkeep import known
-from tests.unit.core.test_publish_run import batch_of
 
 KEYS = [origin_key(FAR, 2_000), origin_key(bid(77), 1)]
 TOPICS = [b"a", b"b", b"a/b", b"\xc3\xa4"]
 
-Piece = tuple[int, str, int, int, int, list[bytes], float]
-"""Origin, kind, numbers that are left out before it, QoS, version, topics, s since the one before
-it."""
+Piece = tuple[int, bool, int, int, int, list[bytes], float]
+"""Origin, whether it is one batch, numbers that are left out before it, QoS, version, topics, s
+since the one before it."""
 
 pieces: st.SearchStrategy[list[Piece]] = st.lists(
     st.tuples(
         st.integers(0, 1),
-        st.sampled_from(["single", "run", "batch", "batch"]),
+        st.booleans(),
         st.integers(0, 3),
         st.integers(1, 2),
         st.sampled_from([4, 5]),
@@ -88,35 +92,27 @@ def payload(number: int) -> bytes:
 
 
 def single(key: bytes, number: int, topic: bytes, qos: int = 1, at: float = 0.0) -> LogEntry:
-    message = Message(topic, payload(number), qos, False, b"", None, None)
-    data = encode_for_links(message, key, number, at) if number % 2 else b""
-    return LogEntry(key, number, data, message, at)
+    return entry_of(key, number, Message(topic, payload(number), qos, False, b"", None, None), at)
 
 
 def entries_of(
-    kind: str, key: bytes, first: int, topics: list[bytes], qos: int, version: int, now: float
+    together: bool, key: bytes, first: int, topics: list[bytes], qos: int, version: int, now: float
 ) -> list[LogEntry]:
-    """Messages with these topics as one batch, as one run, or one by one."""
-    if kind == "batch":
+    """Messages with these topics as one batch, or one by one."""
+    if together:
         messages = [(topic, payload(n)) for n, topic in enumerate(topics, first)]
         return [batch_entry(key, first, messages, qos=qos, version=version, at=now)]
-    if kind == "run" and len(topics) > 1:
-        run = batch_of(5, qos, b"", [payload(n) for n, _ in enumerate(topics, first)], topics[0])
-        data = encode_run_for_links(run, key, first)
-        return [LogEntry.run(key, first, len(topics), data, run.size, now)]
     return [single(key, n, topic, qos, now) for n, topic in enumerate(topics, first)]
 
 
 def logs(said: list[Piece]) -> tuple[ReplayLog, ReplayLog]:
-    """A log with runs and batches, and one with the same messages one by one."""
+    """A log with batches, and one with the same messages one by one."""
     mixed, plain = (ReplayLog(Counters(), limits=Limits()) for _ in range(2))
     tops, now = [0, 0], 100.0
-    for origin, kind, skipped, qos, version, topics, later in said:
+    for origin, together, skipped, qos, version, topics, later in said:
         key, first, count = KEYS[origin], tops[origin] + skipped + 1, len(topics)
         now += later
-        if kind == "run":
-            topics = topics[:1] * count
-        for entry in entries_of(kind, key, first, topics, qos, version, now):
+        for entry in entries_of(together, key, first, topics, qos, version, now):
             mixed.append(entry, None)
         for n, topic in enumerate(topics, first):
             plain.append(single(key, n, topic, qos, now), None)
@@ -130,28 +126,19 @@ def told(entries: Iterable[LogEntry]) -> list[Told]:
     found: list[Told] = []
     for entry in entries:
         read = [
-            (key, number, m.topic, m.qos, m.payload)
-            for one in entry.singles()
-            for key, number, m, _, _ in read_link_packets(one.data(0.0), 0.0)
+            (batch.key, number, m.topic, m.qos, m.payload)
+            for batch, number, m in read_messages(entry.data(0.0), 0.0)
         ]
         assert read == [
-            (entry.key, number, m.topic, m.qos, m.payload)
-            for number, m in enumerate(entry.messages(), entry.sequence)
+            (entry.key, number, m.topic, m.qos, m.payload) for number, m in entry.messages()
         ]
-        assert [m[4] for m in read] == entry.payloads()
         assert len(read) == entry.count
-        topics = list(entry.topics())
-        assert (topics if entry.mixed else topics * entry.count) == [m[2] for m in read]
+        assert list(entry.topics()) == [m[2] for m in read]
         assert {m[3] for m in read} == {entry.qos}
-        assert not entry.retain and entry.expires_at is None and not named(entry, OWN)
-        if entry.mixed:
-            batch = MessageBatch.read(entry.data(0.0))
-            assert (batch.key, batch.sequence, batch.count) == (
-                entry.key,
-                entry.sequence,
-                entry.count,
-            )
-            assert entry.size == len(entry.data(0.0))
+        assert not entry.retain and not named(entry, OWN)
+        batch = MessageBatch.read(entry.data(0.0))
+        assert (batch.key, batch.sequence, batch.count) == (entry.key, entry.sequence, entry.count)
+        assert entry.size == len(entry.data(0.0))
         found += read
     return found
 
@@ -230,7 +217,7 @@ def test_a_neighbour_that_wants_everything_gets_batches_undecoded() -> None:
     data = whole[:-30] + b"\xff" * 30  # no packets that could be read
     log = ReplayLog(Counters(), 10 * len(data), limits=Limits())
     for number in range(50):
-        log.append(LogEntry.batch(KEYS[0], 1 + 9 * number, 9, data, float(number)), None)
+        log.append(LogEntry(KEYS[0], 1 + 9 * number, 9, data, float(number)), None)
     assert len(log) == 10
     window = LocalWindow(9 * 44, 0.0, None, Limits().max_gaps)
     found, _ = log.lacked({KEYS[0]: window}, 0, 100)
@@ -321,15 +308,15 @@ def asked(world: World, neighbour: Neighbour, low: int, high: int) -> tuple[list
     ]
     data = b"".join(part[27:] for part in parts)[7:]
     found = [
-        (key, number, m.topic, m.qos, m.payload)
-        for key, number, m, _, _ in read_link_packets(data, world.now)
+        (batch.key, number, m.topic, m.qos, m.payload)
+        for batch, number, m in read_messages(data, world.now)
     ]
     return found, int.from_bytes(parts[0][21:27], "big"), bool(parts[0][20] & 2)
 
 
 @pytest.mark.parametrize("size", [10, CHUNK // 100])
-def test_a_question_is_answered_with_single_messages(size: int) -> None:
-    """As many as one answer takes, also when that ends within a batch."""
+def test_a_question_is_answered_with_the_wanted_messages_of_batches(size: int) -> None:
+    """In as many answers as that takes."""
     world = lone(routing="interest", link_timeout=1000.0)
     neighbour = Neighbour(world, 101)
     neighbour.child()
@@ -365,11 +352,10 @@ def test_held_messages_of_a_batch_are_delivered_by_their_own_topics() -> None:
     clients = [world.connect(topic, properties={Property.RECEIVE_MAXIMUM: 9}) for topic in "ab"]
     for client, topic in zip(clients, "ab", strict=True):
         client.subscribe(topic, qos=1)
-    messages = [(b"ab$"[n % 3 : n % 3 + 1], payload(n)) for n in range(4, 31)]
-    messages = [(b"$x" if topic == b"$" else topic, content) for topic, content in messages]
+    messages = [(b"abc"[n % 3 : n % 3 + 1], payload(n)) for n in range(4, 31)]
     assert feed.take(some_link(), 4, 27) == 0
     recovery.hold(feed, batch_entry(key, 4, messages))
-    assert (feed.held_count, len(feed.waiting)) == (27, 27)
+    assert len(feed.waiting) == 27
     feed.advance(1, 9)  # local subscribers have had these meanwhile
     feed.settled = 25
     feed.step(Input.ANSWERED, some_link())
@@ -382,7 +368,7 @@ def test_held_messages_of_a_batch_are_delivered_by_their_own_topics() -> None:
             client.send(*(Puback(packet.packet_id or 0) for packet in packets))
             found += [int(packet.payload) for packet in packets]
     assert got == [[n for n in range(10, 26) if n % 3 == rest] for rest in (0, 1)]
-    assert (feed.done, feed.held_count) == (25, 5)
+    assert (feed.done, len(feed.waiting)) == (25, 5)
     assert recovery.release.held_bytes == sum(held.size for held in feed.waiting)
 
 
@@ -458,7 +444,7 @@ def test_what_a_session_had_is_found_in_batches() -> None:
     export = PendingHandover(asked, 0, {KEYS[0]: OriginWindow(1, now)}, 0, now)
     rest = node.cluster.handover._contents.rest(session, export, now)
     sent = rest[4 + int.from_bytes(rest[:4], "big") :]
-    assert [(n, m.topic, m.payload) for _, n, m, _, _ in read_link_packets(sent, now)] == [
+    assert [(n, m.topic, m.payload) for _, n, m in read_messages(sent, now)] == [
         (3, b"a", b"x"),
         (5, b"a", b"y"),
     ]
@@ -489,7 +475,7 @@ def test_a_group_gets_those_messages_of_a_batch_that_it_wants() -> None:
     job.entries = iter([entry, entry])
     assert job.next() is entry
     assert job.next() is None
-    assert sum(catchup._give(job, one) for one in entry.singles()) == 2
+    assert sum(catchup._give(job, entry, *one) for one in entry.messages()) == 2
     assert given == [(group, b"a"), (group, b"a/b")]
     assert job.first == {(group, relay.key): 1}
     # Its members have gone: it has what it was given, and is asked again.
@@ -497,7 +483,7 @@ def test_a_group_gets_those_messages_of_a_batch_that_it_wants() -> None:
     catchup._covered[group] = {relay.key: [(5, 6)]}
     job.entries = iter([later])
     assert job.next() is later
-    assert sum(catchup._give(job, one) for one in later.singles()) == 0
+    assert sum(catchup._give(job, later, *one) for one in later.messages()) == 0
     assert not job.group_ids
     assert catchup._covered[group] == {relay.key: [(1, 6)]}
     assert group in catchup._asked[bid(101)].group_ids

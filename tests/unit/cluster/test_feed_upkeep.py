@@ -12,17 +12,17 @@ from mqttree.broker.cluster.delivery.answers import LOOKS
 from mqttree.broker.cluster.delivery.gap_recovery import CHANGED
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, Looked, ReplayLog
-from mqttree.broker.cluster.link.codec import encode_stamp, origin_key, read_link_messages
+from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED, decode_records
+from mqttree.broker.cluster.link.message_batch import read_messages
 from mqttree.broker.cluster.strategy.directory import INTEREST
 from mqttree.broker.core.message import Message, Stamp
-from mqttree.broker.core.publish_run import PublishRun
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property
 from mqttree.routing.link_state import LISTING
 from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.kit.core import needs_python
-from tests.kit.link_harness import OWN, Neighbour, bid, lone, message, ping
+from tests.kit.link_harness import OWN, Neighbour, batch_entry, bid, entry_of, lone, message, ping
 from tests.kit.node_harness import World
 
 
@@ -64,7 +64,7 @@ def test_an_origin_that_is_forgotten_is_not_asked_any_more(world: World) -> None
 
 
 def test_messages_of_an_answer_do_not_slow_down_newer_ones(world: World) -> None:
-    """Only a run with a number that came by an answer is looked at message by message."""
+    """Only a batch with a number that came by an answer is looked at message by message."""
     neighbour = Neighbour(world, 101)
     neighbour.child()
     relay, gap_recovery = world.node.cluster.forwarder, world.node.cluster.gap_recovery
@@ -80,20 +80,15 @@ def test_messages_of_an_answer_do_not_slow_down_newer_ones(world: World) -> None
     single = relay.received
     seen: list[int] = []
 
-    def received(
-        link: Any, message: Any, key: bytes, sequence: int, *rest: Any, **more: Any
-    ) -> None:
-        seen.append(sequence)
-        single(link, message, key, sequence, *rest, **more)
+    def received(link: Any, entry: LogEntry, *rest: Any) -> None:
+        seen.append(entry.sequence)
+        single(link, entry, *rest)
 
     needs_python("replaces a method")
     relay.received = received  # type: ignore[method-assign]
-    packet = b"\x32\x07\0\1t\0\1\0x"
-    run = PublishRun(b"t", 1, b"", 5, packet * 3, 5, 8, len(packet))
-    relay.run_received(neighbour.link(), run, key, 10, b"", world.now)
+    neighbour.send(batch_entry(key, 10, [(b"t", b"x")] * 3).kept())
     assert seen == []
-    run = PublishRun(b"t", 1, b"", 5, packet * 3, 5, 8, len(packet))
-    relay.run_received(neighbour.link(), run, key, 3, b"", world.now)
+    neighbour.send(batch_entry(key, 3, [(b"t", b"x")] * 3).kept())
     assert seen == [3, 4, 5]
 
 
@@ -150,7 +145,7 @@ def test_a_question_for_very_much_is_answered_in_pieces(monkeypatch: pytest.Monk
         one = Message(
             b"t" if number % 1000 == 0 else b"u", b"%d" % number, 1, False, b"", None, None
         )
-        relay.log.append(LogEntry(relay.key, number, b"", one, world.now), None)
+        relay.log.append(entry_of(relay.key, number, one, world.now), None)
     assert listing.brokers_wanting("t")
     assert not listing.brokers_wanting("u")
     got: list[int] = []
@@ -171,9 +166,7 @@ def test_a_question_for_very_much_is_answered_in_pieces(monkeypatch: pytest.Monk
             if kind == ROUTED and text[17] in (ANSWER, PIECE)
         ]
         begin = int.from_bytes(answer[21:27], "big") + 1
-        got += [
-            int(message.payload) for _, _, message in read_link_messages(answer[34:], world.now)
-        ]
+        got += [int(message.payload) for _, _, message in read_messages(answer[34:], world.now)]
         answers += 1
         assert 0 < looks[-1].entries <= begin + LOOKS
         assert bool(answer[20] & 2) == (begin <= count)
@@ -200,8 +193,7 @@ def changes(neighbour: Neighbour) -> list[bytes]:
 
 def retained(key: bytes, sequence: int) -> bytes:
     """A retained message, newer than those with a lower number."""
-    stamp = encode_stamp(Stamp(sequence << 16, 0))
-    return message(key=key, sequence=sequence, first=0x33, properties=stamp)
+    return message(key=key, sequence=sequence, stamp=Stamp(sequence << 16, 0))
 
 
 def test_neighbours_hear_of_a_path_change_ahead_of_its_messages(world: World) -> None:

@@ -22,7 +22,10 @@ from mqttree.broker.base.sequence_set import (
 from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
 from mqttree.broker.cluster.delivery.history import HistoryRequests
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
-from mqttree.broker.cluster.delivery.ordered_feed import HeldPackets, OrderedFeed
+from mqttree.broker.cluster.delivery.ordered_feed import (
+    HeldMessage,
+    OrderedFeed,
+)
 from mqttree.broker.cluster.delivery.origins import Origins
 from mqttree.broker.cluster.delivery.orphans import Orphans
 from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
@@ -236,9 +239,7 @@ class Asking:
         """Have a message come over a link that the feed does not trust."""
         assert self.window.accept(number, 1, skipped=True) == 1
         assert self.feed.take(FAR, number, 1) == 0
-        self.feed.put_by(
-            HeldPackets(number, 1, (Message(b"t", b"", 1, False, b"", None, None), None), b"t", 1)
-        )
+        self.feed.put_by(HeldMessage(number, Message(b"t", b"", 1, False, b"", None, None), None))
 
 
 ORIGIN = b"x" * 8
@@ -269,7 +270,7 @@ def test_messages_that_all_are_about_to_get_are_not_for_one_session_alone() -> N
     feed.done, feed.settled = 500, 610
     for number in range(501, 601):
         asking.gap_recovery.release.put_by(
-            feed, HeldPackets(number, 1, (SimpleNamespace(), None), b"t", 1)
+            feed, HeldMessage(number, Message(b"t", b"", 1, False, b"", None, None), None)
         )  # type: ignore[arg-type]
     asking.gap_recovery.fetch(SimpleNamespace(), asking.key, [(490, 700)])  # type: ignore[arg-type]
     assert alone == [(490, 500), (601, 610)]
@@ -370,7 +371,7 @@ def test_messages_of_an_answer_are_not_waited_for_though_trimmed() -> None:
     asking = Asking()
     feed = asking.feed
     number = asking.ask()
-    feed.put_by(HeldPackets(1, 1, (Message(b"t", b"", 1, False, b"", None, None), None), b"t", 1))
+    feed.put_by(HeldMessage(1, Message(b"t", b"", 1, False, b"", None, None), None))
     asking.answer(number, 1, gone=1)
     assert (feed.refused, feed.done, feed.source, feed.gone_since) == ([], 1, NEAR, 0.0)
 
@@ -435,9 +436,8 @@ def test_refused_numbers_take_bounded_memory() -> None:
     """With gaps between, as no subscriber here wants these: no list without end, and what is queued
     is not owed besides."""
     found, _ = feed()
-    found.put_by(
-        HeldPackets(99_001, 10, (Message(b"t", b"", 1, False, b"", None, None), None), b"t", 1)
-    )
+    for number in range(99_001, 99_011):
+        found.put_by(HeldMessage(number, Message(b"t", b"", 1, False, b"", None, None), None))
     for number in range(1, 200_000, 2):
         found.refuse(number, number)
     assert len(found.refused) <= MAX_SKIPS

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.base.turns import PAUSE
-from mqttree.broker.cluster.link.codec import read_link_messages
 from mqttree.broker.cluster.link.control_records import ROUTED
+from mqttree.broker.cluster.link.message_batch import read_messages
 from mqttree.broker.cluster.link.version_vector import encode_vector
 from mqttree.broker.cluster.sessions.session_codec import WRITE_WORK, SessionState, decode_state
 from mqttree.broker.cluster.sessions.session_parts import WHERE
@@ -144,7 +144,7 @@ def test_each_message_is_in_the_encoded_session_or_sent_behind_it(steps: list[st
     holding.publish(0)
     holding.ask(REST, encode_vector({}))
     (data,) = holding.whole(REST)
-    rest = read_link_messages(data[4 + int.from_bytes(data[:4], "big") :], holding.world.now)
+    rest = read_messages(data[4 + int.from_bytes(data[:4], "big") :], holding.world.now)
     assert first + [int(message.payload) for _, _, message in rest] == list(
         range(1, holding.sent + 1)
     )

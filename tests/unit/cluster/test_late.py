@@ -12,13 +12,12 @@ from mqttree.broker.cluster.delivery.answers import PART
 from mqttree.broker.cluster.delivery.forwarder import Forwarder
 from mqttree.broker.cluster.delivery.late import LACK, OFFER, PIECE, decode_ranges, encode_ranges
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
-from mqttree.broker.cluster.delivery.replay_log import LogEntry
-from mqttree.broker.cluster.link.codec import encode_for_links, origin_key
+from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.strategy.directory import Directory
 from mqttree.broker.core.message import Message
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire.errors import MalformedPacket, WireError
-from tests.kit.link_harness import some_link
+from tests.kit.link_harness import entry_of, some_link
 from tests.kit.node_harness import World
 
 FAR = b"far-away"
@@ -86,7 +85,7 @@ def test_a_piece_of_several_parts_arrives_whole(monkeypatch: pytest.MonkeyPatch)
     sender, receiver = World(discovery="static").node, World(discovery="static").node
     now = sender.now
     sent = Message(b"large", bytes(3 * PART), 1, False, b"", None, None)
-    entry = LogEntry(KEY, 3, encode_for_links(sent, KEY, 3, now), sent, now)
+    entry = entry_of(KEY, 3, sent, now)
     parts: list[bytes] = []
     monkeypatch.setattr(Directory, "send", lambda _, receiver, kind, body: parts.append(body))
     sender.cluster.late_offers._send(FAR, KEY, [(1, 5)], [entry], 5)
@@ -94,7 +93,7 @@ def test_a_piece_of_several_parts_arrives_whole(monkeypatch: pytest.MonkeyPatch)
 
     taken: list[Message] = []
     monkeypatch.setattr(
-        Forwarder, "received", lambda _, link, message, *rest: taken.append(message)
+        Forwarder, "received", lambda _, link, entry, message, *rest: taken.append(message)
     )
     late = receiver.cluster.late_offers
     receiver.cluster.forwarder.vector[KEY] = LocalWindow(0, now, None, Limits().max_gaps)

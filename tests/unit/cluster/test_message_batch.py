@@ -10,15 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, lacked_parts
-from mqttree.broker.cluster.link.codec import encode_for_links, expiry_of, origin_key
-from mqttree.broker.cluster.link.message_batch import OLDEST, MessageBatch, encode_batch, is_batch
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.message_batch import (
+    OLDEST,
+    MessageBatch,
+    choice_of,
+    encode_batch,
+    encode_message,
+    read_messages,
+)
 from mqttree.broker.cluster.link.version_vector import OriginWindow
 from mqttree.broker.core.delivery_queue import Outgoing
-from mqttree.broker.core.message import Message
+from mqttree.broker.core.message import Message, Stamp
+from mqttree.broker.core.receiver_assignment import ReceiverAssignment
 from mqttree.broker.wire import Publish, encode_packet
-from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.errors import MalformedPacket, WireError
 from mqttree.broker.wire.properties import Property
-from tests.kit.link_harness import Neighbour, bid, lone
+from mqttree.broker.wire.varint import encode_varint, read_length
+from mqttree.routing.group_selection import GROUP_ID_SIZE
+from tests.kit.link_harness import Neighbour, bid, entry_of, lone
 from tests.kit.node_harness import FakeClient, World
 
 KEY = origin_key(b"abcdefgh", 7)
@@ -47,9 +57,7 @@ def test_an_encoded_batch_is_read_back(
     case: tuple[MessageBatch, list[tuple[str, bytes, int]]],
 ) -> None:
     batch, wanted = case
-    data = batch.encode()
-    assert is_batch(data)
-    read = MessageBatch.read(data)
+    read = MessageBatch.read(batch.encode())
     for name in ("count", "key", "packets", "qos", "sequence", "version"):
         assert getattr(read, name) == getattr(batch, name)
     found = list(read.messages())
@@ -124,10 +132,84 @@ def test_parts_have_the_messages_that_follow_each_other_with_the_same_answer(
 
 def test_a_packet_that_only_looks_like_a_batch_is_none() -> None:
     one = encode_batch(KEY, 1, packet("a", b"x", 1, 4), 1, 4, 1)
-    for first in (0x31, 0x33, 0x35, 0x36, 0x3A, 0x40):
-        assert not is_batch(bytes((first,)) + one[1:])
-    assert not is_batch(packet("$batch/a", b"x", 1, 4))
-    assert not is_batch(b"")
+    others = [bytes((first,)) + one[1:] for first in (0x31, 0x33, 0x35, 0x36, 0x3A, 0x40)]
+    for other in (*others, one.replace(b"$batch", b"$botch"), packet("$batch/a", b"x", 1, 4)):
+        with pytest.raises(MalformedPacket):
+            list(MessageBatch.read(other).messages())
+
+
+# ------------------------------------------------------------- messages that are alone in a batch
+
+
+@st.composite
+def lonely(draw: st.DrawFn) -> tuple[Message, ReceiverAssignment | None]:
+    """A message, retained or not, and who of shared subscriptions gets it."""
+    message = Message(
+        draw(st.sampled_from((b"t", b"a/b"))),
+        draw(st.binary(max_size=5)),
+        draw(st.integers(0, 2)),
+        draw(st.booleans()),
+        draw(st.sampled_from((b"", b"\x26\0\1a\0\2bc", b"\x01\1", b"\x03\0\1x"))),
+        draw(st.none() | st.integers(1, 1000).map(lambda left: 100.0 + left)),
+        None,
+    )
+    if message.retain:
+        times = st.integers(0, 1 << 60), st.integers(0, 1 << 47), st.booleans()
+        message.stamp = Stamp(*map(draw, times))
+    entries = [(b"12345678" + bytes(4), bytes(GROUP_ID_SIZE))]
+    return message, draw(st.none() | st.just(entries).map(ReceiverAssignment))
+
+
+def told(message: Message, choice: ReceiverAssignment | None) -> tuple[object, ...]:
+    stamp = message.stamp if message.retain else None
+    names = ("topic", "payload", "qos", "retain", "properties", "expires_at")
+    return *(getattr(message, name) for name in names), stamp, choice and choice.encode()
+
+
+@given(st.lists(lonely(), min_size=1, max_size=5), st.integers(1, 1 << 40), st.integers(0, 9))
+def test_messages_of_all_kinds_are_read_back(
+    written: list[tuple[Message, ReceiverAssignment | None]], first: int, age: int
+) -> None:
+    data = b""
+    for sequence, (message, choice) in enumerate(written, first):
+        batch = MessageBatch.read(encode_message(message, KEY, sequence, 100.0, choice))
+        data += batch.aged(1000 * age).encode()
+        found = choice_of(batch.encode())
+        assert (found and (found.encode(), found.key, found.sequence)) == (
+            choice and (choice.encode(), KEY, sequence)
+        )
+    read = list(read_messages(data, 100.0 + age))
+    assert [(batch.key, number) for batch, number, _ in read] == [
+        (KEY, number) for number in range(first, first + len(written))
+    ]
+    assert [told(message, batch.choice) for batch, _, message in read] == [
+        told(*one) for one in written
+    ]
+
+
+@given(lonely(), st.data())
+def test_a_truncated_message_is_refused(
+    written: tuple[Message, ReceiverAssignment | None], data: st.DataObject
+) -> None:
+    whole = encode_message(written[0], KEY, 1, 100.0, written[1])
+    body = read_length(whole, 1)[1]
+    short = whole[body : data.draw(st.integers(body, len(whole) - len(written[0].payload) - 1))]
+    with pytest.raises(WireError):
+        list(read_messages(whole[:1] + encode_varint(len(short)) + short, 100.0))
+
+
+@pytest.mark.parametrize("topic", [b"", b"a/+", b"\xff", b"$SYS/x"])
+def test_messages_of_another_broker_have_a_topic_that_crosses(topic: bytes) -> None:
+    data = encode_message(Message(topic, b"x", 1, False, b"", None, None), KEY, 1, 0.0)
+    with pytest.raises(MalformedPacket):
+        list(read_messages(data, 0.0))
+
+
+def test_a_retained_message_is_alone_in_its_batch() -> None:
+    one = Message(b"a", b"x", 1, True, b"", None, None)
+    packets = 2 * one.packet(5, 1, True, 1)
+    with pytest.raises(MalformedPacket):
+        MessageBatch.read(MessageBatch(KEY, 1, packets, 2, 5, 1, 0, Stamp(1, 0)).encode())
 
 
 # ---------------------------------------------------------------- messages that expire
@@ -149,7 +231,6 @@ def test_the_age_of_a_batch_counts_for_what_expires(ages: list[int], qos: int, a
     for age in ages:
         batch = MessageBatch.read(batch.aged(age).encode())
     assert batch.age == min(OLDEST, sum(ages))
-    assert is_batch(batch.encode())
     came = at - batch.age / 1000
     found = [message for _, message in batch.part(5, 7).messages(at)]
     assert [one.expires_at for one in found] == [came + 30, None, came + 0xFFFFFFFF]
@@ -173,24 +254,12 @@ def test_an_age_that_is_cut_off_is_refused() -> None:
 @pytest.mark.parametrize("qos", [1, 2])
 def test_an_entry_of_the_log_says_how_old_its_batch_is(qos: int) -> None:
     batch = MessageBatch(KEY, 5, expiring(30, qos) + expiring(2, qos), 2, 5, qos, 500)
-    entry = LogEntry.batch(KEY, 5, 2, batch.encode(), 100.0)
+    entry = LogEntry(KEY, 5, 2, batch.encode(), 100.0)
     assert entry.kept() == entry.data(100.0) == entry.data(99.0) == batch.encode()
     assert MessageBatch.read(entry.data(101.25)).age == 1750
-    assert [one.expires_at for one in entry.messages()] == [129.5, 101.5]
-    first, second = entry.singles()
-    assert (first.expires_at, second.expires_at) == (129.5, 101.5)
-    assert expiry_of(first.data(110.0)) == 20
-    assert expiry_of(second.data(103.0)) == 0
-    assert MessageBatch.read(entry.part(6, 6).data(102.0)).age == 2500
-
-
-def test_an_entry_of_one_message_says_what_is_left() -> None:
-    message = Message(b"a", b"x", 1, False, b"", 130.0, None)
-    for data in (b"", encode_for_links(message, KEY, 1, 100.0)):
-        entry = LogEntry(KEY, 1, data, message, 100.0)
-        assert expiry_of(entry.data(100.0)) == 30
-        assert expiry_of(entry.data(121.0)) == 9
-        assert expiry_of(entry.kept()) == 30
+    assert [one.expires_at for _, one in entry.messages()] == [129.5, 101.5]
+    (part,) = entry.parts([(6, 6)])
+    assert MessageBatch.read(part.data(102.0)).age == 2500
 
 
 # ---------------------------------------------------------------- at the broker that gets them
@@ -242,7 +311,7 @@ def test_a_batch_that_comes_at_once_is_delivered_as_it_came(qos: int) -> None:
         lasting = [one.message.expires_at for one in sent if isinstance(one, Outgoing)]
         assert lasting == [world.now + 5, world.now + 9, world.now]
     late = encode_packet(Publish("a", b"x", qos, packet_id=number, properties=text), 5)
-    neighbour.send(encode_batch(origin_key(bid(101), 2_000), 5, late, 1, 5, qos))
+    neighbour.send(encode_batch(origin_key(bid(101), 2_000), 5, 2 * late, 2, 5, qos))
     assert not neighbour.up
 
 
@@ -252,7 +321,7 @@ def test_a_message_that_has_expired_on_the_way_is_passed_on_and_not_delivered() 
     key = origin_key(bid(101), 2_000)
     for number, expires_at in ((1, 1.0), (2, 99.0)):
         one = Message(b"a", b"%d" % number, 1, False, b"", expires_at, None)
-        neighbour.send(encode_for_links(one, key, number, 2.0))
+        neighbour.send(encode_message(one, key, number, 2.0))
     assert [one.payload for one in client.take() if isinstance(one, Publish)] == [b"2"]
     assert other.messages() == [b"1", b"2"]
     assert world.node.cluster.forwarder.vector[key].top == 2
@@ -260,7 +329,7 @@ def test_a_message_that_has_expired_on_the_way_is_passed_on_and_not_delivered() 
 
 
 def test_what_has_expired_is_replayed_all_the_same() -> None:
-    message = Message(b"a", b"x", 1, False, b"", 130.0, None)
-    entry = LogEntry(KEY, 1, b"", message, 100.0)
+    entry = entry_of(KEY, 1, Message(b"a", b"x", 1, False, b"", 130.0, None), 100.0)
     assert lacked_parts(entry, OriginWindow(0, 0.0)) == [entry]
-    assert expiry_of(entry.data(1e6)) == 0
+    ((_, _, message),) = read_messages(entry.data(1e6), 1e6)
+    assert message.expires_at == 130.0

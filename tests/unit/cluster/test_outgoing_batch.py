@@ -6,33 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqttree.broker.cluster.link.message_batch import (
-    LARGEST,
-    MAX_BATCH_PACKETS,
-    MessageBatch,
-    is_batch,
-)
+from mqttree.broker.cluster.link.message_batch import MAX_BATCH_PACKETS, MAX_BYTES
 from mqttree.broker.core.qos_fast_path import STRETCH, STRETCH_BYTES
 from mqttree.broker.wire import Publish, encode_packet
 from mqttree.broker.wire.properties import Property
-from mqttree.broker.wire.reader import PacketReader
-from mqttree.broker.wire.varint import encode_varint
 from tests.kit.effort import examples
 from tests.kit.link_harness import Neighbour, lone
 from tests.unit.core.test_publish_run import told
 
 
-def batches(data: bytes) -> list[MessageBatch]:
-    """The batches among the packets that a neighbour was sent."""
-    packets = [
-        bytes((first,)) + encode_varint(len(body)) + body
-        for first, body in PacketReader().feed(data)
-    ]
-    return [MessageBatch.read(p) for p in packets if p[0] >> 4 == 3 and is_batch(p)]
-
-
 @pytest.mark.parametrize(
-    ("count", "size"), [(3 * MAX_BATCH_PACKETS + 5, 5), (300, 700), (9, LARGEST)]
+    ("count", "size"), [(3 * MAX_BATCH_PACKETS + 5, 5), (300, 700), (9, MAX_BYTES)]
 )
 def test_a_long_run_of_equal_packets_goes_in_batches_that_neighbours_take(
     count: int, size: int
@@ -42,9 +26,9 @@ def test_a_long_run_of_equal_packets_goes_in_batches_that_neighbours_take(
     neighbour.child()
     client = world.connect("publisher", 4)
     client.send(encode_packet(Publish("t", b"x" * size), 4) * count)
-    found = batches(bytes(neighbour.transport.written))
+    found = neighbour.batches()
     assert all(
-        batch.count <= MAX_BATCH_PACKETS and (batch.count == 1 or len(batch.packets) <= LARGEST)
+        batch.count <= MAX_BATCH_PACKETS and (batch.count == 1 or len(batch.packets) <= MAX_BYTES)
         for batch in found
     )
     numbers = [batch.sequence + n for batch in found for n in range(batch.count)]
@@ -54,7 +38,7 @@ def test_a_long_run_of_equal_packets_goes_in_batches_that_neighbours_take(
 
 def test_a_piece_of_the_largest_size_fits_into_a_batch() -> None:
     assert STRETCH <= MAX_BATCH_PACKETS
-    assert STRETCH_BYTES <= LARGEST
+    assert STRETCH_BYTES <= MAX_BYTES
 
 
 packets = st.tuples(

@@ -13,16 +13,14 @@ from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.ordered_feed import OrderedFeed
 from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE
 from mqttree.broker.cluster.delivery.orphans import EARLIER
-from mqttree.broker.cluster.delivery.paced_release import SLOW_WAIT, batch_of
+from mqttree.broker.cluster.delivery.paced_release import SLOW_WAIT
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
-from mqttree.broker.cluster.link.codec import encode_run_for_links, origin_key
+from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.core.flow_control import HOLD_TIMEOUT_S
-from mqttree.broker.core.message import Message
-from mqttree.broker.core.publish_run import PublishRun
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import Property, Puback, Publish
 from mqttree.routing.listing import Listing
-from tests.kit.link_harness import FAR, OWN, lone, some_link
+from tests.kit.link_harness import FAR, batch_entry, lone, some_link
 from tests.kit.node_harness import FakeClient, World
 
 STEP = DEFAULTS.release_step
@@ -51,13 +49,7 @@ def feed_of(world: World, boot: int = 1_000) -> OrderedFeed:
 
 
 def entry_of(feed: OrderedFeed, number: int, payload: bytes = b"", topic: bytes = b"t") -> LogEntry:
-    return LogEntry(
-        feed.key,
-        number,
-        b"",
-        Message(topic, payload or b"%d" % number, 1, False, b"", None, None),
-        0.0,
-    )
+    return batch_entry(feed.key, number, [(topic, payload or b"%d" % number)])
 
 
 def hold(world: World, feed: OrderedFeed, *numbers: int) -> None:
@@ -100,12 +92,8 @@ def test_held_messages_are_released_in_steps_ahead_of_newer_ones(world: World) -
     assert feed.source is None
     world.advance(0.1)
     assert got(client) == list(range(STEP + 1, 3 * STEP + 2))
-    assert (feed.source, feed.behind, feed.done, feed.held_count) == (
-        ONE,
-        None,
-        3 * STEP + 1,
-        0,
-    )
+    assert (feed.source, feed.behind, feed.done) == (ONE, None, 3 * STEP + 1)
+    assert not feed.waiting
     assert world.node.cluster.gap_recovery.release.held_bytes == 0
     assert feed.take(ONE, 3 * STEP + 2, 1) == 1
 
@@ -183,8 +171,8 @@ def test_publishers_wait_while_much_is_held(world: World) -> None:
 def test_messages_that_a_full_feed_dropped_are_asked_for_again(world: World) -> None:
     feed, client = feed_of(world), client_of(world)
     hold(world, feed, *range(1, 21))
-    assert world.counters.ordered_feed_full == 20 - feed.held_count > 0
-    first = feed.held_count + 1
+    assert world.counters.ordered_feed_full == 20 - len(feed.waiting) > 0
+    first = len(feed.waiting) + 1
     assert feed.lacks() == [(first, LAST)]
     assert [level for level, text in world.lines if "asked for again" in text].count("warning") == 1
     feed.settled = min(20, first - 1)
@@ -281,30 +269,3 @@ def test_an_earlier_incarnation_is_not_silent_while_this_broker_stood_still(worl
     assert got(client) == [1]
     assert early.finished
     del world.node.cluster.directory.database.listings[FAR]
-
-
-@pytest.mark.parametrize("properties", [b"", b"\x26\x00\x01a\x00\x01b"])
-def test_a_run_of_the_log_is_a_batch_again(properties: bytes) -> None:
-    head = (
-        b"\x32"
-        + bytes((2 + 1 + 2 + 1 + len(properties) + 1,))
-        + b"\0\1t\0\1"
-        + bytes((len(properties),))
-        + properties
-    )
-    data = b"".join(head + b"%d" % n for n in range(4))
-    run = PublishRun(b"t", 1, properties, 5, data, 5, len(head), len(head) + 1)
-    key = origin_key(OWN, 1)
-    entry = LogEntry.run(key, 10, 4, encode_run_for_links(run, key, 10), run.size, 0.0)
-    for low, high in ((10, 13), (11, 12), (13, 13)):
-        batch = batch_of(entry.part(low, high))
-        assert [m.payload for m in batch.messages()] == [
-            b"%d" % (n - 10) for n in range(low, high + 1)
-        ]
-        assert (batch.topic, batch.qos, batch.properties, batch.size) == (
-            b"t",
-            1,
-            properties,
-            run.size,
-        )
-        assert batch.data == data[(low - 10) * run.size : (high - 9) * run.size]

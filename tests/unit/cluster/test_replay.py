@@ -6,15 +6,13 @@ from __future__ import annotations
 import itertools
 
 from mqttree.broker.cluster.delivery.replay import ENTRIES_PER_STEP, TAKEN
-from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.events import LinkForwards
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import ORIGINS, SEEN
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
-from mqttree.broker.core.message import Message
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.stp.bpdu import Role
-from tests.kit.link_harness import FAR, Neighbour, bid, lone, message, ping
+from tests.kit.link_harness import FAR, Neighbour, batch_entry, bid, lone, message, ping
 from tests.kit.node_harness import World
 
 KEY = origin_key(FAR, 2_000)
@@ -29,13 +27,7 @@ def logged(world: World, numbers: range, key: bytes = KEY) -> None:
     for number in numbers:
         relay.accept(key, number, 1, world.now)
         relay.log.append(
-            LogEntry(
-                key,
-                number,
-                b"",
-                Message(b"t", b"%d" % number, 1, False, b"", None, None),
-                world.now,
-            ),
+            batch_entry(key, number, [(b"t", b"%d" % number)], at=world.now),
             None,
         )
 
@@ -141,13 +133,7 @@ def test_history_that_was_fetched_goes_before_what_is_newer() -> None:
     relay = world.node.cluster.forwarder
     for number in range(1, 10_001):
         relay.log.append(
-            LogEntry(
-                KEY,
-                number,
-                b"",
-                Message(b"t", b"%d" % number, 1, False, b"", None, None),
-                world.now,
-            ),
+            batch_entry(KEY, number, [(b"t", b"%d" % number)], at=world.now),
             None,
         )
     neighbour = joining(world, {KEY: OriginWindow(0, world.now)})

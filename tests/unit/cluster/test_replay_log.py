@@ -16,17 +16,15 @@ from mqttree.broker.cluster.delivery.replay_log import (
     in_order,
     lacked_parts,
 )
-from mqttree.broker.cluster.link.codec import encode_run_for_links, origin_key
+from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.version_vector import Vector
-from mqttree.broker.core.message import Message, encode_halves
-from mqttree.broker.core.publish_run import PublishRun
 from mqttree.broker.limits import DEFAULTS, Limits
 
 KEYS = [origin_key(bytes((n,)) * 8, 1) for n in range(3)]
 
 
 def entry(key: bytes, sequence: int, at: float = 0.0, size: int = 100) -> LogEntry:
-    return LogEntry(key, sequence, b"x" * size, Message(b"t", b"", 1, False, b"", None, None), at)
+    return LogEntry(key, sequence, 1, b"x" * size, at)
 
 
 def numbers(kept: ReplayLog) -> list[int]:
@@ -58,26 +56,6 @@ def test_old_entries_are_trimmed_in_steps() -> None:
         kept.forget_old(DEFAULTS.log_age_s + 23.5)
         left.append(len(kept))
     assert left == [15, 5, 1]
-
-
-@pytest.mark.parametrize("qos", [1, 2])
-@pytest.mark.parametrize("properties", [b"", b"\x26\0\1a\0\1b"])
-def test_an_entry_gives_the_payloads_of_its_messages(qos: int, properties: bytes) -> None:
-    """Of one message, also as it was published here, and of a run, which is not split for
-    that."""
-    whole = Message(b"t", b"hello" * 50, qos, False, properties, None, None)
-    one = LogEntry(KEYS[0], 7, b"", whole, 0.0)
-    assert one.payloads() == [whole.payload]
-    assert one.data(0.0)
-    assert one.payloads() == [whole.payload]
-    head, tail = encode_halves(b"t", b"0123", 5, qos, False, properties)
-    packet = head + b"\0\1" + tail[:-4]
-    packets = b"".join(packet + b"%04d" % number for number in range(9))
-    batch = PublishRun(b"t", qos, properties, 5, packets, len(head), len(packet), len(packet) + 4)
-    run = LogEntry.run(KEYS[0], 5, 9, encode_run_for_links(batch, KEYS[0], 5), batch.size, 0.0)
-    for part in (run, run.part(5, 8), run.part(7, 10), run.part(9, 9)):
-        assert part.payloads() == [message.payload for message in part.messages()]
-        assert part.payloads()[0] == b"%04d" % (part.sequence - 5)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -12,14 +12,7 @@ from mqttree.broker.auth.acl_file import parse_rules
 from mqttree.broker.auth.authorization import Access
 from mqttree.broker.base.hybrid_clock import LOGICAL
 from mqttree.broker.base.sequence_set import LAST
-from mqttree.broker.cluster.link.codec import (
-    MARK,
-    SIZE,
-    STAMP_MARK,
-    STAMP_SIZE,
-    encode_stamp,
-    origin_key,
-)
+from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import DIGEST, FETCH, LIST, ORIGINS, PARTS
 from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
 from mqttree.broker.cluster.retained_comparison import (
@@ -37,7 +30,7 @@ from mqttree.broker.core.retained_store import TOMBSTONE_AGE_S
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import Publish, Subscribe, SubscriptionRequest
 from mqttree.broker.wire.decode import decode_packet
-from mqttree.broker.wire.properties import Property
+from mqttree.broker.wire.properties import Property, encode_properties
 from tests.kit.link_harness import FAR, OWN, Neighbour, bid, lone, message, ping, unharmed
 from tests.kit.node_harness import World
 
@@ -50,16 +43,8 @@ def restored(
 ) -> bytes:
     """A retained message that a comparison brings, written at NOW + `at` ms."""
     expires_at_ms = more.pop("expires_at_ms", 0 if payload else NOW + at)
-    stamp = encode_stamp(Stamp(NOW + at << LOGICAL, expires_at_ms, more.pop("restored", True)))
-    properties = stamp + more.pop("properties", b"")
-    return message(
-        topic,
-        payload,
-        first=0x31 | more.pop("qos", 1) << 1,
-        key=key,
-        sequence=sequence,
-        properties=properties,
-    )
+    stamp = Stamp(NOW + at << LOGICAL, expires_at_ms, more.pop("restored", True))
+    return message(topic, payload, key=key, sequence=sequence, stamp=stamp, **more)
 
 
 def part(*sections: tuple[bytes, dict[int, int]], full: bool = False) -> bytes:
@@ -119,14 +104,12 @@ def test_only_retained_messages_have_a_stamp_and_clients_never_see_it() -> None:
     for retain in (False, True):
         properties: Any = {Property.USER_PROPERTY: [("h", "mine")], Property.CONTENT_TYPE: "text"}
         client.send(Publish("t", b"x", 1, retain, False, 1, properties))
-        (sent,) = [body for first, body in neighbour.take() if first >> 4 == 3]
-        at = sent.index(MARK) + SIZE
-        assert sent.startswith(STAMP_MARK, at) == retain
+        (batch,) = neighbour.batches()
+        assert (batch.stamp is not None) == retain
         got = [packet for packet in client.take() if isinstance(packet, Publish)]
         assert [packet.properties for packet in got] == [properties]
-    neighbour.send(
-        restored(b"u", b"y", restored=False, properties=sent[at + STAMP_SIZE : sent.rindex(b"x")])
-    )
+    section = encode_properties(properties)[1:]
+    neighbour.send(restored(b"u", b"y", restored=False, properties=section))
     assert [packet.properties for packet in client.take_publishes()] == [properties]
     client.send(Subscribe(1, [SubscriptionRequest("+", 1)]))
     kept = [packet for packet in client.take() if isinstance(packet, Publish)]
@@ -266,13 +249,14 @@ def test_topics_that_begin_with_dollar_stay() -> None:
     node = world.node
     before = node.retained.digests.whole
     node.publisher.publish(Message(b"$SYS/broker/x", b"1", 0, True, b"", None, None), None)
-    neighbour.send(
-        restored(b"$SYS/broker/y", b"2"),
-        restored(b"$SYS/broker/z", b"2", restored=False, sequence=2),
-    )
-    assert [topic for topic, _ in node.retained.items()] == ["$SYS/broker/x"]
-    assert node.retained.digests.whole == before
     assert neighbour.messages() == []
+    for again in (True, False):
+        neighbour.send(restored(b"$SYS/broker/y", b"2", restored=again))
+        assert not neighbour.up
+        assert [topic for topic, _ in node.retained.items()] == ["$SYS/broker/x"]
+        assert node.retained.digests.whole == before
+        neighbour = Neighbour(world, 1, boot=2 + again)
+        neighbour.child()
 
 
 def test_rules_hold_for_what_is_restored() -> None:
@@ -557,7 +541,7 @@ def test_garbage_costs_the_link(name: str) -> None:
         restored(b"t/#", b"x"),
         restored(b"t", b"x", key=b"!" * 16),
         restored(b"t", b"x", sequence=LAST),
-        message(b"t", b"x", first=0x33, properties=encode_stamp(Stamp((1 << 64) - 1, 0))),
+        message(b"t", b"x", stamp=Stamp((1 << 64) - 1, 0)),
         restored(b"t", b"x", properties=b"\x0b\x01"),
     ],
 )

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from mqttree.broker.base.sequence_set import LAST, Ranges
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
-from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
-from mqttree.broker.cluster.link.codec import encode_for_links, origin_key, read_link_messages
+from mqttree.broker.cluster.delivery.replay_log import ReplayLog
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.message_batch import read_messages
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector
 from mqttree.broker.cluster.sessions.message_vectors import (
     behind,
@@ -44,6 +45,7 @@ from mqttree.broker.core.session import SharedOutgoing, Subscription
 from mqttree.broker.core.start_point import SubscriptionStart
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire.errors import MalformedPacket, WireError
+from tests.kit.link_harness import entry_of
 from tests.kit.node_harness import World
 
 NOW = 500.0
@@ -410,23 +412,14 @@ def test_the_log_gives_what_is_asked_for() -> None:
         message = Message(
             b"t", b"%d" % n, 1, False, b"\x26\0\1a\0\1b", None if n < 8 else NOW + 60, None
         )
-        log.append(
-            LogEntry(
-                KEYS[0],
-                n,
-                encode_for_links(message, KEYS[0], n, NOW) if n % 2 else b"",
-                message,
-                NOW + n,
-            ),
-            None,
-        )
+        log.append(entry_of(KEYS[0], n, message, NOW + n), None)
     found = log.those({KEYS[0]: [(2, 3), (5, 5), (8, LAST)], KEYS[1]: [(1, 1)]}, NOW)
     assert [e.sequence for e in found] == [2, 3, 5, 8]
-    assert [m.payload for e in found for m in e.messages()] == [b"2", b"3", b"5", b"8"]
-    assert found[-1].messages()[0].expires_at == NOW + 60
+    assert [m.payload for e in found for _, m in e.messages()] == [b"2", b"3", b"5", b"8"]
+    assert [m.expires_at for _, m in found[-1].messages()] == [NOW + 60]
     assert [e.sequence for e in log.those({KEYS[0]: [(1, 8)]}, NOW + 7)] == [7, 8]
-    read = list(read_link_messages(b"".join(e.data(NOW) for e in found), NOW))
-    assert [(key, n, m.payload) for key, n, m in read] == [
+    read = list(read_messages(b"".join(e.data(NOW) for e in found), NOW))
+    assert [(batch.key, n, m.payload) for batch, n, m in read] == [
         (KEYS[0], n, b"%d" % n) for n in (2, 3, 5, 8)
     ]
     assert read[0][2].properties == b"\x26\0\1a\0\1b"
@@ -435,4 +428,4 @@ def test_the_log_gives_what_is_asked_for() -> None:
 @given(st.binary(max_size=60))
 def test_messages_of_another_broker_are_read_or_refused(data: bytes) -> None:
     with suppress(WireError):
-        list(read_link_messages(b"\x32" + data, NOW))
+        list(read_messages(b"\x32" + data, NOW))

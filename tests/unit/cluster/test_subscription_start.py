@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.base.counters import Counters
-from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
+from mqttree.broker.cluster.delivery.replay_log import ReplayLog
 from mqttree.broker.cluster.delivery.subscription_start import (
     MAX_TIMES,
     NOTED,
@@ -33,7 +33,7 @@ from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.node import Node
 from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.routing.link_state import Listing
-from tests.kit.link_harness import FAR, Neighbour, message, ping
+from tests.kit.link_harness import FAR, Neighbour, batch_entry, entry_of, message, ping
 from tests.kit.node_harness import World
 
 KEY = origin_key(b"k" * 8, 1)
@@ -54,9 +54,7 @@ def test_the_newest_number_at_each_time_is_returned(
         clock += pause
         numbers[key] += 1
         log.append(
-            LogEntry(
-                key, numbers[key], b"", Message(b"a", b"", 1, False, b"", None, None), float(clock)
-            ),
+            batch_entry(key, numbers[key], [(b"a", b"")], at=float(clock)),
             None,
         )
         if key == KEY:
@@ -100,9 +98,7 @@ def test_trimmed_messages_may_be_newer_than_a_subscription() -> None:
     for number in range(1, 51):
         past.note(number - 1, number)
         log.append(
-            LogEntry(
-                KEY, number, b"", Message(b"a", b"", 1, False, b"", None, None), float(number)
-            ),
+            batch_entry(KEY, number, [(b"a", b"")], at=float(number)),
             None,
         )
     assert len(log) == 1
@@ -155,7 +151,7 @@ def test_a_message_is_not_older_because_its_broker_is_slow() -> None:
     link._pingresp(b"\0\0\0\1", world.now)
     world.advance(0.015)
     sent = Message(b"t", b"x", 1, False, b"", None, None)
-    entry = LogEntry(origin_key(FAR, 1), 8, b"", sent, world.now - 0.010)
+    entry = entry_of(origin_key(FAR, 1), 8, sent, world.now - 0.010)
     world.node.cluster.subscription_starts._ages_received(
         link, b"\0" + encode_ages([entry], world.now), world.now
     )
@@ -313,7 +309,7 @@ def test_malformed_ages_are_refused(body: bytes) -> None:
 def aged(key: bytes, *ages: tuple[int, float]) -> bytes:
     """What says of messages (number, s) of an origin how old they are."""
     sent = Message(b"t", b"x", 1, False, b"", None, None)
-    return encode_ages([LogEntry(key, number, b"", sent, -age) for number, age in ages], 0.0)
+    return encode_ages([entry_of(key, number, sent, -age) for number, age in ages], 0.0)
 
 
 def test_replayed_messages_keep_their_age_for_others() -> None:
@@ -325,7 +321,7 @@ def test_replayed_messages_keep_their_age_for_others() -> None:
     sent = Message(b"t", b"x", 1, False, b"", None, None)
 
     def age(number: int, count: int = 1) -> float:
-        entry = LogEntry(key, number, b"", sent, world.now)
+        entry = entry_of(key, number, sent, world.now)
         entry.count = count
         return round(world.now - positions.published(entry), 3)
 
@@ -356,7 +352,7 @@ def test_few_points_of_the_past_are_kept() -> None:
     assert points[-1][0] == 199
     sent = Message(b"t", b"x", 1, False, b"", None, None)
     for number, old in told:
-        found = world.now - positions.published(LogEntry(key, number, b"", sent, world.now))
+        found = world.now - positions.published(entry_of(key, number, sent, world.now))
         assert old - 64 < found < old + 0.002
     positions._ages_received(link, b"\0" + aged(origin_key(FAR, 2), (8, 1.0)), world.now)
     assert list(positions._older) == [key]  # nothing is kept of an unknown origin
@@ -371,12 +367,7 @@ def test_ages_that_go_round_are_passed_on_once() -> None:
     others = [Neighbour(world, number) for number in (102, 103)]
     for other in others:
         other.child()
-    entries = [
-        LogEntry(
-            origin_key(FAR, 1), number, b"", Message(b"t", b"x", 1, False, b"", None, None), 0.0
-        )
-        for number in (8, 9)
-    ]
+    entries = [batch_entry(origin_key(FAR, 1), number, [(b"t", b"x")]) for number in (8, 9)]
     one, two = (encode_ages(entries[:count], world.now) for count in (1, 2))
     first.send(ping((AGES, b"\0" + one)))
     assert [other.records(AGES) for other in others] == [[b"\1" + one]] * 2

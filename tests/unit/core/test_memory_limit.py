@@ -19,7 +19,6 @@ from mqttree.broker.core.memory_limit import (
     client_memory,
     queue_memory,
 )
-from mqttree.broker.core.message import Message
 from mqttree.broker.core.wildcard_forms import filter_memory
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire.encode import encode_packet
@@ -56,10 +55,8 @@ def test_short_of_memory_the_replay_log_has_no_room_for_large_messages() -> None
     world = World(memory_limit=400 * MIB)
     log = world.node.cluster.forwarder.log
     for number in range(7):
-        message = Message(b"large", bytes(15 * MIB), 1, False, b"", None, None)
-        log.append(
-            LogEntry(world.node.cluster.forwarder.key, number + 1, b"", message, world.now), None
-        )
+        data = bytes(15 * MIB)
+        log.append(LogEntry(world.node.cluster.forwarder.key, number + 1, 1, data, world.now), None)
     assert 2 * DEFAULTS.log_bytes < log.size <= 4 * DEFAULTS.log_bytes
     world.node.memory.limit = 110 * MIB
     world.advance(1.1)

@@ -1,5 +1,5 @@
-"""Runs of QoS 1 and 2 packets, on links and in the log, are the same as their packets one by one
-(decisions 4 and 5)."""
+"""Runs of QoS 1 and 2 packets are the same as their packets one by one, also on links and in the
+log (decision 5)."""
 
 from __future__ import annotations
 
@@ -10,43 +10,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqttree.broker.base.counters import Counters
-from mqttree.broker.base.sequence_set import LAST, merge
+from mqttree.broker.base.sequence_set import merge
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
-from mqttree.broker.cluster.delivery.replay_log import NEVER, LogEntry, Looked, ReplayLog
-from mqttree.broker.cluster.link.codec import (
-    MARK,
-    SIZE,
-    decode_sequence,
-    encode_for_links,
-    encode_run_for_links,
-    explicit,
-    origin_key,
-)
+from mqttree.broker.cluster.delivery.replay_log import NEVER, Looked, ReplayLog
+from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import SEEN
+from mqttree.broker.cluster.link.message_batch import MessageBatch, encode_batch
 from mqttree.broker.cluster.link.version_vector import encode_vector
-from mqttree.broker.core.message import Message, encode_halves
+from mqttree.broker.core.message import encode_halves
 from mqttree.broker.core.publish_run import PublishRun
 from mqttree.broker.core.qos_fast_path import FEWEST
-from mqttree.broker.limits import DEFAULTS, Limits
-from mqttree.broker.wire import Packet, Property, Publish, encode_packet
-from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.limits import Limits
+from mqttree.broker.wire import Packet, Property, Publish
 from mqttree.broker.wire.properties import encode_properties
 from mqttree.broker.wire.reader import PacketReader
+from mqttree.broker.wire.varint import encode_varint
 from mqttree.stp.bpdu import Role
 from tests.kit.effort import examples
-from tests.kit.link_harness import FAR, Neighbour, lone, message, ping, singles, unharmed
+from tests.kit.link_harness import FAR, Neighbour, batch_entry, lone, message, ping
 from tests.kit.node_harness import World
-from tests.unit.cluster.test_replay_log import KEYS, missed
+from tests.unit.cluster.test_replay_log import KEYS
 from tests.unit.core.test_qos_fast_path import settle_exchanges
 from tests.unit.core.test_qos_fast_path import stream as published
 
 KEY = origin_key(FAR, 2_000)
 USER = encode_properties({Property.USER_PROPERTY: [("name", "value")]})[1:]
 LONG = encode_properties({Property.USER_PROPERTY: [("k" * 60, "v" * 200)]})[2:]
-LIKE_AN_ORIGIN = MARK + b"x" * 24
+LIKE_AN_ORIGIN = b"\x26\0\1o\0\x18" + b"x" * 24
 
-Told = list[tuple[bytes, int, bytes, int, bytes, bytes]]
-"""(origin, sequence, topic, QoS, properties, payload) of messages on a link."""
+Told = list[tuple[bytes, int, bytes, int, bytes, bytes, float | None, bool]]
+"""(origin, sequence, topic, QoS, properties, payload, expiry, RETAIN) of messages on a link."""
 
 
 def batch_of(
@@ -63,28 +56,16 @@ def batch_of(
     )
 
 
-def told(data: bytes, before: tuple[bytes, int] = (b"", 0)) -> Told:
-    """Read what goes over a link as its rules say: what names no origin continues its
-    predecessor."""
+def told(data: bytes) -> Told:
+    """Read what goes over a link."""
     found: Told = []
-    key, sequence = before
-    packets = [one for packet in PacketReader().feed(data) for one in singles(*packet)]
-    for first, body in packets:
-        if first >> 4 != 3:
-            continue
-        start = 2 + int.from_bytes(body[:2], "big")
-        at = start + (2 if first & 6 else 0)
-        packet = decode_packet(first, body, 5)  # every one of them is MQTT 5
-        assert isinstance(packet, Publish)
-        section = encode_properties(packet.properties or None)
-        section = section[1 if section[0] < 128 else 2 :]
-        if section.startswith(MARK):
-            key, sequence = section[6:22], decode_sequence(section[22:30])
-            section = section[SIZE:]
-        else:
-            sequence += 1
-        assert at < len(body)
-        found.append((key, sequence, packet.topic.encode(), packet.qos, section, packet.payload))
+    for first, body in PacketReader().feed(data):
+        if first >> 4 == 3:
+            batch = MessageBatch.read(bytes((first,)) + encode_varint(len(body)) + body)
+            found += [
+                (batch.key, number, m.topic, m.qos, m.properties, m.payload, m.expires_at, m.retain)
+                for number, m in batch.messages()
+            ]
     return found
 
 
@@ -115,58 +96,6 @@ def test_a_run_has_the_same_forms_as_its_packets(version: int, qos: int, propert
     assert one.packet(9 - version, qos, False, 8) == batch.form(9 - version, qos).part(
         3, 4
     ).numbered(8)
-    assert told(encode_run_for_links(batch.form(5, qos), KEY, 70)) == [
-        (KEY, 70 + n, b"t", qos, section, payload) for n, payload in enumerate(payloads)
-    ]
-
-
-@pytest.mark.parametrize("size", [0, 90, 91, 92, 93, 94, 120, 16_344, 16_350, 16_374])
-@pytest.mark.parametrize("properties", [b"", USER, LONG])
-def test_a_packet_that_continues_is_made_one_that_does_not(size: int, properties: bytes) -> None:
-    """At all lengths of length fields."""
-    for qos in (0, 1, 2):
-        head, tail = encode_halves(b"topic", b"x" * size, 5, qos, False, properties)
-        packet = head + (b"\0\1" if qos else b"") + tail
-        whole = Message(b"topic", b"x" * size, qos, False, properties, None, None)
-        assert explicit(packet, KEY, 77) == encode_for_links(whole, KEY, 77, 0.0)
-
-
-RUNS = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 3)), min_size=1, max_size=8)
-GAPS = st.lists(st.integers(1, 80), max_size=10, unique=True)
-
-
-@settings(max_examples=examples(300), deadline=None)
-@given(RUNS, st.integers(0, 80), GAPS)
-def test_a_log_of_runs_gives_the_missed_messages(
-    runs: list[tuple[int, int]], top: int, lacks: list[int]
-) -> None:
-    log = ReplayLog(Counters(), limits=Limits())
-    sequence = 1
-    kept: dict[int, bytes] = {}
-    size = 0
-    for count, skipped in runs:
-        sequence += skipped
-        payloads = [b"%03d" % n for n in range(sequence, sequence + count)]
-        if count == 1:
-            one = Message(b"t", payloads[0], 1, False, b"", None, None)
-            entry = LogEntry(KEY, sequence, encode_for_links(one, KEY, sequence, 0.0), one, 0.0)
-        else:
-            batch = batch_of(5, 1, b"", payloads)
-            entry = LogEntry.run(
-                KEY, sequence, count, encode_run_for_links(batch, KEY, sequence), batch.size, 0.0
-            )
-        log.append(entry, None)
-        size += entry.size
-        kept |= {sequence + n: payload for n, payload in enumerate(payloads)}
-        sequence += count
-    assert log._bytes == size == sum(len(entry.data(0.0)) for entry in log._entries)
-    window = LocalWindow(top, 0.0, None, Limits().max_gaps)
-    window.gaps = [(n, n) for n in sorted(lacks) if n <= top]
-    lacked = missed(log, {KEY: window})
-    expected = [(KEY, n, b"t", 1, b"", kept[n]) for n in sorted(kept) if window.missing(n)]
-    assert told(b"".join(entry.data(0.0) for entry in lacked)) == expected
-    assert sum(entry.count for entry in lacked) == len(expected)
-    assert missed(log, {origin_key(b"another.", 1): window}) == []
 
 
 # ---------------------------------------------------------- what a publisher sends goes over a link
@@ -235,7 +164,7 @@ def test_a_run_is_one_piece_and_one_entry() -> None:
     neighbour.take()
     publisher.chunks([published(4, [("a", b"x", 1, False, None, 50)])])
     assert len(world.node.cluster.forwarder.log) == 1
-    assert len(neighbour.transport.written) == 50 * (2 + 3 + 2 + 1 + 1) + 30
+    assert len(neighbour.transport.written) == 50 * (2 + 3 + 2 + 1) + 47
     assert world.counters.forwarded == 51
 
 
@@ -243,7 +172,7 @@ def test_a_run_is_one_piece_and_one_entry() -> None:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from((b"a", b"a/b", b"$x")),
+        st.sampled_from((b"a", b"a/b")),
         st.integers(0, 2),
         st.sampled_from((b"", USER, LONG, LIKE_AN_ORIGIN)),
         st.sampled_from((b"1", b"p" * 100)),
@@ -311,17 +240,12 @@ def test_any_mixture_of_runs_and_duplicates_is_as_one_by_one(
             for n in range(sequence, sequence + count)
         ]
         singles += one
-        if explicitly or not qos or properties == LIKE_AN_ORIGIN:
+        if explicitly or not qos:
             pieces += one
         else:
-            batch = batch_of(
-                5,
-                qos,
-                properties,
-                [payload + b"%04d" % n for n in range(sequence, sequence + count)],
-                topic,
-            )
-            pieces.append(encode_run_for_links(batch, KEY, sequence))
+            payloads = [payload + b"%04d" % n for n in range(sequence, sequence + count)]
+            run = batch_of(5, qos, properties, payloads, topic)
+            pieces.append(encode_batch(KEY, sequence, run.data, count, 5, qos))
         sequence += count
     reference, receiver = Receiver(), Receiver()
     for packet in singles:
@@ -333,43 +257,6 @@ def test_any_mixture_of_runs_and_duplicates_is_as_one_by_one(
             receiver.source.send(data[begin:end])
     assert receiver.source.up
     assert receiver.result() == reference.result()
-
-
-CONTINUED = batch_of(5, 1, b"", [b"0", b"1", b"2"])
-BAD = {
-    "nothing before it": CONTINUED.data,
-    "RETAIN": message(key=KEY) + b"\x33" + CONTINUED.data[1:],
-    "DUP": message(key=KEY) + b"\x3a" + CONTINUED.data[1:],
-    "QoS 3": message(key=KEY) + b"\x36" + CONTINUED.data[1:],
-    "QoS 0 with properties": message(key=KEY)
-    + encode_packet(Publish("t", b"", 0, False, False, None, {0x26: [("a", "b")]}), 5),
-    "an expiry": message(key=KEY) + encode_packet(Publish("t", b"", 1, False, False, 1, {2: 5}), 5),
-    "an alias": message(key=KEY)
-    + encode_packet(Publish("t", b"", 1, False, False, 1, {0x23: 5}), 5),
-    "a subscription identifier": message(key=KEY) + batch_of(5, 1, b"\x0b\x01", [b"0", b"1"]).data,
-    "half an origin": message(key=KEY) + batch_of(5, 1, MARK, [b"0", b"1"]).data,
-    "a wildcard": message(key=KEY) + batch_of(5, 1, b"", [b"0", b"1"], b"a/#").data,
-    "no topic": message(key=KEY) + batch_of(5, 2, b"", [b"0", b"1"], b"").data,
-    "beyond the last number": message(key=KEY, sequence=LAST - 2) + CONTINUED.data,
-    "a run beyond the last number": encode_run_for_links(CONTINUED, KEY, LAST - 2),
-    "a run of wildcards": encode_run_for_links(batch_of(5, 1, b"", [b"0", b"1"], b"+"), KEY, 1),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_runs_cost_the_link(name: str) -> None:
-    world = lone()
-    liar, honest = Neighbour(world, 1), Neighbour(world, 2)
-    liar.child()
-    honest.child()
-    liar.send(BAD[name])
-    assert not liar.up
-    assert world.counters.duplicates == 0
-    assert all(
-        topic == b"t" and 0 < sequence < LAST
-        for _, sequence, topic, *_ in told(bytes(honest.transport.written))
-    )
-    unharmed(world)
 
 
 def test_messages_from_before_an_origin_was_met_are_not_delivered() -> None:
@@ -385,9 +272,8 @@ def test_messages_from_before_an_origin_was_met_are_not_delivered() -> None:
     window = world.node.cluster.forwarder.vector[old]
     window.gaps, window.history = [(10, 15)], []
     client.take()
-    source.send(
-        encode_run_for_links(batch_of(5, 1, b"", [b"%d" % n for n in range(10, 16)]), old, 10)
-    )
+    run = batch_of(5, 1, b"", [b"%d" % n for n in range(10, 16)])
+    source.send(encode_batch(old, 10, run.data, 6, 5, 1))
     assert [p.payload for p in client.take() if isinstance(p, Publish)] == [b"13", b"14", b"15"]
     assert window.gaps == []
 
@@ -409,17 +295,6 @@ def test_a_neighbour_gets_the_part_that_it_lacks() -> None:
     stream = bytes(late.transport.written)
     assert [sequence for _, sequence, *_ in told(stream)] == [3, 4, 8, 16, 17, 18, 19, 20]
     assert world.counters.replayed == 8
-
-
-def test_the_oldest_runs_make_room() -> None:
-    log = ReplayLog(Counters(), 1000, limits=Limits())
-    batch = batch_of(5, 1, b"", [b"x" * 80] * 5)
-    data = encode_run_for_links(batch, KEY, 1)
-    for number in range(5):
-        log.append(LogEntry.run(KEY, 1 + 5 * number, 5, data, batch.size, 0.0), None)
-    assert len(log) == 1000 // len(data) == log._bytes // len(data)
-    log.forget_old(DEFAULTS.log_age_s + 1)
-    assert (len(log), log._bytes) == (0, 0)
 
 
 def test_few_packets_are_not_made_a_run() -> None:
@@ -446,31 +321,8 @@ def test_our_own_messages_are_found_from_the_oldest_on(
     own, other = 0, 0
     for ours, count in said:
         key, sequence = (KEYS[0], own + 1) if ours else (KEYS[1], other + 1)
-        if count > 1:
-            payloads = [b"%03d" % number for number in range(sequence, sequence + count)]
-            batch = batch_of(5, 1, b"", payloads)
-            kept.append(
-                LogEntry.run(
-                    key,
-                    sequence,
-                    count,
-                    encode_run_for_links(batch, key, sequence),
-                    batch.size,
-                    10.0,
-                ),
-                None,
-            )
-        else:
-            kept.append(
-                LogEntry(
-                    key,
-                    sequence,
-                    b"",
-                    Message(b"t", b"%d" % sequence, 1, False, b"", None, None),
-                    10.0,
-                ),
-                None,
-            )
+        messages = [(b"t", b"%d" % number) for number in range(sequence, sequence + count)]
+        kept.append(batch_entry(key, sequence, messages, at=10.0), None)
         own, other = (own + count, other) if ours else (own, other + count)
     for _ in range(min(gone, len(kept))):
         kept._gone += 1

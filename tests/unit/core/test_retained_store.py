@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqttree.broker.base.counters import Counters
-from mqttree.broker.cluster.link.codec import decode_stamp, encode_stamp, origin_key
-from mqttree.broker.core.message import Message, Stamp
+from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.core.message import Message
 from mqttree.broker.core.retained_index import RetainedIndex, RetainedVersion, place_of
 from mqttree.broker.core.retained_store import TOMBSTONE_AGE_S, Change, RetainedStore
 from mqttree.broker.limits import Limits
-from mqttree.broker.wire.errors import MalformedPacket
 from tests.kit.effort import examples
 
 MS = 1_700_000_000_000
@@ -286,26 +285,6 @@ def test_stores_of_different_sizes_have_the_last_write_or_nothing(
     small.limit = 100
     write(small, "t", writes[5], 15)
     assert state(small) == state(large)
-
-
-# ---------------------------------------------------------------- on links
-
-
-@given(st.integers(0, (1 << 63) - 1), st.integers(0, (1 << 48) - 1), st.booleans())
-def test_an_encoded_stamp_decodes_to_the_same(
-    time: int, expires_at_ms: int, restored: bool
-) -> None:
-    stamp = Stamp(time, expires_at_ms, restored)
-    assert decode_stamp(encode_stamp(stamp) + b"\x26\x00\x01a\x00\x01b") == stamp
-
-
-def test_a_malformed_stamp_is_refused() -> None:
-    good = encode_stamp(Stamp(1, 2))
-    assert decode_stamp(b"") is None
-    assert decode_stamp(b"\x26\x00\x01o" + good[4:]) is None
-    for bad in (good[:-1], good[:-4], good[:6] + b"=" * 20, good[:6] + b"/" * 20, good[:6]):
-        with pytest.raises(MalformedPacket):
-            decode_stamp(bad)
 
 
 def test_the_brokers_own_topics_count_for_no_limit() -> None:

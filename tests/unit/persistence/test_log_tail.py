@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from mqttree.broker.cluster.delivery.answers import parts_of
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
-from mqttree.broker.cluster.link.codec import encode_for_links, expiry_of, origin_key, with_expiry
+from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
-from mqttree.broker.core.message import Message, Stamp
 from mqttree.broker.node import Node
 from mqttree.broker.persistence.log_tail import FRAME_BYTES, LogTail
 from mqttree.broker.persistence.records import Cut, JournalError, LoggedRecord
@@ -50,7 +49,6 @@ RECORDS = st.builds(
     st.just(KEY),
     st.integers(1, 1 << 40),
     st.just(1),
-    st.just(0),
     st.integers(0, 1 << 40),
     st.binary(max_size=30),
 )
@@ -131,20 +129,6 @@ def test_bytes_that_are_no_segment_are_refused(data: bytes) -> None:
         decode_entries(data)
 
 
-@pytest.mark.parametrize("expiry", [None, 0, 7, 1 << 31])
-@pytest.mark.parametrize("retain", [True, False])
-def test_expiry_and_retain_survive_on_links(expiry: int | None, retain: bool) -> None:
-    message = Message(
-        b"a/b", b"x", 1, retain, b"\x01\x01", None if expiry is None else 100.0 + expiry, None
-    )
-    message.stamp = Stamp(7, 0, False)
-    data = encode_for_links(message, KEY, 5, 100.0)
-    assert expiry_of(data) == expiry
-    if expiry is not None:
-        message.expires_at = 103.0
-        assert with_expiry(data, 3) == encode_for_links(message, KEY, 5, 100.0)
-
-
 class Bench:
     """A tail on a disk in memory, and who is away."""
 
@@ -186,10 +170,7 @@ class Bench:
         if count > 1:
             messages = [(b"ab"[n % 2 : n % 2 + 1], bytes(size // count)) for n in range(count)]
             return batch_entry(KEY, number, messages, at=self.node.now)
-        message = Message(b"a", bytes(size), 1, False, b"", None, None)
-        return LogEntry(
-            KEY, number, encode_for_links(message, KEY, number, 0.0), message, self.node.now
-        )
+        return batch_entry(KEY, number, [(b"a", bytes(size))], at=self.node.now)
 
     def numbers(self, broker: bytes, lacks: list[tuple[int, int]]) -> list[int]:
         """What a broker gets that lacks these, asking on and on."""
@@ -199,8 +180,9 @@ class Bench:
             self.tail.read(frame, self._take)
             self.work()
             for entry in parts_of(self.read or (), KEY, lacks):
-                assert [m.payload.strip(b"\0") for m in entry.messages()] == [b""]
-                found.append(entry.sequence)
+                for number, one in entry.messages():
+                    assert not one.payload.strip(b"\0")
+                    found.append(number)
             lacks = [(max(low, last + 1), high) for low, high in lacks if high > last]
         return found
 
@@ -332,16 +314,10 @@ def test_batches_are_read_as_they_were_and_damaged_ones_are_lost() -> None:
     bench.work()
     assert bench.read is not None
     (found,) = bench.read
-    assert (found.key, found.sequence, found.count, found.data(0.0), found.mixed) == (
-        KEY,
-        5,
-        4,
-        data,
-        True,
-    )
+    assert (found.key, found.sequence, found.count, found.data(0.0)) == (KEY, 5, 4, data)
     assert abs(found.at - batch.at) < 0.1
     # Whole by its checksum, and yet no batch of these messages.
-    other = LogEntry.batch(KEY, 9, 5, data, bench.node.now)
+    other = LogEntry(KEY, 9, 5, data, bench.node.now)
     bench.tail.add(other, BROKERS, None)
     bench.tail.flush()
     bench.work()

@@ -174,7 +174,7 @@ def test_all_other_encoded_records_decode_to_the_same(
     retained = RetainedRecord(time, expires_at_ms, expires, sequence, qos, key, topic, p, load)
     assert RetainedRecord.decode(body_of(retained.encode(), 13)) == retained
     assert RetainedRecord.topic_of(body_of(retained.encode(), 13)) == topic
-    logged = LoggedRecord(key, sequence, 7, 9, time, load)
+    logged = LoggedRecord(key, sequence, 7, time, load)
     assert LoggedRecord.decode(body_of(logged.encode(), 14)) == logged
     assert body_of(encode_seen(load), 15) == load
     assert decode_snapshot_end(body_of(encode_snapshot_end(sequence, time), 16)) == (sequence, time)

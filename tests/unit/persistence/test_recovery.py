@@ -19,7 +19,6 @@ from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.delivery.subscription_start import oldest
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.core.effects import AppendFrame, BeginSegment
-from mqttree.broker.core.message import Message
 from mqttree.broker.core.retained_index import place_of
 from mqttree.broker.core.start_point import UNKNOWN, SubscriptionStart
 from mqttree.broker.io.journal_writer import JournalWriter
@@ -539,10 +538,9 @@ def test_no_step_of_a_checkpoint_is_long() -> None:
     for number in range(900):
         publisher.publish(f"r/{number}", b"x", 1, number + 1, retain=True)
     relay = world.node.cluster.forwarder
-    message = Message(b"t", b"x", 1, False, b"", None, None)
     key = origin_key(b"x" * 8, 1)
     for number in range(1, 8001):
-        relay.log.append(LogEntry(key, number, b"", message, world.now), None)
+        relay.log.append(batch_entry(key, number, [(b"t", b"x")], at=world.now), None)
     steps = 0
     said = snapshot.Snapshot(world.journal.frames, world.journal.everything(), DEFAULTS)
     while not said.step():
@@ -654,18 +652,18 @@ def test_a_batch_is_in_the_log_again() -> None:
         relay.log.append(entry, None)
         world.journal.logged(entry, None)
     damaged = batch_entry(key, 13, messages).data(0.0)
-    world.journal.logged(LogEntry.batch(key, 13, 5, damaged, world.now), None)
+    world.journal.logged(LogEntry(key, 13, 5, damaged, world.now), None)
     wildcard = batch_entry(key, 18, [(b"a", b"x")] * 2).data(0.0).replace(b"\0\1a", b"\0\1+")
-    world.journal.logged(LogEntry.batch(key, 18, 2, wildcard, world.now), None)
+    world.journal.logged(LogEntry(key, 18, 2, wildcard, world.now), None)
     world.begin_snapshot()
     world.advance(1)
     for files in (copy_of(world.files), world.files):
         again = world.again(0.5, files)
         entries = [e for e in again.node.cluster.forwarder.log._entries if e.key == key]
-        assert [(e.sequence, e.count, e.mixed, e.qos) for e in entries] == [
-            (first, 4, True, 2) for first in (1, 5, 9)
+        assert [(e.sequence, e.count, e.qos) for e in entries] == [
+            (first, 4, 2) for first in (1, 5, 9)
         ]
-        assert [m.topic for e in entries for m in e.messages()] == 3 * [t for t, _ in messages]
+        assert [m.topic for e in entries for _, m in e.messages()] == 3 * [t for t, _ in messages]
         assert again.node.cluster.origins.vector[key].top == 12
 
 
@@ -674,13 +672,13 @@ def test_a_batch_is_in_the_log_again() -> None:
 def test_killed_at_any_moment_the_log_has_what_was_recorded(
     said: list[Piece], checkpoint: int, death: int, torn: int
 ) -> None:
-    """Each message once, in order, up to where the journal's last write was torn off: singles, runs
+    """Each message once, in order, up to where the journal's last write was torn off: single ones
     and batches, also while a snapshot records them again."""
     world = Durable(limits=Limits(snapshot_step_items=1))
     durable_client(world, "l").subscribe("other", qos=1)
     relay = world.node.cluster.forwarder
     recorded: list[list[Told]] = [[]]
-    for number, (_, kind, skipped, qos, version, topics, later) in enumerate(said):
+    for number, (_, together, skipped, qos, version, topics, later) in enumerate(said):
         if number > death:
             break
         if number == checkpoint:
@@ -688,8 +686,7 @@ def test_killed_at_any_moment_the_log_has_what_was_recorded(
         segment = max(world.files.segments)
         before = len(world.files.segments[segment])
         first = relay.own.top + skipped + 1
-        topics = topics[:1] * len(topics) if kind == "run" else topics
-        for entry in entries_of(kind, relay.key, first, topics, qos, version, world.now):
+        for entry in entries_of(together, relay.key, first, topics, qos, version, world.now):
             relay.own.top = entry.sequence + entry.count - 1
             relay.log.append(entry, None)
             world.journal.logged(entry, None)

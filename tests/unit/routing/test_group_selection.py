@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqttree.broker.cluster.link.codec import (
-    choice_of,
-    encode_for_links,
-    encode_origin,
-    origin_key,
-    read_link_messages,
-)
+from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import ROUTED
-from mqttree.broker.cluster.link.message_batch import encode_batch
+from mqttree.broker.cluster.link.message_batch import (
+    MessageBatch,
+    choice_of,
+    encode_batch,
+    encode_message,
+    read_messages,
+)
 from mqttree.broker.cluster.sharing.assignment_ledger import encode_refs
 from mqttree.broker.cluster.sharing.assignments import (
     CLAIM,
@@ -210,18 +210,17 @@ def test_other_bytes_are_refused_or_read(text: bytes) -> None:
 def test_an_assignment_is_read_from_its_publish_packet(properties: bytes, qos: int) -> None:
     """It is read from the packet wherever it is needed."""
     whole = Message(b"t", b"hello", qos, False, properties, None, None)
-    told = ReceiverAssignment([(FAR + bytes(4), GROUP_ID)] * 3).encode()
-    packet = encode_for_links(whole, KEY, 7, 0.0, told)
-    found = choice_of(packet)
+    told = ReceiverAssignment([(FAR + bytes(4), GROUP_ID)] * 3)
+    data = encode_message(whole, KEY, 7, 0.0, told)
+    found = choice_of(data)
     assert found is not None
-    assert found.encode() == told
-    plain = encode_for_links(whole, KEY, 7, 0.0)
-    assert choice_of(plain) is None
-    ((key, sequence, read),) = read_link_messages(packet, 0.0)
-    assert (key, sequence, read.properties, read.payload) == (KEY, 7, properties, b"hello")
-    alone = ReceiverAssignment([(FAR + bytes(4), GROUP_ID)], passed=True, visited=(FAR,)).encode()
-    packet = encode_for_links(whole, KEY, 7, 0.0, alone)
-    assert list(read_link_messages(packet, 0.0)) == []
+    assert found.encode() == told.encode()
+    assert choice_of(encode_message(whole, KEY, 7, 0.0)) is None
+    ((batch, sequence, read),) = read_messages(data, 0.0)
+    assert (batch.key, sequence, read.properties, read.payload) == (KEY, 7, properties, b"hello")
+    assert not batch.passed
+    alone = ReceiverAssignment([(FAR + bytes(4), GROUP_ID)], passed=True, visited=(FAR,))
+    assert MessageBatch.read(encode_message(whole, KEY, 7, 0.0, alone)).passed
 
 
 # ------------------------------------------------------------------ a broker among others
@@ -256,12 +255,10 @@ def member(
 
 def chosen(neighbour: Neighbour) -> list[tuple[bytes, ReceiverAssignment | None]]:
     """(payload, who gets it) of every message that came."""
-    found = []
-    for first, body in neighbour.take():
-        if first >> 4 == 3:
-            whole = bytes((first, len(body))) + body
-            assert len(body) < 128
-            found.append((body.rpartition(b"|")[2], choice_of(whole)))
+    found: list[tuple[bytes, ReceiverAssignment | None]] = []
+    for batch in neighbour.batches():
+        payloads = [one.payload.rpartition(b"|")[2] for _, one in batch.messages()]
+        found += [(payload, batch.choice) for payload in payloads]
     return found
 
 
@@ -342,7 +339,7 @@ def named(
     """A message of broker 101 that names a receiver."""
     choice = choice or ReceiverAssignment([(who, GROUP_ID)])
     whole = Message(b"t", payload, qos, False, b"", None, None)
-    return encode_for_links(whole, origin_key(bid(101), 2_000), sequence, 0.0, choice.encode())
+    return encode_message(whole, origin_key(bid(101), 2_000), sequence, 0.0, choice)
 
 
 def rule(broker: Neighbour, ruling: int, number: int) -> None:
@@ -548,12 +545,13 @@ def test_a_clients_own_user_property_is_no_assignment() -> None:
     assert all(len(origin[1]) == 24 and own == ("o", "x" * 60) for origin, own in told)
 
 
-@pytest.mark.parametrize("text", [b"x", b"cAAAA", b"c!", b"p" + bytes(24)])
+@pytest.mark.parametrize("text", [b"", b"x", b"cAAA", b"p" + bytes(17), b"p" + bytes(25)])
 def test_garbage_costs_the_link(text: bytes) -> None:
     world, (one, _) = cluster()
-    section = encode_origin(origin_key(bid(101), 2_000), 1, text)
-    body = b"\0\1t" + b"\0\1" + bytes((len(section),)) + section + b"x"
-    one.send(b"\x32" + bytes((len(body),)) + body)
+    choice = ReceiverAssignment([])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ReceiverAssignment, "encode", lambda _: text)
+        one.send(message(key=origin_key(bid(101), 2_000), choice=choice))
     assert not one.up
     assert world.counters.link_garbage == 1
 

@@ -33,7 +33,6 @@ LOOPS = {
     "broker/core/client_packets.py": 1,
     "broker/core/qos_fast_path.py": 1,
     "broker/cluster/delivery/incoming_batch.py": 1,
-    "broker/cluster/link/publish_reader.py": 1,
 }
 """Modules that have `topic_end` written out, and how often: `publish_header` says why."""
 WRITTEN_OUT = re.compile(r"\w+ \+ 2 \+ \((\w+)\[(\w+)\] << 8 \| \1\[\2 \+ 1\]\)")
