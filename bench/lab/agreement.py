@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+import json
+import socket
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 View = dict[str, Any]
 """What one broker says."""
 Views = Sequence[View | None]
 """One of each broker that is asked; None: it does not answer."""
+
+
+PATIENCE = 2.0
+"""s after which an answer that has not come is given up."""
+
+
+async def ask(admin: int, connecting: Callable[[], socket.socket] = socket.socket) -> View | None:
+    """Return what the broker with the port `admin` says of the federation; None while it does not
+    answer. `connecting` makes the socket for it, where the broker's network is another one."""
+    loop = asyncio.get_running_loop()
+    try:
+        sock = connecting()
+    except OSError:
+        return None
+    with sock:
+        sock.setblocking(False)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await loop.sock_connect(sock, ("127.0.0.1", admin))
+                request = b"GET /api/v1/federation HTTP/1.0\r\nHost: lab\r\n\r\n"
+                await loop.sock_sendall(sock, request)
+                answer = bytearray()
+                while data := await loop.sock_recv(sock, 65536):
+                    answer += data
+            view: View = json.loads(bytes(answer).split(b"\r\n\r\n", 1)[1])
+            return view
+        except (OSError, TimeoutError, ValueError, IndexError):
+            return None
 
 
 def _links(view: View) -> dict[str, Any]:

@@ -3,8 +3,6 @@ when its time has come."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import gc
 import heapq
 import os
@@ -24,13 +22,13 @@ from mqttree.bench.lab.pipe import Pipe
 from mqttree.bench.lab.priority import be_woken_in_time
 from mqttree.bench.lab.tap import DATA, Seen, Tap
 from mqttree.bench.lab.topology import Topology
+from mqttree.bench.load.cpu import time_finely
 from mqttree.bench.load.histogram import Histogram
 
 MQTT_PORT = 1883
 _READS = 32  # packets of one device before the next one has its turn
 _SPIN_NS = 60_000  # the last stretch before a due time is spun: waking takes that long
 _REPORT_NS = 1_000_000_000
-_PR_SET_TIMERSLACK = 29
 
 
 class Recorder(Protocol):
@@ -119,9 +117,11 @@ class Meter:
                     dropped,
                 )
 
-    def totals(self, pipes: dict[tuple[str, str], Pipe]) -> dict[str, Any]:
-        """For the lab: counts of each direction that anything has happened on."""
-        return {
+    def totals(self, pipes: dict[tuple[str, str], Pipe], late: Histogram) -> dict[str, Any]:
+        """For the lab: counts of each direction of `pipes`, and how late (ns) what was moved."""
+        self.now = time.monotonic_ns()
+        self.report(pipes)
+        links = {
             f"{source}>{target}": {
                 "packets": pipe.packets,
                 "bytes": pipe.bytes,
@@ -133,6 +133,13 @@ class Meter:
             }
             for (source, target), pipe in pipes.items()
             if pipe.packets or pipe.dropped_shut
+        }
+        found = {f"p{point:g}": late.percentile(point) for point in (50, 99)}
+        return {
+            "links": links,
+            "federators": self.federators.as_dict(),
+            "moved": late.total,
+            "late_ms": found | {"max": late.maximum / 1e6},
         }
 
 
@@ -329,14 +336,7 @@ class Network:
         elif order["do"] == "fresh":
             self.late = Histogram()
         elif order["do"] == "totals":
-            self.meter.now = time.monotonic_ns()
-            self.meter.report(self.pipes)
-            late = {f"p{point:g}": self.late.percentile(point) for point in (50, 99)}
-            answer = {
-                "links": self.meter.totals(self.pipes),
-                "federators": self.meter.federators.as_dict(),
-                "moved": self.late.total,
-                "late_ms": late | {"max": self.late.maximum / 1e6},
+            answer = self.meter.totals(self.pipes, self.late) | {
                 "unroutable": self._unroutable,
                 "refused": self._refused,
                 "tap_broken": self._tap.broken,
@@ -357,8 +357,7 @@ def settle() -> None:
     """Make this process one that is woken in time: no garbage collection, fine timers, ahead of the
     brokers where it may."""
     gc.disable()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    time_finely()
     be_woken_in_time()
 
 

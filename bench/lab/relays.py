@@ -317,14 +317,7 @@ class Relays:
         elif order["do"] == "fresh":
             self.late = Histogram()
         elif order["do"] == "totals":
-            self.meter.now = time.monotonic_ns()
-            self.meter.report(self.pipes)
-            late = {f"p{point:g}": self.late.percentile(point) for point in (50, 99)}
-            return {
-                "links": self.meter.totals(self.pipes),
-                "federators": self.meter.federators.as_dict(),
-                "moved": self.late.total,
-                "late_ms": late | {"max": self.late.maximum / 1e6},
+            return self.meter.totals(self.pipes, self.late) | {
                 "unroutable": 0,
                 "refused": 0,
                 "tap_broken": self.tap_broken,

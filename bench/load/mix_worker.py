@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import random
 import select
@@ -13,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from mqttree.bench.load.channel import Channel, dial, subscribe
+from mqttree.bench.load.cpu import time_finely
 from mqttree.bench.load.histogram import Histogram
 from mqttree.bench.load.mix_peers import MixPublisher, MixSubscriber, PacedSubscriber
 from mqttree.bench.load.mixture import MixSpec, Mixture
 from mqttree.bench.load.outcome import LoadError, Tally
 
-_PR_SET_TIMERSLACK = 29
 _SPIN_NS = 20_000
 """A sleep ends late by about this; the last stretch before a due time is waited for awake."""
 _BURST = 64
@@ -91,9 +89,7 @@ class MixWorker:
         self._held: set[MixPublisher] = set()
         if spec.cores:
             os.sched_setaffinity(0, {spec.cores[process % len(spec.cores)]})
-        # Linux rounds sleeps up by 50 us unless asked not to.
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+        time_finely()
 
     def subscribe(self) -> None:
         """Connect this process's subscribers. Raises LoadError."""

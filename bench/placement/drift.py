@@ -68,9 +68,6 @@ class Drifted:
     """By these, where all clients have just been placed anew."""
     moves: int
     """Subscriptions that went to another broker, by measured rates."""
-    moves_known: int
-    """The same by rates as they are."""
-    subscriptions: int
 
 
 class Rates:
@@ -210,7 +207,7 @@ def simulate(
     rates = Rates(len(work.rates), drift, seed)
     measured, known = Advised(work, brokers, seed), Advised(work, brokers, seed)
     count = len(work.clients)
-    sums, anew, before = [0.0, 0.0], [], (0, 0)
+    sums, anew, before = [0.0, 0.0], [], 0
     steps = round((WARM + seconds) / PERIOD)
     warm, round_of = round(WARM / PERIOD), round(AGAIN / PERIOD)
     for step in range(steps):
@@ -228,7 +225,7 @@ def simulate(
                     each.leave(client)
                 each.ask(client, now)
         if step == warm:
-            before = measured.controller.moves, known.controller.moves
+            before = measured.controller.moves
         if step >= warm:
             sums[0] += measured.internal(rates.true)
             sums[1] += known.internal(rates.true)
@@ -238,9 +235,7 @@ def simulate(
         sums[0] / (steps - warm),
         sums[1] / (steps - warm),
         math.fsum(anew) / len(anew),
-        measured.controller.moves - before[0],
-        known.controller.moves - before[1],
-        sum(map(len, work.clients)),
+        measured.controller.moves - before,
     )
 
 

@@ -255,11 +255,15 @@ def figure_text(value: float, of: float, measure: str) -> str:
     return f"{value:.3f}"
 
 
-def wrapped(text: str, width: int = 100) -> Iterator[str]:
-    """Return lines of a text that are no longer than `width`."""
+WIDTH = 100
+"""characters of a line at most."""
+
+
+def wrapped(text: str) -> Iterator[str]:
+    """Return lines of a text that are no longer than `WIDTH`."""
     line = ""
     for word in text.split():
-        if line and len(line) + 1 + len(word) > width:
+        if line and len(line) + 1 + len(word) > WIDTH:
             yield line
             line = word
         else:

@@ -31,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="runs of the same scenarios: do their ratios differ?",
     )
-    parser.add_argument("--title", default="mqttree: benchmark report", metavar="TEXT")
     parser.add_argument(
         "--note", default="", metavar="TEXT", help="what readers have to know of the circumstances"
     )
@@ -79,7 +78,6 @@ def main(arguments: argparse.Namespace) -> int:
     text = page(
         results,
         shlex.join(["mqttree", "bench", "report", str(folder), *options]),
-        arguments.title,
         repeated,
         arguments.note,
     )

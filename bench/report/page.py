@@ -91,22 +91,22 @@ NUMBERS = (
     *DERIVED,
 )
 
+TITLE = "mqttree: benchmark report"
+
 
 def page(
     results: Results,
     command: str,
-    title: str = "mqttree: benchmark report",
     repeated: Results | None = None,
     note: str = "",
 ) -> str:
-    """Return the whole page about `results`. `command` makes the page again, `title` is its
-    headline; `repeated` are the same scenarios, run another time (None: they were not); `note` says
+    """Return the whole page about `results`. `command` makes the page again;
+    `repeated` are the same scenarios, run another time (None: they were not); `note` says
     under which circumstances they were run ("": nothing)."""
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head>"
-        f"<body><h1>{escape(title)}</h1>",
+        f"<title>{TITLE}</title><style>{STYLE}</style></head><body><h1>{TITLE}</h1>",
         f"<p>{escape(note)}</p>" if note else "",
     ]
     judged = judge(STATEMENTS, results.cases)

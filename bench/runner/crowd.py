@@ -4,7 +4,6 @@ answered, and note everything."""
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import heapq
 import resource
@@ -21,7 +20,7 @@ import psutil
 
 from mqttree.bench.lab.lab import Lab
 from mqttree.bench.lab.priority import be_woken_in_time, have_a_larger_share
-from mqttree.bench.load.cpu import cores
+from mqttree.bench.load.cpu import cores, time_finely
 from mqttree.bench.runner.book import Book, Receiver
 from mqttree.bench.runner.clients import Client, Publisher, Subscriber, Surroundings
 from mqttree.bench.scenarios.scenario import Cell
@@ -36,7 +35,6 @@ JOIN_PAUSE = 0.3
 """s between two subscribers that join a mesh of federators: who is first is its core."""
 SWEEP = 0.02
 """s between two looks at publishers whose windows nothing has opened."""
-_PR_SET_TIMERSLACK = 29
 
 
 class Crowd(Surroundings):
@@ -323,8 +321,7 @@ def run(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    time_finely()
     # Clients are on machines of their own, as far as the brokers are concerned. If they send as
     # much as they can, real-time priority would take the core from the broker at each packet, and
     # its packets would cost more.

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import socket
 import time
 from collections.abc import Iterable
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from mqttree.bench.lab.agreement import View, one_tree
+from mqttree.bench.lab.agreement import View, ask, one_tree
 from mqttree.bench.lab.brokers import BrokerProcess, HostProcess
 from mqttree.bench.lab.lab import Lab
 from mqttree.bench.load.cpu import process_time
@@ -23,8 +22,6 @@ FAST = 0.02
 """s between two looks at each broker while a tree is expected to form,"""
 SLOW = 0.5
 """and otherwise."""
-PATIENCE = 2.0
-"""s until a broker's answer is given up."""
 COUNTED = (
     "link_bytes_control",
     "link_bytes_data",
@@ -77,9 +74,8 @@ def mean_use(brokers: Iterable[Use]) -> dict[str, float | None]:
 class Observer:
     """Asks every broker again and again; `views` has the last answers."""
 
-    def __init__(self, lab: Lab, trace: Writer, generator: int | None = None) -> None:
-        """Watch the brokers of `lab` and note in `trace` what changes. `generator` is the process
-        of the clients, whose use is noted, too (None: it is not)."""
+    def __init__(self, lab: Lab, trace: Writer) -> None:
+        """Watch the brokers of `lab` and note in `trace` what changes."""
         self.lab, self.trace = lab, trace
         self.views: dict[str, View] = {}
         self.failures: list[str] = []
@@ -203,28 +199,11 @@ class Observer:
         return found
 
     async def _ask(self, broker: BrokerProcess) -> View | None:
-        loop = asyncio.get_running_loop()
-        try:
+        def inside() -> socket.socket:
             with self.lab.inside(broker.name):
-                sock = socket.socket()
-        except OSError:
-            return None
-        sock.setblocking(False)
-        try:
-            async with asyncio.timeout(PATIENCE):
-                await loop.sock_connect(sock, ("127.0.0.1", broker.place.admin))
-                await loop.sock_sendall(
-                    sock, b"GET /api/v1/federation HTTP/1.0\r\nHost: lab\r\n\r\n"
-                )
-                answer = bytearray()
-                while data := await loop.sock_recv(sock, 65536):
-                    answer += data
-            view: View = json.loads(bytes(answer).split(b"\r\n\r\n", 1)[1])
-            return view
-        except (OSError, TimeoutError, ValueError, IndexError):
-            return None
-        finally:
-            sock.close()
+                return socket.socket()
+
+        return await ask(broker.place.admin, inside)
 
     def _took(self, name: str, view: View, asked: int) -> None:
         at = time.monotonic_ns()

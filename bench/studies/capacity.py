@@ -98,7 +98,7 @@ def stream(lab: Lab, pairs: list[tuple[str, str]], seconds: float) -> list[float
     return [size * 8 / (end - middle) / 1e6 for size in came]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Parse the command line, measure, print."""
     parser = argparse.ArgumentParser(
         prog="mqttree bench capacity", description=__doc__.split("\n", 1)[0]
@@ -142,7 +142,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"mqttree bench capacity: {error}", file=sys.stderr)
         return 2
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

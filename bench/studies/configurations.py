@@ -11,8 +11,8 @@ true) for whether messages are kept on the disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,35 +25,39 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """All ways to start one kind of broker, and how to ask for its version."""
+    """All ways to start one kind of broker, and how to ask for its version.
+
+    plain: how it listens on one plain port.
+    wide: how it listens with TLS and WebSocket, too (None: it does not).
+    paths: by name, the brokers that messages pass, the publishers' first. `hop`: two of them that
+        are one; `leg`, `legout`: a Mosquitto and this one with a leg to it, and the other way
+        round; `legs`: this one between two Mosquittos.
+    version: a command that prints its version (empty: there is none).
+    """
 
     plain: Launch
     wide: Launch | None = None
-    hop: tuple[Launch, ...] | None = None
-    leg: tuple[Launch, ...] | None = None
-    legout: tuple[Launch, ...] | None = None
-    legs: tuple[Launch, ...] | None = None
+    paths: Mapping[str, tuple[Launch, ...]] = field(default_factory=dict)
     version: str = ""
 
 
 def mqttree(program: str) -> Launches:
     """Return how mqttree is started, whose command line begins with `program`."""
     common = f"{program} run --log-level warning --durability {{durability}} --data-dir {{dir}}"
+    configured = f"{common} -c {{config}} --discovery off"
     hop = Launch(
         f"{common} --listen 127.0.0.1:{{port}} --cluster {{pair}} --name {{name}}"
         " --discovery static --seed 127.0.0.1:{peer_port}"
     )
     return Launches(
         Launch(f"{common} --listen 127.0.0.1:{{port}} --discovery off"),
-        Launch(f"{common} -c {{config}} --discovery off", _MQTTREE_LISTENERS),
-        (hop, hop),
-        (_NEIGHBOUR, Launch(f"{common} -c {{config}} --discovery off", _MQTTREE_LEG)),
-        (Launch(f"{common} -c {{config}} --discovery off", _MQTTREE_LEG_OUT), _NEIGHBOUR),
-        (
-            _NEIGHBOUR,
-            Launch(f"{common} -c {{config}} --discovery off", _MQTTREE_LEGS),
-            _NEIGHBOUR,
-        ),
+        Launch(configured, _MQTTREE_LISTENERS),
+        {
+            "hop": (hop, hop),
+            "leg": (_NEIGHBOUR, Launch(configured, _MQTTREE_LEG)),
+            "legout": (Launch(configured, _MQTTREE_LEG_OUT), _NEIGHBOUR),
+            "legs": (_NEIGHBOUR, Launch(configured, _MQTTREE_LEGS), _NEIGHBOUR),
+        },
         f"{program} --version",
     )
 
@@ -88,10 +92,7 @@ def mosquitto(program: str, nodelay: bool = True) -> Launches:
     return Launches(
         Launch(command, plain),
         Launch(command, plain + _MOSQUITTO_MORE),
-        bridged,
-        bridged,
-        bridged,
-        bridged,
+        dict.fromkeys(("hop", "leg", "legout", "legs"), bridged),
         f"{program} -h",
     )
 
@@ -227,7 +228,9 @@ def nats(program: str) -> Launches:
     one between two members of a cluster."""
     command = f"{program} -c {{config}}"
     hop = Launch(command, _NATS + _NATS_CLUSTER)
-    return Launches(Launch(command, _NATS), hop=(hop, hop), version=f"{program} --version")
+    return Launches(
+        Launch(command, _NATS), paths={"hop": (hop, hop)}, version=f"{program} --version"
+    )
 
 
 _NATS = """\

@@ -19,16 +19,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import signal
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mqttree.bench.lab.agreement import agreed
+from mqttree.bench.lab.agreement import agreed, ask
 from mqttree.bench.lab.launcher import Program, mqttree
 from mqttree.bench.lab.ports import free_ports
 from mqttree.bench.load import LoadError, Probe
@@ -55,29 +53,12 @@ class Broker(Program):
         super().__init__(f"{port}", command, None)
 
 
-async def state_of(admin: int) -> dict[str, Any] | None:
-    """Ask the admin port of a broker for its view; None while it does not answer."""
-    try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", admin)
-    except OSError:
-        return None
-    try:
-        writer.write(b"GET /api/v1/federation HTTP/1.0\r\nHost: localhost\r\n\r\n")
-        answer = await asyncio.wait_for(reader.read(), 2)
-        state: dict[str, Any] = json.loads(answer.split(b"\r\n\r\n", 1)[1])
-        return state
-    except (OSError, IndexError, ValueError, TimeoutError):
-        return None
-    finally:
-        writer.close()
-
-
 async def until_agreed(brokers: list[Broker]) -> list[dict[str, Any]]:
     """Poll until the brokers agree; return their views. Raises ConvergeError when they do not in
     time."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        states = [await state_of(broker.admin) for broker in brokers]
+        states = [await ask(broker.admin) for broker in brokers]
         if agreed(states):
             return [s for s in states if s is not None]
         await asyncio.sleep(0.01)
@@ -213,7 +194,7 @@ async def run(count: int, rounds: int, routing: str) -> int:
     return 1 if failures else 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Carry out the command line; 0: done, 1: brokers did not agree."""
     parser = argparse.ArgumentParser(
         prog="mqttree bench converge", description=__doc__.split("\n\n", 1)[0]
@@ -228,7 +209,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(argv)
     return asyncio.run(run(options.brokers, options.rounds, options.routing))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -417,7 +417,3 @@ def _node_call(
             f"{node.counters.delivered - before} of {500 * subscribers} messages were delivered"
         )
     return call
-
-
-if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1]) if len(sys.argv) > 1 else 0.5))

@@ -172,9 +172,9 @@ MixedTable = dict[str, dict[str, Runs]]
 def supports(work: MixedWork, target: Target) -> bool:
     """Whether the `target` can be started for the `work`."""
     if work.path:
-        return target.path(work.path) is not None
+        return work.path in target.launches.paths
     if work.spec.transport != "tcp":
-        return target.wide is not None
+        return target.launches.wide is not None
     return not work.journal or target.journals
 
 
@@ -219,7 +219,7 @@ def measure(
 def _once(work: MixedWork, target: Target, seconds: float, pin: bool) -> Run:
     """Start the brokers, and put the load on them. Raises LoadError."""
     load = os.getloadavg()[0]
-    count = len(target.path(work.path) or ()) if work.path else 1
+    count = len(target.launches.paths.get(work.path, ())) if work.path else 1
     of_brokers, of_generator = share_out(cores(), count, pin)
     # By the clock, one process publishes and one listens; otherwise each has some of both.
     processes = 2 if work.paced else min(8, max(1, len(cores()) - count))

@@ -1,7 +1,7 @@
 """What trees are worth: computed ways of messages over the networks of Overlays 6, and over
 networks with fewer links.
 
-`mqttree bench overlays [--draws N] [--seed N]` draws networks, clients and topics and counts
+`mqttree bench overlays [--seed N]` draws networks, clients and topics and counts
 links: no broker runs, nothing is timed. Compared are flooding over one tree, that tree with
 messages only where brokers want them (as with `interest`, and with `srt` when its ways are open),
 one tree for each topic with an elected root (t-ORT, by capability or by root balance), and trees
@@ -11,9 +11,7 @@ from where messages are published (docs/decisions/0020).
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +22,8 @@ from mqttree.routing.shortest_paths import Graph
 
 Edge = tuple[int, int]
 
+DRAWS = 300
+"""Networks with clients."""
 STRATEGIES = ("flood", "interest", "t-ORT capability", "t-ORT balance", "topic")
 
 
@@ -196,13 +196,10 @@ def note(
     cost.delays += [at[broker] for broker in wanting if broker in at]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Print a table for each network; 0."""
     parser = argparse.ArgumentParser(
         prog="mqttree bench overlays", description="Compare trees by what messages cross."
-    )
-    parser.add_argument(
-        "--draws", type=int, default=300, metavar="N", help="networks with clients (300)"
     )
     parser.add_argument("--seed", type=int, default=1, metavar="N")
     arguments = parser.parse_args(argv)
@@ -213,11 +210,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for topics in (3, 30, 60):
             rng = random.Random(arguments.seed)
             costs = {strategy: Costs() for strategy in STRATEGIES}
-            for _ in range(arguments.draws):
+            for _ in range(DRAWS):
                 draw(rng, make(rng, brokers), topics, 20, 5 * brokers, costs)
             print(
-                f"{title}, {topics} topics, 20 publishers, "
-                f"{5 * brokers} subscribers, {arguments.draws} draws"
+                f"{title}, {topics} topics, 20 publishers, {5 * brokers} subscribers, {DRAWS} draws"
             )
             print(
                 f"{'':18}{'ms mean':>9}{'links':>8}"
@@ -233,12 +229,3 @@ def main(argv: Sequence[str] | None = None) -> int:
                 )
             print()
     return 0
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BrokenPipeError:
-        # Whoever read our output has left; Python would complain when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)

@@ -27,13 +27,13 @@ from typing import Any
 
 import uvloop
 
+from mqttree.bench.lab.agreement import ask
 from mqttree.bench.lab.brokers import KINDS, ROUTINGS
 from mqttree.bench.lab.lab import Lab, LabError
 from mqttree.bench.lab.topology import Topology, Wire
 from mqttree.bench.load import LoadError, Probe
 from mqttree.bench.load.mix import run_mix
 from mqttree.bench.load.mixture import MixSpec
-from mqttree.bench.studies.converge import state_of
 
 PATIENCE = 30.0
 """s; a phase that takes longer has failed, and is printed as such."""
@@ -210,7 +210,7 @@ class Network:
             states = [
                 state
                 for place in self.lab.brokers.values()
-                if (state := await self._state(place.place.admin)) is not None
+                if (state := await ask(place.place.admin)) is not None
             ]
             try:
                 tree = edges(states) if len(states) == len(self.lab.brokers) else {}
@@ -228,9 +228,6 @@ class Network:
             await asyncio.sleep(0.05)
         raise PathsError(f"no agreement: {reason}")
 
-    async def _state(self, admin: int) -> State | None:
-        return await state_of(admin)
-
     def _name(self, broker_id: str) -> str:
         name: str = next(state["name"] for state in self.states if state["id"] == broker_id)
         return name
@@ -242,7 +239,7 @@ class Network:
 
     async def counters(self, broker_id: str) -> dict[str, int]:
         """Ask a broker. Raises PathsError."""
-        state = await self._state(self.lab.brokers[self._name(broker_id)].place.admin)
+        state = await ask(self.lab.brokers[self._name(broker_id)].place.admin)
         if state is None:
             raise PathsError(f"{self._name(broker_id)} does not answer")
         counters: dict[str, int] = state["counters"]
@@ -466,7 +463,7 @@ def run(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Parse the command line; 2: bad input."""
     parser = argparse.ArgumentParser(
         prog="mqttree bench paths", description=(__doc__ or "").split("\n", 1)[0]
@@ -501,7 +498,3 @@ def _between(least: int, most: int) -> Callable[[str], int]:
         return value
 
     return number
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,5 +1,5 @@
 """How long a broker takes to be back, and how much memory:
-`mqttree bench restart [--retained N] [--sessions N] [--waiting N]`.
+`mqttree bench restart [--retained N] [--sessions N]`.
 
 One process writes a journal as a broker does, with snapshots, and ends; another one reads it.
 """
@@ -29,6 +29,8 @@ from mqttree.broker.wire.packets import Connect, Subscribe, SubscriptionRequest
 
 ID = b"restart!"
 MIB = 1024 * 1024
+QUEUED = 2
+"""Messages of 64 bytes for each session."""
 
 
 class Running:
@@ -65,9 +67,9 @@ class Running:
             time.sleep(0.0002)
 
 
-def write(folder: Path, retained: int, sessions: int, waiting: int) -> None:
-    """Fill a broker whose data are in `folder` with so many `retained` messages and `sessions`, so
-    many messages `waiting` for each, and end it."""
+def write(folder: Path, retained: int, sessions: int) -> None:
+    """Fill a broker whose data are in `folder` with so many `retained` messages and `sessions`,
+    each with QUEUED messages, and end it."""
     running = Running(folder)
     node = running.node
     for number in range(retained):
@@ -82,7 +84,7 @@ def write(folder: Path, retained: int, sessions: int, waiting: int) -> None:
             encode_packet(Subscribe(1, [SubscriptionRequest(f"command/{number}", 1)]), 4), 0.0
         )
         node.connection_lost(conn, "gone", 0.0)
-        for _ in range(waiting):
+        for _ in range(QUEUED):
             topic = f"command/{number}".encode()
             node.publisher.publish(Message(topic, b"x" * 64, 1, False, b"", None, None), None)
         if number % 100 == 99:
@@ -121,7 +123,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Carry out the command line."""
     parser = argparse.ArgumentParser(prog="mqttree bench restart", description=__doc__)
     parser.add_argument(
@@ -130,14 +132,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--sessions", type=int, default=100_000, help="sessions with a subscription each (100000)"
     )
-    parser.add_argument(
-        "--waiting", type=int, default=2, help="messages of 64 bytes that wait for each (2)"
-    )
     arguments = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         spawn = multiprocessing.get_context("spawn")
         for target, words in (
-            (write, (Path(folder), arguments.retained, arguments.sessions, arguments.waiting)),
+            (write, (Path(folder), arguments.retained, arguments.sessions)),
             (read, (Path(folder),)),
         ):
             process = spawn.Process(target=target, args=words)
@@ -146,7 +145,3 @@ def main(argv: Sequence[str] | None = None) -> int:
             if process.exitcode:
                 return 1
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -23,7 +23,7 @@ from mqttree.bench.load.cpu import on_cores
 from mqttree.bench.load.mixture import MixSpec
 from mqttree.bench.studies import configurations
 from mqttree.bench.studies.certificate import make_certificate
-from mqttree.bench.studies.configurations import Launch
+from mqttree.bench.studies.configurations import Launch, Launches
 
 _READY_SECONDS = 60.0
 _PORTS = ("port", "tls", "ws", "extra", "more")
@@ -31,39 +31,21 @@ _PORTS = ("port", "tls", "ws", "extra", "more")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A broker to start.
-
-    command, config: how it listens on one plain port (see `Launch`).
-    wide: how it listens with TLS and WebSocket, too (None: it does not).
-    hop: how two of them are one: the publishers' broker, and the subscribers' (None: they are not).
-    leg, legout, legs: the same of a Mosquitto, to which publishers are connected, and of this one;
-        of this one, and a Mosquitto with the subscribers; of two Mosquittos with this one between
-        them.
-    journals: whether `{durability}` or `{persistence}` is in these commands, or in their files.
-    version: a command that prints its version (empty: there is none).
-    """
+    """A broker to start, and how."""
 
     name: str
-    command: str
-    config: str = ""
-    wide: Launch | None = None
-    hop: tuple[Launch, ...] | None = None
-    leg: tuple[Launch, ...] | None = None
-    legout: tuple[Launch, ...] | None = None
-    legs: tuple[Launch, ...] | None = None
-    version: str = ""
+    launches: Launches
+
+    @property
+    def command(self) -> str:
+        """How it listens on one plain port."""
+        return self.launches.plain.command
 
     @property
     def journals(self) -> bool:
-        """Whether it can be told to keep messages on the disk, or not to."""
-        whole = self.command + self.config
+        """Whether `{durability}` or `{persistence}` says that it keeps messages on the disk."""
+        whole = self.command + self.launches.plain.config
         return "{durability}" in whole or "{persistence}" in whole
-
-    def path(self, kind: str) -> tuple[Launch, ...] | None:
-        """Return how the brokers of a path are started, the publishers' first; None: there is none.
-        `kind`: "hop", "leg", "legout" or "legs"."""
-        found = {"hop": self.hop, "leg": self.leg, "legout": self.legout, "legs": self.legs}
-        return found[kind]
 
     def available(self) -> bool:
         """Whether the program is installed."""
@@ -72,9 +54,11 @@ class Target:
 
     def said_version(self) -> str:
         """Ask the program for its version; empty when it does not say."""
-        if not self.version:
+        if not self.launches.version:
             return ""
-        words = [_fill(word, {"python": sys.executable}) for word in shlex.split(self.version)]
+        words = [
+            _fill(word, {"python": sys.executable}) for word in shlex.split(self.launches.version)
+        ]
         words[0] = shutil.which(words[0], path=search_path()) or words[0]
         try:
             done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
@@ -82,21 +66,6 @@ class Target:
             return ""
         lines = (done.stdout + done.stderr).strip().splitlines()
         return lines[0][:100] if lines else ""
-
-
-def _made(name: str, made: configurations.Launches) -> Target:
-    plain = made.plain
-    return Target(
-        name,
-        plain.command,
-        plain.config,
-        made.wide,
-        made.hop,
-        made.leg,
-        made.legout,
-        made.legs,
-        version=made.version,
-    )
 
 
 def mqttree(name: str, program: str) -> Target:
@@ -112,7 +81,7 @@ def mqttree(name: str, program: str) -> Target:
     if Path(words[-1]).name.startswith("python"):
         # Not the packages of the folder that we were started in.
         words += ["-P", "-m", "mqttree.broker.cli"]
-    return _made(name, configurations.mqttree(shlex.join(words)))
+    return Target(name, configurations.mqttree(shlex.join(words)))
 
 
 def other(name: str, path: str) -> Target:
@@ -120,17 +89,17 @@ def other(name: str, path: str) -> Target:
     `path`. Raises ValueError, in one line, for an unknown name."""
     if name not in configurations.OTHERS:
         raise ValueError(f"unknown broker {name!r}: one of {', '.join(configurations.OTHERS)}")
-    return _made(name, configurations.OTHERS[name](shlex.quote(path)))
+    return Target(name, configurations.OTHERS[name](shlex.quote(path)))
 
 
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
-        _made("mqttree", configurations.mqttree("{python} -m mqttree.broker.cli")),
-        _made("mosquitto", configurations.mosquitto("mosquitto", nodelay=False)),
-        _made("mosquitto-nodelay", configurations.mosquitto("mosquitto")),
-        Target("amqtt", "amqtt -c {config}", configurations.AMQTT),
-        Target("sketch", "{python} -m mqttree.bench.studies.sketch {port}"),
+        Target("mqttree", configurations.mqttree("{python} -m mqttree.broker.cli")),
+        Target("mosquitto", configurations.mosquitto("mosquitto", nodelay=False)),
+        Target("mosquitto-nodelay", configurations.mosquitto("mosquitto")),
+        Target("amqtt", Launches(Launch("amqtt -c {config}", configurations.AMQTT))),
+        Target("sketch", Launches(Launch("{python} -m mqttree.bench.studies.sketch {port}"))),
     )
 }
 
@@ -159,7 +128,7 @@ def target(text: str) -> Target:
             raise ValueError(f"target {name}: {error}") from error
         if "{port}" not in command:
             raise ValueError(f"target {name}: the command needs {{port}}")
-        return Target(name, command)
+        return Target(name, Launches(Launch(command)))
     if text not in TARGETS:
         raise ValueError(
             f"unknown target {text!r}: one of {', '.join(TARGETS)}, "
@@ -179,7 +148,7 @@ def running(
     it runs on the first of them (None or empty: on any). Raises LoadError, with the last line that
     the program printed, when it does not get that far.
     """
-    launch = what.wide if wide else Launch(what.command, what.config)
+    launch = what.launches.wide if wide else what.launches.plain
     if launch is None:
         raise LoadError(f"{what.name} has no TLS and WebSocket here")
     with _folder() as folder:
@@ -198,7 +167,7 @@ def running_path(
 
     `what`: the target; `kind`: "hop", "leg", "legout" or "legs". Raises LoadError.
     """
-    launches = what.path(kind)
+    launches = what.launches.paths.get(kind)
     if launches is None:
         raise LoadError(f"{what.name} has no {kind} here")
     count = len(launches)

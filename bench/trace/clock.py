@@ -96,7 +96,7 @@ def serve(listener: socket.socket, clients: int | None = None) -> None:
                 continue
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Serve, or measure and print."""
     parser = argparse.ArgumentParser(
         prog="mqttree bench clock", description="Compare the clocks of two machines."
@@ -121,7 +121,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     print(f"offset_ns {offset} error_ns {error}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

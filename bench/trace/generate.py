@@ -122,7 +122,7 @@ def _about(run: str, rows: int, seed: int, zero: int, count: int) -> dict[str, A
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Make one run."""
     parser = argparse.ArgumentParser(prog="mqttree bench generate", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
@@ -139,7 +139,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     print(f"{made.rows:,} rows in {time.monotonic() - began:.1f} s: {made}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

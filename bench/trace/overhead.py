@@ -40,7 +40,7 @@ def spent(rate: int, seconds: float, writer: Writer | None) -> float:
     return time.process_time() - before
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Print one line for each round and the median."""
     parser = argparse.ArgumentParser(prog="mqttree bench overhead", description=__doc__)
     rate = partial(checked.count, most=10**9)
@@ -91,7 +91,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"(median of {options.rounds})"
     )
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -9,6 +9,7 @@ import io
 import json
 import random
 import ssl
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -170,8 +171,7 @@ def test_every_placeholder_has_a_value(name: str) -> None:
     values = {"config", "dir", "cert", "key", "name", "pair", "durability", "persistence"}
     values |= {"port", "tls", "ws", "extra", "more", "peer_port", "peer_more"}
     values |= {"first_port", "last_port"}
-    paths = (*(made.hop or ()), *(made.leg or ()), *(made.legs or ()))
-    for launch in (made.plain, made.wide, *paths):
+    for launch in (made.plain, made.wide, *chain.from_iterable(made.paths.values())):
         if launch is not None:
             text = launch.command + launch.config
             for each in values:

@@ -220,7 +220,8 @@ def test_a_target_is_ended_whatever_happens() -> None:
     ],
 )
 def test_a_target_that_does_not_start_is_reported(command: str, reason: str) -> None:
-    with pytest.raises(LoadError, match=reason), targets.running(targets.Target("broken", command)):
+    broken = targets.target(f"broken={command}")
+    with pytest.raises(LoadError, match=reason), targets.running(broken):
         pass
 
 

@@ -9,21 +9,6 @@ import pytest
 
 from mqttree.bench import cli
 
-ROOT = Path(__file__).parents[3]
-NOT_COMMANDS = {
-    "mqttree.bench.cli",
-    *(f"mqttree.bench.studies.{name}" for name in ("growth", "micro", "sketch")),
-}
-
-
-def test_every_program_of_the_bench_is_a_command() -> None:
-    programs = {
-        ".".join(("mqttree", *path.relative_to(ROOT).with_suffix("").parts))
-        for path in (ROOT / "bench").rglob("*.py")
-        if '\nif __name__ == "__main__":' in path.read_text()
-    }
-    assert programs - NOT_COMMANDS <= {module for module, _ in cli.TOOLS.values()}
-
 
 @pytest.mark.parametrize("name", sorted(cli.TOOLS))
 def test_a_tool_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
