@@ -15,7 +15,7 @@ import struct
 from array import array
 from collections.abc import Sequence
 
-from mqttree.broker.persistence.records import PUBLISHED_KIND, MessageRecord
+from mqttree.broker.persistence.records import Kind, MessageRecord
 from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.broker.wire.publish_header import PUBLISH, QOS_1, QOS_2, topic_end
 from mqttree.broker.wire.varint import read_length
@@ -37,7 +37,7 @@ def encode_published(
     has one of them in flight its place << 48 | session << 16 | packet identifier.
     """
     size = _HEAD.size + len(packets) + 8 * len(deliveries)
-    head = _WHOLE.pack(PUBLISHED_KIND, size, number, version, count, len(packets), len(deliveries))
+    head = _WHOLE.pack(Kind.PUBLISHED, size, number, version, count, len(packets), len(deliveries))
     return b"%b%b%b" % (head, packets, struct.pack(f">{len(deliveries)}Q", *deliveries))
 
 

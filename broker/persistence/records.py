@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from enum import IntEnum
 from typing import BinaryIO, Final, NamedTuple
 from zlib import crc32
 
@@ -46,90 +45,65 @@ class JournalError(ValueError):
     """A journal that cannot be used; the text is one line."""
 
 
-class Kind(IntEnum):
-    """What a record says; its first byte."""
+class Kind:
+    """What a record says; its first byte. Plain numbers: to write a member of an enumeration takes
+    longer."""
 
-    MESSAGE = 1
+    MESSAGE: Final = 1
     """A message that sessions refer to by its number."""
-    RUN = 2
+    RUN: Final = 2
     """Messages of equal topic, size and properties, with consecutive numbers."""
-    SESSION = 3
+    SESSION: Final = 3
     """A session without its subscriptions and messages; a new one has none."""
-    END = 4
-    SUBSCRIBED = 5
-    UNSUBSCRIBED = 6
-    QUEUED = 7
+    END: Final = 4
+    SUBSCRIBED: Final = 5
+    UNSUBSCRIBED: Final = 6
+    QUEUED: Final = 7
     """A message is in the queue of a session."""
-    SENT = 8
+    SENT: Final = 8
     """A message is in flight and was not in the queue."""
-    SENT_RUN = 9
+    SENT_RUN: Final = 9
     """Messages with consecutive numbers are in flight, with consecutive packet identifiers."""
-    DEQUEUED = 10
+    DEQUEUED: Final = 10
     """The first messages of the queue are in flight, with consecutive packet identifiers."""
-    ACKNOWLEDGED = 11
+    ACKNOWLEDGED: Final = 11
     """The packets that acknowledge: PUBACK, PUBREC and PUBCOMP of messages in flight, PUBREL of
     incoming ones."""
-    INCOMING = 12
+    INCOMING: Final = 12
     """Packet identifiers of QoS 2 messages that the client has sent."""
-    RETAINED = 13
+    RETAINED: Final = 13
     """A write of a retained topic: its message, or its deletion."""
-    LOGGED = 14
+    LOGGED: Final = 14
     """Messages published here that other brokers may lack, as links carry them."""
-    SEEN = 15
+    SEEN: Final = 15
     """Which messages of other brokers have been here."""
-    SNAPSHOT_END = 16
+    SNAPSHOT_END: Final = 16
     """The segment contains the whole state of its beginning: older segments are not needed."""
-    SHARED = 17
+    SHARED: Final = 17
     """Outcomes of messages that were assigned to members of shared subscriptions at other brokers,
     or by other brokers (`shared_records`)."""
-    START_VECTOR = 18
+    START_VECTOR: Final = 18
     """Where the subscriptions of a session begin: for each origin the sequence number behind which
     messages are for it (`subscription_start`)."""
-    START_TIME = 19
+    START_TIME: Final = 19
     """When they began, and for which of these origins the number may still rise. It comes behind
     START_VECTOR, which leaves that open."""
-    DELIVERED = 20
+    DELIVERED: Final = 20
     """Which messages a session has had at other brokers, and this one had not when the session
     came: they may arrive still (`delivered_ranges`)."""
-    PUBLISHED = 21
+    PUBLISHED: Final = 21
     """Messages as the PUBLISH packets that a client sent one behind the other, and the sessions
     that have them in flight (`published_record`)."""
-    MEMBERS = 23
+    MEMBERS: Final = 23
     """All other brokers that this one keeps messages for, reachable or not. Its presence says that
     this broker has met another one."""
-    OWED = 24
+    OWED: Final = 24
     """Which messages a session alone is owed: all others here have had them (`delivered_ranges`).
     SEEN says of them that they have been here."""
-    ABSORBED = 25
+    ABSORBED: Final = 25
     """Which older sessions at other brokers have been merged into a session, though their brokers
     may not know yet."""
 
-
-MESSAGE_KIND: Final = int(Kind.MESSAGE)
-RUN_KIND: Final = int(Kind.RUN)
-SESSION_KIND: Final = int(Kind.SESSION)
-END_KIND: Final = int(Kind.END)
-SUBSCRIBED_KIND: Final = int(Kind.SUBSCRIBED)
-UNSUBSCRIBED_KIND: Final = int(Kind.UNSUBSCRIBED)
-QUEUED_KIND: Final = int(Kind.QUEUED)
-SENT_KIND: Final = int(Kind.SENT)
-SENT_RUN_KIND: Final = int(Kind.SENT_RUN)
-DEQUEUED_KIND: Final = int(Kind.DEQUEUED)
-ACKNOWLEDGED_KIND: Final = int(Kind.ACKNOWLEDGED)
-INCOMING_KIND: Final = int(Kind.INCOMING)
-RETAINED_KIND: Final = int(Kind.RETAINED)
-LOGGED_KIND: Final = int(Kind.LOGGED)
-SEEN_KIND: Final = int(Kind.SEEN)
-SNAPSHOT_END_KIND: Final = int(Kind.SNAPSHOT_END)
-SHARED_KIND: Final = int(Kind.SHARED)
-START_VECTOR_KIND: Final = int(Kind.START_VECTOR)
-START_TIME_KIND: Final = int(Kind.START_TIME)
-DELIVERED_KIND: Final = int(Kind.DELIVERED)
-PUBLISHED_KIND: Final = int(Kind.PUBLISHED)
-MEMBERS_KIND: Final = int(Kind.MEMBERS)
-OWED_KIND: Final = int(Kind.OWED)
-ABSORBED_KIND: Final = int(Kind.ABSORBED)
-"""The same as numbers: to write a member of an enumeration takes longer."""
 
 BULK = frozenset((Kind.MESSAGE, Kind.RUN, Kind.RETAINED, Kind.LOGGED))
 """Kinds that contain messages and nothing else. They may be moved ahead, as other records refer to
@@ -311,6 +285,12 @@ _SNAPSHOT_END = struct.Struct(">QQ")
 _NUMBER = struct.Struct(">I")
 _START_TIME = struct.Struct(">Idd")
 
+
+def _record(kind: int, *parts: bytes) -> bytes:
+    """Return a record: its head, and a body of `parts`."""
+    return b"".join((_RECORD.pack(kind, sum(map(len, parts))), *parts))
+
+
 NEW, NAMED, CLEAN, HAS_WILL, CAME_IN, OWNED, AGED = 1, 2, 4, 8, 16, 32, 64
 """Flags of SESSION: it begins without messages and subscriptions; has a user name; its connection
 began with Clean Start; has a will; says at which listener it came in; whose it is; and when it was
@@ -366,19 +346,9 @@ class RunRecord(NamedTuple):
 
     def encode(self) -> bytes:
         """Return RUN as bytes: the record's head and its body."""
-        size = _RUN.size + len(self.topic) + len(self.properties) + len(self.data)
-        head = _RUN.pack(
-            self.number,
-            self.qos,
-            self.size,
-            self.payload,
-            len(self.data),
-            len(self.topic),
-            len(self.properties),
-        )
-        return b"".join(
-            (_RECORD.pack(RUN_KIND, size), head, self.topic, self.properties, self.data)
-        )
+        sizes = len(self.data), len(self.topic), len(self.properties)
+        head = _RUN.pack(self.number, self.qos, self.size, self.payload, *sizes)
+        return _record(Kind.RUN, head, self.topic, self.properties, self.data)
 
     @classmethod
     def decode(cls, body: bytes) -> RunRecord:
@@ -439,8 +409,8 @@ class SessionRecord(NamedTuple):
         )
         whose = b"" if self.owner is None else len(self.owner).to_bytes(4, "big") + self.owner
         ages = _AGES.pack(*self.ages) if flags & AGED else b""
-        body = b"".join((head, self.client_id, self.username, where, whose, ages, self.will))
-        return _RECORD.pack(SESSION_KIND, len(body)) + body
+        texts = self.client_id, self.username, where, whose
+        return _record(Kind.SESSION, head, *texts, ages, self.will)
 
     @classmethod
     def decode(cls, body: bytes) -> SessionRecord:
@@ -489,7 +459,7 @@ class SubscribedRecord(NamedTuple):
     def encode(self) -> bytes:
         """Return SUBSCRIBED as bytes: the record's head and its body."""
         head = _SUBSCRIBED.pack(self.session, self.options, self.identifier)
-        return _RECORD.pack(SUBSCRIBED_KIND, len(head) + len(self.filter)) + head + self.filter
+        return _record(Kind.SUBSCRIBED, head, self.filter)
 
     @classmethod
     def decode(cls, body: bytes) -> SubscribedRecord:
@@ -517,15 +487,8 @@ class OutgoingRecord(NamedTuple):
         head = _OUTGOING.pack(
             self.session, self.packet_id, self.number, flags, len(self.ids), len(self.shared)
         )
-        kind = SENT_KIND if self.packet_id else QUEUED_KIND
-        return b"".join(
-            (
-                _RECORD.pack(kind, len(head) + len(self.ids) + len(self.shared)),
-                head,
-                self.ids,
-                self.shared,
-            )
-        )
+        kind = Kind.SENT if self.packet_id else Kind.QUEUED
+        return _record(kind, head, self.ids, self.shared)
 
     @classmethod
     def decode(cls, body: bytes) -> OutgoingRecord:
@@ -559,40 +522,18 @@ class RetainedRecord(NamedTuple):
 
     def encode(self) -> bytes:
         """Return RETAINED as bytes: the record's head and its body."""
-        size = _RETAINED.size + len(self.topic) + len(self.properties) + len(self.payload)
-        head = _RETAINED.pack(
-            self.time,
-            self.expires_at_ms,
-            self.expires,
-            self.sequence,
-            self.qos,
-            self.key,
-            len(self.topic),
-            len(self.properties),
-        )
-        return b"".join(
-            (_RECORD.pack(RETAINED_KIND, size), head, self.topic, self.properties, self.payload)
-        )
+        *numbers, topic, properties, payload = self
+        head = _RETAINED.pack(*numbers, len(topic), len(properties))
+        return _record(Kind.RETAINED, head, topic, properties, payload)
 
     @classmethod
     def decode(cls, body: bytes) -> RetainedRecord:
         """Decode a body. Raises struct.error."""
-        time, expires_at_ms, expires, sequence, qos, key, topic, properties = _RETAINED.unpack_from(
-            body
-        )
+        *numbers, topic, properties = _RETAINED.unpack_from(body)
         middle = _RETAINED.size + topic
         end = middle + properties
-        return cls(
-            time,
-            expires_at_ms,
-            expires,
-            sequence,
-            qos,
-            key,
-            body[_RETAINED.size : middle],
-            body[middle:end],
-            body[end:],
-        )
+        texts = body[_RETAINED.size : middle], body[middle:end], body[end:]
+        return cls._make((*numbers, *texts))
 
     @staticmethod
     def topic_of(body: bytes) -> bytes:
@@ -614,7 +555,7 @@ class LoggedRecord(NamedTuple):
     def encode(self) -> bytes:
         """Return LOGGED as bytes: the record's head and its body."""
         head = _LOGGED.pack(self.key, self.sequence, self.messages, self.at)
-        return b"".join((_RECORD.pack(LOGGED_KIND, len(head) + len(self.data)), head, self.data))
+        return _record(Kind.LOGGED, head, self.data)
 
     @classmethod
     def decode(cls, body: bytes) -> LoggedRecord:
@@ -625,16 +566,12 @@ class LoggedRecord(NamedTuple):
 
 def encode_end(session: int) -> bytes:
     """Return END as bytes: the session with this number is over."""
-    return _RECORD.pack(END_KIND, 4) + _NUMBER.pack(session)
+    return _record(Kind.END, _NUMBER.pack(session))
 
 
 def encode_unsubscribed(session: int, topic_filter: bytes) -> bytes:
     """Return UNSUBSCRIBED as bytes: a session's subscription to a filter has ended."""
-    return (
-        _RECORD.pack(UNSUBSCRIBED_KIND, 4 + len(topic_filter))
-        + _NUMBER.pack(session)
-        + topic_filter
-    )
+    return _record(Kind.UNSUBSCRIBED, _NUMBER.pack(session), topic_filter)
 
 
 def encode_message(
@@ -647,7 +584,7 @@ def encode_message(
     """
     size = _MESSAGE.size + len(topic) + len(properties) + len(payload)
     head = _WHOLE_MESSAGE.pack(
-        MESSAGE_KIND, size, number, flags, expires, len(topic), len(properties)
+        Kind.MESSAGE, size, number, flags, expires, len(topic), len(properties)
     )
     return b"%b%b%b%b" % (head, topic, properties, payload)
 
@@ -657,9 +594,7 @@ def encode_sent_run(session: int, packet_id: int, count: int, number: int, qos: 
 
     `session`: its number; `qos`: 1 or 2.
     """
-    return _RECORD.pack(SENT_RUN_KIND, _SENT_RUN.size) + _SENT_RUN.pack(
-        session, packet_id, count, number, qos
-    )
+    return _record(Kind.SENT_RUN, _SENT_RUN.pack(session, packet_id, count, number, qos))
 
 
 def encode_dequeued(session: int, packet_id: int, count: int, number: int) -> bytes:
@@ -668,50 +603,47 @@ def encode_dequeued(session: int, packet_id: int, count: int, number: int) -> by
 
     `session`: its number. `packet_id`: of the first message.
     """
-    return _RECORD.pack(DEQUEUED_KIND, _DEQUEUED.size) + _DEQUEUED.pack(
-        session, packet_id, count, number
-    )
+    return _record(Kind.DEQUEUED, _DEQUEUED.pack(session, packet_id, count, number))
 
 
 def encode_acknowledged(session: int, packets: bytes) -> bytes:
     """Return ACKNOWLEDGED as bytes: acknowledgements of 4 bytes each, all of one kind."""
-    return _WHOLE_ACKNOWLEDGED.pack(ACKNOWLEDGED_KIND, 4 + len(packets), session) + packets
+    return _WHOLE_ACKNOWLEDGED.pack(Kind.ACKNOWLEDGED, 4 + len(packets), session) + packets
 
 
 def encode_incoming(session: int, packet_ids: bytes) -> bytes:
     """Return INCOMING as bytes: packet identifiers of 2 bytes each."""
-    return _RECORD.pack(INCOMING_KIND, 4 + len(packet_ids)) + _NUMBER.pack(session) + packet_ids
+    return _record(Kind.INCOMING, _NUMBER.pack(session), packet_ids)
 
 
 def encode_retained(body: bytes) -> bytes:
     """Return RETAINED as bytes, of a body that is encoded."""
-    return _RECORD.pack(RETAINED_KIND, len(body)) + body
+    return _record(Kind.RETAINED, body)
 
 
 def encode_seen(vector: bytes) -> bytes:
     """Return SEEN as bytes. `vector`: as `codec` encodes it."""
-    return _RECORD.pack(SEEN_KIND, len(vector)) + vector
+    return _record(Kind.SEEN, vector)
 
 
 def encode_members(broker_ids: Iterable[bytes]) -> bytes:
     """Return MEMBERS as bytes."""
-    body = b"".join(broker_ids)
-    return _RECORD.pack(MEMBERS_KIND, len(body)) + body
+    return _record(Kind.MEMBERS, *broker_ids)
 
 
 def encode_shared(body: bytes) -> bytes:
     """Return SHARED as bytes; `shared_records` encodes its body."""
-    return _RECORD.pack(SHARED_KIND, len(body)) + body
+    return _record(Kind.SHARED, body)
 
 
 def encode_start_vector(session: int, vector: bytes) -> bytes:
     """Return START_VECTOR of a session. `vector`: as `codec` encodes it."""
-    return _RECORD.pack(START_VECTOR_KIND, 4 + len(vector)) + _NUMBER.pack(session) + vector
+    return _record(Kind.START_VECTOR, _NUMBER.pack(session), vector)
 
 
 def encode_delivered(session: int, vector: bytes) -> bytes:
     """Return DELIVERED of a session. `vector`: as `codec` encodes it."""
-    return _RECORD.pack(DELIVERED_KIND, 4 + len(vector)) + _NUMBER.pack(session) + vector
+    return _record(Kind.DELIVERED, _NUMBER.pack(session), vector)
 
 
 def owed_body(owed: Mapping[bytes, Ranges]) -> bytes:
@@ -723,7 +655,7 @@ def owed_body(owed: Mapping[bytes, Ranges]) -> bytes:
 
 def encode_owed(session: int, body: bytes) -> bytes:
     """Return OWED of a session. `body`: of `owed_body`."""
-    return _RECORD.pack(OWED_KIND, 4 + len(body)) + _NUMBER.pack(session) + body
+    return _record(Kind.OWED, _NUMBER.pack(session), body)
 
 
 def decode_owed(body: bytes) -> dict[bytes, Ranges]:
@@ -740,7 +672,7 @@ def decode_owed(body: bytes) -> dict[bytes, Ranges]:
 
 def encode_absorbed(session: int, body: bytes) -> bytes:
     """Return ABSORBED of a session. `body`: its older sessions, each as `ABSORBED` packs it."""
-    return _RECORD.pack(ABSORBED_KIND, 4 + len(body)) + _NUMBER.pack(session) + body
+    return _record(Kind.ABSORBED, _NUMBER.pack(session), body)
 
 
 def decode_absorbed(body: bytes) -> tuple[Absorbed, ...]:
@@ -761,7 +693,7 @@ class StartTimeRecord(NamedTuple):
     def encode(self) -> bytes:
         """Return START_TIME as bytes: the record's head and its body."""
         body = _START_TIME.pack(self.session, self.at, self.offset) + b"".join(self.origins)
-        return _RECORD.pack(START_TIME_KIND, len(body)) + body
+        return _record(Kind.START_TIME, body)
 
     @classmethod
     def decode(cls, body: bytes) -> StartTimeRecord:
@@ -773,7 +705,7 @@ class StartTimeRecord(NamedTuple):
 
 def encode_snapshot_end(segment: int, size: int) -> bytes:
     """Return SNAPSHOT_END. `segment`: its number. `size`: bytes of the snapshot."""
-    return _RECORD.pack(SNAPSHOT_END_KIND, _SNAPSHOT_END.size) + _SNAPSHOT_END.pack(segment, size)
+    return _record(Kind.SNAPSHOT_END, _SNAPSHOT_END.pack(segment, size))
 
 
 def decode_number(body: bytes) -> tuple[int, bytes]:
