@@ -80,7 +80,7 @@ def _driver(arguments: argparse.Namespace) -> FederatorDriver:
         settings = settings.as_public_code()
     password = None
     if arguments.password_file is not None:
-        password = read_secret(arguments.password_file, 1, "a password")
+        password = read_secret(arguments.password_file, 1, "a password").decode()
     return FederatorDriver(
         Federator(settings),
         urls,

@@ -1,22 +1,34 @@
-"""A connection to a foreign broker that is made again whenever it is lost."""
+"""A connection to a foreign broker, by a paho client, that is made again whenever it is lost. Each
+paho client has one connection: what is not acknowledged when that ends is lost, and counted."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import ssl
+from collections import deque
 from collections.abc import Callable
-from typing import cast
+from typing import Any
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from mqttree.broker.base.log_format import log_line
+from mqttree.broker.base.record import Record
 from mqttree.broker.config.broker_url import BrokerUrl
-from mqttree.broker.io.client_protocol import ClientError, ClientOptions, ClientProtocol, Received
 from mqttree.broker.io.tls import describe_error
 
-__all__ = ["ClientConnection"]
+__all__ = ["ClientConnection", "ClientOptions"]
 
 CONNECT_TIMEOUT = 5.0
 """s until the broker has taken the CONNECT and the subscriptions."""
+
+KEEP_ALIVE = 30
+"""s; a broker that does not answer for so long is lost."""
 
 FIRST_WAIT = 1.0
 LONGEST_WAIT = 30.0
@@ -25,64 +37,27 @@ LONGEST_WAIT = 30.0
 STABLE = 60.0
 """s after which a connection counts as good: the next one begins with the first wait again."""
 
-MAX_UNWRITTEN = 8 << 20
-"""bytes that the network has not taken; with more, messages are dropped."""
+RECEIVE_MAXIMUM = 1_000
+"""QoS 2 messages (and QoS 1) that the broker may send before the first is completed."""
 
-Receive = Callable[[Received], None]
+MAX_WAITING = 1_000
+"""messages that wait because the broker has not acknowledged as many as it takes at once, or the
+network takes no more; further ones are dropped."""
+
+Receive = Callable[[str, bytes], None]
+"""Takes topic and payload of a message."""
 
 
-class _Stream(asyncio.Protocol):
-    """One TCP connection: moves bytes between a socket and a `ClientProtocol`."""
+class ClientOptions(Record):
+    """As whom a client connects, and what it wants."""
 
-    def __init__(self, protocol: ClientProtocol, receive: Receive) -> None:
-        self.protocol = protocol
-        self.receive = receive
-        loop = asyncio.get_running_loop()
-        self.up: asyncio.Future[None] = loop.create_future()
-        self.lost: asyncio.Future[str] = loop.create_future()
-        self.transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        self.flush()
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            messages = self.protocol.receive(data)
-        except ClientError as error:
-            self.end(str(error))
-            return
-        for message in messages:
-            self.receive(message)
-        self.flush()
-        if self.protocol.connected and not self.up.done():
-            self.up.set_result(None)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._note("it closes the connection" if exc is None else describe_error(exc))
-
-    def publish(self, topic: str, payload: bytes) -> None:
-        transport = self.transport
-        if transport is None or transport.get_write_buffer_size() > MAX_UNWRITTEN:
-            self.protocol.dropped += 1
-        elif self.protocol.publish(topic, payload):
-            self.flush()
-
-    def flush(self) -> None:
-        if self.protocol.out and self.transport is not None:
-            out = bytes(self.protocol.out)
-            self.protocol.out.clear()
-            self.transport.write(out)
-
-    def end(self, why: str) -> None:
-        """Close the connection; bytes that are still to be written are lost."""
-        self._note(why)
-        if self.transport is not None:
-            self.transport.abort()
-
-    def _note(self, why: str) -> None:
-        if not self.lost.done():
-            self.lost.set_result(why)
+    client_id: str
+    user: str | None = None
+    password: str | None = None
+    filters: tuple[str, ...] = ()
+    """Topic filters to subscribe to, with No Local: own messages do not come back."""
+    qos: int = 2
+    """QoS of subscriptions and publications."""
 
 
 class ClientConnection:
@@ -104,32 +79,46 @@ class ClientConnection:
         self.name = name
         self.url = url
         self.options = options
+        self.dropped = 0
+        """Messages that the broker did not get, as far as is known."""
         self._receive = receive
         self._context = context
-        self._stream: _Stream | None = None
-        self._dropped = 0
         self._random = random.SystemRandom()
-
-    @property
-    def connected(self) -> bool:
-        """Whether messages can be published now."""
-        return self._stream is not None
-
-    @property
-    def dropped(self) -> int:
-        """Messages that the broker did not get, as far as is known."""
-        return self._dropped + (self._stream.protocol.dropped if self._stream is not None else 0)
+        self._loop: asyncio.AbstractEventLoop
+        self._dialled: paho.Client
+        # Of the present connection: its client while it stands, how it came up and ended, what the
+        # broker allows, how many messages it has not acknowledged, and those that wait for it to.
+        self._client: paho.Client | None = None
+        self._up: asyncio.Future[None]
+        self._lost: asyncio.Future[str]
+        self._qos = options.qos
+        self._window = 0
+        self._max_packet = 0
+        self._unacknowledged = 0
+        self._waiting: deque[tuple[str, bytes]] = deque()
 
     def publish(self, topic: str, payload: bytes) -> None:
         """Publish a message; without a connection it is dropped, and counted."""
-        if self._stream is None:
-            self._dropped += 1
+        # The broker would close the connection: 5 bytes are the fixed header, 5 more the lengths.
+        size = len(topic.encode()) + len(payload) + 10
+        full = len(self._waiting) >= MAX_WAITING
+        if self._client is None or full or size > self._max_packet > 0:
+            self.dropped += 1
         else:
-            self._stream.publish(topic, payload)
+            self._waiting.append((topic, payload))
+            self._send(self._client)
+
+    def _send(self, client: paho.Client) -> None:
+        """Send what waits, as far as the broker takes it now."""
+        while self._waiting and self._unacknowledged < self._window:
+            if client.publish(*self._waiting.popleft(), self._qos).rc == paho.MQTT_ERR_SUCCESS:
+                self._unacknowledged += 1
+            else:
+                self.dropped += 1
 
     async def run(self) -> None:
         """Connect, and connect again whenever the connection is lost."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         wait = FIRST_WAIT
         while True:
             began = loop.time()
@@ -145,52 +134,106 @@ class ClientConnection:
 
     async def _serve(self) -> str:
         """Serve one connection to its end; return why it ended, or was not made."""
-        loop = asyncio.get_running_loop()
-        stream = _Stream(ClientProtocol(self.options), self._receive)
+        loop = self._loop
+        self._up, self._lost = loop.create_future(), loop.create_future()
+        self._unacknowledged = 0
+        client = self._new_client()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                await loop.create_connection(
-                    lambda: stream,
-                    self.url.host,
-                    self.url.port,
-                    ssl=self._context if self.url.tls else None,
-                )
-                await asyncio.wait((stream.up, stream.lost), return_when=asyncio.FIRST_COMPLETED)
-            if stream.lost.done():
-                return stream.lost.result()
-            self._connected(stream)
-            return await self._keep_alive(stream)
+                await loop.run_in_executor(None, self._dial, client)
+                await asyncio.wait((self._up, self._lost), return_when=asyncio.FIRST_COMPLETED)
+            if not self._lost.done():
+                self._client = client
+                log_line("info", f"connected to {self.name} at {self.url}")
+            return await self._lost
         except TimeoutError:
             return f"no answer within {CONNECT_TIMEOUT:.0f} s"
-        except (OSError, ssl.SSLError, UnicodeError) as error:
+        except (OSError, ValueError) as error:
             return describe_error(error)
         finally:
-            self._ended(stream)
+            self._client = None
+            self.dropped += self._unacknowledged + len(self._waiting)
+            self._waiting.clear()
+            client.disconnect()
+            await loop.run_in_executor(None, client.loop_stop)
 
-    def _connected(self, stream: _Stream) -> None:
-        self._stream = stream
-        log_line("info", f"connected to {self.name} at {self.url}")
-        for each in stream.protocol.refused_filters:
-            log_line("error", f"{self.name} refuses the subscription to {each}")
+    def _new_client(self) -> paho.Client:
+        options = self.options
+        client = paho.Client(
+            CallbackAPIVersion.VERSION2,
+            options.client_id,
+            protocol=MQTTProtocolVersion.MQTTv5,
+            reconnect_on_failure=False,
+        )
+        client.connect_timeout = CONNECT_TIMEOUT
+        client.max_inflight_messages_set(65_535)  # what the broker takes is counted here
+        if options.user is not None:
+            client.username_pw_set(options.user, options.password)
+        if self.url.tls and self._context is not None:
+            client.tls_set_context(self._context)
 
-    def _ended(self, stream: _Stream) -> None:
-        """Say goodbye if the other end is there, and count what it did not get."""
-        self._stream = None
-        if stream.transport is not None and not stream.transport.is_closing():
-            stream.protocol.disconnect()
-            stream.flush()
-            stream.transport.close()
-        self._dropped += stream.protocol.dropped + stream.protocol.unfinished
+        def tell(call: Callable[..., None], *arguments: Any) -> None:
+            """Hand something to the event loop, from the thread of the client."""
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._hear, client, call, *arguments)
 
-    async def _keep_alive(self, stream: _Stream) -> str:
-        """Ask for signs of life until the connection ends; return why it did."""
-        while True:
-            period = stream.protocol.keep_alive / 2 or None
-            done, _ = await asyncio.wait((stream.lost,), timeout=period)
-            if done:
-                return stream.lost.result()
-            try:
-                stream.protocol.ping()
-            except ClientError as error:
-                stream.end(str(error))
-            stream.flush()
+        client.on_connect = lambda _, __, ___, reason, given: tell(self._connected, reason, given)
+        client.on_disconnect = lambda _, __, ___, reason, ____: tell(self._on_lost, str(reason))
+        client.on_subscribe = lambda _, __, ___, reasons, ____: tell(self._subscribed, reasons)
+        client.on_publish = lambda _, __, ___, reason, ____: tell(self._acknowledged, reason)
+        client.on_message = lambda _, __, message: tell(
+            self._receive, message.topic, message.payload
+        )
+        self._dialled = client
+        return client
+
+    def _dial(self, client: paho.Client) -> None:
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.ReceiveMaximum = RECEIVE_MAXIMUM
+        client.connect(self.url.host, self.url.port, KEEP_ALIVE, properties=properties)
+        client.loop_start()
+
+    # ---------------------------------------------------------------- in the event loop
+
+    def _hear(self, client: paho.Client, call: Callable[..., None], *arguments: Any) -> None:
+        """Take a word of a client, unless another one has replaced it."""
+        if client is self._dialled:
+            call(*arguments)
+
+    def _connected(self, reason: Any, given: Any) -> None:
+        if reason.is_failure:
+            self._on_lost(f"it refuses: {reason}")
+            return
+        options, client = self.options, self._dialled
+        self._window = getattr(given, "ReceiveMaximum", 65_535)
+        self._max_packet = getattr(given, "MaximumPacketSize", 0)
+        self._qos = min(options.qos, getattr(given, "MaximumQoS", 2))
+        if not options.filters:
+            self._on_up()
+            return
+        # Retained messages are old, and would be taken for new ones at each reconnect.
+        asked = SubscribeOptions(
+            self._qos, noLocal=True, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND
+        )
+        client.subscribe([(each, asked) for each in options.filters])
+
+    def _subscribed(self, reasons: list[Any]) -> None:
+        for each, reason in zip(self.options.filters, reasons, strict=False):
+            if reason.is_failure:
+                log_line("error", f"{self.name} refuses the subscription to {each}")
+        self._on_up()
+
+    def _on_up(self) -> None:
+        if not self._up.done():
+            self._up.set_result(None)
+
+    def _on_lost(self, why: str) -> None:
+        if not self._lost.done():
+            self._lost.set_result(why)
+
+    def _acknowledged(self, reason: Any) -> None:
+        self._unacknowledged -= 1
+        if reason.is_failure:
+            self.dropped += 1
+        if self._client is not None:
+            self._send(self._client)

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 from mqttree.broker.base.log_format import log_line
 from mqttree.broker.config.broker_url import BrokerUrl
-from mqttree.broker.io.client_connection import ClientConnection
-from mqttree.broker.io.client_protocol import ClientOptions, Received
+from mqttree.broker.io.client_connection import ClientConnection, ClientOptions
 from mqttree.federator.federator import Federator, Log
 from mqttree.federator.topics import FILTERS
 
@@ -27,7 +26,7 @@ class FederatorDriver:
         federator: Federator,
         urls: Mapping[int, BrokerUrl],
         *,
-        password: bytes | None = None,
+        password: str | None = None,
         context: ssl.SSLContext | None = None,
         qos: int = 2,
     ) -> None:
@@ -80,12 +79,11 @@ class FederatorDriver:
             f"{dropped} not taken by brokers, {self.federator.bad_messages} not readable"
         )
 
-    def _received(self, message: Received) -> None:
-        now = asyncio.get_running_loop().time()
-        self.federator.received(message.topic, message.payload, now)
+    def _received(self, topic: str, payload: bytes) -> None:
+        self.federator.received(topic, payload, asyncio.get_running_loop().time())
         self._settle()
 
-    def _ignore(self, message: Received) -> None:
+    def _ignore(self, topic: str, payload: bytes) -> None:
         """Neighbours' brokers send nothing, as nothing is subscribed to there."""
 
     def _tick(self) -> None:
