@@ -17,9 +17,8 @@ from mqttree.bench.lab.owner import open_standard
 from mqttree.bench.load import LoadError
 from mqttree.bench.load.mix import run_mix
 from mqttree.bench.load.mixture import MixSpec
+from mqttree.bench.runner import arguments as options
 from mqttree.bench.studies import comparison, micro, mixed, targets
-
-_WAYS = ("auto", "namespaces", "relays")
 
 TOOLS = {
     "converge": (
@@ -160,7 +159,7 @@ def _parser(reporting: bool) -> argparse.ArgumentParser:
     scenarios = commands.add_parser("list", help="the scenarios that there are")
     scenarios.set_defaults(handler=lambda _: _with_extra("mqttree.bench.runner.run").listing())
     one = commands.add_parser("run", help="run scenarios: test networks, loads, faults, traces")
-    _run_arguments(one)
+    options.of_run(one)
     one.set_defaults(
         handler=lambda arguments: _with_extra("mqttree.bench.runner.run").main(arguments)
     )
@@ -214,32 +213,14 @@ def _lab_arguments(lab: argparse.ArgumentParser) -> None:
     )
     lab.add_argument(
         "--lab",
-        choices=_WAYS,
+        choices=options.WAYS,
         default="auto",
         help="how the network is made (auto: namespaces for root)",
     )
     lab.add_argument("--seed", type=_count, default=1, metavar="N", help="of what is drawn (1)")
-    _foreign_arguments(lab)
+    options.of_foreign_brokers(lab)
     lab.set_defaults(
         handler=lambda arguments: _with_extra("mqttree.bench.runner.shell").main(arguments)
-    )
-
-
-def _foreign_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--add",
-        action="append",
-        default=[],
-        metavar="NAME=COMMAND",
-        help="a broker that is not ours: how it is started, with {port}, {address}, {dir}, {name}"
-        " and {config} in it; may be repeated",
-    )
-    parser.add_argument(
-        "--config",
-        action="append",
-        default=[],
-        metavar="NAME=FILE",
-        help="the template of its file, {config}: text with the same words in braces",
     )
 
 
@@ -252,52 +233,6 @@ def _with_extra(name: str) -> Any:
         if error.name is None or error.name.split(".")[0] == "mqttree":
             raise
         raise ValueError(f"{error.name} is not installed: pip install 'mqttree[bench]'") from None
-
-
-def _run_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "name",
-        nargs="+",
-        metavar="NAME",
-        help="a scenario (see list), a paper, papers (all of them), all, or a file",
-    )
-    parser.add_argument("--out", default="", metavar="DIR", help="where to (results/TIME)")
-    parser.add_argument("--short", action="store_true", help="the scenarios' shortened form")
-    parser.add_argument(
-        "--medium", action="store_true", help="their middle form: all papers in two hours"
-    )
-    parser.add_argument(
-        "--repeat",
-        type=int,
-        default=0,
-        metavar="N",
-        help="repetitions of every cell (as the scenario says)",
-    )
-    parser.add_argument(
-        "--resume", action="store_true", help="do not repeat what is finished in DIR"
-    )
-    parser.add_argument(
-        "--in-turn",
-        action="store_true",
-        help="repetitions in rounds over all cells, every second round backwards",
-    )
-    parser.add_argument(
-        "--lab",
-        choices=_WAYS,
-        default="auto",
-        help="how the network is made (auto: namespaces for root)",
-    )
-    parser.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        metavar="FACTOR=VALUE",
-        help="only these cells; may be repeated",
-    )
-    parser.add_argument(
-        "--seed", type=_count, default=1, metavar="N", help="of everything that is drawn (1)"
-    )
-    _foreign_arguments(parser)
 
 
 def _report_arguments(parser: argparse.ArgumentParser) -> None:

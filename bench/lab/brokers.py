@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mqttree.bench.lab.launcher import END_SECONDS, Program, mqttree, search_path
+from mqttree.bench.lab.launcher import END_SECONDS, Program, filled, mqttree, search_path
 from mqttree.bench.lab.owner import MARK, owner, started
 
 PATIENCE = 30.0
@@ -129,13 +129,13 @@ def mqttree_configuration(kind: Kind) -> str:
     return "federation:\n" + "".join(f"  {name}: {value}\n" for name, value in kind.options)
 
 
-def amqtt_configuration(place: Place) -> str:
-    """Return the file for amqtt."""
+def amqtt_configuration(address: str) -> str:
+    """Return the file for an amqtt that listens at an `address` (HOST:PORT)."""
     return (
         "listeners:\n"
         "  default:\n"
         "    type: tcp\n"
-        f"    bind: {place.address}:{place.port}\n"
+        f"    bind: {address}\n"
         "    max_connections: 0\n"
         "plugins:\n"
         "  amqtt.plugins.authentication.AnonymousAuthPlugin:\n"
@@ -180,7 +180,7 @@ def command(kind: Kind, place: Place, cluster: str) -> list[str]:
     config.write_text(
         mosquitto_configuration(place)
         if kind.program == "mosquitto"
-        else amqtt_configuration(place)
+        else amqtt_configuration(f"{place.address}:{place.port}")
     )
     return [shutil.which(kind.program, path=search_path()) or kind.program, "-c", str(config)]
 
@@ -197,14 +197,9 @@ def _foreign_command(kind: Kind, place: Place) -> list[str]:
         "config": str(place.folder / "config"),
     }
 
-    def filled(text: str) -> str:
-        for key, value in values.items():
-            text = text.replace("{" + key + "}", value)
-        return text
-
     if kind.config:
-        (place.folder / "config").write_text(filled(kind.config))
-    program, *words = (filled(word) for word in shlex.split(kind.command))
+        (place.folder / "config").write_text(filled(kind.config, values))
+    program, *words = (filled(word, values) for word in shlex.split(kind.command))
     return [shutil.which(program, path=search_path()) or program, *words]
 
 

@@ -39,6 +39,13 @@ def search_path() -> str:
     return os.pathsep.join((beside, os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
 
 
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """Return a `text` with these `values` in place of their names in braces; other braces stay."""
+    for name, value in values.items():
+        text = text.replace("{" + name + "}", value)
+    return text
+
+
 class Program:
     """One program: the same command through all of its starts. What it writes goes to `log`;
     without one its output goes nowhere, and what it complains of to our standard error."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import StatisticsError, linear_regression
+
+import numpy as np
 
 from mqttree.bench.tables.means import student
 
@@ -34,13 +37,14 @@ def dot(one: Sequence[float], other: Sequence[float]) -> float:
 def line(points: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
     """Return (value at 0, slope) of the line through points (x, y) by least squares; None if they
     have not two different x."""
-    n = len(points)
-    x, y = (math.fsum(each) / n for each in zip(*points, strict=True)) if n else (0.0, 0.0)
-    spread = math.fsum((each - x) ** 2 for each, _ in points)
-    if not spread:
+    try:
+        slope, start = linear_regression(*zip(*points, strict=True))
+    except (StatisticsError, TypeError):  # or no points at all
         return None
-    slope = math.fsum((a - x) * (b - y) for a, b in points) / spread
-    return y - slope * x, slope
+    return start, slope
+
+
+_SINGULAR = 1e-5
 
 
 def least_squares(known: Sequence[Sequence[float]], measured: Sequence[float]) -> Fit:
@@ -51,45 +55,21 @@ def least_squares(known: Sequence[Sequence[float]], measured: Sequence[float]) -
     n, m = len(measured), len(known[0]) if known else 0
     if n < m or not m:
         raise ValueError(f"{n} values cannot say {m} coefficients")
+    rows, values = np.array(known, float), np.array(measured, float)
     # Columns of the same size, so that what is a sum of others can be told from what is small.
-    scale = [max(abs(row[i]) for row in known) or 1.0 for i in range(m)]
-    rows = [[row[i] / scale[i] for i in range(m)] for row in known]
-    square = [[math.fsum(row[i] * row[j] for row in rows) for j in range(m)] for i in range(m)]
-    right = [
-        math.fsum(row[i] * value for row, value in zip(rows, measured, strict=True))
-        for i in range(m)
-    ]
-    inverse = _inverse(square)
-    found = [dot(row, right) for row in inverse]
-    left = math.fsum(
-        (value - dot(found, row)) ** 2 for row, value in zip(rows, measured, strict=True)
-    )
-    mean = math.fsum(measured) / n
-    total = math.fsum((value - mean) ** 2 for value in measured)
+    scale = np.abs(rows).max(axis=0)
+    scale[scale == 0] = 1.0
+    rows /= scale
+    found, _, rank, _ = np.linalg.lstsq(rows, values, rcond=_SINGULAR)
+    if rank < m:
+        raise ValueError("a column is a sum of others")
+    spread = np.sqrt(np.linalg.inv(rows.T @ rows).diagonal())
+    left = float(((values - rows @ found) ** 2).sum())
+    total = float(((values - values.mean()) ** 2).sum())
     half = student(n - m) * math.sqrt(left / (n - m)) if n > m else math.inf
     return Fit(
-        tuple(found[i] / scale[i] for i in range(m)),
-        tuple(half * math.sqrt(max(0.0, inverse[i][i])) / scale[i] for i in range(m)),
+        tuple((found / scale).tolist()),
+        tuple((half * spread / scale).tolist()),
         1 - left / total if total else 1.0,
         n,
     )
-
-
-_SINGULAR = 1e-9
-
-
-def _inverse(square: list[list[float]]) -> list[list[float]]:
-    """The inverse of a symmetric matrix (Gauss and Jordan, the largest pivot of a column)."""
-    m = len(square)
-    work = [[*row, *(float(i == j) for j in range(m))] for i, row in enumerate(square)]
-    for i in range(m):
-        pivot = max(range(i, m), key=lambda j: abs(work[j][i]))
-        if abs(work[pivot][i]) <= _SINGULAR:
-            raise ValueError("a column is a sum of others")
-        work[i], work[pivot] = work[pivot], work[i]
-        work[i] = [value / work[i][i] for value in work[i]]
-        for j in range(m):
-            if j != i and work[j][i]:
-                factor = work[j][i]
-                work[j] = [a - factor * b for a, b in zip(work[j], work[i], strict=True)]
-    return [row[m:] for row in work]

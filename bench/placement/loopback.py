@@ -86,11 +86,8 @@ def federation(count: int) -> Iterator[list[Broker]]:
         yield brokers
     finally:
         for broker in brokers:
-            broker.signal(signal.SIGKILL)
-        for broker in brokers:
-            if broker.process is not None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    broker.process.wait(PATIENCE)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                broker.end(signal.SIGKILL)
         shutil.rmtree(folder, ignore_errors=True)
 
 

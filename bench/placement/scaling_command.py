@@ -12,6 +12,7 @@ from typing import Any
 from mqttree.bench import checked
 from mqttree.bench.placement import averages, scaling, scaling_page
 from mqttree.bench.runner import run, run_folder
+from mqttree.bench.runner.arguments import of_run
 
 SCENARIOS = ("scaling-costs", "scaling-social", "scaling-pairs")
 MEASURES = (*scaling.MEASURES, *scaling.RESOURCES)
@@ -75,15 +76,16 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _carry_out(arguments: argparse.Namespace) -> int:
     """Run the scenarios in turn."""
-    asked = run.asked(
+    words = [
         *SCENARIOS,
-        out=arguments.folder,
-        short=arguments.short,
-        repeat=arguments.rounds or 0,
-        resume=arguments.resume,
-        in_turn=True,
-    )
-    return run.main(asked)
+        "--in-turn",
+        f"--out={arguments.folder}",
+        f"--repeat={arguments.rounds or 0}",
+    ]
+    words += [f"--{name}" for name in ("short", "resume") if getattr(arguments, name)]
+    parser = argparse.ArgumentParser()
+    of_run(parser)
+    return run.main(parser.parse_args(words))
 
 
 def _records(folder: Path) -> Iterator[dict[str, Any]]:

@@ -148,18 +148,14 @@ def read(folder: Path) -> Results:
     try:
         tables = {
             name: _rows(place / f"{name}.parquet")
-            for name in ("runs", "cases", "faults", "timeline")
+            for name in ("runs", "cases", "faults", "timeline", "packets")
         }
         about = json.loads((place / "about.json").read_text(encoding="utf-8"))
         if not (isinstance(about, list) and all(isinstance(each, dict) for each in about)):
             raise ValueError("about.json is no list of runs")
         cases = _cases(tables["cases"], tables["runs"], about)
         delays = _delays(place / "delays.parquet")
-        packets = place / "packets.parquet"
-        tables["packets"] = _rows(packets) if packets.exists() else []
         _pingreqs(cases, tables["packets"])
-        for name in ("faults", "timeline"):  # which older tables have by the name of the run alone
-            _complete(tables[name], tables["runs"])
     except (OSError, ValueError, TypeError, pa.ArrowException) as error:
         text = str(error).splitlines()[0]
         raise ReportError(
@@ -275,23 +271,13 @@ def _limits(about: Row, flow: str) -> tuple[str, str]:
     return limit_of_capacity(max(used, key=lambda each: each or 0.0)), late
 
 
-def _complete(rows: Iterable[Row], runs: Iterable[Row]) -> None:
-    """Fill in the scenario of rows that have none."""
-    scenarios = {row["run"]: row["scenario"] for row in runs}
-    for row in rows:
-        row.setdefault("scenario", scenarios.get(row["run"], ""))
-
-
 def _delays(path: Path) -> dict[tuple[str, str, str], list[tuple[int, float]]]:
-    """Return the histograms of delays, which older tables have not, or without their scenario."""
-    if not path.exists():
-        return {}
+    """Return the histograms of delays."""
     columns = pq.read_table(path).to_pydict()
     found: dict[tuple[str, str, str], list[tuple[int, float]]] = {}
-    if "scenario" in columns:
-        keys = zip(columns["scenario"], columns["run"], columns["flow"], strict=True)
-        for (scenario, run, flow), n, ms in zip(keys, columns["n"], columns["ms"], strict=True):
-            found.setdefault((scenario, run, flow or ""), []).append((n, ms))
+    keys = zip(columns["scenario"], columns["run"], columns["flow"], strict=True)
+    for (scenario, run, flow), n, ms in zip(keys, columns["n"], columns["ms"], strict=True):
+        found.setdefault((scenario, run, flow or ""), []).append((n, ms))
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,6 @@ from mqttree.bench.report.data import Case, Results, Row
 from mqttree.bench.report.derived import DERIVED
 from mqttree.bench.report.papers import CLAIMS, fits
 from mqttree.bench.report.plot import Mark, Plot, Point, Reference, Series, legend
-from mqttree.bench.scenarios.measures import current_name
 from mqttree.bench.tables.means import mean
 
 NAMES = {
@@ -97,8 +96,7 @@ def layout(scenario: str, results: Results) -> Layout:
     figure: Row = next(
         (about["figure"] for about in results.of(scenario) if about.get("figure")), {}
     )
-    asked = map(current_name, figure.get("y") or DEFAULT_Y)
-    wanted = [name for name in asked if name in NAMES]
+    wanted = [name for name in figure.get("y") or DEFAULT_Y if name in NAMES]
     if figure.get("average"):
         cases = averaged(cases, str(figure["average"]))
     factors = list(dict.fromkeys(key for case in cases for key in case.cell))
@@ -344,13 +342,18 @@ def _stacked(
     )
 
 
-def by_broker(scenario: str, results: Results) -> list[str]:
-    """Return what each broker sent over time with what happened meanwhile, one diagram for the
-    first complete run of each kind of broker (MQTT-ST's fig. 2); the root is red."""
-    found, seen = [], set()
+def _over_time(
+    scenario: str,
+    results: Results,
+    draw: Callable[[list[Row], Row, str], Plot | None],
+    *what: str,
+) -> list[str]:
+    """Return what `draw` makes of the rows over time that begin with `what`, of the first complete
+    run with phases of each kind of broker."""
+    found: dict[str, str] = {}
     for run in results.runs:
         about = next((each for each in results.of(scenario) if each.get("run") == run["run"]), {})
-        if run["scenario"] != scenario or run["flow"] or run["broker"] in seen:
+        if run["scenario"] != scenario or run["flow"] or run["broker"] in found:
             continue
         if run["status"] != "complete" or not (about.get("parameters") or {}).get("phases"):
             continue
@@ -358,11 +361,17 @@ def by_broker(scenario: str, results: Results) -> list[str]:
             row
             for row in results.timeline
             if (row["scenario"], row["run"]) == (scenario, run["run"])
-            and row["what"].startswith(("sent:", "load_begins"))
+            and row["what"].startswith(what)
         ]
-        if plot := _sent(rows, about, run["broker"]):
-            seen.add(run["broker"])
-            found.append(plot.svg())
+        if plot := draw(rows, about, run["broker"]):
+            found[run["broker"]] = plot.svg()
+    return list(found.values())
+
+
+def by_broker(scenario: str, results: Results) -> list[str]:
+    """Return what each broker sent over time with what happened meanwhile, one diagram for the
+    first complete run of each kind of broker (MQTT-ST's fig. 2); the root is red."""
+    found = _over_time(scenario, results, _sent, "sent:", "load_begins")
     brokers = sorted(
         {str(row["what"]) for row in results.timeline if row["what"].startswith("sent:")}
     )
@@ -397,13 +406,11 @@ def _sent(rows: Sequence[Row], about: Row, kind: str) -> Plot | None:
         for name, until in sorted(ends.items(), key=lambda each: each[1]):
             marks.append(Mark(begins - first + since, name))
             since = until
-    step = max((last - first + 1) // 8, 1)
-    names = [str(s) if not (s - first) % step else "" for s in range(first, last + 1)]
     return Plot(
         f"sent by each broker - {kind}",
         "s since the start",
         "bytes in a second",
-        names,
+        _seconds(first, last),
         series,
         marks=marks,
     )
@@ -412,57 +419,31 @@ def _sent(rows: Sequence[Row], about: Row, kind: str) -> Plot | None:
 def traffic(scenario: str, results: Results) -> list[str]:
     """Return bytes on links over time, one diagram for the first complete run of each broker, of
     signalling and of messages."""
-    found: list[str] = []
-    seen: set[str] = set()
-    for run in results.runs:
-        about = next((each for each in results.of(scenario) if each.get("run") == run["run"]), {})
-        if (
-            run["scenario"] != scenario
-            or run["flow"]
-            or run["broker"] in seen
-            or run["status"] != "complete"
-        ):
-            continue
-        if not about.get("parameters", {}).get("phases"):
-            continue
-        rows = [
-            row
-            for row in results.timeline
-            if (row["scenario"], row["run"]) == (scenario, run["run"])
-            and row["what"] in ("control_bytes_link", "data_bytes_link")
-        ]
-        seconds = sorted({row["second"] for row in rows})
-        if not seconds:
-            continue
-        seen.add(run["broker"])
-        span = list(range(seconds[0], seconds[-1] + 1))
-        series = [
-            Series(
-                name,
-                number,
-                [
-                    Point(row["second"] - span[0], row["value"])
-                    for row in rows
-                    if row["what"] == what
-                ],
-            )
-            for number, (name, what) in enumerate(
-                (("signalling", "control_bytes_link"), ("messages", "data_bytes_link"))
-            )
-        ]
-        step = max(len(span) // 8, 1)
-        names = [str(second) if not (second - span[0]) % step else "" for second in span]
-        found.append(
-            Plot(
-                f"traffic between brokers - {run['broker']}",
-                "s since the start",
-                "bytes in a second",
-                names,
-                series,
-            ).svg()
-        )
-    return (
-        [f'<div class="plots">{"".join(found)}</div>', legend([("signalling", 0), ("messages", 1)])]
-        if found
-        else []
+    found = _over_time(scenario, results, _carried, "control_bytes_link", "data_bytes_link")
+    parts = [f'<div class="plots">{"".join(found)}</div>']
+    parts.append(legend([("signalling", 0), ("messages", 1)]))
+    return parts if found else []
+
+
+def _carried(rows: Sequence[Row], _about: Row, kind: str) -> Plot | None:
+    if not rows:
+        return None
+    first, last = min(row["second"] for row in rows), max(row["second"] for row in rows)
+    series = []
+    for number, name in enumerate(("signalling", "messages")):
+        what = ("control_bytes_link", "data_bytes_link")[number]
+        points = [Point(r["second"] - first, r["value"]) for r in rows if r["what"] == what]
+        series.append(Series(name, number, points))
+    return Plot(
+        f"traffic between brokers - {kind}",
+        "s since the start",
+        "bytes in a second",
+        _seconds(first, last),
+        series,
     )
+
+
+def _seconds(first: int, last: int) -> list[str]:
+    """Return the names of the seconds on an axis, of which each eighth or so has one."""
+    step = max((last - first + 1) // 8, 1)
+    return [str(s) if not (s - first) % step else "" for s in range(first, last + 1)]

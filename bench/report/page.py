@@ -18,6 +18,7 @@ from mqttree.bench.report.plot import bounded, short
 from mqttree.bench.report.shown import SHOWN
 from mqttree.bench.report.statements import PAPERS, STATEMENTS
 from mqttree.bench.scenarios import federator_tables
+from mqttree.bench.scenarios.measures import MEASURES
 
 STYLE = """
 body{font:14px/1.45 system-ui,sans-serif;max-width:1320px;margin:1.5em auto;padding:0 1em;
@@ -62,34 +63,15 @@ OTHERS = {
     "EMQ": "The basic set of EMQ's benchmark, with a hundredth of its clients",
 }
 """Whose figures follow those of the papers with statements."""
-NUMBERS = (
-    "published_per_s",
-    "accepted_per_s",
-    "delivered_per_s",
-    "delay_mean_ms",
-    "delay_p50_ms",
-    "delay_p90_ms",
-    "delay_p99_ms",
-    "delay_p999_ms",
-    "delay_sent_mean_ms",
-    "delay_sent_p99_ms",
-    "lost",
-    "lost_accepted",
-    "unknown",
-    "duplicates",
-    "reordered",
-    "control_bytes",
-    "data_bytes",
-    "broker_cpu",
-    "broker_rss",
-    "generator_cpu",
-    "convergence_s",
-    "repair_s",
-    "repair_service_s",
-    "stretch",
-    "jain",
-    *DERIVED,
+_DETAILS = (
+    "delivered_bytes_per_s",
+    "delay_max_ms",
+    "accept_mean_ms",
+    "control_bytes_per_s",
+    "data_bytes_per_s",
+    "control_bytes_run",
 )
+NUMBERS = (*(name for name in MEASURES if name not in _DETAILS), *DERIVED)
 
 TITLE = "mqttree: benchmark report"
 
@@ -172,7 +154,7 @@ def _machine(results: Results) -> str:
         first, last = _date(min(times)), _date(max(times))
         rows.append(("runs", f"{sum(not row['flow'] for row in results.runs)}, {first} to {last}"))
     rows.append(("network", ", ".join(_distinct(each.get("lab") for each in about)) or "unknown"))
-    forms = [each.get("form") or ("short" if each.get("short") else "full") for each in about]
+    forms = [each.get("form") or "full" for each in about]
     if set(forms) & {"short", "medium"}:
         counts = {form: forms.count(form) for form in dict.fromkeys(forms)}
         some = (
@@ -380,14 +362,11 @@ def _faults(results: Results) -> str:
             short(fault["service_s"]),
             fault["state"],
         ]
-        lines.append("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells) + "</tr>")
-    head = (
-        "<tr><th>run</th><th>fault</th><th>at</th>"
-        "<th>tree, s</th><th>all served, s</th><th>state</th></tr>"
-    )
+        lines.append([escape(str(cell)) for cell in cells])
+    head = ("run", "fault", "at", "tree, s", "all served, s", "state")
     return (
         f"<h2>Faults</h2><details><summary>{len(lines)} faults</summary>"
-        f'<div class="box"><table>{head}{"".join(lines)}</table></div></details>'
+        f"{chapters.rows(head, lines)}</details>"
     )
 
 

@@ -16,7 +16,6 @@ from statistics import median
 from mqttree.bench.report import figures, papers
 from mqttree.bench.report.data import Results
 from mqttree.bench.report.papers import Claim, Comparison
-from mqttree.bench.scenarios.measures import current_name
 
 BASE = "mqttree-flood"
 
@@ -99,7 +98,7 @@ def _ratios(results: Results) -> list[Comparison]:
         kinds = dict.fromkeys(
             case.cell.get("broker") for case in results.cases if case.scenario == scenario
         )
-        for measure in map(current_name, measures or figures.DEFAULT_Y):
+        for measure in measures or figures.DEFAULT_Y:
             for kind in kinds:
                 if kind not in (None, BASE) and measure in figures.NAMES:
                     text = f"{figures.NAMES[measure]}: against {BASE}"

@@ -392,40 +392,27 @@ _STATEMENTS_OF_OVERLAYS = (
     ),
 )
 
-_AT_5: _Cell = {"cpu": 0.05, "mix": "small+large", "broker": "mosquitto"}
+_IN_MIX: _Cell = {"mix": "small+large", "broker": "mosquitto"}
+_AT_5: _Cell = {"cpu": 0.05, **_IN_MIX}
+
+
+def _beside_alone(scenario: str, measure: str, mix: _Cell, flow: str, **wanted: Any) -> Check:
+    """A `measure` of the `flow` in a `mix`, beside that of the flow alone."""
+    return Check((scenario,), measure, mix, ({"mix": flow},), flow=flow, alone=True, **wanted)
+
 
 _STATEMENTS_OF_HETERO = (
     Statement(
         HETERO,
         "IV, fig. 2",
         "Mosquitto on 5 % of a core takes 0.88 of the small messages that it takes alone.",
-        (
-            Check(
-                ("hetero",),
-                "published_per_s",
-                _AT_5,
-                ({"mix": "small"},),
-                flow="small",
-                alone=True,
-                near=0.88,
-            ),
-        ),
+        (_beside_alone("hetero", "published_per_s", _AT_5, "small", near=0.88),),
     ),
     Statement(
         HETERO,
         "IV, fig. 2",
         "And 0.25 of the large ones.",
-        (
-            Check(
-                ("hetero",),
-                "published_per_s",
-                _AT_5,
-                ({"mix": "large"},),
-                flow="large",
-                alone=True,
-                near=0.25,
-            ),
-        ),
+        (_beside_alone("hetero", "published_per_s", _AT_5, "large", near=0.25),),
     ),
     Statement(
         HETERO,
@@ -443,33 +430,13 @@ _STATEMENTS_OF_HETERO = (
         HETERO,
         "IV, fig. 5",
         "With Mosquitto, small messages are later in the mix than alone.",
-        (
-            Check(
-                ("hetero-latency",),
-                "delay_mean_ms",
-                {"mix": "small+large", "broker": "mosquitto"},
-                ({"mix": "small"},),
-                flow="small",
-                alone=True,
-                least=1.0,
-            ),
-        ),
+        (_beside_alone("hetero-latency", "delay_mean_ms", _IN_MIX, "small", least=1.0),),
     ),
     Statement(
         HETERO,
         "IV, fig. 6",
         "And so are large ones.",
-        (
-            Check(
-                ("hetero-latency",),
-                "delay_mean_ms",
-                {"mix": "small+large", "broker": "mosquitto"},
-                ({"mix": "large"},),
-                flow="large",
-                alone=True,
-                least=1.0,
-            ),
-        ),
+        (_beside_alone("hetero-latency", "delay_mean_ms", _IN_MIX, "large", least=1.0),),
     ),
 )
 

@@ -211,12 +211,10 @@ def done(said: Sequence[dict[str, Any]]) -> dict[str, Any]:
 class Run:
     """One run; `record` is its run.json."""
 
-    def __init__(
-        self, cell: Cell, folder: Path, record: dict[str, Any], way: str, tell: Connection
-    ) -> None:
+    def __init__(self, cell: Cell, folder: Path, record: dict[str, Any], way: str) -> None:
         """A run of `cell` that leaves everything in `folder`. `record` becomes its run.json, `way`
-        is how the lab makes a network, `tell` takes a line for each stage."""
-        self.cell, self.folder, self.record, self._way, self._tell = cell, folder, record, way, tell
+        is how the lab makes a network."""
+        self.cell, self.folder, self.record, self._way = cell, folder, record, way
         self.trace_folder = folder / "trace"
         self.names = {"run": record["run"], "scenario": record["scenario"], "host": run_folder.HOST}
         self.flow = cell.main
@@ -225,11 +223,6 @@ class Run:
         self._of_brokers, self._of_generator = _cores_of(cell)
         self._yardstick: Yardstick | None = None
         self._boot = 0
-
-    def stage(self, text: str) -> None:
-        """Say what is going on."""
-        with suppress(OSError):
-            self._tell.send(text)
 
     def carry_out(self) -> None:
         """Do it all, and write run.json before and after."""
@@ -280,7 +273,6 @@ class Run:
 
         self.record["topology"] = topology.as_dict()
         self.record["on"] = list(on)
-        self.stage("lab")
         flow = self.flow
         plan = Plan(
             flow.redundancy, flow.nonmember, flow.core_interval, flow.beacon_interval, flow.qos
@@ -337,7 +329,6 @@ class Run:
 
     async def _measure(self, lab: Lab, trace: Writer, observer: Observer) -> None:
         cell, record, summary = self.cell, self.record, self.record["summary"]
-        self.stage("tree")
         if observer.asks:
             if not await observer.agreed(self.kind.patience):
                 raise RunError(
@@ -360,7 +351,6 @@ class Run:
             {spec.name: spec.broker for spec in specs} if len(specs) <= 500 else {}
         )
         record["hosts"] = {spec.name: spec.host for spec in specs} if len(specs) <= 500 else {}
-        self.stage("clients")
         generator = Generators(lab, cell, specs, self.trace_folder, self.names, self._of_generator)
         record["processes"] = [
             *(
@@ -425,7 +415,6 @@ class Run:
             if lab.companions:
                 summary["companion_cpu"] = mean_use(observer.beside.values())["broker_cpu"]
             self._published(start)
-            self.stage("drain")
             ended = done(await generator.hear("done", 120 + 3 * cell.drain))
             await asyncio.wait_for(injecting, cell.duration() + 60)
             await phases
@@ -486,7 +475,6 @@ class Run:
         # Not now: rates would count a time without publishers.
         self.record["load_from_ns"] = round(start * 1e9)
         self.record["measure_from_ns"] = round((start + self.flow.ramp) * 1e9)
-        self.stage("load")
         generator.say(start)
         return start
 
@@ -631,8 +619,8 @@ def run(cell: Cell, folder: Path, record: dict[str, Any], way: str, tell: Connec
     """The process of one run (forked). Its own group's Ctrl-C concerns its parent alone, which
     sends SIGTERM; when the parent has died, the kernel does.
 
-    `cell`, `folder`, `record` and `way` are those of `Run`. `tell` takes stages (str), and
-    ("failed", REASON) when run.json cannot be written.
+    `cell`, `folder`, `record` and `way` are those of `Run`. `tell` takes why run.json
+    cannot be written.
     """
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -643,12 +631,12 @@ def run(cell: Cell, folder: Path, record: dict[str, Any], way: str, tell: Connec
     signal.signal(signal.SIGTERM, interrupt)
     try:
         _end_with_parent()
-        Run(cell, folder, record, way, tell).carry_out()
+        Run(cell, folder, record, way).carry_out()
     except KeyboardInterrupt:
         pass
     except OSError as error:
         with suppress(OSError):
-            tell.send(("failed", run_folder.unwritable(error)))
+            tell.send(run_folder.unwritable(error))
 
 
 def _end_with_parent() -> None:

@@ -6,15 +6,14 @@ from __future__ import annotations
 import argparse
 import math
 import multiprocessing
-import os
 import signal
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mqttree.bench.lab import foreign
 from mqttree.bench.lab.brokers import KINDS, PATIENCE
@@ -100,31 +99,6 @@ def guess(cell: Cell) -> float:
     # With the papers' timers it takes a while until there is a tree.
     slow = PAPER_START if KINDS[cell.main.broker].patience > PATIENCE else 0.0
     return OVERHEAD + slow + cell.duration() + cell.main.settle
-
-
-def asked(*names: str, **given: Any) -> argparse.Namespace:
-    """Return the arguments of `run` for other commands.
-
-    `names`: scenarios; `given`: arguments, as `mqttree.bench.cli` calls them; the others have their
-    defaults. Raises TypeError: there is no such argument.
-    """
-    arguments: dict[str, Any] = {
-        "name": list(names),
-        "out": "",
-        "short": False,
-        "medium": False,
-        "repeat": 0,
-        "resume": False,
-        "in_turn": False,
-        "lab": "auto",
-        "only": [],
-        "seed": 1,
-        "add": [],
-        "config": [],
-    }
-    if unknown := given.keys() - arguments.keys():
-        raise TypeError(f"run has no argument {min(unknown)}")
-    return argparse.Namespace(**(arguments | given))
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -306,27 +280,25 @@ def _carry_out(jobs: list[Job], arguments: argparse.Namespace) -> bool:
     if len(left) < len(jobs):
         print(f"{len(jobs) - len(left)} of {len(jobs)} runs are finished already", file=sys.stderr)
     common = run_folder.description()
-    with progress(left) as bar:
-        for job in left:
-            bar.begin(job)
-            began = time.monotonic()
-            try:
-                carry_out(job, arguments, common, bar)
-            except KeyboardInterrupt:
-                return True
-            except OSError as error:  # nothing can be written any more
-                _failed(job, run_folder.unwritable(error))
-                return False
-            finally:
-                bar.end(job, time.monotonic() - began)
+    progress = Progress(left)
+    for job in left:
+        progress.begin(job)
+        began = time.monotonic()
+        try:
+            carry_out(job, arguments, common)
+        except KeyboardInterrupt:
+            return True
+        except OSError as error:  # nothing can be written any more
+            _failed(job, run_folder.unwritable(error))
+            return False
+        finally:
+            progress.end(job, time.monotonic() - began)
     return False
 
 
-def carry_out(
-    job: Job, arguments: argparse.Namespace, common: dict[str, Any], bar: Progress
-) -> None:
+def carry_out(job: Job, arguments: argparse.Namespace, common: dict[str, Any]) -> None:
     """Make one run, `job`, in a process of its own, and read what came of it. `arguments` are the
-    command line's, `common` is what all records have, `bar` shows the stages.
+    command line's, `common` is what all records have.
 
     Raises OSError when its folder cannot be written, KeyboardInterrupt once an interrupted run has
     ended.
@@ -350,11 +322,7 @@ def carry_out(
     while process.is_alive():
         try:
             if ours.poll(0.2):
-                said = ours.recv()
-                if isinstance(said, tuple):
-                    reason = said[1]
-                else:
-                    bar.stage(job, said)
+                reason = ours.recv()
         except EOFError:
             process.join(10)
             if process.is_alive():
@@ -374,8 +342,7 @@ def carry_out(
     process.join()
     with suppress(EOFError):
         while ours.poll(0):
-            if isinstance(said := ours.recv(), tuple):
-                reason = said[1]
+            reason = ours.recv()
     _conclude(job, process.exitcode, reason)
     if interrupted:
         raise KeyboardInterrupt
@@ -398,7 +365,6 @@ def _record(job: Job, arguments: argparse.Namespace, common: dict[str, Any]) -> 
         "cell": cell.factors,
         "repetition": job.repetition,
         "seed": job.seed(arguments),
-        "short": arguments.short,
         "form": form_of(arguments),
         "host": run_folder.HOST,
         "on": [],
@@ -474,19 +440,6 @@ def report(jobs: list[Job]) -> None:
         print(f"\nruns are in {out}")
 
 
-class Progress(Protocol):
-    """Shows how far it is."""
-
-    def begin(self, job: Job) -> None:
-        """A run begins."""
-
-    def stage(self, job: Job, what: str) -> None:
-        """It has come to a stage."""
-
-    def end(self, job: Job, seconds: float) -> None:
-        """It is over."""
-
-
 class Estimate:
     """The time that is left: what was guessed for the runs to come, times how wrong the guesses
     have been."""
@@ -510,80 +463,25 @@ class Estimate:
         return f"{minutes}:{seconds:02d} left"
 
 
-class Lines(AbstractContextManager["Lines"]):
-    """Progress as one line for each run."""
+class Progress:
+    """A line for each run: on a terminal when it begins, and everywhere what came of it, with the
+    time that is left."""
 
     def __init__(self, jobs: list[Job]) -> None:
+        """`jobs` are the runs to come."""
         self._estimate, self._count, self._done = Estimate(jobs), len(jobs), 0
 
-    def __exit__(self, *_: object) -> None:
-        pass
-
     def begin(self, job: Job) -> None:
-        """Nothing to say yet."""
-
-    def stage(self, job: Job, what: str) -> None:
-        """Too much for lines."""
+        """Say which run begins, if somebody is there to see it."""
+        self._done += 1
+        if sys.stderr.isatty():
+            self._say(f"{job.name}: {self._estimate}")
 
     def end(self, job: Job, seconds: float) -> None:
         """Say what came of it."""
-        self._done += 1
         self._estimate.end(job, seconds)
         state = job.record["status"] if job.record else "failed"
-        print(
-            f"[{self._done}/{self._count}] {job.name}: {state}, {seconds:.1f} s; {self._estimate}",
-            file=sys.stderr,
-            flush=True,
-        )
+        self._say(f"{job.name}: {state}, {seconds:.1f} s; {self._estimate}")
 
-
-class Bars(AbstractContextManager["Bars"]):
-    """Progress as rich's bars, with the run that is being made."""
-
-    def __init__(self, jobs: list[Job]) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}"),
-        )
-        # No thread of its own: runs are forked from this process.
-        self._bars = Progress(*columns, console=Console(stderr=True), auto_refresh=False)
-        self._estimate = Estimate(jobs)
-        self._task = self._bars.add_task("runs", total=len(jobs), left=str(self._estimate))
-        self._failed = 0
-
-    def __enter__(self) -> Bars:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    def begin(self, job: Job) -> None:
-        """Show its name."""
-        self._bars.update(self._task, description=job.name, refresh=True)
-
-    def stage(self, job: Job, what: str) -> None:
-        """Show the stage."""
-        self._bars.update(self._task, description=f"{job.name}: {what}", refresh=True)
-
-    def end(self, job: Job, seconds: float) -> None:
-        """One more; what went wrong stays to be read."""
-        self._estimate.end(job, seconds)
-        self._bars.update(self._task, advance=1, left=str(self._estimate), refresh=True)
-        if job.record is not None and job.record["status"] == run_folder.FAILED:
-            self._bars.console.print(
-                f"{job.name}: {'; '.join(job.record['failures'])}", markup=False, highlight=False
-            )
-
-
-def progress(jobs: list[Job]) -> Lines | Bars:
-    """Bars for a terminal where rich is installed, else lines."""
-    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        with suppress(ImportError):
-            return Bars(jobs)
-    return Lines(jobs)
+    def _say(self, text: str) -> None:
+        print(f"[{self._done}/{self._count}] {text}", file=sys.stderr, flush=True)

@@ -132,7 +132,8 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _said(words: list[str]) -> str:
+def said(words: list[str]) -> str:
+    """Return what the program `words` prints; nothing where it is not there, or fails."""
     program = shutil.which(words[0], path=search_path())
     if program is None:
         return ""
@@ -159,7 +160,7 @@ def _said(words: list[str]) -> str:
 def versions() -> dict[str, str]:
     """Versions of what takes part; "" where it is not there."""
     found = {
-        "mosquitto": (_said(["mosquitto", "-h"]) or "\n")
+        "mosquitto": (said(["mosquitto", "-h"]) or "\n")
         .splitlines()[0]
         .removeprefix("mosquitto version ")
     }
@@ -175,8 +176,8 @@ def versions() -> dict[str, str]:
 def commit() -> tuple[str, bool]:
     """(commit, whether something is changed) of the program; ("", False) where it is no
     checkout."""
-    name = _said(["git", "rev-parse", "HEAD"]) if (ROOT / ".git").exists() else ""
-    return (name, bool(_said(["git", "status", "--porcelain"]))) if name else ("", False)
+    name = said(["git", "rev-parse", "HEAD"]) if (ROOT / ".git").exists() else ""
+    return (name, bool(said(["git", "status", "--porcelain"]))) if name else ("", False)
 
 
 def description() -> dict[str, Any]:

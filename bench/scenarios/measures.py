@@ -37,10 +37,3 @@ MEASURES = (
 )
 """What the tables of traces have (docs/reference/traces.md), in the order of their columns; a
 scenario's `asked` names some, or how they begin."""
-
-_RENAMED = {"disordered": "reordered"}
-
-
-def current_name(name: str) -> str:
-    """Return what the measure `name` of an older run.json is called now."""
-    return _RENAMED.get(name, name)

@@ -7,8 +7,6 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from mqttree.bench.scenarios.measures import current_name
-
 Record = dict[str, Any]
 NOT_AVAILABLE = "not available"
 """The status of a run whose program is not there (`mqttree.bench.runner.run_folder`)."""
@@ -17,10 +15,7 @@ _PHASE_KEYS = ("seconds", "control_bytes", "data_bytes", "bytes")
 
 def _flow(name: str) -> Callable[[Record], float | None]:
     def figure(record: Record) -> float | None:
-        flows = [
-            {current_name(key): value for key, value in flow.items()}
-            for flow in record["summary"].get("flows", {}).values()
-        ]
+        flows = record["summary"].get("flows", {}).values()
         values = [flow[name] for flow in flows if flow.get(name) is not None]
         if not values:
             return None

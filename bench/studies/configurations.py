@@ -251,14 +251,3 @@ OTHERS: dict[str, Callable[[str], Launches]] = {
     "nats": nats,
 }
 """Brokers that join when their program is given, by name."""
-
-AMQTT = """\
-listeners:
-  default:
-    type: tcp
-    bind: 127.0.0.1:{port}
-    max_connections: 0
-plugins:
-  amqtt.plugins.authentication.AnonymousAuthPlugin:
-    allow_anonymous: true
-"""

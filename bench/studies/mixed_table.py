@@ -5,15 +5,13 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import platform
 import statistics
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import TextIO
 
 from mqttree.bench.load.cpu import cores
+from mqttree.bench.runner import run_folder
 from mqttree.bench.studies.mixed import MixedTable, MixedWork, Run, Runs
 from mqttree.bench.studies.targets import Target
 
@@ -188,18 +186,10 @@ def as_json(
 
 def machine() -> dict[str, object]:
     """Return what the figures were measured on, and when."""
-    model = ""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
     return {
+        **run_folder.machine(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "cores": len(cores()),
-        "processor": model,
-        "system": platform.platform(),
-        "python": platform.python_version(),
         "load": os.getloadavg(),
         "nice": os.nice(0),
     }

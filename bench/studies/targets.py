@@ -15,12 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mqttree.bench.lab.launcher import Program, search_path
+from mqttree.bench.lab.brokers import amqtt_configuration
+from mqttree.bench.lab.launcher import Program, filled, search_path
 from mqttree.bench.lab.ports import free_ports
 from mqttree.bench.load import LoadError, packets
 from mqttree.bench.load.channel import dial, subscribe
 from mqttree.bench.load.cpu import on_cores
 from mqttree.bench.load.mixture import MixSpec
+from mqttree.bench.runner import run_folder
 from mqttree.bench.studies import configurations
 from mqttree.bench.studies.certificate import make_certificate
 from mqttree.bench.studies.configurations import Launch, Launches
@@ -56,15 +58,8 @@ class Target:
         """Ask the program for its version; empty when it does not say."""
         if not self.launches.version:
             return ""
-        words = [
-            _fill(word, {"python": sys.executable}) for word in shlex.split(self.launches.version)
-        ]
-        words[0] = shutil.which(words[0], path=search_path()) or words[0]
-        try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
-        except (OSError, subprocess.SubprocessError):
-            return ""
-        lines = (done.stdout + done.stderr).strip().splitlines()
+        words = shlex.split(filled(self.launches.version, {"python": sys.executable}))
+        lines = run_folder.said(words).splitlines()
         return lines[0][:100] if lines else ""
 
 
@@ -98,7 +93,9 @@ TARGETS: dict[str, Target] = {
         Target("mqttree", configurations.mqttree("{python} -m mqttree.broker.cli")),
         Target("mosquitto", configurations.mosquitto("mosquitto", nodelay=False)),
         Target("mosquitto-nodelay", configurations.mosquitto("mosquitto")),
-        Target("amqtt", Launches(Launch("amqtt -c {config}", configurations.AMQTT))),
+        Target(
+            "amqtt", Launches(Launch("amqtt -c {config}", amqtt_configuration("127.0.0.1:{port}")))
+        ),
         Target("sketch", Launches(Launch("{python} -m mqttree.bench.studies.sketch {port}"))),
     )
 }
@@ -229,10 +226,10 @@ def _started(
     cores: list[int],
 ) -> Iterator[tuple[Program, Running]]:
     """Start one broker with what stands for the placeholders; end it afterwards."""
-    Path(values["config"]).write_text(_fill(launch.config, values))
+    Path(values["config"]).write_text(filled(launch.config, values))
     if "{cert}" in launch.config:
         make_certificate(Path(values["cert"]), Path(values["key"]))
-    command = [_fill(word, values) for word in shlex.split(launch.command)]
+    command = [filled(word, values) for word in shlex.split(launch.command)]
     command[0] = shutil.which(command[0], path=search_path()) or command[0]
     program = Program(name, command, folder / "log")
     try:
@@ -247,12 +244,6 @@ def _started(
         yield program, broker
     finally:
         _end(program)
-
-
-def _fill(text: str, values: dict[str, str]) -> str:
-    for key, value in values.items():
-        text = text.replace("{" + key + "}", value)
-    return text
 
 
 def _await(program: Program, port: int) -> None:

@@ -79,7 +79,7 @@ _KINDS: tuple[_Kind, ...] = (
             "wall_minus_monotonic_ns",
         ),
     ),
-    ("true or false", lambda value: isinstance(value, bool), ("short", "dirty")),
+    ("true or false", lambda value: isinstance(value, bool), ("dirty",)),
     (
         "a mapping",
         lambda value: isinstance(value, Mapping),

@@ -89,7 +89,7 @@ def case(run: Run) -> str:
 
 def form(run: Run) -> str:
     """Return in which form of its scenario a run was made: full, medium or short."""
-    return str(run.about.get("form") or ("short" if run.about.get("short") else "full"))
+    return str(run.about.get("form") or "full")
 
 
 def fingerprint(run: Run) -> str:

@@ -39,10 +39,7 @@ SCHEMA = pa.schema(
         ("threads", pa.int32()),
         ("offset_ns", pa.int64()),  # to be added to `at` for ns since the epoch
         ("error_ns", pa.int64()),
-        (
-            "late",
-            pa.int64(),
-        ),  # ns by which `at` is later than was planned; no column of older files
+        ("late", pa.int64()),  # ns by which `at` is later than was planned
     ]
 )
 

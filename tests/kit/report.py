@@ -72,7 +72,6 @@ def _about(loaded: Any, cell: Any, repetition: int, run: str, form: str) -> dict
         "broker": cell.main.broker,
         "repetition": repetition,
         "seed": 1000 + repetition,
-        "short": form == "short",
         "form": form,
         "status": "complete",
         "began": 1.7e9,

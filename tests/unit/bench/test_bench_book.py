@@ -241,11 +241,6 @@ def test_figures_that_a_complete_run_lacks_are_named() -> None:
     assert "repair" not in run_table.remarks([run], ["lost"])[0], "it was not asked for"
 
 
-def test_a_measure_of_an_older_run_counts_under_its_new_name() -> None:
-    record = {"summary": {"flows": {"f": {"disordered": 3}}}}
-    assert run_table.COLUMNS["reordered"][1](record) == 3.0
-
-
 def test_ramps_are_in_no_rate_and_no_delay_and_their_losses_count() -> None:
     kept, (one, _) = book()
     kept.steady = (2 * S, 4 * S)

@@ -533,7 +533,6 @@ def test_the_measured_time_begins_with_the_first_message(tmp_path: Path) -> None
     record: dict[str, Any] = {"run": "r", "scenario": "s"}
     run = Run.__new__(Run)
     run.record = record
-    run._tell = SimpleNamespace(send=lambda _: None)  # type: ignore[assignment]
     run.flow = Parameters(ramp=1.0, seconds=4.0)
     run.cell = Cell("s", {}, {"": run.flow}, Topology("one", ("b0",)), (), ())
     generator: Any = SimpleNamespace(say=said.append)

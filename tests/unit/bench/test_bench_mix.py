@@ -495,10 +495,6 @@ def test_the_limit_of_a_pace_is_named(
     assert said in line and bool(said) == bool(line)
 
 
-def test_acknowledgements_have_these_first_bytes() -> None:
-    assert packets.PUBACK_HEAD + packets.PUBREC_HEAD == b"\x40\x02\x50\x02"
-
-
 def test_a_generator_with_more_than_a_thousand_files_hears_answers() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))

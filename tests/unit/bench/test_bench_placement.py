@@ -110,18 +110,13 @@ def test_the_form_that_the_papers_authors_published_is_read(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "no JSON"),
         ("[" * 100_000, "no JSON"),
         ("[]", "expected an object"),
         ("{}", "neither clients nor subscriber"),
-        ('{"clients": 1}', "clients is no list"),
         ('{"clients": [[-1]]}', "clients[0]: -1 is not a whole number"),
-        ('{"clients": [["a"]]}', "clients[0]: 'a' is not a whole number"),
         ('{"clients": [[0]], "rates": []}', "rates has nothing for topic 0"),
         ('{"clients": [[0]], "rates": [-1]}', "rates[0]: -1 is no number"),
-        ('{"clients": [[0]], "rates": [NaN]}', "rates[0]: nan is no number"),
         ('{"clients": [[0, 1]], "rates": 1e308}', "rates: 1e+308 is no number from 0 to 1e+15"),
-        ('{"clients": [[0]], "rates": {"x": 1}}', "rates: invalid literal"),
         ('{"clients": [[0]], "gamma": 0.5}', "gamma: 0.5 is no number from 1 on"),
         ('{"clients": [[0]], "by_brokers": {"0": {}}}', "'0' is no number of brokers"),
         (
@@ -133,7 +128,6 @@ def test_the_form_that_the_papers_authors_published_is_read(
             "random_attach of 2 has not one broker for each client",
         ),
         ('{"subscriber": [{"node_id": 1}]}', "subscriber[0] has no sub_id"),
-        ('{"subscriber": [{"sub_id": 1.1, "node_id": 0}]}', "node_id of subscriber[0]: 0"),
         ('{"subscriber": [{"sub_id": 1.1, "node_id": 1}]}', "topic_list of subscriber[0]"),
     ],
 )

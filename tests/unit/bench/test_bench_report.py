@@ -466,11 +466,8 @@ def test_an_overview_has_a_line_for_each_case_and_says_what_is_missing() -> None
             ("a", "b"),
             ["faults.0.at=5", "none of these parameters"],
         ),
-        (({}, {}), ("a", "b"), ["a", "b"]),
         (({}, {}), ("a/x", "a/y"), ["x", "y"]),
-        (({}, {}, {}), ("a/x", "a/y", "b/x"), ["a/x", "a/y", "b/x"]),
         (({}, {}), ("a", "a"), ["parameters f0", "parameters f1"]),
-        ((dict.fromkeys("abcdef", 1), dict.fromkeys("abcdef", 2)), ("a", "b"), ["a", "b"]),
     ],
 )
 def test_cases_of_equal_factors_are_distinguished(
@@ -492,7 +489,7 @@ def test_cases_of_equal_factors_are_distinguished(
 
 def of_setting(run: str, broker: str = "mqttree-topic", **about: Any) -> Run:
     """A run of one cell; its parameters depend on its broker and its form."""
-    mark = f"{broker}{about.get('short')}{about.pop('rate', '')}"
+    mark = f"{broker}{about.get('form')}{about.pop('rate', '')}"
     cell = {"locality": "50", "topics": 3, "broker": broker}
     known = {
         "cell": cell,
@@ -515,10 +512,10 @@ def cases_of(*runs: tuple[Run, float]) -> list[Case]:
 def test_the_short_and_the_full_form_are_not_mixed() -> None:
     topic, flood = "mqttree-topic", "mqttree-flood"
     found = cases_of(
-        (of_setting("a", topic, short=True), 8.0),
-        (of_setting("b", flood, short=True), 10.0),
-        (of_setting("c", topic, short=False), 30.0),
-        (of_setting("d", flood, short=False), 60.0),
+        (of_setting("a", topic, form="short"), 8.0),
+        (of_setting("b", flood, form="short"), 10.0),
+        (of_setting("c", topic, form="full"), 30.0),
+        (of_setting("d", flood, form="full"), 60.0),
     )
     assert [(each.variant, each.name.endswith(",short")) for each in found] == [
         ("short", True)
@@ -526,7 +523,7 @@ def test_the_short_and_the_full_form_are_not_mixed() -> None:
     ratios = [each.ours for each in papers.compare(found) if each.claim.measure == "delay_mean_ms"]
     assert ratios == [pytest.approx(0.8), pytest.approx(0.5)]
     found = cases_of(
-        (of_setting("a", topic, short=True), 8.0), (of_setting("d", flood, short=False), 60.0)
+        (of_setting("a", topic, form="short"), 8.0), (of_setting("d", flood, form="full"), 60.0)
     )
     (alone,) = [each for each in papers.compare(found) if each.claim.measure == "delay_mean_ms"]
     assert (alone.ours, alone.why) == (
@@ -544,16 +541,10 @@ def test_the_short_and_the_full_form_are_not_mixed() -> None:
             {"commit": "a" * 40, "dirty": True},
             ["commit=aaaaaaaaaaaa", "commit=aaaaaaaaaaaa with changes"],
         ),
-        ({"commit": "a" * 40}, {"commit": ""}, ["commit=aaaaaaaaaaaa", "commit=none"]),
         (
             {"machine": {"cpu": "x", "cores": 2, "ram": "8011111 kB"}},
             {"machine": {"cpu": "x", "cores": 4, "ram": "8022222 kB"}},
             ["machine.cores=2", "machine.cores=4"],
-        ),
-        (
-            {"machine": {"cpu": "x"}, "lab": "relays"},
-            {"machine": {"cpu": "y"}, "lab": "namespaces"},
-            ["lab=relays,machine.cpu=x", "lab=namespaces,machine.cpu=y"],
         ),
         (
             {"commit": "a"},
@@ -586,7 +577,7 @@ def test_what_all_runs_of_a_scenario_have_in_common_is_in_no_name() -> None:
         "commit": "abc",
         "dirty": True,
         "machine": {"cpu": "x", "ram": "8011111 kB"},
-        "short": True,
+        "form": "short",
     }
     failed = {key: value for key, value in same.items() if key != "lab"} | {"status": "failed"}
     runs = [
@@ -710,14 +701,10 @@ def test_a_report_needs_no_java_but_that_of_the_extra(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("main", "options"),
     [
-        (spark_main, ["live", "x", "--every", "nan"]),
         (spark_main, ["live", "x", "--every", "-1"]),
         (spark_main, ["live", "x", "--seconds", "nan"]),
-        (spark_main, ["live", "x", "--seconds", "inf"]),
         (overhead.main, ["--seconds", "nan"]),
         (overhead.main, ["--rate", "0"]),
-        (overhead.main, ["--rate", "-1"]),
-        (overhead.main, ["--rounds", "0"]),
         (overhead.main, ["--rate", "many"]),
     ],
 )
@@ -751,7 +738,7 @@ def test_a_report_of_nothing_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["[1]", "{}", '"x"', "3"])
 def test_tables_that_are_none_are_one_line_with_what_to_do(tmp_path: Path, text: str) -> None:
-    for name in ("runs", "cases", "faults", "timeline", "delays"):
+    for name in ("runs", "cases", "faults", "timeline", "packets", "delays"):
         (tmp_path / "tables").mkdir(exist_ok=True)
         pq.write_table(pa.table({"x": [1]}), tmp_path / "tables" / f"{name}.parquet")
     about = tmp_path / "tables" / "about.json"

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.bench.cli import main, parser
+from mqttree.bench.cli import main
 from mqttree.bench.lab.priority import kept_awake
 from mqttree.bench.lab.yardstick import yardstick
 from mqttree.bench.load.cpu import cores
@@ -24,7 +24,7 @@ from mqttree.bench.placement.least_squares import dot, least_squares, line
 from mqttree.bench.placement.scaling_command import MEASURES
 from mqttree.bench.runner import run_folder, traffic
 from mqttree.bench.runner.book import Book
-from mqttree.bench.runner.run import Job, asked, in_turn
+from mqttree.bench.runner.run import Job, in_turn
 from mqttree.bench.scenarios import scenario
 from mqttree.bench.scenarios.scenario import Cell, Parameters
 from mqttree.bench.scenarios.workload import clients, placed
@@ -271,13 +271,6 @@ def records() -> list[Any]:
     return found
 
 
-def test_costs_are_found_again_in_the_loads_that_they_made() -> None:
-    fit = scaling.costs(scaling.runs(each for each in records() if each["repetition"] == 1))
-    assert fit.r2 > 0.999
-    for found, wanted in zip(fit.coefficients, COSTS, strict=True):
-        assert found == pytest.approx(wanted * 1.01, rel=0.02)
-
-
 @pytest.mark.parametrize("of", scaling.OF)
 def test_the_capacity_is_where_the_load_reaches_the_share(of: str) -> None:
     same = [
@@ -435,15 +428,3 @@ def test_rounds_take_all_cells_in_turn_there_and_back() -> None:
     jobs = [Job(loaded, each, repetition, Path("x")) for each in cells for repetition in (1, 2, 3)]
     order = [(job.repetition, cells.index(job.cell)) for job in in_turn(jobs)]
     assert order == [(1, 0), (1, 1), (1, 2), (2, 2), (2, 1), (2, 0), (3, 0), (3, 1), (3, 2)]
-
-
-def test_other_commands_know_all_arguments_of_run() -> None:
-    given = vars(parser().parse_args(["run", "hetero", "--repeat", "3"]))
-    del given["handler"]
-    assert (
-        vars(asked("hetero", repeat=3)).items()
-        == {name: value for name, value in given.items() if name in vars(asked())}.items()
-    )
-    assert given.keys() - vars(asked()).keys() <= {"command"}
-    with pytest.raises(TypeError, match="no argument colour"):
-        asked(colour="red")

@@ -18,7 +18,6 @@ MESH = topology.load("mesh3")
     ("line", "fault"),
     [
         ("kill root", Fault(0.0, "kill", broker="root")),
-        ("resume b1", Fault(0.0, "resume", broker="b1")),
         ("cut b0 b1", Fault(0.0, "cut", links=(("b0", "b1"),))),
         ("heal", Fault(0.0, "heal", links=(("b0", "b1"), ("b0", "b2"), ("b1", "b2")))),
         (
@@ -27,7 +26,6 @@ MESH = topology.load("mesh3")
         ),
         ("partition b0 b1,b2", Fault(0.0, "partition", groups=(("b0",), ("b1", "b2")))),
         ("tree", "tree"),
-        ("quit", "quit"),
     ],
 )
 def test_lab_commands_are_parsed(line: str, fault: Fault | str) -> None:
@@ -39,14 +37,11 @@ def test_lab_commands_are_parsed(line: str, fault: Fault | str) -> None:
     [
         ("explode b0", "unknown word 'explode': one of kill, "),
         ("kill", "kill takes one of b0, "),
-        ("kill b9", "kill takes one of b0, "),
         ("cut b0 b9", "cut takes all, or two of b0, b1, b2"),
         ("cut b0 b1 loss=0.5", "cut takes no loss"),
         ("slow b0 b1", "slow needs any of delay_ms, "),
         ("slow b0 b1 delay_ms=x", "delay_ms must be a number, not 'x'"),
-        ("slow b0 b1 loss=2", "loss must be 0 to less than 1"),
         ("partition b0", "partition takes two groups or more"),
-        ("partition b0 b8", "unknown host 'b8': one of b0, b1, b2"),
         ("kill 'b0", "No closing quotation"),
         ("cut b0 b0", "there is no link from b0 to itself"),
         ("partition b0 b0", "b0 is in two groups, or twice in one"),

@@ -71,28 +71,16 @@ ANY = "delay_ms, delay_sd_ms, jitter_ms, rate_mbit, loss, queue_kb"
     [
         ("", "t.yaml: brokers: must be a whole number or a list of 1 to 50 names"),
         ("brokers: three", "t.yaml:1: brokers: must be a whole number or a list of 1 to 50 names"),
-        ("brokers: 2.0", "t.yaml:1: brokers: must be a whole number or a list of 1 to 50 names"),
-        ("brokers: true", "t.yaml:1: brokers: must be a whole number or a list of 1 to 50 names"),
         ("brokers: [a, a]", "t.yaml:1: brokers: 'a' is there twice"),
-        (
-            f"brokers: [0x{'f' * 5000}]",
-            "t.yaml:1: brokers: a number of thousands of digits is no name: ",
-        ),
-        ("brokers: 2\nsites: [w, w]", "t.yaml:2: sites: 'w' is there twice"),
         (
             "brokers: 2\nlinks: [{between: [[b0], b1]}]",
             "t.yaml:2: links.0: unknown host ['b0']: one of b0, b1",
-        ),
-        (
-            "brokers: 2\nlinks: [{between: [{a: 1}, b1]}]",
-            "t.yaml:2: links.0: unknown host {'a': 1}: one of b0, b1",
         ),
         (
             "brokers: 2\nlinks: [{between: [b0, b1]}, {between: [b1, b0], loss: 0.1}]",
             "t.yaml:2: links.1: the link between b1 and b0 is there twice",
         ),
         ("brokers: 0", "t.yaml:1: brokers: must be 1 to 50"),
-        ("brokers: 51", "t.yaml:1: brokers: must be 1 to 50"),
         (
             "brokers: [A]",
             (
@@ -110,18 +98,11 @@ ANY = "delay_ms, delay_sd_ms, jitter_ms, rate_mbit, loss, queue_kb"
             "brokers: 2\ndefault: {delay_ms: fast}",
             "t.yaml:2: default: delay_ms must be a number, not 'fast'",
         ),
-        (
-            "brokers: 2\ndefault: {delay_ms: true}",
-            "t.yaml:2: default: delay_ms must be a number, not True",
-        ),
-        ("brokers: 2\ndefault: {delay_ms: -1}", "t.yaml:2: default: delay_ms must be 0 to 60,000"),
         ("brokers: 2\ndefault: {loss: 1}", "t.yaml:2: default: loss must be 0 to less than 1"),
         (
             "brokers: 2\ndefault: {rate_mbit: 0}",
             "t.yaml:2: default: rate_mbit must be 0.001 to 100,000",
         ),
-        ("brokers: 2\ndefault: 3", f"t.yaml:2: default: expected any of {ANY}"),
-        ("brokers: 2\nlinks: 3", "t.yaml:2: links: must be a list"),
         ("brokers: 2\nlinks: [3]", "t.yaml:2: links.0: expected {between: [HOST, HOST], ...}"),
         (
             "brokers: 2\nlinks: [{between: [b0, b0]}]",
@@ -139,13 +120,6 @@ def test_a_bad_topology_is_refused_in_one_line(text: str, line: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(text)
     assert str(caught.value) == line or (line.endswith(" ") and str(caught.value).startswith(line))
-
-
-def test_an_unknown_name_is_one_line() -> None:
-    with pytest.raises(
-        ConfigError, match=r"^unknown topology 'nowhere': one of .*mesh5.*, or a file$"
-    ):
-        topology.load("nowhere")
 
 
 @given(st.integers(1, 8), st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=10))

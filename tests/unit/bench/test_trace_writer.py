@@ -221,7 +221,7 @@ def test_fields_of_a_wrong_type_are_named_and_left_out(tmp_path: Path) -> None:
         "machine": {"cpu": ["a", "b"]},
         "topology": {"brokers": 3},
         "figure": {"y": "lost"},
-        "short": 1,
+        "dirty": 1,
         "seed": 2**70,
         "lab": None,
     }
@@ -237,12 +237,12 @@ def test_fields_of_a_wrong_type_are_named_and_left_out(tmp_path: Path) -> None:
     names = (
         "began",
         "cell",
+        "dirty",
         "failures",
         "figure",
         "measure_from_ns",
         "repetition",
         "seed",
-        "short",
         "topology",
     )
     assert said == [f"run.json: {name}" for name in names]
