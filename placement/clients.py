@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from operator import attrgetter
 
-from mqttree.placement.greedy import Assignment, choose, greedy, greedy_items
+from mqttree.placement.greedy import Assignment, choose, greedy
 from mqttree.placement.state import Placement, Topic
 from mqttree.placement.strategies import Strategy, load
 
@@ -181,33 +181,6 @@ class Clients:
             raise
         self._settle(client, where)
         return where
-
-    def join_items(
-        self,
-        client: str,
-        items: Sequence[Sequence[str]],
-        sessions: int = SESSIONS,
-        avoid: Iterable[str] = (),
-    ) -> list[Session]:
-        """Place a client some of whose topics have to stay together, as those of one filter; of
-        equal brokers, the one with the least load.
-
-        `client`, `sessions`, `avoid`: as for `join`; `items`: topics that stay together, no topic
-        in two of them. Raises ValueError as `join` does.
-        """
-        if client in self:
-            self.leave(client)
-        placement = self.placement
-        found = [tuple(placement.known(item)) for item in items if item]
-        mask = self._mask(avoid)
-        try:
-            where = greedy_items(placement, found, sessions, self.gamma, avoid=mask)
-        except ValueError:
-            for item in found:
-                placement.forget(item)
-            raise
-        self._settle(client, where)
-        return self._sessions(where)
 
     def add(self, client: str, topics: Iterable[str], sessions: int = SESSIONS) -> None:
         """Place further topics of a client, as those that a failed broker had; what it has stays

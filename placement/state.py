@@ -1,8 +1,7 @@
 """What is placed where, and the traffic that follows (equations 8 to 10 in their general form).
 
 A broker that has a subscriber of a topic gets every message of it that is published elsewhere. All
-sums are kept up with each change, at the cost of the topics that it names; `recomputed` has them
-from nothing, for tests.
+sums are kept up with each change, at the cost of the topics that it names.
 
 A broker has a *slot*, a small number: it is the bit in masks and the index in lists. Slots of
 brokers that went are given again. The brokers' order, which decides ties, is that of their slots.
@@ -10,7 +9,7 @@ brokers that went are given again. The brokers' order, which decides ties, is th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Final
 
@@ -45,7 +44,6 @@ class Topic:
     """A topic: who publishes it where, and how many subscribe to it where."""
 
     __slots__ = (
-        "announced",
         "expected",
         "free",
         "lanes",
@@ -71,17 +69,11 @@ class Topic:
         self.row = -1
         # Slots with a subscription that is counted.
         self.present = 0
-        # Slots with a subscriber of which no more is known.
-        self.announced = 0
         # Messages/s while it has no publisher, if that is known beforehand.
         self.expected = 0.0
         self.name = name
         # Slot -> messages/s that are published there; 0 for a publisher that is silent.
         self.publishers: dict[int, float] = {}
-
-    def active(self) -> int:
-        """Return the slots that have a subscriber."""
-        return self.present | self.announced
 
     def cost(self, slot: int) -> float:
         """Return the traffic between brokers that a subscriber at a slot adds (messages/s)."""
@@ -150,21 +142,8 @@ class Placement:
 
         `capacity`: the part of the load that it should have, compared with the others; above 0.
         """
-        slot = self._add_broker(broker, capacity)
-        self._reopen()
-        return slot
-
-    def add_brokers(self, brokers: Iterable[tuple[str, float]]) -> None:
-        """Add several brokers, each with its capacity, as `add_broker` does. Raises ValueError as
-        that does; those before it are added then."""
-        try:
-            for broker, capacity in brokers:
-                self._add_broker(broker, capacity)
-        finally:
-            self._reopen()
-
-    def _add_broker(self, broker: str, capacity: float) -> int:
-        _check_capacity(capacity)
+        if not 0 < capacity < float("inf"):
+            raise ValueError(f"{capacity} is no capacity of a broker")
         if broker in self.slots:
             raise ValueError(f"broker {broker} is there already")
         slot = self.names.index(None) if None in self.names else len(self.names)
@@ -185,6 +164,7 @@ class Placement:
         self.slots[broker] = slot
         self.names[slot] = broker
         self.capacities[slot] = capacity
+        self._reopen()
         return slot
 
     def fail(self, broker: str) -> None:
@@ -194,7 +174,6 @@ class Placement:
         for topic in list(self._published[slot]):
             self._drop_publisher(topic, slot)
         for topic in list(self._subscribed[slot]):
-            topic.announced &= ~(1 << slot)
             topic.present &= ~(1 << slot)
             if topic.row >= 0:
                 self.counts[topic.row + slot] = 0
@@ -208,16 +187,6 @@ class Placement:
         del self.slots[broker]
         self.names[slot] = None
         self._drained.discard(slot)
-        self._reopen()
-
-    def set_capacity(self, broker: str, capacity: float) -> None:
-        """Change the part of the load that a broker should have. Raises KeyError if the broker is
-        not there, ValueError if the capacity is not above 0.
-
-        `broker`: its id; `capacity`: compared with those of the others.
-        """
-        _check_capacity(capacity)
-        self.capacities[self.slots[broker]] = capacity
         self._reopen()
 
     def drain(self, broker: str, drained: bool = True) -> None:
@@ -289,18 +258,6 @@ class Placement:
         self._published[slot].add(found)
         self._set_rate(found, slot, rate)
 
-    def unpublish(self, topic: str, broker: str) -> None:
-        """Remove the publishers of a topic at a broker; nothing happens if there are none. Raises
-        KeyError if the broker is not there.
-
-        `topic`: its name; `broker`: an id.
-        """
-        slot = self.slots[broker]
-        found = self.topics.get(topic)
-        if found is None or slot not in found.publishers:
-            return
-        self._drop_publisher(found, slot)
-
     def subscribe(self, topic: str, broker: str, n: int = 1) -> None:
         """Add subscriptions to a topic at a broker. Raises KeyError if the broker is not there,
         ValueError if n is below 1.
@@ -322,55 +279,6 @@ class Placement:
         if n < 1 or found is None or self.count(found, slot) < n:
             raise ValueError(f"{topic} has no {n} subscriptions at {broker}")
         self.displace(found, slot, n)
-
-    def describe(
-        self, topic: str, rates: Mapping[str, float], expected: float, wanted: Iterable[str]
-    ) -> None:
-        """Note all that is known of a topic that is not there yet: as `publish`, `expect` and
-        `announce` do, in a fraction of the time. Brokers that are not there are left out.
-
-        `topic`: its name; `rates`: messages/s by broker; `expected`: messages/s if there are no
-        rates; `wanted`: brokers with a subscriber.
-        """
-        slots = self.slots
-        found = Topic(topic)
-        for broker, rate in rates.items():
-            slot = slots.get(broker)
-            if slot is not None and rate > 0:
-                found.publishers[slot] = rate
-                self._published[slot].add(found)
-                self.aei[slot] += rate
-        if not rates:
-            found.expected = expected
-        for broker in wanted:
-            slot = slots.get(broker)
-            if slot is not None and not found.announced >> slot & 1:
-                self._activate(found, slot)
-                found.announced |= 1 << slot
-        if found.publishers or found.announced or found.expected:
-            self.topics[topic] = found
-        self._refresh(found)
-
-    def announce(self, topic: str, broker: str, wanted: bool = True) -> None:
-        """Note whether a broker has a subscriber of a topic, of which no more is known: the topic
-        is sent there, and nothing counts as sent to subscribers. Raises KeyError if the broker is
-        not there.
-
-        `topic`: its name; `broker`: an id; `wanted`: whether there is a subscriber.
-        """
-        slot = self.slots[broker]
-        found = self.topic(topic)
-        bit = 1 << slot
-        if wanted and not found.announced & bit:
-            if not found.present & bit:
-                self._activate(found, slot)
-            found.announced |= bit
-        elif not wanted and found.announced & bit:
-            found.announced &= ~bit
-            if not found.present & bit:
-                self._deactivate(found, slot)
-        self._refresh(found)
-        self._forget(found)
 
     # What strategies use: topics and slots themselves.
 
@@ -421,8 +329,7 @@ class Placement:
         if topic.row < 0:
             topic.row = self._new_row()
         self.counts[topic.row + slot] = n
-        if not topic.announced >> slot & 1:
-            self._activate(topic, slot)
+        self._activate(topic, slot)
         topic.present |= 1 << slot
         self._subscriber_comes(topic, slot)
 
@@ -454,9 +361,8 @@ class Placement:
         """Note that a topic has no subscriptions at a broker any more."""
         topic.present &= ~(1 << slot)
         self._release_row(topic)
-        if not topic.announced >> slot & 1:
-            self._deactivate(topic, slot)
-            self._subscriber_goes(topic, slot)
+        self._deactivate(topic, slot)
+        self._subscriber_goes(topic, slot)
         self._forget(topic)
 
     def count(self, topic: Topic, slot: int) -> int:
@@ -500,26 +406,6 @@ class Placement:
         names = tuple(self._name(slot) for slot in slots)
         return Figures(names, aei, aeo, aii, aio, self.internal)
 
-    def recomputed(self) -> Figures:
-        """Return what `figures` should be, found from the topics alone: for checks."""
-        slots = sorted(self.slots.values())
-        aei, aeo, aii, aio = (dict.fromkeys(slots, 0.0) for _ in range(4))
-        for topic in self.topics.values():
-            total = sum(topic.publishers.values()) if topic.publishers else topic.expected
-            for slot in slots:
-                aei[slot] += topic.publishers.get(slot, 0.0)
-                count = self.count(topic, slot)
-                aeo[slot] += count * total
-                if not count and not topic.announced >> slot & 1:
-                    continue
-                for at, rate in topic.publishers.items():
-                    if at != slot:
-                        aii[slot] += rate
-                        aio[at] += rate
-        kinds = [tuple(kind.values()) for kind in (aei, aeo, aii, aio)]
-        names = tuple(self._name(slot) for slot in slots)
-        return Figures(names, kinds[0], kinds[1], kinds[2], kinds[3], sum(aii.values()))
-
     # What changes with a topic.
 
     def _name(self, slot: int) -> str:
@@ -550,7 +436,7 @@ class Placement:
         more = rate - topic.publishers.get(slot, 0.0)
         topic.publishers[slot] = rate
         self.aei[slot] += more
-        receivers = topic.active() & ~(1 << slot)
+        receivers = topic.present & ~(1 << slot)
         for at in bits(receivers):
             self.aii[at] += more
         crossing = more * receivers.bit_count()
@@ -580,7 +466,7 @@ class Placement:
     def _refresh(self, topic: Topic) -> None:
         """Find again what a subscriber costs where."""
         publishers = topic.publishers
-        active = topic.present | topic.announced
+        active = topic.present
         topic.weight = weight = sum(publishers.values()) if publishers else topic.expected
         if publishers:
             free = active if weight else EVERYWHERE
@@ -646,7 +532,7 @@ class Placement:
 
     def _forget(self, topic: Topic) -> None:
         """Drop a topic of which nothing is left."""
-        if not (topic.present or topic.announced or topic.publishers or topic.expected):
+        if not (topic.present or topic.publishers or topic.expected):
             self.topics.pop(topic.name, None)
 
 
@@ -666,8 +552,3 @@ def bits(mask: int) -> Iterator[int]:
         lowest = mask & -mask
         yield lowest.bit_length() - 1
         mask ^= lowest
-
-
-def _check_capacity(capacity: float) -> None:
-    if not 0 < capacity < float("inf"):
-        raise ValueError(f"{capacity} is no capacity of a broker")

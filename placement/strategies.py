@@ -79,7 +79,7 @@ def publisher_slot(
     opened = open_slots(placement, avoid)
     if not opened:
         raise ValueError("no broker takes clients")
-    receivers = [topic.active() for topic in topics]
+    receivers = [topic.present for topic in topics]
 
     def cost(slot: int) -> tuple[float, float]:
         crossing = rate * sum((mask & ~(1 << slot)).bit_count() for mask in receivers)

@@ -161,7 +161,7 @@ def _worth(placement: Placement, moves: int) -> list[tuple[float, Topic, int]]:
 def _pairs(placement: Placement, moves: int) -> Iterator[tuple[float, str, int]]:
     """What a move saves, and the topic and slot, where so many moves can end the traffic."""
     for topic in placement.topics.values():
-        for slot in bits(topic.present & ~topic.announced):
+        for slot in bits(topic.present):
             count = placement.count(topic, slot)
             inflow = topic.inflow(slot)
             if inflow and count <= moves:

@@ -50,7 +50,7 @@ class TreeNetwork:
         """Return the traffic between brokers that a subscriber of a topic adds, by slot
         (messages/s)."""
         found = [0.0] * len(self.passed)
-        wanted = topic.active()
+        wanted = topic.present
         for source, rate in topic.publishers.items():
             missing = ~self.reached(source, wanted)
             for slot, way in enumerate(self.passed[source]):
@@ -78,7 +78,7 @@ class TreeNetwork:
             raise ValueError(f"the tree has {len(self)} brokers, the placement others")
         aii, aio = [0.0] * len(self), [0.0] * len(self)
         for topic in placement.topics.values():
-            self.carried(topic.publishers, topic.active(), aii, aio)
+            self.carried(topic.publishers, topic.present, aii, aio)
         mesh = placement.figures()
         return Figures(mesh.brokers, mesh.aei, mesh.aeo, tuple(aii), tuple(aio), sum(aii))
 

@@ -61,11 +61,6 @@ class AdminAccess:
         """Whether a request proves who sends it: by a token or a certificate."""
         return self._digest is not None or (self._tls is not None and self._tls.cafile is not None)
 
-    @property
-    def wants_token(self) -> bool:
-        """Whether a request needs a token."""
-        return self._digest is not None
-
     def check_address(self, host: str) -> None:
         """Raise ValueError, with one line, if the port at the address `host` would let in anybody
         on the network."""

@@ -60,9 +60,17 @@ def case_of(known: Known, units: Sequence[Unit], sessions: int = 4) -> Case:
 
 def placement_of(known: Known) -> Placement:
     placement = Placement()
-    placement.add_brokers([(load.id, load.capacity) for load in known.loads])
+    for load in known.loads:
+        placement.add_broker(load.id, load.capacity)
     for topic in TOPICS:
-        placement.describe(topic, known.rates(topic), known.rare(), known.wanted(topic))
+        for broker, rate in known.rates(topic).items():
+            if broker in placement.slots and rate > 0:
+                placement.publish(topic, broker, rate)
+        if not known.rates(topic):
+            placement.expect(topic, known.rare())
+        for broker in known.wanted(topic):
+            if broker in placement.slots:
+                placement.subscribe(topic, broker)
     for load in known.loads:
         placement.aeo[placement.slots[load.id]] = load.aeo + SPARE
     return placement
