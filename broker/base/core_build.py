@@ -36,18 +36,23 @@ MODULES = (
 """Modules of other packages that are compiled: what each turn of the event loop goes through."""
 INTERPRETED = (
     "mqttree.broker.base.core_build",
+    "mqttree.broker.base.limits",
     "mqttree.broker.base.log_format",
     "mqttree.broker.base.machine",
     "mqttree.broker.base.record",
     "mqttree.broker.base.version",
     "mqttree.broker.cluster.events",
+    "mqttree.broker.cluster.limits",
     "mqttree.broker.core.effects",
+    "mqttree.broker.core.limits",
     "mqttree.broker.leg.effects",
     "mqttree.broker.leg.leg_settings",
+    "mqttree.broker.persistence.limits",
     "mqttree.placement.question",
+    "mqttree.routing.limits",
 )
 """Modules of these packages that are not compiled: what only drivers use, data classes that name
-types of modules above them, or are made of many options, code that mypyc cannot compile, and an
+types of modules above them, or are made of many options or limits, code that mypyc cannot compile, and an
 exception (`mqttree.placement.question.TooMuchError`) that callers catch beside a built-in one by
 the same name: compiled, each of that name would have to be the first one."""
 
