@@ -10,7 +10,7 @@ from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.session_owner import LEG_LISTENER
 from mqttree.broker.io.driver import Driver
 from mqttree.broker.io.tls import describe_error
-from mqttree.broker.leg.takeover_alarm import CLOSED
+from mqttree.broker.leg.backoff import CLOSED
 
 HIGH_WATER = 256 * 1024
 """bytes that may wait for the foreign broker before this one sends no more."""
@@ -21,7 +21,7 @@ class ConnectionOwner(Protocol):
 
     driver: Driver
 
-    def dialled(self, protocol: ForeignProtocol, /) -> None:
+    def on_dialled(self, protocol: ForeignProtocol, /) -> None:
         """The connection to the foreign broker stands."""
 
     def foreign_received(self, data: bytes, /) -> None:
@@ -67,7 +67,7 @@ class ForeignProtocol(asyncio.Protocol):
         """Tell the leg that it stands."""
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(HIGH_WATER)
-        self._leg.dialled(self)
+        self._leg.on_dialled(self)
 
     def data_received(self, data: bytes) -> None:
         """Give the leg the bytes."""

@@ -61,9 +61,9 @@ class LegDriver:
         cluster = node.cluster
         federation = Federation(node.config.id, cluster.knows)
         self._rng = random.Random()
-        self.leg = Leg(settings, self._rng, now, federation, standby=True)
         self._retained = RetainedHere(driver.node, settings.session)
-        self._exchange: RetainedExchange
+        self._exchange = new_exchange(settings, self._retained, self._rng)
+        self.leg = Leg(settings, self._exchange, self._rng, now, federation, standby=True)
         self._sync: SyncProtocol | None = None
         self._sync_dialling: asyncio.Task[None] | None = None
         self._sync_reads = True
@@ -91,10 +91,8 @@ class LegDriver:
         return self.driver.node.sessions.get(self.settings.session)
 
     def attach(self) -> None:
-        """Take what the node keeps of the leg, as its options are in force."""
-        self._exchange = new_exchange(self.settings, self._retained, self._rng)
-        self.driver.node.retained_watchers[self.settings.session] = self._exchange.arrived
-        self.leg.exchange = self._exchange
+        """Hear of retained messages that the leg publishes here, as its options are in force."""
+        self.driver.node.retained_watchers[self.settings.session] = self._exchange.on_published_here
 
     def take_turn(self, *, heir: bool) -> None:
         """Begin to dial. `heir`: another gateway of this name may have done so before."""
@@ -130,7 +128,7 @@ class LegDriver:
             node, transport = self.driver.node, self._foreign.transport
             own = own_broker(node, self.settings.client_id, transport, self.driver.time())
             if own:
-                self.lost(f"{self.leg.address} is {own}, and no foreign one", OWN_PAUSE)
+                self.on_lost(f"{self.leg.address} is {own}, and no foreign one", OWN_PAUSE)
 
     def bound_queue(self) -> None:
         """Give the session here the queue of a leg."""
@@ -141,7 +139,8 @@ class LegDriver:
 
     def report(self) -> dict[str, Any]:
         """Return the leg's state, for people and programs."""
-        return leg_report(self.leg, self.session, str(self._model.url), self.driver.time())
+        url, now = str(self._model.url), self.driver.time()
+        return leg_report(self.leg, self._exchange, self.session, url, now)
 
     def _tick(self) -> None:
         self._timer = None
@@ -235,11 +234,11 @@ class LegDriver:
         except (OSError, TimeoutError, ValueError, OverflowError) as error:
             if self._foreign is None:
                 self._dialling = None
-                self.lost(describe_error(error) or "timed out")
+                self.on_lost(describe_error(error) or "timed out")
 
     async def _dial_sync(self) -> None:
         try:
-            self._exchange.use_password(self._model.password())
+            self._exchange.sync.password = self._model.password()
             await self._connect(self._place, lambda: SyncProtocol(self))
         except (OSError, TimeoutError, ValueError, OverflowError) as error:
             if self._sync is None:
@@ -261,16 +260,16 @@ class LegDriver:
             dialling = self.driver.loop.create_connection(asyncio.Protocol, url.host, url.port)
             transport, _ = await asyncio.wait_for(dialling, PATIENCE / 2)
             transport.close()
-            self.leg.home_answers(self.driver.time())
+            self.leg.on_home_answer(self.driver.time())
             self.act()
 
     # ---------------------------------------------------------------- what happens
 
-    def dialled(self, protocol: ForeignProtocol) -> None:
+    def on_dialled(self, protocol: ForeignProtocol) -> None:
         """Take the connection to the foreign broker, which stands."""
         self._foreign, self._dialling, self._full = protocol, None, False
         self._retained.full = False
-        self.leg.dialled(self._local_session(), self.driver.time())
+        self.leg.on_dialled(self._local_session(), self.driver.time())
         self.act()
 
     def _local_session(self) -> LocalSession | None:
@@ -286,13 +285,13 @@ class LegDriver:
     def sync_dialled(self, protocol: SyncProtocol) -> None:
         """Take the second connection to the foreign broker, which stands."""
         self._sync, self._sync_reads = protocol, True
-        self.leg.sync_dialled(self.driver.time())
+        self._exchange.sync.on_dialled(self.driver.time())
         self.act()
 
     def sync_received(self, protocol: SyncProtocol, data: bytes) -> None:
         """Take bytes of the foreign broker on its second connection."""
         if protocol is self._sync:
-            self.leg.sync_received(data, self.driver.time())
+            self._exchange.sync_received(data, self.driver.time())
             self.act()
 
     def sync_lost(self, protocol: SyncProtocol | None, why: str) -> None:
@@ -300,13 +299,13 @@ class LegDriver:
         opened."""
         if protocol is self._sync:
             self._sync = None
-            self.leg.sync_lost(why, self.driver.time())
+            self._exchange.sync_lost(why, self.driver.time())
             self.act()
 
-    def lost(self, why: str, least: float = 0.0) -> None:
+    def on_lost(self, why: str, least: float = 0.0) -> None:
         """Note that one of the connections has ended, or could not be opened. `why`: for the log;
         `least`: s until the next dial at least."""
-        self.leg.lost(why, self.driver.time(), least)
+        self.leg.on_lost(why, self.driver.time(), least)
         self.act()
 
     def foreign_received(self, data: bytes) -> None:
@@ -318,7 +317,7 @@ class LegDriver:
         """Note that a connection to the foreign broker has ended, for the reason `why`."""
         if protocol is self._foreign:
             self._foreign = None
-            self.lost(why)
+            self.on_lost(why)
 
     def foreign_full(self, full: bool) -> None:
         """Have this broker send no more, or go on."""
@@ -341,10 +340,10 @@ class LegDriver:
         budget.left -= sent
         if budget.left < 0 and self._slowed is None:
             wait = -budget.left / self._model.max_rate
-            self._slowed = self.driver.loop.call_later(wait, self._go_on)
+            self._slowed = self.driver.loop.call_later(wait, self._resume)
             self._let_out()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._slowed = None
         self._let_out()
 
@@ -362,7 +361,7 @@ class LegDriver:
         """Note that this broker has closed its connection, for the reason `why`."""
         if transport is self._here:
             self._here = None
-            self.lost(why)
+            self.on_lost(why)
 
     def pace(self) -> None:
         """Read the foreign broker, unless the leg or this broker does not want more now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mqttree.broker.leg.leg import Leg
+from mqttree.broker.leg.retained_exchange import RetainedExchange
 
 if TYPE_CHECKING:
     from mqttree.broker.core.session import Session
@@ -12,13 +13,15 @@ if TYPE_CHECKING:
 __all__ = ["leg_report"]
 
 
-def leg_report(leg: Leg, session: Session | None, broker: str, now: float) -> dict[str, Any]:
+def leg_report(
+    leg: Leg, exchange: RetainedExchange, session: Session | None, broker: str, now: float
+) -> dict[str, Any]:
     """Return the state of a leg.
 
-    `leg`: the leg; `session`: its session here, None if there is none; `broker`: the URL of the
-    foreign broker; `now`: s.
+    `leg`: the leg; `exchange`: its retained messages; `session`: its session here, None if there is
+    none; `broker`: the URL of the foreign broker; `now`: s.
     """
-    counters, exchange = leg.counters, leg.exchange
+    counters, relay = leg.counters, leg.relay
     drops = leg.drops()
     drops |= {
         "queue_full": 0 if session is None else session.dropped_full,
@@ -35,16 +38,16 @@ def leg_report(leg: Leg, session: Session | None, broker: str, now: float) -> di
         "queued": 0 if session is None else len(session.queue),
         "dropped": drops,
         "max_qos": leg.max_qos,
-        "lowered": leg.lowered,
+        "lowered": relay.lower_qos.lowered,
         "connects": counters.connects,
         "failures": counters.failures,
         "sessions_lost": counters.sessions_lost,
         "moves": counters.moves,
-        "rings": leg.rings,
-        "loops": leg.loops,
-        "same_broker": leg.same_broker(now),
-        **leg.unmatched(),
+        "rings": relay.crossing.rings,
+        "loops": relay.crossing.loops,
+        "same_broker": relay.crossing.same_broker(now),
+        **relay.unmatched(),
         "refused_filters": list(counters.refused_filters),
         "last_error": leg.last_error,
-        **({} if exchange is None else exchange.report(now)),
+        **exchange.report(now),
     }

@@ -28,13 +28,13 @@ class Addresses:
         self._pause = HOME_PAUSE
         self._look_at = 0.0
 
-    def came_up(self, now: float) -> None:
+    def on_up(self, now: float) -> None:
         """Note that the leg is up at `now` (s)."""
         if self.place == 0:
             self._pause = HOME_PAUSE
         self._look_at = now + self._pause
 
-    def lost(self, *, was_up: bool) -> None:
+    def on_lost(self, *, was_up: bool) -> None:
         """Choose the next address. `was_up`: the leg was up at the last one."""
         self.place = 0 if was_up and not self._turn else (self.place + 1) % self._count
 

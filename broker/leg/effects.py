@@ -10,8 +10,8 @@ from mqttree.broker.wire.packets import Publish
 
 @dataclass(frozen=True, slots=True)
 class DialForeign:
-    """Open a connection to the foreign broker. Answer: `Leg.dialled`, or `Leg.lost`; of the second
-    one `Leg.sync_dialled`, or `Leg.sync_lost`."""
+    """Open a connection to the foreign broker. Answer: `Leg.on_dialled`, or `Leg.on_lost`; of the
+    second one `SyncSession.on_dialled`, or `RetainedExchange.sync_lost`."""
 
     place: int = 0
     """Which of its addresses; the second connection goes to that of the first one."""
@@ -21,7 +21,7 @@ class DialForeign:
 @dataclass(frozen=True, slots=True)
 class TryHome:
     """Find out whether a connection to the first address can be opened, and close it. Answer:
-    `Leg.home_answers`, or none."""
+    `Leg.on_home_answer`, or none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from mqttree.broker.leg.addresses import Addresses
 from mqttree.broker.leg.backoff import SHORTEST, TAKEN_OVER_PAUSE, Backoff
@@ -32,7 +31,6 @@ from mqttree.broker.leg.retained_exchange import RetainedExchange
 from mqttree.broker.leg.ring_alarm import RingAlarm
 from mqttree.broker.leg.session_pair import LocalSession, SessionPair
 from mqttree.broker.leg.subscriptions import Subscriptions
-from mqttree.broker.leg.takeover_alarm import TakeoverAlarm
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
 from mqttree.broker.wire.decode import decode_packet
 from mqttree.broker.wire.encode import encode_packet
@@ -74,15 +72,16 @@ class Leg:
     def __init__(
         self,
         settings: LegSettings,
+        exchange: RetainedExchange,
         rng: random.Random,
         now: float,
         federation: Federation | None = None,
         *,
         standby: bool = False,
     ) -> None:
-        """`settings`: how it connects; `rng`: draws pauses; `now`: s; it dials at once, unless
-        `standby`: then it waits for `take_turn`; `federation`: of this broker; without one messages
-        get no mark."""
+        """`settings`: how it connects; `exchange`: compares retained messages; `rng`: draws pauses;
+        `now`: s; it dials at once, unless `standby`: then it waits for `take_turn`; `federation`:
+        of this broker; without one messages get no mark."""
         self.settings = settings
         self.state = State.STANDBY if standby else State.WAITING
         self.counters = LegCounters()
@@ -90,8 +89,8 @@ class Leg:
         """Of the user at the foreign broker, for the next connection."""
         self.last_error = ""
         """Why it was not up last."""
-        self.exchange: RetainedExchange | None = None
-        """Compares retained messages; None: they only cross when they are published."""
+        self.relay = Relay(settings, rng, federation, exchange)
+        """The way of packets that cross, with their counters."""
         self.waiting = 0
         """Messages that wait in the session here; the driver sets it ahead of `tick`."""
         self.entered: LocalSession | None = None
@@ -109,12 +108,11 @@ class Leg:
         self._pair = SessionPair()
         self._subscriptions = Subscriptions(settings)
         self._early: list[bytes] = []  # of the foreign broker, before this one has accepted
-        self._relay = Relay(settings, rng, federation)
-        self._crossing = self._relay.crossing
+        self._exchange = exchange
+        self._crossing = self.relay.crossing
         self._alarm = RingAlarm(settings.name, self._crossing)
         self._addresses = Addresses(len(settings.addresses), settings.round_robin)
         self._backoff = Backoff(rng)
-        self._takeovers = TakeoverAlarm()
         self._crossed = 0  # messages, when they were counted last
         self._busy = now  # when one crossed last, as far as known
 
@@ -122,19 +120,15 @@ class Leg:
 
     def take_effects(self) -> list[LegEffect]:
         """Drain what the driver is to do."""
-        effects, self._effects = self._effects, []
-        if self.exchange is not None:
-            effects += self.exchange.take_effects()
+        effects, self._effects = self._effects + self._exchange.take_effects(), []
         return effects
 
     def next_deadline(self) -> float | None:
         """When `tick` is due (s); None: never."""
         if self.state in (State.STOPPED, State.STANDBY):
             return None
-        dues = [self._due]
-        if self.exchange is not None and (due := self.exchange.due) is not None:
-            dues.append(due)
-        return min(dues)
+        merge = self._exchange.due
+        return self._due if merge is None else min(self._due, merge)
 
     @property
     def version(self) -> int:
@@ -154,56 +148,28 @@ class Leg:
     @property
     def messages_in(self) -> int:
         """PUBLISH packets that came from the foreign broker."""
-        return self._relay.there.messages
+        return self.relay.there.messages
 
     @property
     def messages_out(self) -> int:
         """PUBLISH packets that went there."""
-        return self._relay.here.messages
+        return self.relay.here.messages
 
     def drops(self) -> dict[str, int]:
         """Return how many messages did not get across, by reason: no rule has a name for them, and
         those of `Relay.drops`."""
-        return {"unnamed": self.settings.rules.unnamed, **self._relay.drops()}
+        return {"unnamed": self.settings.rules.unnamed, **self.relay.drops()}
 
     @property
     def max_qos(self) -> int:
         """The highest QoS at which messages go to the foreign broker."""
-        return min(self.settings.max_qos, self._relay.lower_qos.taken)
-
-    @property
-    def lowered(self) -> int:
-        """Messages that crossed at a lower QoS than they had here, as the foreign broker takes no
-        higher one."""
-        return self._relay.lower_qos.lowered
-
-    @property
-    def rings(self) -> int:
-        """How often a probe has come back to this federation by another way."""
-        return self._crossing.rings
-
-    @property
-    def loops(self) -> int:
-        """How often the probe of another leg of this federation has come from the foreign
-        broker."""
-        return self._crossing.loops
-
-    def same_broker(self, now: float) -> list[str]:
-        """Return the other legs of this federation that lead to the same foreign broker, or to one
-        that is bridged with it, as far as was noticed lately. `now`: s."""
-        return self._crossing.same_broker(now)
-
-    def unmatched(self) -> dict[str, Any]:
-        """Return how many messages the foreign broker has answered, for how many of these it had no
-        subscriber, and for which rules, if there are several."""
-        return self._relay.unmatched()
+        return min(self.settings.max_qos, self.relay.lower_qos.taken)
 
     # ---------------------------------------------------------------- inputs
 
     def tick(self, now: float) -> None:
         """Do what is due at `now` (s)."""
-        if self.exchange is not None:
-            self.exchange.tick(now)
+        self._exchange.tick(now)
         if now < self._due or self.state in (State.STOPPED, State.STANDBY):
             return
         if self.state is State.WAITING:
@@ -213,9 +179,9 @@ class Leg:
             if self.waiting >= self.settings.threshold:
                 self._on(Input.NEEDED, now)
         elif self.state is not State.UP:
-            self.lost(f"no answer within {PATIENCE:g} s", now)
+            self.on_lost(f"no answer within {PATIENCE:g} s", now)
         elif self._keep_alive and now >= self._heard + 1.5 * self._keep_alive:
-            self.lost("it is silent", now)
+            self.on_lost("it is silent", now)
         elif self._idle(now):
             self._log("info", f"leg {self.settings.name} rests, as nothing is to be sent")
             self._on(Input.IDLE, now)
@@ -239,7 +205,7 @@ class Leg:
             self._crossed, self._busy = crossed, now
         return self.settings.start is Start.LAZY and now - self._busy >= self.settings.idle_timeout
 
-    def home_answers(self, now: float) -> None:
+    def on_home_answer(self, now: float) -> None:
         """Go back to the first address, which answers at `now` (s)."""
         if self.state is State.UP:
             away = self.address
@@ -267,17 +233,17 @@ class Leg:
             self._pair.heir = self._pair.shared = heir
             self._on(Input.TURN, now)
 
-    def dialled(self, session: LocalSession | None, now: float) -> None:
+    def on_dialled(self, session: LocalSession | None, now: float) -> None:
         """Note that the connection to the foreign broker stands. `session`: the one here, None if
         there is none; `now`: s."""
-        self._pair.dialled(session)
+        self._pair.on_dialled(session)
         if session is not None:
-            self._relay.look_for_proof(session.unanswered)
+            self.relay.look_for_proof(session.unanswered)
             self._follow_qos()
         self._heard = now
         self._on(Input.DIALLED, now)
 
-    def lost(self, why: str, now: float, least: float = 0.0) -> None:
+    def on_lost(self, why: str, now: float, least: float = 0.0) -> None:
         """Note that a connection could not be opened or has ended; harmless when repeated. `why`:
         for the log; `now`: s; `least`: s until the next dial at least."""
         if self.state in (State.WAITING, State.RESTING, State.STANDBY, State.STOPPED):
@@ -285,19 +251,19 @@ class Leg:
         self.counters.failures += 1
         where = f"leg {self.settings.name} to {self.address}"
         once = self.settings.start is Start.ONCE
-        if self.state is State.UP and self._takeovers.lost(why, now):
+        if self.state is State.UP and self._backoff.is_taken_over(why, now):
             why += f" again and again: another client may be {shorten(self.settings.client_id)}"
             least = TAKEN_OVER_PAUSE + self._rng.uniform(0.0, TAKEN_OVER_PAUSE)
         if self.state is State.CONNECTING:
             before = str(self._level)
-            if self._level.lost(once=once) and str(self._level) != before:
+            if self._level.on_lost(once=once) and str(self._level) != before:
                 why += f"; {self._level} is tried"
         if once and not self._level.changed:
             self._on(Input.ENDED, now)
             self.last_error = why
             self._log("warning", f"{where}: {why}; it is not dialled again (start once)")
             return
-        self._addresses.lost(was_up=self.state is State.UP)
+        self._addresses.on_lost(was_up=self.state is State.UP)
         self._on(Input.LOST, now)
         self._due = max(self._due, now + least)
         self.last_error = why
@@ -320,24 +286,24 @@ class Leg:
         """Take bytes of the foreign broker, cut anywhere, at `now` (s)."""
         self._heard = now
         try:
-            for packets in self._relay.there.take(data):
+            for packets in self.relay.there.take(data):
                 self._foreign_packets(packets, now)
         except WireError as error:
-            self.lost(error.message, now)
+            self.on_lost(error.message, now)
 
     def here_received(self, data: bytes, now: float) -> None:
         """Take bytes of this broker, whole packets or parts of them, at `now` (s)."""
         try:
-            for packets in self._relay.here.take(data):
+            for packets in self.relay.here.take(data):
                 if self.state in CROSSES and packets[0] >> 4 in CROSSING:
-                    self._there_send(self._relay.outwards(packets, now))
-                    self._here_send(self._relay.take_answers())
+                    self._there_send(self.relay.outwards(packets, now))
+                    self._here_send(self.relay.take_answers())
                     if self._alarm.due:
                         self._raise_alarm(now)
                 elif self.state in ENTERED:
                     self._own_packet(packets, now)
         except WireError as error:
-            self.lost(error.message, now)
+            self.on_lost(error.message, now)
 
     # ---------------------------------------------------------------- steps
 
@@ -345,9 +311,8 @@ class Leg:
         before = self.state
         action, self.state = transition(before, given)
         if before in CROSSES and self.state not in CROSSES:
-            self._relay.lost()
-            if self.exchange is not None:
-                self.exchange.down(now)
+            self.relay.on_lost()
+            self._exchange.on_leg_down(now)
         match action:
             case Action.DIAL:
                 self._dial(now, cleaned=False)
@@ -382,7 +347,7 @@ class Leg:
         self._due = now + PATIENCE
         level = self._level
         level.connecting()
-        self._relay.connecting(level.version, echoing=level.plain, now=now)
+        self.relay.connecting(level.version, echoing=level.plain, now=now)
         clean = self._pair.clean_start(level.version, foreign=True)
         self._there_send(
             foreign_connect(self.settings, level, self.password, clean=clean, will=self._will)
@@ -390,8 +355,7 @@ class Leg:
 
     def _ask_to_enter(self) -> None:
         """Send CONNECT to this broker."""
-        self._relay.entering()
-        self._relay.exchange = self.exchange
+        self.relay.entering()
         self.entered = None
         self._effects.append(Enter())
         clean = self._pair.clean_start(self.version, foreign=False)
@@ -408,11 +372,11 @@ class Leg:
         self._due = now + PATIENCE
         moved = pair.moved(self.address)
         if moved:
-            self._relay.lower_qos.other_broker()
+            self.relay.lower_qos.other_broker()
             self._follow_qos()
         if pair.known is not None and self._lacks_counterpart(moved):
             # Others will have their identifiers.
-            self._relay.released(pair.known.incoming)
+            self.relay.released(pair.known.incoming)
             for packet_id in pair.known.incoming:
                 self._here_send(PUBREL_HEAD + PACKET_IDS[packet_id])
         if pair.present and (moved or (pair.heir and pair.known is None)):
@@ -420,7 +384,8 @@ class Leg:
             self._there_send(b"".join(PUBREL_HEAD + number for number in PACKET_IDS[1:65536]))
         pair.entered()
         subscriptions = self._subscriptions
-        self._here_send(subscriptions.begin(self.version, self._retains(), pair.filters))
+        retains = self._exchange.retains(inwards=True), self._exchange.retains(inwards=False)
+        self._here_send(subscriptions.begin(self.version, retains, pair.filters))
         self._there_send(subscriptions.subscribe_there(pair.filters_there(self.address)))
         self._ping_there()
         early, self._early = self._early, []
@@ -449,13 +414,6 @@ class Leg:
         )
         return True
 
-    def _retains(self) -> tuple[bool, bool]:
-        """Return whether RETAIN crosses to here, and from here."""
-        if self.exchange is not None:
-            return self.exchange.retains(inwards=True), self.exchange.retains(inwards=False)
-        available = self._capabilities.get(Property.RETAIN_AVAILABLE, 1) == 1
-        return available, available
-
     def _subscribe_here(self, now: float) -> None:
         """Subscribe at this broker, once the foreign one has answered SUBSCRIBE and PINGREQ."""
         subscriptions = self._subscriptions
@@ -466,21 +424,19 @@ class Leg:
             self._on(Input.SUBSCRIBED, now)
 
     def _carry(self, now: float) -> None:
-        self._backoff.came_up(now)
-        self._takeovers.came_up(now)
+        self._backoff.on_up(now)
         self.counters.connects += 1
         self._due = now + self._interval()
         self._busy = now
-        self._addresses.came_up(now)
+        self._addresses.on_up(now)
         self._log("info", f"leg {self.settings.name} to {self.address} is up ({self._level})")
         self.last_error = ""
         self._told.clear()
-        self._level.came_up()
+        self._level.on_up()
         self._publish_state(b"1", now)
         self._look_for_rings(now)
-        if self.exchange is not None:
-            moved = self._pair.moved(self.address)
-            self.exchange.up(now, present=self._pair.present and not moved)
+        moved = self._pair.moved(self.address)
+        self._exchange.on_leg_up(now, present=self._pair.present and not moved)
 
     def _back_off(self, now: float) -> None:
         pause = self._backoff.next_pause(now)
@@ -501,7 +457,7 @@ class Leg:
                 # Without the bit of a bridge there is no Retain As Published.
                 plain = self._level.plain and self.version != 5
                 stored = self._subscriptions.brings_stored or plain
-                self._here_send(self._relay.inwards(packets, now, stored=stored))
+                self._here_send(self.relay.inwards(packets, now, stored=stored))
                 if self._alarm.due:
                     self._raise_alarm(now)
             case State.CONNECTING | State.SUBSCRIBING | State.UP:
@@ -516,7 +472,7 @@ class Leg:
         if isinstance(packet, Connack) and self.state is State.CONNECTING:
             self._foreign_connack(packet, now)
         elif self.state not in CROSSES:
-            self.lost(f"{type(packet).__name__.upper()} instead of CONNACK", now)
+            self.on_lost(f"{type(packet).__name__.upper()} instead of CONNACK", now)
         elif isinstance(packet, Suback):
             self._note_granted(packet)
             self._note_refused(self._subscriptions.answered_there(packet), "the foreign broker")
@@ -529,17 +485,16 @@ class Leg:
             if packet.reason == ReasonCode.SESSION_TAKEN_OVER:
                 why += f". Another client is {shorten(self.settings.client_id)}: no two gateways "
                 why += "at one broker may have one name, unless they are of one federation"
-                self.lost(why, now, TAKEN_OVER_PAUSE + self._rng.uniform(0.0, TAKEN_OVER_PAUSE))
+                self.on_lost(why, now, TAKEN_OVER_PAUSE + self._rng.uniform(0.0, TAKEN_OVER_PAUSE))
             else:
-                self.lost(why, now)
+                self.on_lost(why, now)
         elif data[0] >> 4 == PacketType.PINGRESP:
-            if self.exchange is not None:
-                self.exchange.ping_answered()
+            self._exchange.on_ping_answered()
             if self.state is State.SUBSCRIBING:
                 self._subscriptions.pinged()
                 self._subscribe_here(now)
         elif data[0] >> 4 != PacketType.UNSUBACK:
-            self.lost(f"{type(packet).__name__.upper()} is not for a client", now)
+            self.on_lost(f"{type(packet).__name__.upper()} is not for a client", now)
 
     def _foreign_connack(self, packet: Connack, now: float) -> None:
         self._level.answered()
@@ -555,10 +510,9 @@ class Leg:
         self._crossing.accepted(
             self._capabilities.get(Property.MAXIMUM_PACKET_SIZE, MAX_PACKET_SIZE)
         )
-        self._relay.lower_qos.accepted(self._capabilities.get(Property.MAXIMUM_QOS, 2))
+        self.relay.lower_qos.accepted(self._capabilities.get(Property.MAXIMUM_QOS, 2))
         self._follow_qos()
-        if self.exchange is not None:
-            self.exchange.connecting(self._crossing, self.version, self._capabilities)
+        self._exchange.on_connack(self._crossing, self.version, self._capabilities)
         cleaning = pair.clean_start(self.version, foreign=True)
         self._on(Input.CLEANED if cleaning else Input.ACCEPTED, now)
 
@@ -571,7 +525,7 @@ class Leg:
             self._will = False
         said = (packet.properties or {}).get(Property.REASON_STRING, "")
         why = f", {shorten(said)}" if said else ""
-        self.lost(f"it refuses: {describe(code)} (code {code:#04x}{why})", now)
+        self.on_lost(f"it refuses: {describe(code)} (code {code:#04x}{why})", now)
 
     def _own_packet(self, data: bytes, now: float) -> None:
         body = read_length(data, 1)[1]
@@ -583,15 +537,15 @@ class Leg:
             if self.state is State.SUBSCRIBING:
                 self._on(Input.SUBSCRIBED, now)
         elif isinstance(packet, Disconnect):
-            self.lost(f"this broker disconnects it (reason {packet.reason:#04x})", now)
+            self.on_lost(f"this broker disconnects it (reason {packet.reason:#04x})", now)
 
     def _own_connack(self, packet: Connack, now: float) -> None:
         pair = self._pair
         if packet.code:
-            self.lost(f"this broker refuses its session (code {packet.code:#04x})", now)
+            self.on_lost(f"this broker refuses its session (code {packet.code:#04x})", now)
         elif pair.known is not None and not packet.session_present:
             pair.gone_here()
-            self.lost("the session here is gone", now)
+            self.on_lost("the session here is gone", now)
         else:
             if pair.heir and packet.session_present:
                 pair.known = self.entered
@@ -603,7 +557,7 @@ class Leg:
         subscriptions = self._subscriptions
         less, most = subscriptions.granted_less(packet), subscriptions.granted_at_qos_2(packet)
         if self.version != 5 and most is not None:
-            self._relay.lower_qos.granted(most)
+            self.relay.lower_qos.granted(most)
             self._follow_qos()
         if less is not None and subscriptions.taken > less:
             self._log(
@@ -614,8 +568,8 @@ class Leg:
 
     def _follow_qos(self) -> None:
         """Keep to the QoS that the foreign broker takes by now, and say so if it is less."""
-        most = self._subscriptions.taken = self._relay.lower_qos.taken
-        if self._relay.follow_qos():
+        most = self._subscriptions.taken = self.relay.lower_qos.taken
+        if self.relay.follow_qos():
             self._log(
                 "warning",
                 f"leg {self.settings.name}: the foreign broker takes QoS {most} at most: messages "
@@ -631,26 +585,6 @@ class Leg:
                 f"leg {self.settings.name}: {who} refuses the filter {shorten(topic_filter)} "
                 f"(code {code:#04x})",
             )
-
-    # ---------------------------------------------------------------- the sync session
-
-    def sync_dialled(self, now: float) -> None:
-        """Note that the second connection to the foreign broker stands, at `now` (s)."""
-        if self.exchange is not None:
-            self.exchange.sync.dialled(now)
-
-    def sync_received(self, data: bytes, now: float) -> None:
-        """Take bytes of the foreign broker on that connection, cut anywhere, at `now` (s)."""
-        if self.exchange is not None:
-            self.exchange.sync.received(data, now)
-            self.exchange.go_on(now)
-
-    def sync_lost(self, why: str, now: float) -> None:
-        """Note that that connection could not be opened or has ended; harmless when repeated.
-        `why`: for the log; `now`: s."""
-        if self.exchange is not None:
-            self.exchange.sync.lost(why, now)
-            self.exchange.go_on(now)
 
     # ---------------------------------------------------------------- everything else
 
@@ -670,8 +604,7 @@ class Leg:
             self._log("warning", line)
 
     def _ping_there(self) -> None:
-        if self.exchange is not None:
-            self.exchange.ping_sent()
+        self._exchange.on_ping_sent()
         self._there_send(encode_packet(Pingreq(), self.version))
 
     def _there_send(self, data: bytes) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from mqttree.broker.leg.packets import places
 from mqttree.broker.wire.publish_header import (
     DUP,
     PACKET_IDS,
@@ -33,7 +34,7 @@ from mqttree.broker.wire.publish_header import (
     QOS_BITS,
     topic_end,
 )
-from mqttree.broker.wire.varint import encode_varint, read_length
+from mqttree.broker.wire.varint import encode_varint
 
 ANY = 2
 """The highest QoS of all."""
@@ -77,14 +78,12 @@ class LowerQos:
         """Return whether the foreign broker is found to answer QoS 2 as QoS 1. `packets`: the last
         ones of it before this broker closed the leg's session; `in_flight`: identifiers of messages
         at QoS 2 that wait for PUBREC here."""
-        position = 0
-        while self._proved == ANY and in_flight and position < len(packets):
-            length, body = read_length(packets, position + 1)
-            number = int.from_bytes(packets[body : body + 2], "big")
-            if packets[position] == PUBACK and number in in_flight:
-                self._proved = 1
-                return True
-            position = body + length
+        if self._proved == ANY and in_flight:
+            for begin, body, _ in places(packets):
+                number = int.from_bytes(packets[body : body + 2], "big")
+                if packets[begin] == PUBACK and number in in_flight:
+                    self._proved = 1
+                    return True
         return False
 
     # ---------------------------------------------------------------- messages
@@ -94,18 +93,14 @@ class LowerQos:
         that does not take all QoS."""
         most = self.taken
         parts = []
-        position = 0
-        while position < len(packets):
-            first = packets[position]
-            length, body = read_length(packets, position + 1)
-            end = body + length
+        for begin, body, end in places(packets):
+            first = packets[begin]
             if first == PUBREL:
                 self._answers.append(PUBCOMP_HEAD + packets[body : body + 2])
             elif first & 0xF0 == PUBLISH and (first & QOS_BITS) >> 1 > most:
                 parts.append(self._lower(first, packets[body:end], most))
             else:
-                parts.append(packets[position:end])
-            position = end
+                parts.append(packets[begin:end])
         return b"".join(parts)
 
     def _lower(self, first: int, body: bytes, most: int) -> bytes:
@@ -127,19 +122,14 @@ class LowerQos:
         if not self._lowered:
             return packets
         parts = []
-        position = 0
-        while position < len(packets):
-            first = packets[position]
-            length, body = read_length(packets, position + 1)
-            end = body + length
-            part = packets[position:end]
-            if first == PUBACK:
+        for begin, body, end in places(packets):
+            part = packets[begin:end]
+            if packets[begin] == PUBACK:
                 number = int.from_bytes(packets[body : body + 2], "big")
                 if number in self._lowered:
                     self._lowered.discard(number)
                     part = b"%c%b" % (PUBREC, part[1:])
             parts.append(part)
-            position = end
         return b"".join(parts)
 
     def take_answers(self) -> bytes:

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from zlib import crc32
 
-from mqttree.broker.leg.packets import DROPPED, under
+from mqttree.broker.leg.packets import DROPPED, places, under
 from mqttree.broker.leg.rules import MAPPED
 from mqttree.broker.wire.constants import PacketType
 from mqttree.broker.wire.decode import decode_publish
@@ -163,17 +163,13 @@ class Marks:
     def _outwards_one_by_one(self, packets: bytes) -> bytes:
         """Do what `outwards` does, where some packets may have a mark."""
         parts = []
-        position = 0
-        while position < len(packets):
-            length, body = read_length(packets, position + 1)
-            end = body + length
-            packet = packets[position:end]
+        for begin, body, end in places(packets):
+            packet = packets[begin:end]
             if packet[0] >> 4 == PUBLISH and HEAD in packet:
                 packet = self._marked_further(packet, packets[body:end])
             elif packet[0] >> 4 == PUBLISH:
-                packet = self._with_properties(packet, body - position)
+                packet = self._with_properties(packet, body - begin)
             parts.append(packet)
-            position = end
         return b"".join(parts)
 
     def _marked_further(self, packet: bytes, body: bytes) -> bytes:
@@ -208,18 +204,14 @@ class Marks:
         if HEAD not in packets:
             return packets
         parts = []
-        position = 0
-        while position < len(packets):
-            length, body = read_length(packets, position + 1)
-            end = body + length
-            packet = packets[position:end]
+        for begin, body, end in places(packets):
+            packet = packets[begin:end]
             if packet[0] >> 4 == PUBLISH and HEAD in packet:
                 rest = packets[body:end]
                 if self._left_before(_entries_in(packet[0], rest), rest[2 : topic_end(rest, 0)]):
                     self.came_back += 1
                     packet = _dropped(packet[0], rest)
             parts.append(packet)
-            position = end
         return b"".join(parts)
 
     def _left_before(self, entries: list[str], topic: bytes) -> bool:

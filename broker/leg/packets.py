@@ -91,6 +91,17 @@ class PacketCutter:
             yield data[begin:position]
 
 
+def places(packets: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield where each packet begins, where its body does, and where it ends. `packets`: whole
+    ones."""
+    begin = 0
+    while begin < len(packets):
+        length, body = read_length(packets, begin + 1)
+        end = body + length
+        yield begin, body, end
+        begin = end
+
+
 def renamed(
     packets: bytes, version: int, name: Callable[[str], str | None], response: Callable[[str], str]
 ) -> bytes:
@@ -103,17 +114,12 @@ def renamed(
     Raises:
         MalformedPacket, ProtocolViolation: one is not as it should be.
     """
-    parts = []
-    position = 0
-    while position < len(packets):
-        length, body = read_length(packets, position + 1)
-        end = body + length
-        if packets[position] >> 4 != 3:
-            parts.append(packets[position:end])
-        else:
-            parts.append(_renamed(packets[position], packets[body:end], version, name, response))
-        position = end
-    return b"".join(parts)
+    return b"".join(
+        _renamed(packets[begin], packets[body:end], version, name, response)
+        if packets[begin] >> 4 == PacketType.PUBLISH
+        else packets[begin:end]
+        for begin, body, end in places(packets)
+    )
 
 
 def _renamed(
@@ -145,13 +151,10 @@ def _renamed(
 def messages(packets: bytes, version: int) -> Iterator[tuple[bytes, bytes, int]]:
     """Yield topic, payload and QoS of each PUBLISH. `packets`: whole ones of types that cross;
     `version`: of MQTT (4 or 5)."""
-    position = 0
-    while position < len(packets):
-        length, body = read_length(packets, position + 1)
-        if packets[position] >> 4 == PacketType.PUBLISH:
-            topic, payload = _topic_and_payload(packets, position, body, body + length, version)
-            yield topic, payload, (packets[position] & QOS_BITS) >> 1
-        position = body + length
+    for begin, body, end in places(packets):
+        if packets[begin] >> 4 == PacketType.PUBLISH:
+            topic, payload = _topic_and_payload(packets, begin, body, end, version)
+            yield topic, payload, (packets[begin] & QOS_BITS) >> 1
 
 
 def without(
@@ -164,19 +167,16 @@ def without(
     and a payload whether they are some of them. Messages without a topic (with an alias) are not.
     """
     parts = []
-    dropped = position = 0
-    while position < len(packets):
-        length, body = read_length(packets, position + 1)
-        end = body + length
-        part = packets[position:end]
-        if packets[position] >> 4 == PacketType.PUBLISH:
-            topic, payload = _topic_and_payload(packets, position, body, end, version)
+    dropped = 0
+    for begin, body, end in places(packets):
+        part = packets[begin:end]
+        if packets[begin] >> 4 == PacketType.PUBLISH:
+            topic, payload = _topic_and_payload(packets, begin, body, end, version)
             if topic and stops(topic, payload):
                 dropped += 1
-                first = packets[position] & (0xFF ^ RETAIN)
+                first = packets[begin] & (0xFF ^ RETAIN)
                 part = under(first, DROPPED.encode(), packets[body + 2 + len(topic) : end])
         parts.append(part)
-        position = end
     return b"".join(parts), dropped
 
 
@@ -220,27 +220,19 @@ def without_pubcomp(packets: bytes, packet_ids: set[int]) -> bytes:
     """Return packets without the PUBCOMP of some messages. `packets`: whole ones of types that
     cross; `packet_ids`: of these messages; those that were found are taken out of it."""
     kept = []
-    position = 0
-    while position < len(packets):
-        length, body = read_length(packets, position + 1)
-        end = body + length
+    for begin, body, end in places(packets):
         packet_id = int.from_bytes(packets[body : body + 2], "big")
-        if packets[position] == PUBCOMP and packet_id in packet_ids:
+        if packets[begin] == PUBCOMP and packet_id in packet_ids:
             packet_ids.discard(packet_id)
         else:
-            kept.append(packets[position:end])
-        position = end
+            kept.append(packets[begin:end])
     return b"".join(kept)
 
 
 def messages_with_ids(packets: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield packet identifier (2 bytes) and topic of each PUBLISH at QoS 1 and 2. `packets`: whole
     ones of types that cross."""
-    position = 0
-    while position < len(packets):
-        first = packets[position]
-        length, body = read_length(packets, position + 1)
-        if first >> 4 == PacketType.PUBLISH and first & QOS_BITS:
-            end = topic_end(packets, body)
-            yield packets[end : end + 2], packets[body + 2 : end]
-        position = body + length
+    for begin, body, _ in places(packets):
+        if packets[begin] >> 4 == PacketType.PUBLISH and packets[begin] & QOS_BITS:
+            at = topic_end(packets, body)
+            yield packets[at : at + 2], packets[body + 2 : at]

@@ -34,11 +34,11 @@ class ProtocolLevel:
         """Note that CONNACK has come."""
         self._answered = True
 
-    def came_up(self) -> None:
+    def on_up(self) -> None:
         """Note that messages cross."""
         self._unanswered = 0
 
-    def lost(self, *, once: bool) -> bool:
+    def on_lost(self, *, once: bool) -> bool:
         """Note that the connection was lost behind CONNECT, and return whether the next one
         differs. `once`: no CONNECT is sent a second time."""
         if self._answered:

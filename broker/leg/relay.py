@@ -21,6 +21,7 @@ class Relay:
     """What one leg does with packets that cross."""
 
     __slots__ = (
+        "_exchange",
         "_last",
         "_lowering",
         "_repeats",
@@ -29,7 +30,6 @@ class Relay:
         "_unmatched_seen",
         "_version",
         "crossing",
-        "exchange",
         "here",
         "lower_qos",
         "there",
@@ -40,11 +40,11 @@ class Relay:
         settings: LegSettings,
         rng: random.Random,
         federation: Federation | None,
+        exchange: RetainedExchange,
     ) -> None:
         """`settings`: of the leg; `rng`: draws numbers of probes; `federation`: of this broker,
-        if there is one."""
-        self.exchange: RetainedExchange | None = None
-        """Hears of retained messages that cross; None: they are messages like others."""
+        if there is one; `exchange`: hears of retained messages that cross."""
+        self._exchange = exchange
         self.there = PacketCutter()
         """Of the foreign broker."""
         self.here = PacketCutter()
@@ -98,9 +98,9 @@ class Relay:
         self._repeats.clear()
         self._swallowed.update(packet_ids)
 
-    def lost(self) -> None:
+    def on_lost(self) -> None:
         """Note that messages do not cross any more."""
-        self._repeats.lost()
+        self._repeats.on_lost()
 
     # ---------------------------------------------------------------- counts
 
@@ -139,12 +139,10 @@ class Relay:
             self._unmatched.answered(packets)
         self._repeats.passed(packets, out=False)
         packets = self._repeats.without(packets, self._version)
-        exchange = self.exchange
-        if exchange is not None:
-            if exchange.listens:
-                exchange.acknowledged(packets)
-            if self.there.retained:
-                packets = exchange.incoming(packets, now, stored=stored)
+        if self._exchange.listens:
+            self._exchange.on_acknowledged(packets)
+        if self.there.retained:
+            packets = self._exchange.incoming(packets, now, stored=stored)
         return self.crossing.inwards(packets, now)
 
     def outwards(self, packets: bytes, now: float) -> bytes:
@@ -159,8 +157,8 @@ class Relay:
                 return b""
         self._repeats.passed(packets, out=True)
         crossed = self.crossing.outwards(packets, now)
-        if self.exchange is not None and self.here.retained:
-            crossed = self.exchange.outgoing(packets, crossed, now)
+        if self.here.retained:
+            crossed = self._exchange.outgoing(packets, crossed, now)
         if self._unmatched.kept:
             self._unmatched.sent(crossed)
         return self.lower_qos.outwards(crossed) if self._lowering else crossed

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 
-from mqttree.broker.leg.packets import DROPPED
+from mqttree.broker.leg.packets import DROPPED, places
 from mqttree.broker.wire.constants import PacketType
 from mqttree.broker.wire.decode import decode_publish
 from mqttree.broker.wire.encode import encode_packet
 from mqttree.broker.wire.packets import Publish
 from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.publish_header import topic_end
-from mqttree.broker.wire.varint import read_length
 
 MAX_BYTES = 1024 * 1024
 """bytes of packets that are kept: some thousand messages, more than may be under way. Those before
@@ -50,14 +49,12 @@ class Repeats:
         self._acknowledged.clear()
         self._size = 0
 
-    def lost(self) -> None:
+    def on_lost(self) -> None:
         """Note that the connection is lost: what was acknowledged may come again."""
         found, acknowledged = dict(self._acknowledged), set(self._acknowledged)
         for out, packets in self._kept:
-            position = 0
-            while position < len(packets):
-                length, body = read_length(packets, position + 1)
-                first, end = packets[position], body + length
+            for begin, body, end in places(packets):
+                first = packets[begin]
                 kind = first >> 4
                 if out and kind == PacketType.PUBACK:
                     acknowledged.add(int.from_bytes(packets[body : body + 2], "big"))
@@ -65,7 +62,6 @@ class Repeats:
                     number = _packet_id(packets, body)
                     found[number] = hash(packets[body:end])
                     acknowledged.discard(number)
-                position = end
         self.clear()
         self._acknowledged = {number: found[number] for number in acknowledged & found.keys()}
 
@@ -75,11 +71,8 @@ class Repeats:
         if not self._acknowledged:
             return packets
         parts = []
-        position = 0
-        while position < len(packets):
-            length, body = read_length(packets, position + 1)
-            first, end = packets[position], body + length
-            part = packets[position:end]
+        for begin, body, end in places(packets):
+            first, part = packets[begin], packets[begin:end]
             if first >> 4 == PacketType.PUBLISH and first & QOS == QOS_1:
                 number = _packet_id(packets, body)
                 known = self._acknowledged.pop(number, None)
@@ -90,7 +83,6 @@ class Repeats:
                         self.dropped += 1
                         part = encode_packet(Publish(DROPPED, b"", 1, packet_id=number), version)
             parts.append(part)
-            position = end
         return b"".join(parts)
 
 

@@ -20,7 +20,7 @@ from mqttree.broker.leg.effects import LegEffect, Log, RetainHere, ToForeign
 from mqttree.broker.leg.own_topics import COMMON, own, topic_of
 from mqttree.broker.leg.retained_history import MAX_GATEWAYS, RetainedHistory
 from mqttree.broker.leg.retained_merge import Deed, LocalStore, MergeCounters, RetainedMerge
-from mqttree.broker.leg.retained_packets import publishes, without_retain, without_stored
+from mqttree.broker.leg.retained_packets import retained, without_retain, without_stored
 from mqttree.broker.leg.retained_rules import Retain, RetainedRules
 from mqttree.broker.leg.retained_watch import RetainedWatch
 from mqttree.broker.leg.rules import Rules
@@ -168,10 +168,6 @@ class RetainedExchange:
         """Whether more of the foreign broker is to be read on the sync session's connection."""
         return self.sync.reads
 
-    def use_password(self, password: bytes | None) -> None:
-        """Have the next sync session log in with a `password`."""
-        self.sync.password = password
-
     def retains(self, *, inwards: bool) -> bool:
         """Return whether RETAIN crosses in a direction: to here, or (`inwards` False) from here."""
         retain = self.settings.retain
@@ -195,7 +191,7 @@ class RetainedExchange:
 
     # ---------------------------------------------------------------- the leg
 
-    def connecting(self, crossing: Crossing, version: int, properties: Mapping[int, Any]) -> None:
+    def on_connack(self, crossing: Crossing, version: int, properties: Mapping[int, Any]) -> None:
         """Note that the foreign broker has accepted. `crossing`: of the leg; `version`: of MQTT (4
         or 5); `properties`: of its CONNACK."""
         self._crossing, self._version = crossing, version
@@ -206,7 +202,7 @@ class RetainedExchange:
             self._log("warning", "the foreign broker retains nothing: RETAIN does not cross")
         self._available = available
 
-    def up(self, now: float, *, present: bool) -> None:
+    def on_leg_up(self, now: float, *, present: bool) -> None:
         """Note that the leg is up at `now` (s). `present`: the foreign broker knew its session."""
         self._active = self._available and self.settings.retain is not Retain.OFF
         if not self._active:
@@ -221,7 +217,7 @@ class RetainedExchange:
         self._wanted_at = now + PERIOD
         self._want(now, AGAIN)
 
-    def down(self, now: float) -> None:
+    def on_leg_down(self, now: float) -> None:
         """Note that the leg is not up any more, at `now` (s); harmless when repeated."""
         if self._active:
             self._save_common(down_at=self._here.clock())
@@ -244,15 +240,15 @@ class RetainedExchange:
         `now`: s."""
         if not self.retains(inwards=False):
             return without_retain(crossed)
-        for message in publishes(packets, self._version):
-            if message.retain and message.topic and not own(message.topic):
+        for message in retained(packets):
+            if message.topic and not own(message.topic):
                 self._crossed = True
                 topic, number = message.topic.decode(), message.packet_id
                 if self._watch.sent(topic, number, message.qos, repeated=message.dup):
                     self._doubt(now)
         return crossed
 
-    def arrived(self, topic: bytes, now: float) -> None:
+    def on_published_here(self, topic: bytes, now: float) -> None:
         """Note that something retained came in for a `topic`, and was published here at `now`
         (s)."""
         if own(topic):
@@ -271,13 +267,27 @@ class RetainedExchange:
         """Whether acknowledgements of the foreign broker are waited for."""
         return bool(self._watch)
 
-    def acknowledged(self, packets: bytes) -> None:
+    def on_acknowledged(self, packets: bytes) -> None:
         """Take acknowledgements among whole `packets` of the foreign broker."""
-        self._watch.acknowledged(packets)
+        self._watch.on_acknowledged(packets)
+
+    # ---------------------------------------------------------------- the sync session
+
+    def sync_received(self, data: bytes, now: float) -> None:
+        """Take bytes of the foreign broker on the sync session's connection, cut anywhere, at `now`
+        (s)."""
+        self.sync.received(data, now)
+        self.resume(now)
+
+    def sync_lost(self, why: str, now: float) -> None:
+        """Note that that connection could not be opened or has ended; harmless when repeated.
+        `why`: for the log; `now`: s."""
+        self.sync.on_lost(why, now)
+        self.resume(now)
 
     # ---------------------------------------------------------------- until when both had the same
 
-    def ping_sent(self) -> None:
+    def on_ping_sent(self) -> None:
         """Note that the leg has sent PINGREQ to the foreign broker."""
         self._pings += 1
         equal = (
@@ -290,7 +300,7 @@ class RetainedExchange:
         if equal and self._candidate is None:
             self._candidate = self._pings, self._here.clock() - ON_ITS_WAY
 
-    def ping_answered(self) -> None:
+    def on_ping_answered(self) -> None:
         """Note that PINGRESP of the foreign broker has come to the leg: it has what was sent
         ahead of its PINGREQ."""
         self._pongs += 1
@@ -342,7 +352,7 @@ class RetainedExchange:
             return
         self.sync.tick(now)
         if self._merge is not None:
-            self.go_on(now)
+            self.resume(now)
             return
         dropped = self._here.dropped
         if dropped != self._dropped:
@@ -372,7 +382,7 @@ class RetainedExchange:
         self._step_at = None
         self.sync.want(self._version, now)
 
-    def go_on(self, now: float) -> None:
+    def resume(self, now: float) -> None:
         """Lead the merge that is under way a little further, at `now` (s): after each input of the
         sync session."""
         merge, sync = self._merge, self.sync

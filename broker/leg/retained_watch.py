@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from mqttree.broker.leg.packets import places
 from mqttree.broker.wire.constants import ReasonCode
 from mqttree.broker.wire.publish_header import PUBACK, PUBCOMP, PUBREC
-from mqttree.broker.wire.varint import read_length
 
 ACKNOWLEDGING = (PUBACK, PUBREC, PUBCOMP)
 
@@ -45,17 +45,14 @@ class RetainedWatch:
                 self._repeated.add(packet_id)
         return disordered
 
-    def acknowledged(self, packets: bytes) -> None:
+    def on_acknowledged(self, packets: bytes) -> None:
         """Take acknowledgements among whole `packets` of the foreign broker."""
-        position = 0
-        while position < len(packets) and self._by_id:
-            length, body = read_length(packets, position + 1)
-            first = packets[position]
+        for begin, body, end in places(packets):
+            first = packets[begin]
             if first in ACKNOWLEDGING:
-                refused = length > 2 and packets[body + 2] >= ReasonCode.UNSPECIFIED_ERROR
+                refused = end - body > 2 and packets[body + 2] >= ReasonCode.UNSPECIFIED_ERROR
                 if first != PUBREC or refused:
                     self._confirmed(int.from_bytes(packets[body : body + 2], "big"))
-            position = body + length
 
     def clear(self) -> None:
         """Note that the connection is lost: what is not confirmed is sent again."""

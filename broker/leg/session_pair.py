@@ -61,7 +61,7 @@ class SessionPair:
         """Note that the foreign broker is dialled. `cleaned`: its old session was just ended."""
         self._cleaned = cleaned
 
-    def dialled(self, session: LocalSession | None) -> None:
+    def on_dialled(self, session: LocalSession | None) -> None:
         """Note that the connection stands. `session`: the one here, None if there is none."""
         self.known = None if self._forgets else session
         if self.shared and self.known is None:

@@ -100,7 +100,7 @@ class SyncSession:
         self.failure = ""
         self._on(SyncInput.WANTED, now)
 
-    def dialled(self, now: float) -> None:
+    def on_dialled(self, now: float) -> None:
         """Note that the connection stands, at `now` (s)."""
         self._on(SyncInput.DIALLED, now)
 
@@ -116,7 +116,7 @@ class SyncSession:
             self._heard = now
             self._rest += data
 
-    def lost(self, why: str, now: float) -> None:
+    def on_lost(self, why: str, now: float) -> None:
         """Note that the connection could not be opened or has ended; harmless when repeated. `why`:
         for the log; `now`: s."""
         if self.state is not SyncState.IDLE:
@@ -133,9 +133,9 @@ class SyncSession:
         if due is None or now < due:
             return
         if self.state in (SyncState.DIALLING, SyncState.CONNECTING):
-            self.lost(f"no answer within {PATIENCE:g} s", now)
+            self.on_lost(f"no answer within {PATIENCE:g} s", now)
         elif self._keep_alive and now >= self._heard + 1.5 * self._keep_alive:
-            self.lost("it is silent", now)
+            self.on_lost("it is silent", now)
         elif now >= self._ping_at:
             self._ping(now)
         if (
@@ -158,7 +158,7 @@ class SyncSession:
                     break
                 end = body + length
                 if end - position > MAX_PACKET_SIZE:
-                    self.lost("packet too large", now)
+                    self.on_lost("packet too large", now)
                     break
                 if end > size:
                     break
@@ -172,7 +172,7 @@ class SyncSession:
                     found.append(packet)
                     self._latest = now
         except WireError as error:
-            self.lost(error.message, now)
+            self.on_lost(error.message, now)
         self._rest = data[position:] if self.state is not SyncState.IDLE else b""
         return found
 
@@ -254,14 +254,14 @@ class SyncSession:
         packet = decode_packet(first, body, self._version)
         if isinstance(packet, Connack) and self.state is SyncState.CONNECTING:
             if packet.code:
-                self.lost(f"it refuses (code {packet.code:#04x})", now)
+                self.on_lost(f"it refuses (code {packet.code:#04x})", now)
                 return
             known = (packet.properties or {}).get(Property.SERVER_KEEP_ALIVE)
             self._keep_alive = self._wanted_keep_alive if known is None else float(known)
             self._ping_at = now + self._keep_alive / 2 if self._keep_alive else now + 1e9
             self._on(SyncInput.ACCEPTED, now)
         elif self.state is SyncState.CONNECTING:
-            self.lost(f"{type(packet).__name__.upper()} instead of CONNACK", now)
+            self.on_lost(f"{type(packet).__name__.upper()} instead of CONNACK", now)
         elif isinstance(packet, Suback):
             if packet.packet_id == self._identifier:
                 self._granted, self._latest = True, now
@@ -272,7 +272,7 @@ class SyncSession:
             if self._pongs == self._marker:
                 self._latest = now
         elif isinstance(packet, Disconnect):
-            self.lost(f"it disconnects (reason {packet.reason:#04x})", now)
+            self.on_lost(f"it disconnects (reason {packet.reason:#04x})", now)
 
     def _send(self, data: bytes) -> None:
         self._effects.append(ToForeign(data, sync=True))

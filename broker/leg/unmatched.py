@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from mqttree.broker.leg.packets import messages_with_ids
+from mqttree.broker.leg.packets import messages_with_ids, places
 from mqttree.broker.leg.rules import MAPPED, Rules
 from mqttree.broker.wire.constants import ReasonCode
 from mqttree.broker.wire.publish_header import PUBACK, PUBREC
-from mqttree.broker.wire.varint import read_length
 from mqttree.routing.topic_filter import matches
 
 ANSWERS = (PUBACK, PUBREC)
@@ -35,14 +34,12 @@ class Unmatched:
 
     def answered(self, packets: bytes) -> None:
         """Count by rule what has no subscriber. `packets`: of the foreign broker."""
-        position = 0
-        while self.kept and position < len(packets):
-            first = packets[position]
-            length, body = read_length(packets, position + 1)
-            position = body + length
+        if not self.kept:
+            return
+        for begin, body, end in places(packets):
             if (
-                first in ANSWERS
-                and length >= ID_AND_CODE
+                packets[begin] in ANSWERS
+                and end - body >= ID_AND_CODE
                 and packets[body + 2] == ReasonCode.NO_MATCHING_SUBSCRIBERS
             ):
                 topic = self._topics.get(packets[body : body + 2])

@@ -35,6 +35,13 @@ def settings(*lines: str, **more: Any) -> LegSettings:
     return LegSettings("n", "foreign:1883", rules, **more)
 
 
+def new_leg(given: LegSettings, *, standby: bool = False) -> Leg:
+    """A leg at second 0 whose broker has nothing retained. `standby`: it waits for its turn."""
+    here = RetainedHere(World().node, given.session)
+    exchange = new_exchange(given, here, random.Random(1))
+    return Leg(given, exchange, random.Random(1), 0.0, standby=standby)
+
+
 class Joined:
     """Both nodes, and the leg, which acts as its driver lets it."""
 
@@ -56,11 +63,8 @@ class Joined:
         self.places = (foreign or World(), *others)
         self.place = 0
         self.settings = settings(*lines, **more)
-        self.leg = Leg(self.settings, random.Random(1), self.here.now, standby=standby)
         self.retained = RetainedHere(self.here.node, self.settings.session)
-        self.exchange = new_exchange(self.settings, self.retained, random.Random(1))
-        self.here.node.retained_watchers[self.settings.session] = self.exchange.arrived
-        self.leg.exchange = self.exchange
+        self.begin(standby=standby)
         self.ends: dict[str, FakeClient] = {}
         self.log: list[str] = []
         self.reachable = True
@@ -73,6 +77,13 @@ class Joined:
         self.edit = edit
         """Sees each effect; None: it is lost."""
         self.run()
+
+    def begin(self, *, standby: bool = False) -> None:
+        """Have a new leg, as after a restart of this broker. `standby`: it waits for its turn."""
+        self.exchange = new_exchange(self.settings, self.retained, random.Random(1))
+        self.here.node.retained_watchers[self.settings.session] = self.exchange.on_published_here
+        rng, now = random.Random(1), self.here.now
+        self.leg = Leg(self.settings, self.exchange, rng, now, standby=standby)
 
     @property
     def there(self) -> World:
@@ -121,7 +132,8 @@ class Joined:
                 elif end.conn.closed and side in self.ends:
                     moved = True
                     del self.ends[side]
-                    (self.leg.sync_lost if side == "sync" else self.leg.lost)("closed", now)
+                    lost = self.exchange.sync_lost if side == "sync" else self.leg.on_lost
+                    lost("closed", now)
 
     def _received(self, side: str, data: bytes) -> None:
         if self.deaf and side != "here":
@@ -132,7 +144,7 @@ class Joined:
             case "here":
                 self.leg.here_received(data, self.here.now)
             case _:
-                self.leg.sync_received(data, self.here.now)
+                self.exchange.sync_received(data, self.here.now)
 
     def _do(self, effect: LegEffect) -> None:
         now = self.here.now
@@ -140,19 +152,19 @@ class Joined:
             case DialForeign(sync=True):
                 if self.syncs:
                     self.ends["sync"] = self.there.open(self.leg.version)
-                    self.leg.sync_dialled(now)
+                    self.exchange.sync.on_dialled(now)
                 else:
-                    self.leg.sync_lost("no route", now)
+                    self.exchange.sync_lost("no route", now)
             case DialForeign(place):
                 self.place = place
                 if self.reachable and place not in self.down:
                     self.ends["there"] = self.there.open(self.leg.version)
-                    self.leg.dialled(self.session(), now)
+                    self.leg.on_dialled(self.session(), now)
                 else:
-                    self.leg.lost("no route", now)
+                    self.leg.on_lost("no route", now)
             case TryHome():
                 if 0 not in self.down:
-                    self.leg.home_answers(now)
+                    self.leg.on_home_answer(now)
             case ToForeign(data, sync=sync):
                 if (side := "sync" if sync else "there") in self.ends:
                     self.ends[side].chunks([data])
@@ -179,7 +191,7 @@ class Joined:
         """Lose the connection to the foreign broker, with all that is on its way."""
         end = self.ends.pop("there")
         end.vanish()
-        self.leg.lost("reset", self.here.now)
+        self.leg.on_lost("reset", self.here.now)
         self.run()
 
     def advance(self, seconds: float) -> None:

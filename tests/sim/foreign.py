@@ -18,7 +18,7 @@ from mqttree.broker.core.client import disconnect
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.io.driver import Driver
 from mqttree.broker.io.leg_connections import ForeignProtocol, SyncProtocol
-from mqttree.broker.io.leg_driver import LegDriver
+from mqttree.broker.io.leg_driver import LegDriver, new_exchange
 from mqttree.broker.leg.effects import DialForeign, LegEffect, Log
 from mqttree.broker.leg.leg import Leg
 from mqttree.broker.leg.leg_settings import LegSettings
@@ -258,8 +258,10 @@ class SimLeg(LegDriver):
         super().__init__(driver, settings, LegModel(url, ()), None)
         self._rng = random.Random(f"{world.seed} {settings.name} {self.node.config.boot}")
         config, knows = self.node.config, self.node.cluster.knows
+        self._exchange = new_exchange(settings, self._retained, self._rng)
         self.leg = Leg(
             settings,
+            self._exchange,
             random.Random(world.rng.getrandbits(64)),
             world.now,
             Federation(config.id, knows) if marks else None,
@@ -295,7 +297,7 @@ class SimLeg(LegDriver):
             super()._do(effect)
 
     def _lost_dial(self, why: str) -> None:
-        self.lost(why)
+        self.on_lost(why)
 
     def _lost_sync(self, why: str) -> None:
         self.sync_lost(None, why)

@@ -145,7 +145,9 @@ class Rings(Legs):
         # A client that publishes nothing more has nothing that goes round.
         if not self.marks and not self.world.run(ENDLESS, still, every=1.0):
             self.world.violation("ring", f"{self.shape}: messages go round without end")
-        if self.shape != "chain" and not any(leg.leg.rings or leg.leg.loops for leg in self.legs):
+        if self.shape != "chain" and not any(
+            leg.leg.relay.crossing.rings or leg.leg.relay.crossing.loops for leg in self.legs
+        ):
             self.world.violation("ring", f"{self.shape}: no leg has noticed it")
 
     def _probe(self) -> None:

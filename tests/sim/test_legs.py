@@ -76,13 +76,13 @@ def takes_echoes_for_messages(patch: Mutant) -> None:
 def trusts_a_session_that_is_gone(patch: Mutant) -> None:
     """The session here keeps identifiers that the foreign broker has forgotten, and gives to
     others."""
-    dialled = Leg.dialled
+    dialled = Leg.on_dialled
 
     def wrong(self: Leg, session: LocalSession | None, now: float) -> None:
         known = None if session is None else LocalSession(session.filters)
         dialled(self, known, now)
 
-    patch.setattr(Leg, "dialled", wrong)
+    patch.setattr(Leg, "on_dialled", wrong)
 
 
 def begins_anew(patch: Mutant) -> None:
@@ -120,7 +120,7 @@ def loses_a_chunk(patch: Mutant) -> None:
 
 def forgets_the_session(patch: Mutant) -> None:
     """A driver does not say which session this broker has, as if there was none."""
-    dialled = LegDriver.dialled
+    dialled = LegDriver.on_dialled
 
     def wrong(self: LegDriver, protocol: Any) -> None:
         sessions = self.driver.node.sessions
@@ -129,7 +129,7 @@ def forgets_the_session(patch: Mutant) -> None:
         if found is not None:
             sessions[self.settings.session] = found
 
-    patch.setattr(LegDriver, "dialled", wrong)
+    patch.setattr(LegDriver, "on_dialled", wrong)
 
 
 MUTANTS: dict[str, tuple[Callable[[Mutant], None], tuple[int, ...], str]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 
 import pytest
@@ -10,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.base.state_table import ImpossibleInputError
-from mqttree.broker.leg.backoff import LONGEST, SHORTEST, STABLE
+from mqttree.broker.leg.backoff import BRIEF, CLOSED, LONGEST, SHORTEST, STABLE
 from mqttree.broker.leg.effects import Close, DialForeign, Enter, LegEffect, Log, ToForeign, ToHere
 from mqttree.broker.leg.leg import PATIENCE, Leg
 from mqttree.broker.leg.leg_states import TRANSITIONS, Action, Input, State, transition
 from mqttree.broker.leg.packets import PacketCutter
 from mqttree.broker.leg.session_pair import LocalSession
-from mqttree.broker.leg.takeover_alarm import BRIEF, CLOSED
 from mqttree.broker.wire import (
     Connack,
     Disconnect,
@@ -30,7 +28,7 @@ from mqttree.broker.wire import (
     Suback,
     encode_packet,
 )
-from tests.kit.leg_harness import Joined, settings
+from tests.kit.leg_harness import Joined, new_leg, settings
 from tests.kit.node_harness import FakeClient, World
 from tests.kit.state_tables import check_table
 
@@ -58,7 +56,7 @@ SUBSCRIBE_HERE = b"\x82\x1d\xff\xff\x00\x00\x01#\x2e\x00\x13$leg/subscribed/2/#\
 
 def new(**more: object) -> Leg:
     """A leg that is about to dial."""
-    return Leg(settings(**more), random.Random(1), 0.0)
+    return new_leg(settings(**more))
 
 
 def answer_subscribe(leg: Leg) -> None:
@@ -72,18 +70,18 @@ def connect(leg: Leg, now: float) -> None:
     """Dial, and end the session at the foreign broker that a new leg might have there; its next
     connection, which stays, has sent CONNECT."""
     leg.tick(now)
-    leg.dialled(None, now)
+    leg.on_dialled(None, now)
     leg.foreign_received(encode_packet(Connack(False, 0), leg.version), now)
-    leg.dialled(None, now)
+    leg.on_dialled(None, now)
 
 
 def walk(leg: Leg) -> list[LegEffect]:
     """Bring a leg up; returns all effects but lines for the log."""
     leg.tick(0.0)
-    leg.dialled(None, 0.1)
+    leg.on_dialled(None, 0.1)
     leg.foreign_received(encode_packet(Connack(False, 0), leg.version), 0.2)
     # The first connection has only ended the old session.
-    leg.dialled(None, 0.2)
+    leg.on_dialled(None, 0.2)
     leg.foreign_received(encode_packet(Connack(False, 0), leg.version), 0.2)
     leg.here_received(encode_packet(Connack(False, 0), leg.version), 0.2)
     answer_subscribe(leg)
@@ -131,7 +129,7 @@ def test_a_leg_of_mqtt_3_1_1_says_that_it_is_a_bridge() -> None:
 def test_the_session_here_obeys_what_the_foreign_broker_says() -> None:
     leg = new()
     leg.tick(0.0)
-    leg.dialled(LocalSession(), 0.1)
+    leg.on_dialled(LocalSession(), 0.1)
     said = {
         Property.RECEIVE_MAXIMUM: 20,
         Property.MAXIMUM_PACKET_SIZE: 2_000_000,
@@ -141,7 +139,7 @@ def test_the_session_here_obeys_what_the_foreign_broker_says() -> None:
         Property.SERVER_KEEP_ALIVE: 4,
     }
     leg.foreign_received(encode_packet(Connack(True, 0, said), 5), 0.2)
-    assert leg.take_effects()[-1] == ToHere(
+    assert leg.take_effects()[-2] == ToHere(
         b"\x10\x1f\x00\x04MQTT\x05\x00\x00\x00\x0d\x11\xff\xff\xff\xff\x21\x00\x14"
         b"\x27\x00\x1e\x84\x80\x00\x05leg:n"
     )
@@ -201,7 +199,7 @@ def test_acknowledgements_cross_as_they_are() -> None:
 
 
 def test_topics_and_response_topics_get_their_other_names() -> None:
-    leg = Leg(settings("# both 2 here/ there/"), random.Random(1), 0.0)
+    leg = new_leg(settings("# both 2 here/ there/"))
     walk(leg)
     properties = {Property.RESPONSE_TOPIC: "there/reply", Property.CORRELATION_DATA: b"7"}
     leg.foreign_received(
@@ -255,13 +253,13 @@ def test_a_refusal_of_mqtt_5_is_followed_by_3_1_1() -> None:
     for answer in (b"\x20\x02\x00\x01", b"\x20\x03\x00\x84\x00"):
         leg = new()
         leg.tick(0.0)
-        leg.dialled(None, 0.1)
+        leg.on_dialled(None, 0.1)
         leg.foreign_received(answer, 0.2)
         assert (leg.state, leg.version) == (State.WAITING, 4)
         assert [type(e) for e in leg.take_effects()][-2:] == [Close, Log]
     leg = new(version=5)
     leg.tick(0.0)
-    leg.dialled(None, 0.1)
+    leg.on_dialled(None, 0.1)
     leg.foreign_received(b"\x20\x02\x00\x01", 0.2)
     assert leg.version == 5
 
@@ -275,10 +273,10 @@ def test_a_broker_that_understands_nothing_is_tried_in_each_way(answer: bytes | 
             for _ in range(2 * len(ways)):
                 due = leg.next_deadline() or 0.0
                 leg.tick(due)
-                leg.dialled(None, due)
+                leg.on_dialled(None, due)
                 tried += [e.data[8] for e in leg.take_effects() if isinstance(e, ToForeign)]
                 if answer is None:
-                    leg.lost("it closes", due)
+                    leg.on_lost("it closes", due)
                 else:
                     leg.foreign_received(answer, due)
         times = 1 if answer else 2
@@ -300,7 +298,7 @@ def test_a_broker_that_understands_nothing_is_tried_in_each_way(answer: bytes | 
 def test_any_other_answer_is_one_line_and_a_pause(data: bytes) -> None:
     leg = new()
     leg.tick(0.0)
-    leg.dialled(None, 0.1)
+    leg.on_dialled(None, 0.1)
     leg.take_effects()
     leg.foreign_received(data, 0.2)
     if leg.state is State.CONNECTING:  # more of a packet may come
@@ -352,7 +350,7 @@ def test_pauses_grow_with_jitter_and_begin_anew_after_a_while() -> None:
     leg, now, pauses = new(), 0.0, []
     for _ in range(200):
         leg.tick(now)
-        leg.lost("no route", now)
+        leg.on_lost("no route", now)
         due = leg.next_deadline()
         assert due is not None
         pauses.append(due - now)
@@ -366,7 +364,7 @@ def test_pauses_grow_with_jitter_and_begin_anew_after_a_while() -> None:
     leg.foreign_received(encode_packet(Suback(0xFFFF, [2]), 5), now)
     leg.foreign_received(encode_packet(Pingresp(), 5), now)
     leg.here_received(encode_packet(Suback(0xFFFF, [2, 0]), 5), now)
-    leg.lost("reset", now + STABLE)
+    leg.on_lost("reset", now + STABLE)
     due = leg.next_deadline()
     assert due is not None
     assert due - now - STABLE <= 3 * SHORTEST
@@ -378,7 +376,7 @@ def test_a_stopped_leg_dials_no_more() -> None:
     leg.stop(1.0)
     assert leg.take_effects() == [ToForeign(encode_packet(Disconnect(), 5)), Close()]
     assert leg.next_deadline() is None
-    leg.lost("closed", 1.0)
+    leg.on_lost("closed", 1.0)
     leg.tick(100.0)
     assert leg.take_effects() == []
 
@@ -459,7 +457,7 @@ def test_a_rule_that_is_gone_is_unsubscribed_from_on_both_sides(version: int) ->
         joined.leg.stop(joined.here.now)
         joined.run()
         joined.settings = settings(*lines, version=version)
-        joined.leg = Leg(joined.settings, random.Random(1), joined.here.now)
+        joined.begin()
         joined.run()
         assert joined.up
         kept = joined.there.node.sessions[joined.settings.client_id].subscriptions
@@ -506,10 +504,10 @@ def test_a_session_that_another_client_takes_again_and_again_is_named() -> None:
         if number == 2:
             joined.advance(BRIEF)
         assert joined.up
-        joined.leg.lost(CLOSED, joined.here.now)
+        joined.leg.on_lost(CLOSED, joined.here.now)
         joined.advance(LONGEST)
     assert not any("another client" in line for line in joined.log)
-    joined.leg.lost(CLOSED, joined.here.now)
+    joined.leg.on_lost(CLOSED, joined.here.now)
     joined.run()
     (line,) = [line for line in joined.log if "another client" in line]
     assert "it closes again and again: another client may be 'mqttree-n'" in line
@@ -547,9 +545,9 @@ def test_a_ring_is_found_and_what_goes_round_is_muted() -> None:
     joined.advance(2 * LONGEST)
     (probe,) = [p for p in there.take() if isinstance(p, Publish)]
     assert probe.topic.startswith("mqttree/probe/leg/n/")
-    assert joined.leg.rings == 0
+    assert joined.leg.relay.crossing.rings == 0
     joined.send(here, Publish(probe.topic, b""))
-    assert joined.leg.rings == 1
+    assert joined.leg.relay.crossing.rings == 1
     assert "comes back to this federation by another way" in joined.log[-1]
     assert not [p for p in there.take() if isinstance(p, Publish)], "the probe does not go round"
     here.take()
@@ -594,7 +592,7 @@ def test_the_same_failure_again_and_again_is_one_warning() -> None:
     leg, levels = new(), []
     for why in ("refused", "refused", "no route", "no route", "refused"):
         leg.tick(leg.next_deadline() or 0.0)
-        leg.lost(why, leg.next_deadline() or 0.0)
+        leg.on_lost(why, leg.next_deadline() or 0.0)
         levels += [effect.level for effect in leg.take_effects() if isinstance(effect, Log)]
     assert levels == ["warning", "debug", "warning", "debug", "debug"]
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from mqttree.broker.leg.addresses import HOME_PAUSE, Addresses
 from mqttree.broker.leg.backoff import LONGEST, OWN_PAUSE, SHORTEST, TAKEN_OVER_PAUSE
 from mqttree.broker.leg.effects import DialForeign, Log
-from mqttree.broker.leg.leg import Leg
 from mqttree.broker.leg.leg_settings import Start
 from mqttree.broker.leg.leg_states import State
 from mqttree.broker.wire import Disconnect, Publish, Pubrel, encode_packet
-from tests.kit.leg_harness import Joined, settings
+from tests.kit.leg_harness import Joined, new_leg, settings
 from tests.kit.node_harness import World
 
 
@@ -21,7 +18,7 @@ def test_home_comes_first_after_each_loss() -> None:
     addresses = Addresses(3, round_robin=False)
     found = []
     for was_up in (False, False, True, True, False, False, False):
-        addresses.lost(was_up=was_up)
+        addresses.on_lost(was_up=was_up)
         found.append(addresses.place)
     assert found == [1, 2, 0, 0, 1, 2, 0]
 
@@ -30,7 +27,7 @@ def test_in_turn_each_loss_leads_to_the_next_address() -> None:
     addresses = Addresses(3, round_robin=True)
     found = []
     for was_up in (True, True, False, True):
-        addresses.lost(was_up=was_up)
+        addresses.on_lost(was_up=was_up)
         found.append(addresses.place)
     assert found == [1, 2, 0, 1]
     assert not addresses.looks_home(1e9)
@@ -39,8 +36,8 @@ def test_in_turn_each_loss_leads_to_the_next_address() -> None:
 def test_a_home_that_answers_and_lets_no_leg_in_is_looked_at_less_and_less() -> None:
     addresses, now, looks = Addresses(2, round_robin=False), 0.0, []
     for _ in range(3):
-        addresses.lost(was_up=False)
-        addresses.came_up(now)
+        addresses.on_lost(was_up=False)
+        addresses.on_up(now)
         since = now
         while not addresses.looks_home(now):
             now += 1.0
@@ -106,11 +103,11 @@ def test_identifiers_of_a_session_at_another_address_do_not_hide_messages(versio
 
 
 def test_the_pause_is_short_while_another_address_is_left() -> None:
-    leg, now, places, pauses = Leg(two(), random.Random(1), 0.0), 0.0, [], []
+    leg, now, places, pauses = new_leg(two()), 0.0, [], []
     for _ in range(8):
         leg.tick(now)
         places += [e.place for e in leg.take_effects() if isinstance(e, DialForeign)]
-        leg.lost("no route", now)
+        leg.on_lost("no route", now)
         due = leg.next_deadline() or 0.0
         pauses.append(due - now)
         now = due
@@ -170,11 +167,11 @@ def test_a_leg_that_starts_once_ends_with_its_connection() -> None:
 
 
 def test_a_leg_that_starts_once_still_finds_out_which_mqtt_is_spoken() -> None:
-    leg, now, tried = Leg(settings(start=Start.ONCE), random.Random(1), 0.0), 0.0, 0
+    leg, now, tried = new_leg(settings(start=Start.ONCE)), 0.0, 0
     while (due := leg.next_deadline()) is not None:
         now = due
         leg.tick(now)
-        leg.dialled(None, now)
+        leg.on_dialled(None, now)
         leg.foreign_received(b"\x20\x02\x00\x01", now)
         tried += 1
     assert tried == 3
@@ -198,7 +195,7 @@ def test_no_message_crosses_above_the_highest_qos(version: int) -> None:
 
 
 def test_a_leg_on_standby_dials_when_it_is_its_turn() -> None:
-    leg = Leg(settings(), random.Random(1), 0.0, standby=True)
+    leg = new_leg(settings(), standby=True)
     assert leg.next_deadline() is None
     leg.tick(5.0)
     for _ in range(2):
@@ -210,9 +207,9 @@ def test_a_leg_on_standby_dials_when_it_is_its_turn() -> None:
     assert [e.text for e in leg.take_effects() if isinstance(e, Log)] == [
         "leg n is on standby: g is active"
     ]
-    leg.dialled(None, 8.0)
+    leg.on_dialled(None, 8.0)
     assert leg.state is State.STANDBY
-    leg.lost("closed", 8.0)
+    leg.on_lost("closed", 8.0)
     assert leg.counters.failures == 0
 
 
@@ -244,6 +241,6 @@ def test_two_that_take_a_session_from_each_other_do_so_rarely() -> None:
     due = pair.leg.next_deadline() or 0.0
     assert due - pair.here.now >= TAKEN_OVER_PAUSE
     pair.advance(LONGEST + 1)
-    pair.leg.lost("it is this broker", pair.here.now, OWN_PAUSE)
+    pair.leg.on_lost("it is this broker", pair.here.now, OWN_PAUSE)
     due = pair.leg.next_deadline() or 0.0
     assert due - pair.here.now == pytest.approx(OWN_PAUSE)

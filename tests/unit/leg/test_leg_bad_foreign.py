@@ -3,17 +3,15 @@ line, a counter, and pauses between connections."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 
-from mqttree.broker.leg.backoff import LONGEST, OWN_PAUSE, SHORTEST, TAKEN_OVER_PAUSE
+from mqttree.broker.leg.backoff import CLOSED, LONGEST, OWN_PAUSE, SHORTEST, TAKEN_OVER_PAUSE
 from mqttree.broker.leg.effects import DialForeign, Log
 from mqttree.broker.leg.leg import PATIENCE, Leg
 from mqttree.broker.leg.leg_states import State
-from mqttree.broker.leg.takeover_alarm import CLOSED
 from mqttree.broker.wire import (
     Connack,
     Disconnect,
@@ -24,7 +22,7 @@ from mqttree.broker.wire import (
     Suback,
     encode_packet,
 )
-from tests.kit.leg_harness import settings
+from tests.kit.leg_harness import new_leg, settings
 
 HOUR = 3600.0
 Act = Callable[[Leg, float], None]
@@ -48,7 +46,7 @@ def says(data: bytes) -> Act:
 
 def lost(why: str, least: float = 0.0) -> Act:
     """Have the connection end."""
-    return lambda leg, now: leg.lost(why, now, least)
+    return lambda leg, now: leg.on_lost(why, now, least)
 
 
 def silent(leg: Leg, now: float) -> None:
@@ -60,7 +58,7 @@ def comes_up(leg: Leg, now: float) -> None:
     accept = encode_packet(Connack(True, 0), leg.version)
     leg.foreign_received(accept, now)
     if leg.state is State.DIALLING:  # only the old session was ended
-        leg.dialled(None, now)
+        leg.on_dialled(None, now)
         leg.foreign_received(accept, now)
     leg.here_received(encode_packet(Connack(False, 0), leg.version), now)
     leg.foreign_received(encode_packet(Suback(0xFFFF, [2]), leg.version), now)
@@ -122,14 +120,14 @@ def test_a_bad_foreign_broker_costs_a_line_a_counter_and_no_busy_loop(name: str)
     """For an hour. A line that says the same comes once, and again only when the leg was up in
     between, which takes a second at least."""
     version, act, words, least = CASES[name]
-    leg = Leg(settings(version=version), random.Random(1), 0.0)
+    leg = new_leg(settings(version=version))
     now, dials, lines = 0.0, [], []
     while now < HOUR:
         leg.tick(now)
         effects = leg.take_effects()
         if any(isinstance(effect, DialForeign) for effect in effects):
             dials.append(now)
-            leg.dialled(None, now)
+            leg.on_dialled(None, now)
             act(leg, now)
             effects += leg.take_effects()
         lines += [e for e in effects if isinstance(e, Log)]
@@ -150,7 +148,7 @@ def test_a_bad_foreign_broker_costs_a_line_a_counter_and_no_busy_loop(name: str)
 
 
 def test_the_same_failure_is_a_line_again_once_the_leg_was_up() -> None:
-    leg = Leg(settings(version=5), random.Random(1), 0.0)
+    leg = new_leg(settings(version=5))
     lines: list[str] = []
     now = 0.0
     for act in (lost(CLOSED), lost(CLOSED), comes_up, lost(CLOSED), lost(CLOSED)):
@@ -159,7 +157,7 @@ def test_the_same_failure_is_a_line_again_once_the_leg_was_up() -> None:
         else:
             now = leg.next_deadline() or 0.0
             leg.tick(now)
-            leg.dialled(None, now)
+            leg.on_dialled(None, now)
             act(leg, now)
         lines += [e.text for e in leg.take_effects() if isinstance(e, Log) and e.level == "warning"]
     assert len(lines) == 2

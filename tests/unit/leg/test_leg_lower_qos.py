@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.leg.effects import LegEffect, Log, ToForeign
-from mqttree.broker.leg.leg import Leg
 from mqttree.broker.leg.lower_qos import LowerQos
 from mqttree.broker.leg.packets import PacketCutter, messages_with_ids
 from mqttree.broker.wire import (
@@ -23,7 +22,7 @@ from mqttree.broker.wire import (
     encode_packet,
 )
 from mqttree.broker.wire.publish_header import PUBACK, PUBREC, PUBREL
-from tests.kit.leg_harness import Joined, settings
+from tests.kit.leg_harness import Joined, new_leg, settings
 from tests.kit.node_harness import FakeClient, World
 from tests.unit.leg.test_leg import connect, settle
 
@@ -89,7 +88,7 @@ def test_a_foreign_broker_that_answers_qos_2_as_qos_1_is_found_out(version: int)
     assert [p.payload for p in settle(joined, there)] == [b"4", b"5"]
     assert in_flight(joined) == 0
     assert joined.leg.counters.failures == 1
-    assert 1 <= joined.leg.lowered <= 3
+    assert 1 <= joined.leg.relay.lower_qos.lowered <= 3
     assert len(named(joined)) == 1
 
 
@@ -110,13 +109,13 @@ def test_messages_from_before_cross_at_a_lower_qos(most: int) -> None:
     got = settle(joined, there)
     assert [(p.payload, p.qos) for p in got] == [(b"1", most), (b"2", most)]
     assert in_flight(joined) == 0
-    assert joined.leg.lowered == 2
+    assert joined.leg.relay.lower_qos.lowered == 2
 
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_filter_that_is_granted_less_than_others_is_named(version: int) -> None:
     """It takes QoS 2, but does not give it to this user for all topics."""
-    leg = Leg(settings("a/# both 2", "b/# both 2", version=version), random.Random(1), 0.0)
+    leg = new_leg(settings("a/# both 2", "b/# both 2", version=version))
     connect(leg, 0.0)
     leg.foreign_received(encode_packet(Connack(False, 0), leg.version), 0.1)
     leg.here_received(encode_packet(Connack(False, 0), leg.version), 0.1)

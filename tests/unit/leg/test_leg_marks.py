@@ -183,7 +183,7 @@ def test_messages_without_a_subscriber_there_are_counted_by_rule(lines: tuple[st
     for number, (topic, qos) in enumerate([("a/1", 1), ("b/1", 2), ("a/2", 1), ("c", 1)]):
         joined.send(client, Publish(topic, b"x", qos, packet_id=number + 1))
     rules = {"a/#": 2, "b/#": 1} if len(lines) > 1 else {}
-    assert joined.leg.unmatched() == {
+    assert joined.leg.relay.unmatched() == {
         "answered": 4,
         "no_subscribers": 3,
         "no_subscribers_by_rule": rules,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any, TypeGuard
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqttree.broker.io.leg_driver import new_exchange
 from mqttree.broker.leg.backoff import LONGEST
 from mqttree.broker.leg.effects import LegEffect, ToForeign
 from mqttree.broker.leg.own_topics import own
@@ -169,18 +167,11 @@ def test_a_value_that_came_from_there_is_not_newer_here() -> None:
     assert retained(joined.here) == retained(joined.there) == {"b": b"last"}
 
 
-def restarted(joined: Joined) -> None:
-    """Let a new process have the leg, whose broker has its journal."""
-    joined.exchange = new_exchange(joined.settings, joined.retained, random.Random(1))
-    joined.here.node.retained_watchers[joined.settings.session] = joined.exchange.arrived
-    joined.leg.exchange = joined.exchange
-
-
 def test_after_a_restart_what_was_written_meanwhile_is_known_and_a_deletion_there_is_not() -> None:
     joined = in_common("a", "b", "c", "d", "e")
     away(joined)
     put(joined.here, "e", b"ours")
-    restarted(joined)
+    joined.begin()
     put(joined.there, "e", b"theirs")
     put(joined.here, "a", b"new")
     put(joined.there, "b", b"new")
@@ -200,7 +191,7 @@ def test_a_value_that_came_just_before_a_restart_is_not_newer_here(version: int)
     while retained(joined.here) != {"a": b"1"}:
         joined.advance(1)
     away(joined)
-    restarted(joined)
+    joined.begin()
     put(joined.there, "a", b"2")
     back(joined)
     assert retained(joined.here) == retained(joined.there) == {"a": b"2"}
@@ -211,7 +202,7 @@ def test_a_gateway_that_goes_on_says_that_it_is_active() -> None:
     topic = "mqttree/leg/n/common"
     away(joined)
     put(joined.here, topic, b"1 0 00000000000000ff")
-    restarted(joined)
+    joined.begin()
     joined.reachable = True
     while not joined.up:
         joined.advance(0.1)
@@ -516,7 +507,7 @@ def test_a_merge_looks_at_few_topics_in_one_turn(monkeypatch: pytest.MonkeyPatch
     for number in range(1000):
         client.send(Publish(f"t/{number}", b"x", retain=True))
     joined = Joined(here=ours)
-    most, step = 0, joined.exchange.go_on
+    most, step = 0, joined.exchange.resume
 
     def counted(now: float) -> None:
         nonlocal most
@@ -524,7 +515,7 @@ def test_a_merge_looks_at_few_topics_in_one_turn(monkeypatch: pytest.MonkeyPatch
         step(now)
         most = max(most, joined.exchange.counters.published_there - before)
 
-    monkeypatch.setattr(joined.exchange, "go_on", counted)
+    monkeypatch.setattr(joined.exchange, "resume", counted)
     joined.advance(QUIET + 10)
     assert len(retained(joined.there)) == 1000
     assert 0 < most <= 200

@@ -28,7 +28,7 @@ def test_only_what_was_acknowledged_and_is_the_same_is_a_repetition() -> None:
         repeats.passed(publish(b"%d" % number, number), out=False)
     repeats.passed(puback(1) + puback(3) + puback(4), out=True)
     repeats.passed(publish(b"3 once more", 3), out=False)
-    repeats.lost()
+    repeats.on_lost()
     again = [
         publish(b"1", 1, dup=True),
         publish(b"2", 2, dup=True),
@@ -45,7 +45,7 @@ def test_a_repetition_that_gives_an_alias_comes_in() -> None:
     repeats = Repeats()
     repeats.passed(publish(b"1", 1, alias=1), out=False)
     repeats.passed(puback(1), out=True)
-    repeats.lost()
+    repeats.on_lost()
     again = publish(b"1", 1, dup=True, alias=1)
     assert repeats.without(again, 5) == again
 

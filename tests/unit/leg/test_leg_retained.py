@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from mqttree.broker.base.state_table import ImpossibleInputError
 from mqttree.broker.leg.effects import Close, DialForeign, ToForeign
 from mqttree.broker.leg.own_topics import own
+from mqttree.broker.leg.packets import messages, messages_with_ids
 from mqttree.broker.leg.retained_history import MAX_GATEWAYS, RetainedHistory, Write
 from mqttree.broker.leg.retained_merge import Found, Step, step_of
-from mqttree.broker.leg.retained_packets import publishes, without_retain, without_stored
+from mqttree.broker.leg.retained_packets import Seen, retained, without_retain, without_stored
 from mqttree.broker.leg.retained_rules import Retain, RetainedRules
 from mqttree.broker.leg.retained_values import equal, read_section
 from mqttree.broker.leg.retained_watch import RetainedWatch
@@ -206,11 +207,13 @@ def test_retained_messages_are_found_among_packets(version: int) -> None:
             Publish("c", b"", 0, True),
         )
     )
-    found = [(p.retain, p.packet_id, p.topic, p.payload) for p in publishes(packets, version)]
-    assert found == [(False, 0, b"a", b"1"), (True, 3, b"b", b"2"), (True, 0, b"c", b"")]
-    assert not any(p.retain for p in publishes(without_retain(packets), version))
-    left = [(p.topic, p.packet_id) for p in publishes(without_stored(packets), version)]
-    assert left == [(b"a", 0), (b"$leg/dropped", 3), (b"$leg/dropped", 0)]
+    assert list(retained(packets)) == [Seen(b"b", 3, 1, False), Seen(b"c", 0, 0, False)]
+    assert not list(retained(without_retain(packets)))
+    stored = without_stored(packets)
+    assert not list(retained(stored))
+    topics = [topic for topic, _, _ in messages(stored, version)]
+    assert topics == [b"a", b"$leg/dropped", b"$leg/dropped"]
+    assert [number for number, _ in messages_with_ids(stored)] == [b"\x00\x03"]
 
 
 # ---------------------------------------------------------------- what is not confirmed
@@ -235,7 +238,7 @@ def test_a_message_is_waited_for_until_it_is_answered(
     watch.sent("a", 1, 1, repeated=True)
     assert watch.waits("a")
     assert watch.repeating
-    watch.acknowledged(b"".join(encode_packet(answer, 5) for answer in answers))
+    watch.on_acknowledged(b"".join(encode_packet(answer, 5) for answer in answers))
     assert watch.waits("a") is watch.repeating is bool(watch) is not confirmed
 
 
@@ -265,7 +268,7 @@ def ready(version: int = 5) -> SyncSession:
     """A session that has no question yet."""
     session = SyncSession("mqttree-n-sync", "u", 10)
     session.want(version, 0.0)
-    session.dialled(0.1)
+    session.on_dialled(0.1)
     session.received(encode_packet(Connack(False, 0), version), 0.2)
     assert session.take(10, 0.2) == []
     assert session.state is SyncState.READY
@@ -331,7 +334,7 @@ def test_packets_cut_anywhere_are_taken_one_by_one() -> None:
 def test_a_sync_session_that_cannot_begin_says_why(data: bytes, why: str) -> None:
     session = SyncSession("mqttree-n-sync", None, 10)
     session.want(5, 0.0)
-    session.dialled(0.1)
+    session.on_dialled(0.1)
     session.received(data, 0.2)
     session.take(10, 0.2)
     assert session.state is SyncState.IDLE
@@ -345,7 +348,7 @@ def test_a_sync_session_is_given_up_that_is_not_answered() -> None:
     assert session.due == PATIENCE
     session.tick(PATIENCE)
     assert session.state is SyncState.IDLE
-    session.dialled(PATIENCE + 1)  # too late
+    session.on_dialled(PATIENCE + 1)  # too late
     assert session.take_effects()[-1] == Close(sync=True)
     session = ready()
     session.ask(["#"], 1.0)
