@@ -52,9 +52,9 @@ INTERPRETED = (
     "mqttree.routing.limits",
 )
 """Modules of these packages that are not compiled: what only drivers use, data classes that name
-types of modules above them, or are made of many options or limits, code that mypyc cannot compile, and an
-exception (`mqttree.placement.question.TooMuchError`) that callers catch beside a built-in one by
-the same name: compiled, each of that name would have to be the first one."""
+types of modules above them, or are made of many options or limits, code that mypyc cannot compile,
+and an exception (`mqttree.placement.question.TooMuchError`) that callers catch beside a built-in
+one by the same name: compiled, each of that name would have to be the first one."""
 
 ROOT = Path(__file__).parents[3]
 """The folder that has the package `mqttree`."""
