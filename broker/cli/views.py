@@ -18,7 +18,7 @@ Answer = dict[str, Any]
 def clients(arguments: argparse.Namespace) -> int:
     """Show clients; return the exit code. Raises ConfigError and StatusError."""
     port = admin_port(arguments)
-    names = _names(port.get("/topology"))
+    names = _names(port)
     query = {"search": arguments.text, "state": arguments.state}
     if arguments.broker is not None:
         query["broker"] = broker_named(names, arguments.broker)
@@ -80,10 +80,10 @@ def links(arguments: argparse.Namespace) -> int:
     port = admin_port(arguments)
     if arguments.origin is not None or arguments.topic is not None:
         return _tree(port, arguments)
-    found = port.get("/topology")
     if arguments.json:
-        return _print_json(found)
-    names = _names(found)
+        return _print_json(port.get("/links"))
+    found = port.get("/topology")
+    names = {broker["id"]: str(broker["name"] or broker["id"]) for broker in found["brokers"]}
     rows = [_link(row, names) for row in found["links"]]
     head = (
         "BROKER",
@@ -101,12 +101,12 @@ def links(arguments: argparse.Namespace) -> int:
 
 RATES = ("out_per_s", "in_per_s", "out_bytes_per_s", "in_bytes_per_s")
 RATE_HEAD = ("OUT/S", "IN/S", "BYTES OUT/S", "BYTES IN/S")
-"""Of links of the broker that was asked."""
+"""Of links of the broker that was asked; an older one does not have them."""
 
 
 def _tree(port: AdminPort, arguments: argparse.Namespace) -> int:
     """Show the links that the messages of one broker take."""
-    names = _names(port.get("/topology"))
+    names = _names(port)
     query = {"topic": arguments.topic or ""}
     if arguments.origin is not None:
         query["origin"] = broker_named(names, arguments.origin)
@@ -129,13 +129,14 @@ def _link(row: Answer, names: Mapping[str, str]) -> list[object]:
         state,
         row["tree"],
         *[row[key] for key in ("cost_ms", "rtt_ms", "role", "carries")],
-        *[row[key] for key in RATES],
+        *[row.get(key) for key in RATES],
     ]
 
 
-def _names(topology: Answer) -> dict[str, str]:
-    """Return the name of each broker of a `topology`, by its id."""
-    return {each["id"]: str(each["name"] or each["id"]) for each in topology["brokers"]}
+def _names(port: AdminPort) -> dict[str, str]:
+    """Return the name of each broker, by its id."""
+    found = port.get("/brokers")["brokers"]
+    return {broker["id"]: str(broker["name"] or broker["id"]) for broker in found}
 
 
 def broker_named(names: Mapping[str, str], text: str) -> str:

@@ -29,6 +29,16 @@ class Sums(NamedTuple):
     """Out to other brokers."""
 
 
+class TopicTraffic(NamedTuple):
+    """One topic at one broker."""
+
+    topic: bytes
+    rate: float
+    """Messages a second that clients of this broker publish to it."""
+    receivers: int
+    """Clients of this broker that get them."""
+
+
 class Topics(NamedTuple):
     """All topics of one broker."""
 
@@ -105,3 +115,12 @@ class TrafficMeter:
         top = [(topic, rate) for rate, topic in self.rates.top[:most]]
         rest = self.sums.published - sum([rate for _, rate in top])
         return Topics(top, max(0, len(self.rates) - len(top)), max(0.0, rest))
+
+    def top(self, most: int = TOP) -> list[TopicTraffic]:
+        """Return the topics that are published to most, `most` of them at most."""
+        dispatcher = self._host.dispatcher
+        found: list[TopicTraffic] = []
+        for topic, rate in self.topics(most).top:
+            route = dispatcher.routes.get(topic) or dispatcher.route(topic, keep=False)
+            found.append(TopicTraffic(topic, rate, len(route.deliveries) + len(route.shared)))
+        return found

@@ -105,7 +105,7 @@ def check(document: dict[str, Any], schema: dict[str, Any], value: Any, where: s
             if key in properties:
                 check(document, properties[key], each, f"{where}.{key}")
         # Of these only some keys are described.
-        some = where in ("Document", "Federation", "Leg", "Placed", "Placement")
+        some = where in ("Document", "Federation", "Leg", "Placed", "Placement", "Traffic")
         assert some or value.keys() == properties.keys(), where
     elif fits == ["object"] and "additionalProperties" in schema:
         for key, each in value.items():

@@ -89,7 +89,7 @@ async def test_every_path_but_health_needs_the_token(tmp_path: Path) -> None:
             "GET /metrics",
             "GET /api/v1/federation",
             "GET /api/v1/legs",
-            "GET /api/v1/topics",
+            "GET /api/v1/traffic",
             "GET /api/v1/placement",
             "POST /api/v1/drain",
             "POST /api/v1/reload",

@@ -212,7 +212,7 @@ def test_events_come_and_say_when_a_broker_hangs(tmp_path: Path) -> None:
             changes.append(events.find("change"))
         assert gone not in changes[-1]["brokers"]
         # It is shown as what it was, and the others go on.
-        shown = {each["id"]: each for each in get(one.admin, "/topology")["brokers"]}
+        shown = {each["id"]: each for each in get(one.admin, "/brokers")["brokers"]}
         assert not shown[gone]["reachable"]
         assert [each["reachable"] for each in shown.values()].count(True) == 2
         assert get(one.admin, "/changes")["changes"][-1] == changes[-1]

@@ -224,21 +224,23 @@ async def test_a_plan_says_which_moves_pay(server: Server) -> None:
     assert "moves" in body["error"]
 
 
-async def test_the_topics_of_a_broker_can_be_read(server: Server) -> None:
+async def test_the_traffic_of_a_broker_can_be_read(server: Server) -> None:
     meter = server.node.traffic
     assert meter is not None
     list(meter.rates.take({b"a/b": 100, b"c": 10}, {}, meter.read + 10.0))
-    status, body = await server.ask("GET", "/api/v1/topics?limit=1")
+    status, body = await server.ask("GET", "/api/v1/traffic?top=1")
     assert status == 200
-    assert body["topics"] == [{"topic": "a/b", "per_s": 10.0, "receivers": 0}]
-    assert body["total"] == 2
-    for query in ("limit=x", "limit=-1", "limit=1&more=2"):
-        assert (await server.ask("GET", f"/api/v1/topics?{query}"))[0] == 400
+    assert body["topics"] == [["a/b", 10.0, 0]]
+    assert body["rest"]["topics"] == 1
+    assert body["seconds"] == 10
+    assert body.keys() >= {"boot", "in", "out", "link_in", "link_out", "cpu"}
+    for query in ("top=x", "top=-1", "top=1&more=2"):
+        assert (await server.ask("GET", f"/api/v1/traffic?{query}"))[0] == 400
 
 
 async def test_a_broker_that_does_not_count_topics_says_so() -> None:
     server = Server(topic_rates=False)
     await server.admin.start(server.socket)
-    assert (await server.ask("GET", "/api/v1/topics"))[0] == 404
+    assert (await server.ask("GET", "/api/v1/traffic"))[0] == 404
     assert (await server.place({"client": "c"}))[0] == 200
     await server.admin.close()

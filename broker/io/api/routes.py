@@ -85,6 +85,8 @@ ROUTES: Final = (
         "GET", "/summary", "summary", "Rates and counts of this broker, once a second", "Summary"
     ),
     Route("GET", "/topology", "topology", "All brokers and links of the federation", "Topology"),
+    Route("GET", "/brokers", "brokers", "All brokers of the federation", "Brokers"),
+    Route("GET", "/links", "links", "All links of the federation", "Links"),
     Route(
         "GET",
         "/tree",
@@ -177,6 +179,14 @@ ROUTES: Final = (
         "RoutePage",
         (SEARCH, BROKER, LIMIT, AFTER),
     ),
+    Route(
+        "GET",
+        "/traffic",
+        "traffic",
+        "Messages a second of this broker, and its topics with the highest rates",
+        "Traffic",
+        (Parameter("top", "topics at most", MAX_ROWS, MAX_ROWS),),
+    ),
     Route("GET", "/legs", "legs", "The legs of this broker", "Legs"),
     Route("GET", "/legs/{leg}", "leg", "One leg of this broker", "Leg"),
     Route(
@@ -203,14 +213,7 @@ ROUTES: Final = (
     Route("GET", "/events", "events", "Changes as they come: server-sent events", "Events"),
 )
 
-MOVED: Final = {
-    "": "/openapi.json",
-    "/status": "/federation",
-    "/brokers": "/topology",
-    "/links": "/topology",
-    "/traffic": "/topics",
-}
-"""Paths that users may still type -> the route that answers instead."""
+MOVED: Final = {"/api": "/openapi.json", f"{PREFIX}/status": "/federation"}
 
 
 def find(method: str, path: str) -> tuple[Route, dict[str, str]]:
@@ -226,8 +229,8 @@ def find(method: str, path: str) -> tuple[Route, dict[str, str]]:
         allowed.append(route.method)
     if allowed:
         raise RequestError(405, f"{', '.join(allowed)} only")
-    typed = path.removeprefix(PREFIX).removeprefix("/api")
-    new = MOVED.get(typed, typed)
+    # Paths from before /api/v1 had all of them, which people still type.
+    new = MOVED.get(path, path.removeprefix("/api"))
     for route in ROUTES:
         if _match(route.path, new) is not None:
             raise RequestError(404, f"use {PREFIX}{route.path}")

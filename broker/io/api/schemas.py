@@ -71,6 +71,9 @@ link_out_per_s number?: messages that it sends to other brokers
 clients integer?: connected there
 sessions integer?: there, connected or not
 """,
+    "Brokers": """
+brokers [Broker]: by name
+""",
     "Link": """
 a string: id of one end
 b string: id of the other end
@@ -85,6 +88,9 @@ out_per_s number?: messages that this broker sends over it, of links here
 in_per_s number?: messages that come over it, of links here
 out_bytes_per_s number?: bytes sent, of all packets, as the system counts them, of links here
 in_bytes_per_s number?: bytes received, likewise
+""",
+    "Links": """
+links [Link]: by their ends
 """,
     "Topology": """
 cluster string: its name
@@ -216,6 +222,11 @@ legs [object]: docs/reference/http.md has their keys
     "Leg": """
 name string: of the leg; docs/reference/http.md has all keys
 state string: up when messages cross
+""",
+    "Traffic": """
+topics [array]: topic, messages a second that clients publish to it here, receivers among them
+in number: messages a second from clients
+out number: messages a second to clients; docs/reference/http.md has all keys
 """,
     "Placement": """
 controller string: id of the broker that decides

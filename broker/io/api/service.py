@@ -134,6 +134,14 @@ class Api:
         now = self._loop.time()
         asker.then(200, federation.topology(self._parts, now, self.monitor.link_rates))
 
+    def brokers(self, values: Values, asker: Asker) -> None:
+        """Answer with all brokers."""
+        asker.then(200, {"brokers": federation.brokers(self._parts, self._loop.time())})
+
+    def links(self, values: Values, asker: Asker) -> None:
+        """Answer with all links."""
+        asker.then(200, {"links": federation.links(self._parts, self.monitor.link_rates)})
+
     def tree(self, values: Values, asker: Asker) -> None:
         """Answer with the links that messages of one broker take."""
         asker.then(200, delivery_tree(self._parts, values["origin"], values["topic"]))
@@ -161,6 +169,10 @@ class Api:
                 asker.then(200, leg)
                 return
         raise RequestError(404, "no such leg")
+
+    def traffic(self, values: Values, asker: Asker) -> None:
+        """Answer with the traffic of this broker."""
+        asker.then(200, topics.traffic(self._parts, values["top"], self.monitor.cpu))
 
     def topics(self, values: Values, asker: Asker) -> None:
         """Answer with the topics that are published to most."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqttree.broker.cluster.strategy.directory import INTEREST
 from mqttree.broker.core.topic_rates import TOP
+from mqttree.broker.core.traffic_meter import PERIOD, TrafficMeter
 from mqttree.broker.io.api.clients import BETWEEN
 from mqttree.broker.io.api.routes import RequestError
 from mqttree.broker.io.api.search import AT_ONCE, Page
@@ -29,9 +30,7 @@ MAX_PAYLOAD = 65_536
 def top_topics(parts: Parts, text: str, limit: int) -> dict[str, Any]:
     """Return the topics that clients of this broker publish to most, `limit` at most; `text`: that
     they contain; `parts`: of this broker. Raises RequestError: they are not counted."""
-    meter, dispatcher = parts.node.traffic, parts.dispatcher
-    if meter is None:
-        raise RequestError(404, "topics are not counted here (topic-rates)")
+    meter, dispatcher = _meter(parts), parts.dispatcher
     wanted = text.casefold()
     counted = meter.topics(TOP)
     found = []
@@ -53,6 +52,35 @@ def top_topics(parts: Parts, text: str, limit: int) -> dict[str, Any]:
         "others": counted.others,
         "others_per_s": round(counted.rest, 4),
     }
+
+
+def traffic(parts: Parts, most: int, cpu: float) -> dict[str, Any]:
+    """Return the traffic of this broker, with the `most` frequent topics; `cpu`: its share of a
+    processor core; `parts`: of this broker. Raises RequestError: topics are not counted."""
+    meter = _meter(parts)
+    top, sums = meter.top(most), meter.sums
+    _, others, rest = meter.topics(len(top))
+    return {
+        "boot": parts.node.config.boot,
+        "seconds": PERIOD,
+        "topics": [
+            [each.topic.decode(errors="replace"), round(each.rate, 4), each.receivers]
+            for each in top
+        ],
+        "rest": {"topics": others, "in_per_s": round(rest, 4)},
+        "in": round(sums.published, 4),
+        "out": round(sums.delivered, 4),
+        "link_in": round(sums.link_in, 4),
+        "link_out": round(sums.link_out, 4),
+        "cpu": round(cpu, 4),
+    }
+
+
+def _meter(parts: Parts) -> TrafficMeter:
+    meter = parts.node.traffic
+    if meter is None:
+        raise RequestError(404, "topics are not counted here (topic-rates)")
+    return meter
 
 
 def retained(

@@ -173,7 +173,7 @@ def test_reading_is_cut_into_pieces() -> None:
     assert max(rates.take(counts, {}, 10.0)) <= 1000
 
 
-def test_the_meter_reads_every_ten_seconds_and_names_topics() -> None:
+def test_the_meter_reads_every_ten_seconds_and_says_who_gets_a_topic() -> None:
     world = World(topic_rates=True)
     told: list[float] = []
     meter = meter_of(world)
@@ -187,5 +187,6 @@ def test_the_meter_reads_every_ten_seconds_and_names_topics() -> None:
     assert meter.sums.published == pytest.approx(10.0)
     assert meter.sums.delivered == pytest.approx(20.0)
     assert meter.sums.link_in == meter.sums.link_out == 0.0
-    [(topic, rate)] = meter.topics().top
-    assert (topic, rate) == (b"a/b", pytest.approx(10.0))
+    [found] = meter.top()
+    assert (found.topic, found.receivers) == (b"a/b", 2)
+    assert found.rate == pytest.approx(10.0)

@@ -93,9 +93,6 @@ def test_other_paths_and_methods_are_refused(method: str, path: str, status: int
         ("/api/placement/plan", "/placement/plan"),
         ("/api/drain", "/drain"),
         ("/api/v1/status", "/federation"),
-        ("/api/v1/brokers", "/topology"),
-        ("/api/links", "/topology"),
-        ("/api/v1/traffic", "/topics"),
     ],
 )
 def test_a_replaced_path_says_what_to_use(path: str, new: str) -> None:
