@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -583,23 +583,27 @@ def _interfaces(value: object) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _tls(value: object) -> TlsSettings:
-    """Read cafile, certfile, keyfile and check_hostname; the files have to be there."""
+def _files(value: object, files: Sequence[str], *switches: str) -> dict[str, Any]:
+    """Read a section of TLS: `files`, which have to be there, and `switches`."""
     if not isinstance(value, dict):
-        raise ValueError(f"expected cafile, certfile and keyfile, not {kind_of(value)}")
+        raise ValueError(f"expected {', '.join(files)}, not {kind_of(value)}")
     found: dict[str, Any] = {}
     for key, entry in value.items():
         name = str(key).replace("-", "_")
-        if name == "check_hostname" and isinstance(entry, bool):
+        if name in switches and isinstance(entry, bool):
             found[name] = entry
-        elif name in ("cafile", "certfile", "keyfile"):
+        elif name in files:
             found[name] = _path(entry)
             if not found[name].is_file():
                 raise ValueError(f"{name}: cannot read {entry}: No such file")
         else:
-            raise ValueError(
-                f"{key!r} is not one of cafile, certfile, keyfile, check_hostname (true or false)"
-            )
+            words = [*files, *(f"{each} (true or false)" for each in switches)]
+            raise ValueError(f"{key!r} is not one of {', '.join(words)}")
+    return found
+
+
+def _tls(value: object) -> TlsSettings:
+    found = _files(value, ("cafile", "certfile", "keyfile"), "check_hostname")
     if "cafile" not in found:
         raise ValueError("needs cafile: whose certificates other brokers have")
     if ("certfile" in found) != ("keyfile" in found):
@@ -608,16 +612,7 @@ def _tls(value: object) -> TlsSettings:
 
 
 def _admin_tls(value: object) -> AdminTlsSettings:
-    """Read certfile, keyfile and cafile; the files have to be there."""
-    if not isinstance(value, dict):
-        raise ValueError(f"expected certfile, keyfile and cafile, not {kind_of(value)}")
-    found: dict[str, Any] = {}
-    for key, entry in value.items():
-        if key not in ("certfile", "keyfile", "cafile"):
-            raise ValueError(f"{key!r} is not one of certfile, keyfile, cafile")
-        found[key] = _path(entry)
-        if not found[key].is_file():
-            raise ValueError(f"{key}: cannot read {entry}: No such file")
+    found = _files(value, ("certfile", "keyfile", "cafile"))
     if "certfile" not in found or "keyfile" not in found:
         raise ValueError("needs certfile and keyfile: what the admin port shows")
     return AdminTlsSettings(**found)

@@ -124,7 +124,7 @@ def test_a_new_token_holds_from_the_reload_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("yes", "expected certfile, keyfile and cafile"),
+        ("yes", "expected certfile, keyfile, cafile"),
         ("{certfile: a}", "certfile: cannot read a"),
         ("{verify: yes}", "'verify' is not one of certfile, keyfile, cafile"),
         ("{}", "needs certfile and keyfile"),
