@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import socket
 import sys
 import time
@@ -10,9 +11,10 @@ from typing import Any
 
 from mqttree.broker.base.address import parse_address
 from mqttree.broker.base.log_format import printable
-from mqttree.broker.cli.admin_client import AdminPort, StatusError
+from mqttree.broker.cli.admin_client import StatusError, admin_port
 from mqttree.broker.cli.status import waits_for
 from mqttree.broker.cluster.drain import read_drain
+from mqttree.broker.config.yaml_file import ConfigError
 
 ANSWER_TIMEOUT = 5.0
 """s for the broker to agree."""
@@ -26,21 +28,21 @@ PATIENCE = 20.0
 """s beyond its own time that the broker may take to stop."""
 
 
-def drain(port: AdminPort, values: Mapping[str, str], *, wait: bool = True) -> int:
-    """Drain the broker at the admin port `port`, and return the exit code.
-
-    `values`: parameters of the drain, as `read_drain` reads them. `wait`: return when the broker is
-    gone; else as soon as it has agreed.
-
-    Raises ValueError for values that cannot be used, and StatusError if the broker refuses or does
-    not answer; the text of both is one line.
-    """
-    to = read_drain(values).to
-    if to and parse_address(to) == port.address:
-        raise ValueError(f"to: {to} is the admin address of this broker itself")
-    _reach(to)
-    found = port.post("/drain", values, ANSWER_TIMEOUT)
-    if not wait:
+def drain(arguments: argparse.Namespace) -> int:
+    """Drain a broker, and return the exit code. Raises ConfigError for values that cannot be used,
+    and StatusError if the broker refuses or does not answer."""
+    port = admin_port(arguments)
+    names = ("rate", "to", "within")
+    values = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    try:
+        to = read_drain(values).to
+        if to and parse_address(to) == port.address:
+            raise ConfigError(f"to: {to} is the admin address of this broker itself")
+        _reach(to)
+        found = port.post("/drain", values, ANSWER_TIMEOUT)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if arguments.no_wait:
         _say(found)
         return 0
     until = time.monotonic() + found["drain"]["seconds_left"] + PATIENCE

@@ -90,10 +90,6 @@ def _carry_out(arguments: argparse.Namespace) -> int:
             from mqttree.broker.cli import passwd
 
             return passwd.run(arguments)
-        case "drain":
-            return _drain(arguments)
-        case "status":
-            return _status(arguments)
         case "completion":
             return _complete(arguments)
         case _:
@@ -135,26 +131,6 @@ def _bench() -> Any:
         return None
 
 
-def _drain(arguments: argparse.Namespace) -> int:
-    from mqttree.broker.cli.admin_client import StatusError, admin_port
-    from mqttree.broker.cli.drain import drain
-
-    port = admin_port(arguments)
-    values = {
-        name: value
-        for name in ("rate", "to", "within")
-        if (value := getattr(arguments, name)) is not None
-    }
-    try:
-        return drain(port, values, wait=not arguments.no_wait)
-    except ValueError as error:
-        complain(str(error))
-        return 2
-    except StatusError as error:
-        complain(str(error))
-        return 1
-
-
 def _operate(arguments: argparse.Namespace) -> int:
     from mqttree.broker.cli import operator_commands
     from mqttree.broker.cli.admin_client import StatusError
@@ -174,26 +150,6 @@ def _complete(arguments: argparse.Namespace) -> int:
     if (bench := _bench()) is not None:
         own["bench"] = bench.parser()
     text = script(arguments.shell, make_parser(), own)
-    if sys.stdout is not None:
-        sys.stdout.write(text)
-    return 0
-
-
-def _status(arguments: argparse.Namespace) -> int:
-    from mqttree.broker.cli.admin_client import StatusError, admin_port
-    from mqttree.broker.cli.status import render
-
-    try:
-        state = admin_port(arguments).federation()
-    except StatusError as error:
-        complain(str(error))
-        return 1
-    if arguments.json:
-        from mqttree.broker.base.log_format import json_text
-
-        text = json_text(state, 2) + "\n"
-    else:
-        text = render(state)
     if sys.stdout is not None:
         sys.stdout.write(text)
     return 0
@@ -244,17 +200,7 @@ def _add_others(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     _add_federate(federate)
     _add_run(federate)
-    status = commands.add_parser(
-        "status", help="show the federation as a broker sees it", allow_abbrev=False
-    )
-    _add_status(status)
     _add_run(add_commands(commands))
-    drain = commands.add_parser(
-        "drain",
-        help="send a broker's clients to other brokers, then stop it",
-        allow_abbrev=False,
-    )
-    _add_drain(drain)
     users = commands.add_parser(
         "passwd", help="set a password in the users file", allow_abbrev=False
     )
@@ -433,35 +379,6 @@ def _add_federate(federate: Parser) -> None:
         "--no-data-dir",
         action="store_true",
         help="keep nothing on the disk: at QoS 2 a message may come twice after a restart",
-    )
-
-
-def _add_status(status: Parser) -> None:
-    from mqttree.broker.cli.operator_commands import add_admin
-
-    add_admin(status)
-    status.add_argument("--json", action="store_true", help="print /api/v1/federation as JSON")
-
-
-def _add_drain(drain: Parser) -> None:
-    from mqttree.broker.cli.operator_commands import add_admin
-
-    add_admin(drain)
-    drain.add_argument(
-        "--rate",
-        metavar="CLIENTS_PER_S",
-        help="clients disconnected in a second (100, or more if there are many)",
-    )
-    drain.add_argument(
-        "--to",
-        metavar="HOST:PORT",
-        help="address where clients are to go (the other brokers, in turn)",
-    )
-    drain.add_argument(
-        "--within", metavar="S", help="seconds until the broker stops, whatever is left (30)"
-    )
-    drain.add_argument(
-        "--no-wait", action="store_true", help="return at once instead of waiting for its end"
     )
 
 

@@ -1,5 +1,5 @@
-"""The commands for whoever operates brokers, `mqttree clients | topics | links | top | doctor |
-completion`: their arguments. What they do is imported when one is asked for."""
+"""The commands for operators: `mqttree status | clients | topics | links | top | doctor |
+drain | completion`. Their arguments; what they do is imported when one is asked for."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[Parser]
 
 COMMANDS: Final = {
+    "status": ("mqttree.broker.cli.status", "show the federation as a broker sees it"),
     "clients": ("mqttree.broker.cli.views", "show clients and their queued messages"),
     "topics": ("mqttree.broker.cli.views", "show the busiest topics, or retained messages"),
     "links": ("mqttree.broker.cli.views", "show the links between brokers"),
     "top": ("mqttree.broker.cli.top", "show brokers, topics and alarms, again and again"),
     "doctor": ("mqttree.broker.cli.doctor", "find out why brokers do not see each other"),
+    "drain": ("mqttree.broker.cli.drain", "send a broker's clients to other brokers, then stop it"),
 }
 """Name of a command, which is that of its function, too -> the module, what it is for."""
 
@@ -28,11 +30,13 @@ def add_commands(commands: Commands) -> Parser:
     """Add the parsers of these commands to those of the others; return that of `doctor`, which
     takes the options of `run` as well."""
     adders: dict[str, Callable[[Parser], None]] = {
+        "status": _add_status,
         "clients": _add_clients,
         "topics": _add_topics,
         "links": _add_links,
         "top": _add_top,
         "doctor": _add_doctor,
+        "drain": _add_drain,
     }
     parsers: dict[str, Parser] = {}
     for name, (_, text) in COMMANDS.items():
@@ -68,6 +72,31 @@ def add_admin(parser: Parser) -> None:
     )
     parser.add_argument("--admin-cert", metavar="FILE", help="certificate to show there")
     parser.add_argument("--admin-key", metavar="FILE", help="key of that certificate")
+
+
+def _add_status(parser: Parser) -> None:
+    add_admin(parser)
+    parser.add_argument("--json", action="store_true", help="print /api/v1/federation as JSON")
+
+
+def _add_drain(parser: Parser) -> None:
+    add_admin(parser)
+    parser.add_argument(
+        "--rate",
+        metavar="CLIENTS_PER_S",
+        help="clients disconnected in a second (100, or more if there are many)",
+    )
+    parser.add_argument(
+        "--to",
+        metavar="HOST:PORT",
+        help="address where clients are to go (the other brokers, in turn)",
+    )
+    parser.add_argument(
+        "--within", metavar="S", help="seconds until the broker stops, whatever is left (30)"
+    )
+    parser.add_argument(
+        "--no-wait", action="store_true", help="return at once instead of waiting for its end"
+    )
 
 
 def _add_clients(parser: Parser) -> None:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
+import sys
 from typing import Any
 
-from mqttree.broker.base.log_format import printable
+from mqttree.broker.base.log_format import json_text, printable
+from mqttree.broker.cli.admin_client import admin_port
 from mqttree.broker.cli.table import cut
 from mqttree.broker.cluster.drain import counted
 
 MAX_CELLS = 1000
 """cells of a line; a leg with all that can be said of one takes half of it."""
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """Show the federation as a broker sees it; return the exit code. Raises ConfigError and
+    StatusError."""
+    state = admin_port(arguments).federation()
+    if sys.stdout is not None:
+        sys.stdout.write(json_text(state, 2) + "\n" if arguments.json else render(state))
+    return 0
 
 
 def render(state: dict[str, Any]) -> str:
