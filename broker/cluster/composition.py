@@ -206,12 +206,7 @@ class ClusterParts:
     def _build_delivery(self, node: FederatedBroker, now: float) -> None:
         """Build what forwards each message once and keeps it for neighbours that lack it."""
         config = self.config
-        self.origins: Origins = Origins(
-            self.own,
-            now,
-            sparse=self.strategy.needs_feeds(self.strategy.name),
-            most_gaps=node.limits.max_gaps,
-        )
+        self.origins: Origins = Origins(self.own, now, most_gaps=node.limits.max_gaps)
         self.replay_log: ReplayLog = ReplayLog(
             node.counters,
             config.log_limit(node.limits),
@@ -220,7 +215,6 @@ class ClusterParts:
         )
         self.acks: LinkAcks = LinkAcks(
             node,
-            origins=self.origins,
             log=self.replay_log,
             strategy=self.strategy,
             report=self,
@@ -265,7 +259,7 @@ class ClusterParts:
 
     def _build_forwarding(self, node: FederatedBroker) -> None:
         """Build what passes messages on, and what sends those again that another broker lacks."""
-        kind = UnorderedForwarder if self.strategy.overtaking() else Forwarder
+        kind = Forwarder if self.strategy.ordered else UnorderedForwarder
         self.forwarder: Forwarder = kind(
             node,
             origins=self.origins,
@@ -353,7 +347,7 @@ class ClusterParts:
             report=self,
             alarm=self.agenda,
         )
-        self.pinned_entries: PinnedEntries = PinnedEntries(node, self.strategy, self.replay_log)
+        self.pinned_entries: PinnedEntries = PinnedEntries(node, self.replay_log)
         self.tombstones: Tombstones = Tombstones(node, self.directory)
         self._build_handover(node)
         self.queue_merge: QueueMerge = QueueMerge(
@@ -383,7 +377,6 @@ class ClusterParts:
         under_way = MessagesUnderWay(
             node,
             directory=self.directory,
-            strategy=self.strategy,
             origins=self.origins,
             orphans=self.orphans,
             gap_recovery=self.gap_recovery,
@@ -396,7 +389,6 @@ class ClusterParts:
             gap_recovery=self.gap_recovery,
             delivered_ranges=self.delivered_ranges,
             history=self.session_history,
-            under_way=under_way,
         )
         self.handover: Handover = Handover(
             node,
@@ -432,7 +424,6 @@ class ClusterParts:
         )
         restoration = SessionRestoration(
             node,
-            strategy=self.strategy,
             origins=self.origins,
             gap_recovery=self.gap_recovery,
             subscription_starts=self.subscription_starts,

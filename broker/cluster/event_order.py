@@ -33,8 +33,6 @@ def link_event_order(parts: ClusterParts) -> EventOrder:
     """Return the subscribers of what happens to a link."""
     return {
         LinkUp: (
-            # Whether the neighbour leaves numbers out decides how all messages are handled.
-            parts.gap_recovery.link_up,
             # The members and the tree are known to all subscribers behind this one.
             parts.topology.neighbour_up,
             # From now on a neighbour may miss messages.

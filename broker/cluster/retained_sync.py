@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.base import costs
 from mqttree.broker.base.hybrid_clock import LOGICAL, MAX_CLOCK_AHEAD_S, HybridClock
+from mqttree.broker.base.sequence_set import find
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.link.codec import split_key
 from mqttree.broker.cluster.link.message_batch import encode_message
@@ -214,7 +215,7 @@ class RetainedSync:
         self._comparison.brought(link, now)
         # It is from before this broker met its origin: if it still arrives over a link, it is
         # passed on to others only.
-        old = window is not None and not window.for_local_subscribers(sequence)
+        old = window is not None and sequence <= window.begin
         # No log has an older one any more: no broker asks for it by its number.
         logged = not old and sequence and message.stamp.time >> LOGICAL > self._oldest(now)
         if logged and self._acks.holding:
@@ -254,7 +255,9 @@ class RetainedSync:
                 else:
                     fresh = True
         elif not old and sequence and window is not None:
-            fresh = sequence <= window.begin or window.missing(sequence)
+            # A number that no subscriber wanted before has not been here, either.
+            unwanted = find(window.history, sequence, sequence) >= 0
+            fresh = sequence <= window.begin or window.missing(sequence) or unwanted
         self._comparison.pass_on(link, data, now, paths)
         if fresh and change is not Change.TAKEN and not gone:
             if self.node.sessions:

@@ -15,7 +15,7 @@ lost may have left their origin's log by then: the broker that had them last kee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,6 @@ from mqttree.broker.cluster.delivery.remote_flow_control import MAX_KNOWN_TOPICS
 from mqttree.broker.cluster.delivery.replay_log import NEVER
 from mqttree.broker.cluster.events import LinkDown, MemberGone, RouteChanged
 from mqttree.broker.cluster.link.codec import split_key
-from mqttree.broker.cluster.link.version_vector import Vector
 from mqttree.broker.cluster.strategy.directory import GROUP, INTEREST
 from mqttree.broker.core.effects import TailRead, TailSync, TailWrite
 from mqttree.broker.persistence.log_tail import LogTail, TailLoaded
@@ -361,7 +360,7 @@ class AbsentMembers:
             absent.back = absent.asked_at = self._node.now
             self.tail.changed()
             # It is about to ask.
-            if self._gap_recovery.active and not self.tail.usable:
+            if not self.tail.usable:
                 self._acks.part(broker_id, self._log.begin)
 
     def _dropped(self, entry: LogEntry, position: int, source: Connection | None) -> None:
@@ -454,38 +453,22 @@ class AbsentMembers:
         """Return the first number of an origin that the tail has for a broker."""
         return self.tail.begins(broker_id, key)
 
-    def to_offer(
-        self, asked: Container[bytes], pause: float, now: float
-    ) -> Iterator[tuple[bytes, bytes, Ranges]]:
+    def to_offer(self, pause: float, now: float) -> Iterator[tuple[bytes, bytes, Ranges]]:
         """Return what is to be offered to brokers that have been back, and silent, for `pause` s:
-        broker, origin, numbers. `asked`: origins that are asked for theirs, and offer to be asked
-        as long as they are not.
-
-        `now`: s.
-        """
-        logged: dict[bytes, Ranges] | None = {} if self._gap_recovery.active else None
+        broker, origin, numbers. Origins of this broker are offered until they are asked. `now`:
+        s."""
+        ours = self._forwarder.ours
         for broker_id, absent in self.absent.items():
             if absent.back is None or now < absent.back + pause or now < absent.asked_at + pause:
                 continue
             left = self.tail.left(broker_id)
-            if logged is None:
-                logged = self._logged()  # it walks through the log, once for all brokers
-            for key in dict.fromkeys([*left, *absent.dropped, *logged]):
-                if (key in asked and key in absent.lacking) or absent.lacking.get(key) == []:
+            for key in dict.fromkeys([*left, *absent.dropped]):
+                if (key in ours and key in absent.lacking) or absent.lacking.get(key) == []:
                     continue
                 numbers = [(part.first, part.last) for part in left.get(key, ())]
-                numbers += logged.get(key, [])
                 numbers += [(first, last) for first, last, _ in absent.dropped.get(key, ())]
                 if numbers:
                     yield broker_id, key, merge(numbers)
-
-    def _logged(self) -> dict[bytes, Ranges]:
-        """Return which numbers of this broker's own origins the log has. Where messages are
-        flooded, no broker asks for them: neighbours have replayed their logs to a broker that is
-        back, which may be shorter."""
-        firsts = {key: self._log.first_of(key) for key in self._forwarder.ours}
-        vector = self._origins.vector
-        return {key: [(low, vector[key].top)] for key, low in firsts.items() if low < NEVER}
 
     def lacks(self, broker_id: bytes, key: bytes, lacked: Ranges) -> None:
         """Record which numbers of an origin a broker has said that it lacks. `broker_id`: the
@@ -501,21 +484,6 @@ class AbsentMembers:
         absent = self.absent.get(broker_id)
         if absent is not None and key in absent.lacking:
             absent.lacking[key] = []
-
-    def seen(self, broker_id: bytes, vector: Vector) -> None:
-        """Take the version vector of a neighbour. Messages in the tail are sent when it asks
-        (`late`)."""
-        absent = self.absent.get(broker_id)
-        if (
-            absent is not None
-            and absent.back is not None
-            and not self._gap_recovery.active
-            and not self.tail.usable
-        ):
-            for key in self._forwarder.ours:
-                window = vector.get(key)
-                if window is not None and key not in absent.lacking:
-                    absent.lacks(key, window.lacks)
 
     def served(self, broker_id: bytes) -> bool:
         """Return whether the tail has nothing that a broker may lack."""

@@ -183,10 +183,9 @@ class Recovery:
                 owed = self.owed.get(key, {})
                 window.gaps = merge([*known.gaps, *chain.from_iterable(owed.values())])
                 origins.vector[key] = window
-                if self.gap_recovery.active:
-                    self.gap_recovery.met(key, window)
-                else:
-                    window.outstanding, window.begin = list(window.gaps), window.top
+                self.gap_recovery.met(key, window)
+                if window.feed is None:
+                    window.begin = window.top
                 # These messages are in no replay log here any more: others that lack them have to
                 # ask elsewhere.
                 if window.top:

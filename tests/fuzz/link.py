@@ -86,7 +86,9 @@ class Play:
             self.say(encode_packet(bridge(1), 5), encode_packet(Connack(False, 0), 5))
             check(self.liar.up, "an honest handshake is refused")
             if options & 2:
-                self.liar.child()
+                self.tell_on()
+                self.liar.child()  # that takes a second
+                self.tell_on()
         steps = 0
         while tape.left and not self.liar.conn.closed and steps < 100:
             self.step()

@@ -99,7 +99,7 @@ def test_messages_go_from_leaf_to_leaf_past_the_root(
     )
 
 
-@pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
+@pytest.mark.parametrize("routing", ["interest", "topic"])
 def test_a_subscription_holds_everywhere_from_suback_on(
     tmp_path: Path, make: Make, routing: str
 ) -> None:

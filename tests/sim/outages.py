@@ -8,8 +8,7 @@
             never killed.
     merge   a client begins a new session as its broker is dead, or takes its session along; the
             broker where it was published dies; then brokers are killed at any step of the merge or
-            takeover. Clients beside it have had everything. Not with flooding, where no broker
-            asks for messages that one session lacks (docs/promises.md).
+            takeover. Clients beside it have had everything.
     join    a broker that has just started is cut off from its neighbours, one after the other, up
             to 0.3 s after its first link.
 
@@ -59,8 +58,6 @@ class Outage:
         self.world = World(seed, verbose)
         self.routing = routing or MODES[seed % 3]
         self.story = story or rng.choice(STORIES)
-        if self.routing == "flood" and self.story == "merge":
-            self.story = "outage"
         self.ledger = Ledger()
         self.meetings = Meetings(self.world)
         self.disks: dict[int, Disk] = {}

@@ -10,9 +10,10 @@ import pytest
 
 from mqttree.broker.base.sequence_set import MAX_GAPS
 from mqttree.broker.cluster.cluster import Cluster
+from mqttree.broker.cluster.delivery.answers import Answers
 from mqttree.broker.cluster.delivery.forwarder import Forwarder
-from mqttree.broker.cluster.delivery.late import LateOffers
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.ordered_feed import OrderedFeed
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
 from mqttree.broker.cluster.delivery.resync import Resync
 from mqttree.broker.cluster.link.link_states import State
@@ -99,10 +100,12 @@ def test_sound_brokers_cause_no_violations(events: list[Event]) -> None:
 def replays_nothing(patch: Mutant) -> None:
     """Neither a neighbour, nor the origin for a broker that was away."""
     patch.setattr(Resync, "_replay", lambda *_: None)
-    patch.setattr(LateOffers, "_logged", lambda self, key, lacks: None)
+    patch.setattr(Answers, "_logged", lambda self, asked, looked: (0, ()))
 
 
 def replays_backwards(patch: Mutant) -> None:
+    """And feeds do not set that right."""
+    patch.setattr(OrderedFeed, "take", lambda self, link, first, count: count)
     replay = Resync._replay
     patch.setattr(
         Resync, "_replay", lambda self, link, entries, now: replay(self, link, entries[::-1], now)
@@ -143,7 +146,11 @@ def changes_received(patch: Mutant, change: Callable[[Forwarder, Message], list[
 
 
 def delivers_twice(patch: Mutant) -> None:
-    changes_received(patch, lambda relay, message: [message, message])
+    def change(relay: Forwarder, message: Message) -> list[Message]:
+        relay.node.dispatcher.publish(message, None, ())
+        return [message]
+
+    changes_received(patch, change)
 
 
 def other_payload(patch: Mutant) -> None:
@@ -303,10 +310,10 @@ def test_probe_delivered_twice_is_caught(monkeypatch: Patch) -> None:
     scene = Small([])
     received = Forwarder.received
 
-    def wrong(self: Forwarder, link: Any, *rest: Any) -> None:
-        received(self, link, *rest)
+    def wrong(self: Forwarder, link: Any, entry: LogEntry, message: Message, *rest: Any) -> None:
+        received(self, link, entry, message, *rest)
         if scene.world.now - scene.world.started > 11.0:
-            received(self, link, *rest)
+            self.node.dispatcher.publish(message, None, ())
 
     with Mutant(monkeypatch) as mutant:
         mutant.setattr(Forwarder, "received", wrong)

@@ -415,7 +415,7 @@ def test_random_schedules_keep_all_promises(pool: Pool, block: int) -> None:
 
 
 @pytest.mark.parametrize("seed", (1, 2, 3))
-@pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
+@pytest.mark.parametrize("routing", ["interest", "topic"])
 def test_topology_changes_are_published_to_the_clients_of_every_broker(
     routing: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

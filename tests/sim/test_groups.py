@@ -376,7 +376,7 @@ def test_mutant_is_caught(name: str, monkeypatch: Patch) -> None:
 
 
 @pytest.mark.parametrize("at", [0.056, 0.057, 0.06])
-@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize("routing", ["interest", "topic"])
 def test_a_member_that_moves_gets_what_its_first_broker_was_given(routing: str, at: float) -> None:
     """What its first broker is granted for it, when the session has been encoded for the next one,
     comes to it there."""
@@ -396,7 +396,7 @@ def test_a_member_that_moves_gets_what_its_first_broker_was_given(routing: str, 
     assert not sum(row.node(index).counters.shared_undelivered for index in (0, 1))
 
 
-@pytest.mark.parametrize("routing", ["flood", "topic"])
+@pytest.mark.parametrize("routing", ["interest", "topic"])
 def test_a_group_gets_messages_that_left_the_log_before_its_age_was_known(
     routing: str, monkeypatch: Patch
 ) -> None:
@@ -463,7 +463,7 @@ def test_a_message_lost_on_a_cut_link_is_given_again(routing: str, qos: int) -> 
     assert row.node(0).counters.shared_reassigned == 1
 
 
-@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize("routing", ["interest", "topic"])
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("after", [0.06, 0.095])
 def test_members_that_join_while_the_age_is_asked_for_get_all_messages(

@@ -19,7 +19,7 @@ from tests.sim.world import Host
 MB = 1_000_000
 MBIT = 125_000.0
 """bytes/s"""
-ROUTINGS = ["flood", "interest", "topic"]
+ROUTINGS = ["interest", "topic"]
 
 
 def some(routing: str) -> list[str]:
@@ -110,7 +110,7 @@ class Away(Scene):
             sent.acked is not None for sent in self.ledger.sent if sent.topic.startswith("large/")
         )
 
-    def check(self, *, order: bool = True) -> None:
+    def check(self) -> None:
         """All that was acknowledged came, QoS 2 once, and in order."""
         for reader in self.readers:
             got = [one.number for one in reader.got]
@@ -126,9 +126,7 @@ class Away(Scene):
             for topic in ("large/1", "large/2"):
                 numbers = [number for number in got if self.ledger.sent[number].topic == topic]
                 assert len(numbers) == len(set(numbers)), f"{topic} twice at {reader.name}"
-                assert numbers == sorted(numbers) or not order, (
-                    f"{topic} out of order at {reader.name}"
-                )
+                assert numbers == sorted(numbers), f"{topic} out of order at {reader.name}"
 
     def counted(self, name: str) -> int:
         return sum(getattr(host.running.counters, name) for host in self.hosts)
@@ -151,7 +149,7 @@ def played(scene: Away, length: float) -> Away:
 def test_an_outage_longer_than_the_log_loses_nothing(routing: str) -> None:
     """150 s: what was published in the first 30 has left the log for its age."""
     scene = played(Away(2, 150, 100, 1.0, lonely(150.0, 1, brokers=2), routing=routing), 156.0)
-    scene.check(order=routing != "flood")
+    scene.check()
     assert scene.counted("replay_log_lost") == 0
     assert scene.counted("log_tail_replayed") > 20
 
@@ -160,7 +158,7 @@ def test_an_outage_longer_than_the_log_loses_nothing(routing: str) -> None:
 def test_messages_that_exceed_the_log_come_from_the_tail(routing: str) -> None:
     """80 MB in 8 s, and the log has 32 MiB."""
     scene = played(Away(2, 40, MB, 0.1, lonely(8.0, 1, brokers=2), routing=routing), 12.0)
-    scene.check(order=routing != "flood")
+    scene.check()
     assert scene.counted("replay_log_lost") == 0
     assert scene.counted("log_tail_replayed") > 40
 
@@ -171,7 +169,7 @@ def test_brokers_in_a_row_get_what_they_missed(routing: str, far: bool) -> None:
     """The last of three in a row is away, or the one in the middle and with it the last."""
     scene = Away(3, 40, MB, 0.1, lonely(8.0, 2 if far else 1, brokers=3), routing=routing)
     scene.chain = True
-    played(scene, 12.0).check(order=routing != "flood")
+    played(scene, 12.0).check()
     assert scene.counted("replay_log_lost") == 0
 
 
@@ -179,7 +177,7 @@ def test_brokers_in_a_row_get_what_they_missed(routing: str, far: bool) -> None:
 def test_two_brokers_that_are_away_each_get_all_they_missed(routing: str) -> None:
     """Each for itself, and each gets all of it."""
     scene = played(Away(3, 40, MB, 0.1, lonely(8.0, 1, 2, brokers=3), routing=routing), 12.0)
-    scene.check(order=routing != "flood")
+    scene.check()
     assert scene.counted("replay_log_lost") == 0
 
 
@@ -189,7 +187,7 @@ def test_an_origin_that_is_cut_off_loses_nothing(routing: str) -> None:
     scene = played(
         Away(3, 40, MB, 0.1, [(1.9, part((0,), (1, 2))), (9.9, part())], routing=routing), 12.0
     )
-    scene.check(order=routing != "flood")
+    scene.check()
     assert scene.counted("replay_log_lost") == 0
 
 
@@ -199,7 +197,7 @@ def test_an_origin_that_is_killed_meanwhile_loses_nothing_of_its_tail(routing: s
     publishes comes behind it."""
     events: list[Event] = [*lonely(14.0, 1, brokers=2), (6.0, kill(0)), (7.0, start(0))]
     scene = Away(2, 80, MB, 0.1, events, routing=routing)
-    played(scene, 18.0).check(order=routing != "flood")
+    played(scene, 18.0).check()
     assert scene.counted("replay_log_lost") == 0
     assert scene.counted("log_tail_replayed") > 40
 
@@ -209,7 +207,7 @@ def test_a_broker_that_was_killed_gets_what_it_missed(routing: str) -> None:
     """Its sessions are back from its journal, and get what was published meanwhile."""
     scene = Away(2, 150, 100, 1.0, [(1.9, kill(1)), (151.9, start(1))], routing=routing)
     scene.kept = True
-    played(scene, 156.0).check(order=routing != "flood")
+    played(scene, 156.0).check()
     assert scene.counted("replay_log_lost") == 0
 
 
@@ -225,7 +223,7 @@ def test_killing_the_origin_and_the_absent_broker_loses_nothing(routing: str) ->
         routing=routing,
     )
     scene.kept = True
-    played(scene, 14.0).check(order=routing != "flood")
+    played(scene, 14.0).check()
     assert scene.counted("replay_log_lost") == 0
 
 
@@ -251,7 +249,7 @@ class Slow(Away):
 
 
 @pytest.mark.parametrize(
-    ("routing", "count", "size"), [("flood", 2, 20 * MB), ("topic", 6, 5 * MB)]
+    ("routing", "count", "size"), [("interest", 2, 20 * MB), ("topic", 6, 5 * MB)]
 )
 def test_messages_queued_for_a_slow_link_that_is_cut_arrive_later(
     routing: str, count: int, size: int
@@ -378,7 +376,7 @@ def damage(scene: Scene) -> None:
         data[len(data) // 2] ^= 1
 
 
-@pytest.mark.parametrize("routing", some("flood"))
+@pytest.mark.parametrize("routing", some("interest"))
 def test_a_damaged_segment_loses_only_the_frame_that_cannot_be_read(routing: str) -> None:
     """The piece that cannot be read is counted, and a line says so; the others come."""
     scene = Away(2, 40, MB, 0.1, [*lonely(8.0, 1, brokers=2), (9.5, damage)], routing=routing)

@@ -12,7 +12,6 @@ from mqttree.broker.cluster.cluster import Cluster
 from mqttree.broker.cluster.delivery.answers import Answers
 from mqttree.broker.cluster.delivery.forwarder import Forwarder
 from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
-from mqttree.broker.cluster.delivery.late import LateOffers
 from mqttree.broker.cluster.retained_comparison import RetainedComparison
 from mqttree.broker.cluster.retained_sync import RetainedSync
 from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
@@ -28,6 +27,7 @@ from tests.sim.mutants import Mutant
 from tests.sim.outages import run_outage
 from tests.sim.test_debts import Owed
 from tests.sim.test_outages import EVENTS
+from tests.unit.persistence import test_log_tail
 
 Plant = Callable[[Mutant], None]
 
@@ -108,11 +108,6 @@ def deletes_the_tail(patch: Mutant) -> None:
             self._drop_all()
 
     patch.setattr(LogTail, "_forget_broker", wrong)
-
-
-def offers_the_tail_alone(patch: Mutant) -> None:
-    patch.setattr(LateOffers, "_logged", lambda self, key, lacks: None)
-    patch.setattr(AbsentMembers, "_logged", lambda self: {})
 
 
 def keeps_nothing_for_groups(patch: Mutant) -> None:
@@ -196,7 +191,7 @@ def seeds(*numbers: int, story: str = "") -> Callable[[], bool]:
 
 
 def raises(test: Callable[[], object]) -> Callable[[], bool]:
-    """Whether a test of `test_outages` or `test_debts` fails."""
+    """Whether a test of `test_outages`, `test_debts` or `test_log_tail` fails."""
 
     def caught() -> bool:
         try:
@@ -241,7 +236,6 @@ MUTANTS: dict[str, tuple[Plant, Callable[[], bool]]] = {
     "leaves a paid debt in the journal": (leaves_debts_in_the_journal, seeds(10018, 10205)),
     "merges a session twice": (merges_again, seeds(1058, story="merge")),
     "deletes the tail at a start": (deletes_the_tail, seeds(1267)),
-    "offers only what the tail has": (offers_the_tail_alone, seeds(2571)),
     "gives groups nothing of the tail": (keeps_nothing_for_groups, seeds(92, 172)),
     "forgets claims after 120 s": (forgets_claims, seeds(1085)),
     "waits for a known origin for one second": (knows_no_member, seeds(1106, story="join")),
@@ -252,7 +246,12 @@ MUTANTS: dict[str, tuple[Plant, Callable[[], bool]]] = {
         counts_from_the_first_absence,
         raises(test_outages.test_an_hour_counts_from_when_a_broker_was_there_last),
     ),
-    "puts back what the last absence lacks": (lacks_since_the_last_absence, seeds(131001)),
+    "puts back what the last absence lacks": (
+        lacks_since_the_last_absence,
+        raises(
+            test_log_tail.test_a_broker_that_was_back_for_a_moment_lacks_messages_since_it_went_first
+        ),
+    ),
     "gives old messages to members that went": (gives_to_nobody, seeds(406490)),
     "keeps retained messages of answers to itself": (keeps_answers_to_itself, seeds(504674)),
     "takes what is before a piece for old": (

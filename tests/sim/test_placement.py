@@ -107,7 +107,7 @@ def test_wildcards_stand_for_the_topics_that_are_known() -> None:
     assert 2.0 < body["internal_per_s"] < 8.0
 
 
-@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize("routing", ["interest", "topic"])
 def test_a_client_asks_by_mqtt_and_it_alone_gets_the_answer(routing: str) -> None:
     row = row_of(routing=routing)
     for index in range(4):

@@ -24,7 +24,7 @@ def refused(client: Client) -> bool:
     return [connack.code for connack in client.connacks] == [0x85 if client.version == 5 else 2]
 
 
-@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize("routing", ["interest", "topic"])
 @pytest.mark.parametrize("version", [4, 5])
 def test_another_user_elsewhere_is_refused(routing: str, version: int) -> None:
     row = guarded(routing)

@@ -62,7 +62,7 @@ def marked(client: Client) -> list[bytes]:
     ]
 
 
-@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize("routing", ["interest", "topic"])
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_a_client_whose_broker_died_is_granted_its_filters_at_once(
     routing: str, victim: int
@@ -84,7 +84,7 @@ def test_a_client_whose_broker_died_is_granted_its_filters_at_once(
         assert row.world.now - began < LOST / 4
 
 
-@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize("routing", ["interest", "topic"])
 @pytest.mark.parametrize("qos", [1, 2])
 def test_what_was_published_around_a_death_comes_once(routing: str, qos: int) -> None:
     row = Row(4, meshed=True, routing=routing)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 
 from mqttree.broker.cluster.drain import DrainOptions
-from mqttree.broker.cluster.sessions.messages_under_way import COMPLETE_TIME
 from mqttree.broker.limits import DEFAULTS, Limits
 from tests.sim.clients import SimClient
 from tests.sim.test_federation import Event, Scene, kill, part, start
@@ -82,7 +81,7 @@ def counters(scene: Scene, name: str) -> int:
     return sum(getattr(host.running.counters, name) for host in scene.hosts)
 
 
-@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize("routing", ["interest", "topic"])
 @pytest.mark.parametrize("brokers", [2, 3])
 def test_more_than_the_log_holds_waits_for_a_slow_link(brokers: int, routing: str) -> None:
     """60 MB at 20 Mbit/s: no message is dropped and none is replayed, as every link stays live."""
@@ -119,7 +118,7 @@ def test_large_messages_of_a_killed_broker_are_asked_for_over_a_slow_link(routin
     assert len(scene.clients[0].got) == 4
 
 
-@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize("routing", ["interest", "topic"])
 @pytest.mark.parametrize("count", [10, 40])
 def test_what_a_broker_loses_while_it_is_away_is_counted(count: int, routing: str) -> None:
     """20 MB fit into the log, of 80 MB the oldest are lost for who is away: to the message, and one
@@ -153,7 +152,7 @@ def broken_link(routing: str) -> SlowLink:
     return SlowLink(1, 2, 20 * MBIT, 30, MB, [(4.0, reset)], routing=routing)
 
 
-@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize("routing", ["interest", "topic"])
 def test_a_link_that_breaks_for_a_moment_loses_nothing(routing: str) -> None:
     """Nor is a publisher held for a broker that may be gone permanently, until there are four logs
     for it."""
@@ -163,7 +162,7 @@ def test_a_link_that_breaks_for_a_moment_loses_nothing(routing: str) -> None:
     assert counters(scene, "replay_log_lost") == 0
 
 
-@pytest.mark.parametrize("routing", ["flood", "topic"])
+@pytest.mark.parametrize("routing", ["interest", "topic"])
 def test_the_log_kept_for_a_broker_that_is_gone_is_bounded(routing: str) -> None:
     """160 MB within the five seconds: a log of 32 MiB is left of it, and what is lost is
     counted."""
@@ -205,7 +204,7 @@ def drain(scene: Scene) -> None:
 @pytest.mark.parametrize(
     "event", [None, (2.6, kill(2)), (2.6, drain)], ids=["", "killed", "drained"]
 )
-@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize("routing", ["interest", "topic"])
 def test_messages_on_their_way_arrive_though_their_path_changes(
     routing: str, event: Event | None
 ) -> None:
@@ -262,7 +261,7 @@ class Drained(Scene):
         super()._end()
 
 
-@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize("routing", ["interest", "topic"])
 def test_a_path_change_loses_no_large_messages_of_the_old_path(routing: str) -> None:
     """They had pushed what was missing behind the new way out of the logs there: it was lost, with
     no link and no broker, or came behind what is newer."""
@@ -296,65 +295,3 @@ def test_a_session_that_moves_gets_messages_queued_behind_large_ones() -> None:
     row.run(10.0)
     assert back.present and back.payloads == sent
     assert sum(row.node(index).counters.replay_log_reserve_full for index in range(3)) == 0
-
-
-def test_only_the_first_takeover_waits_for_a_message_that_is_gone() -> None:
-    """The broker that missed it was away for longer than logs keep it."""
-    row = Row(routing="flood")
-    world = row.world
-    world.rate, world.window = 1.25e8, 1 << 20
-    clients = [row.connect(2, name) for name in ("c", "d")]
-    for client in clients:
-        client.subscribe("t")
-    publisher = row.connect(1, "p")
-    world.partition([(2,)])
-    row.run(3.0)
-    publisher.publish("t", b"gone")
-    row.run(Limits().log_age_s + 10.0)
-    publisher.publish("large", *[bytes(MB)] * 51)
-    row.until(lambda: row.node(1).cluster.forwarder.log.begin > MB, 20.0)
-    world.heal()
-    row.join()
-    publisher.publish("t", b"sent")
-    row.until(lambda: clients[0].payloads == [b"sent"], 20.0)
-    waited = []
-    for client, name in zip(clients, "cd", strict=True):
-        client.cut()
-        began = world.now
-        back = row.client(1, name)
-        row.until(lambda: back.connacks, 10.0)  # noqa: B023
-        assert back.present
-        waited.append(world.now - began)
-    assert waited[0] >= COMPLETE_TIME > 1.0 > waited[1]
-
-
-def test_a_flooding_holder_says_what_it_still_lacks() -> None:
-    """b1 - b0 - b2. The link from b0 to b1 is full of a large message when b2 joins, which floods.
-    So b1 hears neither what b2 wants nor b2's question for what it lacks, and sends b0 only what b0
-    wants. The client of b2 goes to b0, which waits for the rest of the session less long than the
-    question takes: b0 has to ask b1 for what neither of them has."""
-    row = Row(2, routing="interest")
-    world = row.world
-    world.rate, world.window, world.high_water = 1.25e8, 1 << 20, 1 << 18
-    world.limit_rate(0, 1, 20 * MBIT)
-    row.connect(1, "reader").subscribe("large")
-    local = row.connect(0, "local")
-    local.subscribe("both")
-    row.connect(0, "large").publish("large", bytes(40 * MB), qos=1)
-    row.run()
-    world.block(1, 2)
-    world.add(discovery="multicast", capability=1.0, routing="flood").start()
-    row.until(lambda: row.node(2).forwarding)
-    client = row.connect(2)
-    client.subscribe("both", "one")
-    publisher = row.connect(1, "p")
-    publisher.publish("one", b"1")
-    publisher.publish("both", b"2")
-    row.until(lambda: local.payloads == [b"2"])
-    client.cut()
-    back = row.client(0)
-    row.until(lambda: back.connacks, 10.0)
-    assert back.present
-    row.until(lambda: sorted(back.payloads) == [b"1", b"2"], 20.0)
-    row.run()
-    assert len(back.payloads) == 2

@@ -200,7 +200,7 @@ class Client:
         return found[-1] if found else None
 
 
-@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize("routing", ["interest", "topic"])
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_session_moves_with_its_queued_messages(version: int, routing: str) -> None:
     row = Row(routing=routing)
@@ -220,7 +220,7 @@ def test_a_session_moves_with_its_queued_messages(version: int, routing: str) ->
     assert "c" in row.node(2).sessions
 
 
-@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize("routing", ["interest", "topic"])
 def test_a_session_that_moves_before_suback_keeps_the_subscription(routing: str) -> None:
     """A broker hangs, so that SUBACK waits, as the client was elsewhere; it goes on, and finds its
     session with the subscription."""
@@ -352,7 +352,7 @@ def test_a_large_session_comes_in_parts(waits: float) -> None:
     assert back.payloads == sent
 
 
-@pytest.mark.parametrize("routing", ["flood", "topic"])
+@pytest.mark.parametrize("routing", ["interest", "topic"])
 def test_a_client_that_is_faster_than_the_news_of_a_death_waits_shortly(routing: str) -> None:
     """Its new broker asks the dead one for the session, until it knows that no path leads there."""
     row = Row(3, meshed=True, routing=routing)

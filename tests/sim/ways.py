@@ -100,14 +100,14 @@ class Ways:
         the topic."""
         node = host.running
         strategy = node.cluster.strategy
-        wanted = strategy.everything_arrives() or bool(node.dispatcher.trie.match(topic))
+        wanted = strategy.name == "flood" or bool(node.dispatcher.trie.match(topic))
         for link in strategy.everywhere(key):
             assert link.peer is not None
             other = self.world.hosts[self._index(link.peer.id)]
             if other is source:
                 continue
             below: Counter[Way] = Counter()
-            if self._expect(other, host, topic, below, key) or not link.selective:
+            if self._expect(other, host, topic, below, key):
                 expected[host.index, other.index, topic] += 1
                 expected.update(below)
                 wanted = True

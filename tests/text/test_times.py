@@ -133,11 +133,6 @@ PROMISES: dict[str, tuple[float, str, str]] = {
         "A client that connects to another broker finds its",
         "tests/sim/test_sessions.py::test_roaming_clients_lose_nothing",
     ),
-    "mqttree.broker.cluster.sessions.takeover.COVER_TIME": (
-        0.3,
-        "A client that connects to another broker finds its",
-        "tests/sim/test_sessions.py::test_roaming_clients_lose_nothing",
-    ),
     "mqttree.broker.cluster.sessions.takeover.SETTLE": (
         0.1,
         "A client that connects to another broker finds its",

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
 
-from mqttree.broker.base.sequence_set import LAST, MAX_SKIPS, intersect, subtract
+from mqttree.broker.base.sequence_set import LAST, MAX_SKIPS
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.ordered_feed import Verdict
 from mqttree.broker.cluster.delivery.outgoing_batch import OutgoingBatch, Sender
@@ -58,10 +58,6 @@ publishes later would count as published before it was met."""
 QUIET: Final = FORGET_ORIGIN / 2
 """s; an origin that published nothing for so long counts as quiet. So does an origin that only a
 neighbour has announced."""
-
-RECENT: Final = 1000
-"""messages before the first one that a broker which meets an origin accepts as well: some
-hundredths of a second's work."""
 
 
 class Forwarder(Sender):
@@ -242,7 +238,7 @@ class Forwarder(Sender):
         window.heard = now
         if self.node.journal.recording:
             self.node.journal.origin_seen(key)
-        return window.accept(first, count, skipped=window.feed is not None)
+        return window.accept(first, count)
 
     def accept_unlogged(self, key: bytes, first: int, count: int) -> int:
         """Accept `count` numbers of the origin `key` at QoS 0, from `first` on, if all are behind
@@ -261,9 +257,7 @@ class Forwarder(Sender):
         return count
 
     def _meet(self, key: bytes, known: OriginWindow, now: float) -> LocalWindow:
-        """Begin with the origin `key` where a neighbour is (`known`). The last RECENT numbers
-        before count as missing and are asked for: after a repair another broker is likely to lack
-        them, too, and then they are here in time."""
+        """Begin with the origin `key` where a neighbour is (`known`)."""
         broker_id, boot = split_key(key)
         if len(self.vector) >= self._limits.max_origins:
             others = (k for k in self.vector if k != self.key)
@@ -286,13 +280,8 @@ class Forwarder(Sender):
             known.top, now, self.node.counters, self._limits.max_gaps
         )
         window.begin = known.top
-        if known.top and self._origins.sparse:
+        if known.top:
             window.history = [(1, known.top)]
-        elif known.top:
-            old = [(1, known.top - RECENT)] if known.top > RECENT else []
-            window.history = subtract(old, known.gaps)
-            window.gaps = [*intersect(known.gaps, old), (max(1, known.top - RECENT + 1), known.top)]
-            window.limit()
         if broker_id == self._origins.own_id:
             # An earlier incarnation of this broker: its subscribers went with it.
             window.begin = LAST
@@ -435,11 +424,10 @@ class Forwarder(Sender):
     def _mixed(self, key: bytes, sequence: int) -> bool:
         """Whether of the consecutive numbers from `sequence` on some may be for local subscribers
         and some not."""
-        window = self.vector[key]
-        if (feed := window.feed) is None:
-            return bool(window.outstanding)
-        return sequence <= feed.kept_top or (
-            bool(feed.outstanding) and sequence <= feed.outstanding[-1][1]
+        feed = self.vector[key].feed
+        return feed is not None and (
+            sequence <= feed.kept_top
+            or (bool(feed.outstanding) and sequence <= feed.outstanding[-1][1])
         )
 
     # ---------------------------------------------------------------- live links

@@ -1,4 +1,4 @@
-"""Routing by interest: local subscribers get the messages of each origin without gaps and in order
+"""Local subscribers get the messages of each origin without gaps and in order
 (docs/decisions/0013).
 
 A message crosses only links that have subscribers behind them. So sequence numbers are missing here
@@ -33,13 +33,12 @@ from mqttree.broker.cluster.delivery.origin_questions import MAX_QUESTIONS, Orig
 from mqttree.broker.cluster.delivery.orphans import EARLIER
 from mqttree.broker.cluster.delivery.paced_release import PacedRelease
 from mqttree.broker.cluster.delivery.tree_paths import HOLD, TreePaths
-from mqttree.broker.cluster.events import ClusterEvents, LinkDown, LinkUp, OriginLost, RouteChanged
+from mqttree.broker.cluster.events import ClusterEvents, LinkDown, OriginLost, RouteChanged
 from mqttree.broker.cluster.link.codec import split_key
 from mqttree.broker.cluster.strategy.directory import ROUTING
 from mqttree.broker.cluster.strategy.path_change import (
     BREAK,
     CHANGED,
-    tell_break_over,
     tell_changed_over,
 )
 from mqttree.broker.cluster.strategy.ports import Feed
@@ -101,6 +100,7 @@ class GapRecovery:
         self._vector = origins.vector
         self._directory = directory
         self._strategy = strategy
+        self._ordered = strategy.ordered
         self._orphans = orphans
         self._history = history
         self._events = events
@@ -128,12 +128,6 @@ class GapRecovery:
         directory.receive_over(BREAK, self._break_received)
         directory.receive(CHANGED, self._changed_received)
 
-    @property
-    def active(self) -> bool:
-        """Whether some broker routes by interest, so that a missing number may be one that no local
-        subscriber wants."""
-        return self._origins.sparse
-
     # ---------------------------------------------------------------- which feeds there are
 
     def _posted(
@@ -141,20 +135,11 @@ class GapRecovery:
     ) -> None:
         if key != ROUTING[1:] or value is None:
             return
-        if self.active:
-            self._started(broker_id)
-            if self._strategy.restarted(broker_id):
-                self.changed(broker_id)
-            else:
-                self._arm_all(broker_id)
-        elif self._strategy.needs_feeds(value[4:].decode(errors="replace")):
-            self.activate()
-
-    def link_up(self, event: LinkUp) -> None:
-        """Begin feeds if a new neighbour routes by interest, as its CONNECT says."""
-        link = event.link
-        if link.peer is not None and self._strategy.needs_feeds(link.peer.routing):
-            self.activate()
+        self._started(broker_id)
+        if self._strategy.restarted(broker_id):
+            self.changed(broker_id)
+        else:
+            self._arm_all(broker_id)
 
     def _started(self, broker_id: bytes) -> None:
         """Note that a broker can be reached, perhaps in a new incarnation: questions to the earlier
@@ -177,28 +162,14 @@ class GapRecovery:
         boots = (split_key(key)[1] for key in origins.ours if key != origins.key)
         self._directory.post(EARLIER, b"".join(boot.to_bytes(4, "big") for boot in boots))
 
-    def activate(self) -> None:
-        """Begin feeds, as some broker routes by interest. Neighbours hear of it ahead of all
-        messages: from now on numbers may be left out, and messages are passed on in the order in
-        which they arrive."""
-        if not self.active:
-            self._origins.sparse = True
-            for origin, window in self._vector.items():
-                self.met(origin, window)
-            for link in self.node.forwarding:
-                if link.peer is not None:
-                    tell_break_over(self._directory, link, link.peer.id)
-
     def met(self, key: bytes, window: LocalWindow) -> None:
-        """Begin the feed of the origin `key` that is new here, or that was flooded until now;
-        `window`: which of its numbers have been here."""
+        """Begin the feed of the origin `key` that is new here; `window`: which of its numbers have
+        been here."""
         broker_id, _ = split_key(key)
-        if self.active and window.feed is None and broker_id != self._origins.own_id:
+        if self._ordered and broker_id != self._origins.own_id:
             feed = window.feed = OrderedFeed(self, key, window, max(window.top, window.begin))
             if window.top > window.begin:
                 feed.add_outstanding(intersect(window.gaps, [(window.begin + 1, window.top)]))
-            if window.outstanding:
-                feed.add_outstanding(intersect(window.gaps, window.outstanding))
             self._begin(feed)
 
     # ---------------------------------------------------------------- paths
@@ -208,7 +179,7 @@ class GapRecovery:
         one."""
         broker_id = event.broker_id
         old = self._paths.changed(broker_id, event.via, self.node.now)
-        if not self.active:
+        if not self._ordered:
             return
         if self._strategy.path_changed(broker_id, old):
             self.changed(broker_id)
@@ -234,7 +205,7 @@ class GapRecovery:
     def entering(self, link: Link) -> None:
         """Tell the neighbour of a link that is about to be live that its messages take another path
         from now on (BREAK)."""
-        if self.active:
+        if self._ordered:
             self._strategy.link_joining(link)
         link.upto.clear()
 
@@ -245,7 +216,6 @@ class GapRecovery:
                 self.lose(feed)
 
     def _break_received(self, sender: bytes, body: bytes, now: float, link: Link) -> None:
-        self.activate()
         for feed in self.feeds.all():
             if self._strategy.breaks(feed, link):
                 self.lose(feed)
@@ -342,11 +312,10 @@ class GapRecovery:
     def distrust(self, known: Collection[bytes]) -> None:
         """Ask all origins but the brokers in `known`: the others do not know all filters that are
         wanted here, and may have answered earlier questions without them."""
-        if self.active:
-            for feed in self.feeds.all():
-                if feed.broker_id not in known:
-                    feed.questions.clear()
-                    self.lose(feed)
+        for feed in self.feeds.all():
+            if feed.broker_id not in known:
+                feed.questions.clear()
+                self.lose(feed)
 
     def want(self, key: bytes, ranges: Ranges, now: float) -> None:
         """Ask all neighbours for the numbers `ranges` of the origin `key`, which no longer has them

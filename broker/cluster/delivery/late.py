@@ -12,9 +12,9 @@ way on a link that was lost, by the broker that sent them.
                                                    missing, until nothing is
 
 The offer is repeated each second until the other broker answers. Messages of the tail arrive behind
-newer ones. With routing by interest or topic a broker answers the offer of the origin itself with
-its own question (ASK, `origin_questions`): what it takes for complete it would not ask for, and the
-origin would count all of it as lost.
+newer ones. A broker answers the offer of the origin itself with its own question (ASK,
+`origin_questions`): what it takes for complete it would not ask for, and the origin would count all
+of it as lost.
 
     body of OFFER, LACK   origin, (u48 first, u48 last)...
     body of PIECE         origin, u32 the piece's number, u32 this part's index, u8 1 if the part is
@@ -43,8 +43,7 @@ from mqttree.broker.base.sequence_set import (
 from mqttree.broker.cluster.delivery.answers import CHUNK, PART, parts_of
 from mqttree.broker.cluster.delivery.link_acks import MAX_ABSENT_BROKERS
 from mqttree.broker.cluster.delivery.paced_release import crowded
-from mqttree.broker.cluster.delivery.ports import TailPiece
-from mqttree.broker.cluster.delivery.replay_log import LogEntry, Looked
+from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.delivery.subscription_start import encode_ages
 from mqttree.broker.cluster.link.codec import split_key
 from mqttree.broker.cluster.link.message_batch import encode_message, read_messages
@@ -138,9 +137,7 @@ class LateOffers:
 
     def tick(self, now: float) -> None:
         """Offer brokers that are back what the tail has for them. To be called once a second."""
-        asked = self._origins.ours if self._origins.sparse else ()
-        offers = self._above.absent_members.to_offer(asked, OFFER_INTERVAL, now)
-        for broker_id, key, numbers in offers:
+        for broker_id, key, numbers in self._above.absent_members.to_offer(OFFER_INTERVAL, now):
             self._directory.send(broker_id, OFFER, encode_ranges(key, numbers))
 
     def _lack_received(self, sender: bytes, body: bytes, now: float) -> None:
@@ -149,30 +146,13 @@ class LateOffers:
         if not absent.holds(sender, key):
             return
         absent.lacks(sender, key, lacks)
-        piece = absent.oldest_piece(sender, key, lacks) or self._logged(key, lacks)
+        piece = absent.oldest_piece(sender, key, lacks)
         if piece is None:
             absent.sent(sender, key)
         elif (sender, key) not in self._reading:
             self._reading.add((sender, key))
             top = piece.last
             piece.read(lambda entries: self._send(sender, key, lacks, entries, top))
-
-    def _logged(self, key: bytes, lacks: Ranges) -> TailPiece | None:
-        """Return the oldest messages of an origin of this broker that are in the log and that
-        another one lacks; None: there are none."""
-        if key not in self._origins.ours or not lacks:
-            return None
-        found: list[LogEntry] = []
-        size = 0
-        for entry in self._forwarder.log.own(key, lacks, Looked()):
-            found.append(entry)
-            size += entry.size
-            if size > CHUNK:
-                break
-        if not found:
-            return None
-        last = found[-1].sequence + found[-1].count - 1
-        return TailPiece(found[0].sequence, last, lambda take: take(found))
 
     def _send(
         self, receiver: bytes, key: bytes, lacks: Ranges, entries: list[LogEntry] | None, top: int

@@ -22,7 +22,6 @@ from mqttree.broker.cluster.delivery.replay_log import NEVER, wanted_parts
 from mqttree.broker.cluster.link.link import ACK_MARK, Link
 
 if TYPE_CHECKING:
-    from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from mqttree.broker.cluster.events import LinkDown
     from mqttree.broker.cluster.link.version_vector import OriginWindow
@@ -59,7 +58,6 @@ class LinkAcks:
         "_log",
         "_node",
         "_number",
-        "_origins",
         "_parted",
         "_report",
         "_strategy",
@@ -71,19 +69,17 @@ class LinkAcks:
         self,
         node: MemberBroker,
         *,
-        origins: Origins,
         log: ReplayLog,
         strategy: RoutingStrategy,
         report: Reporting,
         timeout: float,
     ) -> None:
-        """`node`, `log`: this broker, and its replay log; `origins`: which messages have been here;
-        `strategy`: says what is wanted behind a link; `report`: counts and logs what happened;
-        `timeout`: s, a link that takes nothing for twice as long is closed."""
+        """`node`, `log`: this broker, and its replay log; `strategy`: says what is wanted behind a
+        link; `report`: counts and logs what happened; `timeout`: s, a link that takes nothing for
+        twice as long is closed."""
         self._node = node
         self._counters = node.counters
         self._limits = node.limits
-        self._origins = origins
         self._strategy = strategy
         self._report = report
         self._timeout = timeout
@@ -134,13 +130,11 @@ class LinkAcks:
     def part(self, broker_id: bytes, position: int) -> None:
         """Keep the log for a broker until it has got what it asks for, for `PARTITION_GRACE_S` at
         most."""
-        if len(self._parted) < MAX_ABSENT_BROKERS:
-            # With flooding it asks its next neighbour.
-            patience = PARTITION_GRACE_S if self._origins.sparse else 0.0
+        if self._strategy.ordered and len(self._parted) < MAX_ABSENT_BROKERS:
             now = self._node.now
             if (known := self._parted.get(broker_id)) is not None:  # of two links at once one ends
                 position = min(position, known[0])
-            self._parted[broker_id] = (position, now + patience, now + REPAIR_TIMEOUT_S)
+            self._parted[broker_id] = (position, now + PARTITION_GRACE_S, now + REPAIR_TIMEOUT_S)
             self._away.pop(broker_id, None)
             self._settle()
 

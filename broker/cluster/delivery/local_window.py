@@ -25,7 +25,7 @@ class LocalWindow(OriginWindow):
     here wanted. It is taken all the same if it comes, to be passed on.
     """
 
-    __slots__ = ("begin", "counters", "feed", "history", "most_gaps", "outstanding")
+    __slots__ = ("begin", "counters", "feed", "history", "most_gaps")
 
     def __init__(
         self,
@@ -40,30 +40,28 @@ class LocalWindow(OriginWindow):
         super().__init__(top, heard)
         self.begin = 0
         self.history: Ranges = []
-        # Up to `begin`, but for sessions that are older than this incarnation of the broker: they
-        # had all the rest.
-        self.outstanding: Ranges = []
-        # Where a broker routes by interest: what local subscribers have had.
+        # What local subscribers have had; None for an incarnation of this broker, and where topics
+        # have paths of their own (`RoutingStrategy.ordered`).
         self.feed: OrderedFeed | None = None
         self.counters = counters
         self.most_gaps = most_gaps
 
-    def accept(self, first: int, count: int, *, skipped: bool = False) -> int:
+    def accept(self, first: int, count: int) -> int:
         """Take `count` numbers from `first` on as seen; returns how many were new. Either all,
-        none, or (then ask one by one) -1 and nothing is taken. `skipped`: the numbers between
-        `top` and `first` were not wanted here, as the neighbour knows."""
+        none, or (then ask one by one) -1 and nothing is taken. The numbers between `top` and
+        `first` were not wanted here, as far as is known; of an earlier incarnation of this broker
+        they are missing, as no origin can be asked."""
         top = self.top
         if first == top + 1:
             self.top = top + count
             return count
         last = first + count - 1
         if first > top:
-            if skipped:
-                self.skip(top + 1, first - 1)
-            else:
+            if self.begin == LAST:
                 self.gaps.append((top + 1, first - 1))
-                if len(self.gaps) > self.most_gaps:
-                    self.limit()
+                self.limit()
+            else:
+                self.skip(top + 1, first - 1)
             self.top = last
             return count
         if last > top:
@@ -116,7 +114,7 @@ class LocalWindow(OriginWindow):
     @property
     def ranges(self) -> int:
         """How many ranges are kept."""
-        count = len(self.gaps) + len(self.history) + len(self.outstanding)
+        count = len(self.gaps) + len(self.history)
         return (
             count if self.feed is None else count + len(self.feed.outstanding) + len(self.feed.kept)
         )
@@ -126,7 +124,6 @@ class LocalWindow(OriginWindow):
         many are given up."""
         before = self.ranges
         self._limit_history(most)
-        del self.outstanding[:-most]
         if self.feed is not None:
             del self.feed.outstanding[:-most]
             del self.feed.kept[:-most]
@@ -148,12 +145,8 @@ class LocalWindow(OriginWindow):
         return found
 
     def verdict(self, sequence: int) -> Verdict:
-        """Return what local subscribers get of a number that has just come, with flooding."""
-        return Verdict.DELIVER if self.for_local_subscribers(sequence) else Verdict.PAST
-
-    def for_local_subscribers(self, sequence: int) -> bool:
-        """Whether local subscribers get a number that has just come, with flooding."""
-        return sequence > self.begin or find(self.outstanding, sequence, sequence) >= 0
+        """Return what local subscribers get of a number that has just come, without a feed."""
+        return Verdict.DELIVER if sequence > self.begin else Verdict.PAST
 
 
 LocalVector = dict[bytes, LocalWindow]

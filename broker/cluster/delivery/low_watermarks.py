@@ -37,7 +37,7 @@ class LowWatermarks:
         """Tell a neighbour up to which number of each origin it was sent all that is wanted behind
         the link (UPTO). Not while messages are queued for it: some may be dropped."""
         if (
-            not (self._origins.sparse and self._strategy.carries(link))
+            not (self._strategy.ordered and self._strategy.carries(link))
             or link.conn.backlog
             or link.conn.paused
         ):

@@ -25,14 +25,12 @@ class Origins:
         "own",
         "own_id",
         "since",
-        "sparse",
         "vector",
     )
 
-    def __init__(self, own: Identity, now: float, *, sparse: bool, most_gaps: int) -> None:
-        """`own`: the identity of this broker; `now`: s; `sparse`: this broker routes by interest or
-        topic, so that numbers are left out; `most_gaps`: so many gaps of one origin are remembered
-        (`Limits.max_gaps`)."""
+    def __init__(self, own: Identity, now: float, *, most_gaps: int) -> None:
+        """`own`: the identity of this broker; `now`: s; `most_gaps`: so many gaps of one origin are
+        remembered (`Limits.max_gaps`)."""
         self._most_gaps = most_gaps
         self.own_id = own.id
         self.key = origin_key(own.id, own.boot)
@@ -51,9 +49,6 @@ class Origins:
         """Origin -> the highest number that some local session has had at another broker, or that
         was published before it subscribed. Above it, and while it is empty, no session has to be
         looked at."""
-        self.sparse = sparse
-        """Whether some broker routes by interest, so that a missing number may be one that no local
-        subscriber wants. Each origin has an ordered feed then."""
 
     def remember(self, key: bytes, last: int, now: float) -> None:
         """Add the origin `key`, an earlier incarnation of this broker that published up to number

@@ -1,14 +1,12 @@
 """Origins that are gone, and of which some brokers have messages that others lack. Only these other
 brokers can be asked for them.
 
-With flooding, the neighbours of a link that begins to forward replay all messages that are missing
-behind it, of all origins. With routing by interest, messages cross only links that have subscribers
-behind them; a broker takes missing numbers for unwanted ones, and asks the origin in doubt. Of an
-origin that is gone it tells its neighbours what may be missing (SEEN), and fetches history for
-others as with flooding (`resync`). With routing by topic, messages did not take the tree; so as
-soon as an origin is gone, neighbours on the tree tell each other which of its messages they have,
-and send what the other one lacks (`Resync.exchange`). These are passed on over the tree
-(`SourceTrees.onward`).
+Messages cross only links that have subscribers behind them; a broker takes missing numbers for
+unwanted ones, and asks the origin in doubt. Of an origin that is gone it tells its neighbours what
+may be missing (SEEN), and fetches history for others (`resync`). With routing by topic, messages
+did not take the tree; so as soon as an origin is gone, neighbours on the tree tell each other which
+of its messages they have, and send what the other one lacks (`Resync.exchange`). These are passed
+on over the tree (`SourceTrees.onward`).
 
     origin   reachable -(the tree loses it; no links lead to it; it is back and has no messages of
                          that incarnation)-> gone

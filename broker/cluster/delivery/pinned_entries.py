@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from mqttree.broker.cluster.ports import MemberBroker
-    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.session import Session
 
@@ -37,57 +36,38 @@ class PinnedEntries:
         "_moved",
         "_movers",
         "_node",
-        "_strategy",
         "size",
     )
 
-    def __init__(self, node: MemberBroker, strategy: RoutingStrategy, log: ReplayLog) -> None:
-        """`node`: this broker; `strategy`: whether holders send what came since; `log`: whose
-        entries are pinned."""
+    def __init__(self, node: MemberBroker, log: ReplayLog) -> None:
+        """`node`: this broker; `log`: whose entries are pinned."""
         self._node = node
         self._counters = node.counters
-        self._strategy = strategy
         self._log = log
-        self._movers: dict[object, Session | None] = {}
-        self._moved: Counter[Session | None] = Counter()  # how many move each of them
+        self._movers: dict[object, Session] = {}
+        self._moved: Counter[Session] = Counter()  # how many move each of them
         self.size = 0  # bytes
 
-    def pin(self, mover: object, session: Session | None) -> None:
-        """Pin what `session` gets from now on; None: its subscriptions are not known yet, so
-        everything is pinned. `mover`: what moves it, for `unpin`."""
+    def pin(self, mover: object, session: Session) -> None:
+        """Pin what `session` gets from now on. `mover`: what moves it, for `unpin`."""
         log = self._log
         if not self._movers:
             log.dropped.append(self._dropped)
-        if mover in self._movers:
-            self._leave(mover)
         self._movers[mover] = session
         self._moved[session] += 1
-        if log.pinned and not self._everything():
-            kept = [entry for entry in log.pinned if self._wanted(entry)]
-            log.pinned.clear()
-            log.pinned.extend(kept)
-            self.size = sum(entry.size for entry in kept)
 
     def unpin(self, mover: object) -> None:
         """Note that a session has arrived, or is not moved."""
         if mover in self._movers:
-            self._leave(mover)
+            session = self._movers.pop(mover)
+            self._moved[session] -= 1
+            if not self._moved[session]:
+                del self._moved[session]
             if not self._movers:
                 log = self._log
                 log.dropped.remove(self._dropped)
                 log.pinned.clear()
                 self.size = 0
-
-    def _leave(self, mover: object) -> None:
-        session = self._movers.pop(mover)
-        self._moved[session] -= 1
-        if not self._moved[session]:
-            del self._moved[session]
-
-    def _everything(self) -> bool:
-        """Whether all entries have to be pinned, for a session whose subscriptions are not known
-        yet: its holder sends what came since only if messages go on to it alone."""
-        return None in self._moved and not self._strategy.holder_keeps_receiving()
 
     def _wanted(self, entry: LogEntry) -> bool:
         """Whether a session that moves gets a message of an entry."""
@@ -100,7 +80,7 @@ class PinnedEntries:
 
     def _dropped(self, entry: LogEntry, position: int, source: Connection | None) -> None:
         """Keep an entry that leaves the log; the oldest ones are dropped if there is no room."""
-        if not self._everything() and not self._wanted(entry):
+        if not self._wanted(entry):
             return
         pinned = self._log.pinned
         pinned.append(entry)

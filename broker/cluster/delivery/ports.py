@@ -6,7 +6,7 @@ delivery reaches them by way of the cluster at each call (`Above`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mqttree.broker.cluster.ports import MemberBroker
@@ -158,9 +158,6 @@ class AbsentBrokers(Protocol):
     def sent(self, broker_id: bytes, key: bytes) -> None:
         """Note that a broker has been sent everything that it said it lacks."""
 
-    def seen(self, broker_id: bytes, vector: Vector) -> None:
-        """Take the version vector of a neighbour."""
-
     def holds(self, broker_id: bytes, key: bytes) -> bool:
         """Whether anything of an origin is kept, or has been lost, for a broker."""
 
@@ -175,11 +172,10 @@ class AbsentBrokers(Protocol):
     def tail_begins(self, broker_id: bytes, key: bytes) -> int:
         """Return the first number of an origin that the tail has for a broker."""
 
-    def to_offer(
-        self, asked: Container[bytes], pause: float, now: float
-    ) -> Iterable[tuple[bytes, bytes, Ranges]]:
+    def to_offer(self, pause: float, now: float) -> Iterable[tuple[bytes, bytes, Ranges]]:
         """Return what is to be offered to brokers that have been back, and silent, for `pause` s at
-        `now` (s): broker, origin, numbers. `asked`: origins that their subscribers' brokers ask."""
+        `now` (s): broker, origin, numbers. Origins of this broker are offered until they are
+        asked."""
 
 
 class AbsentMembers(AbsentBrokers, Protocol):

@@ -165,8 +165,6 @@ class Resync:
         link.vector_asked = False
         if self.watcher is not None:
             self.watcher.seen(link, seen, now)
-        if link.peer is not None:
-            self._above.absent_members.seen(link.peer.id, seen)
         if link.live:
             self._send_orphans(link, seen, now)
         if link.live or link in self._joining:
@@ -302,7 +300,7 @@ class Resync:
         count as missing here."""
         wanted: Vector = {}
         for key, theirs in seen.items():
-            if self._gap_recovery.active and not self._orphans.gone(key):
+            if not self._orphans.gone(key):
                 continue
             window = self.forwarder.vector.get(key)
             if window is not None and (ranges := window.miss(theirs)):

@@ -11,11 +11,11 @@ all messages. A broker that has confirmed the subscription has said that number 
 Times are given by the origin's clock. Each answer has the time that this clock showed, so that the
 broker that asked can compare it with its own. The origin looks up in its log which number was the
 newest one at a time. If the log does not go back so far, it looks into notes of the numbers that it
-had at certain times (`PastNumbers`). With flooding no origin is asked, and some origins do not
-answer. For these cases a broker that replays messages tells its neighbour how old they are (AGES),
-and that is passed on to all brokers behind. Until it is known where a subscription begins, it gets
-all messages that arrive. The journal, and another broker that takes the session, are told when its
-subscriptions began and which origins may still answer; each converts the time to its own clock.
+had at certain times (`PastNumbers`). Some origins do not answer, and with `ort` none is asked. For
+these cases a broker that replays messages tells its neighbour how old they are (AGES), and that is
+passed on to all brokers behind. Until it is known where a subscription begins, it gets all messages
+that arrive. The journal, and another broker that takes the session, are told when its subscriptions
+began and which origins may still answer; each converts the time to its own clock.
 
     question  u8 count, u48 times of the origin's clock (ms)
     answer    u8 count, u48 the origin's clock (ms), u48 numbers

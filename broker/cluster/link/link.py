@@ -262,7 +262,6 @@ class Link(Owner):
         "round_trips",
         "rtt_ms",
         "seen",
-        "selective",
         "state",
         "taken_at",
         "unsent",
@@ -303,8 +302,6 @@ class Link(Owner):
         self.handshake = handshake(self)
         # With a secret, once both ends are authenticated.
         self.layer: Encryption | None = None
-        # Set by the strategy: a message that no broker behind the link wants is not sent on it.
-        self.selective = False
         # By origin, the low watermark that the neighbour was sent.
         self.upto: dict[bytes, int] = {}
         self.seen: Vector | None = None  # the neighbour's version vector

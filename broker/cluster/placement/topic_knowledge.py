@@ -220,7 +220,7 @@ class TopicKnowledge:
     def _wanting(self, topic: str) -> tuple[str, ...]:
         own = self._host.config.id.hex()
         # Where brokers do not post filters, any one may have subscribers.
-        if self._strategy.everything_arrives() or not self._strategy.posting:
+        if not self._strategy.posting:
             return (own, *[listing.id.hex() for listing in self._reachable()])
         name = topic.encode()
         dispatcher = self._host.dispatcher
@@ -229,7 +229,7 @@ class TopicKnowledge:
         except WireError:
             return ()
         found = [broker_id.hex() for broker_id in route.brokers]
-        if route.deliveries or route.shared:
+        if route.deliveries or route.shared or self._directory.wants_everything:
             found.append(own)
         return tuple(found)
 

@@ -30,7 +30,7 @@ Protocols of `mqttree.broker.cluster.ports` alone.
 
 States, in short:
 
-    takeover  ASKING -> READING -> COVERING -> RESTORING -> [SETTLING] -> [RESTING] -> CLOSING
+    takeover  ASKING -> READING -> RESTORING -> [SETTLING] -> [RESTING] -> CLOSING
               -> OVER; another broker has it (MOVED): ASKING again; OVER from every state when the
               client leaves, the holder has no session, or has a newer one
     handover  HERE -(TAKE or MERGE)-> ENCODING -> ENCODED -(REST)-> COMPLETE -(DONE)-> GIVEN, for

@@ -124,7 +124,7 @@ class DeliveredRanges:
         window = self._origins.vector.get(key)
         if window is None:
             return []
-        return window.outstanding if window.feed is None else window.feed.outstanding
+        return [] if window.feed is None else window.feed.outstanding
 
     def forget_paid(self) -> None:
         """Forget debts that are paid. To be called now and then."""

@@ -34,8 +34,6 @@ def offered(vector: LocalVector) -> Vector:
         seen.gaps = [
             (max(low, window.begin + 1), high) for low, high in window.gaps if high > window.begin
         ]
-        if window.outstanding:
-            seen.gaps = merge(intersect(window.gaps, window.outstanding) + seen.gaps)
     return found
 
 
@@ -105,21 +103,6 @@ def numbered(found: Iterable[tuple[bytes, int]]) -> dict[bytes, Ranges]:
         split_key(key)
         numbers.setdefault(key, []).append((sequence, sequence))
     return {key: merge(pairs) for key, pairs in numbers.items()}
-
-
-def trimmed(
-    vector: LocalVector, seen: Vector, before: Vector, found: Iterable[tuple[bytes, int, object]]
-) -> Vector:
-    """Return the numbers that have been here (`vector`), were not offered to a session (`seen`),
-    came after its subscriptions (`before`), and were not `found` in the log here: large messages
-    empty it in milliseconds, and the session's broker gets them behind these."""
-    has = numbered((key, number) for key, number, _ in found)
-    left: dict[bytes, Ranges] = {}
-    for key, ranges in behind(only_here(vector, seen, held=False), before).items():
-        begin = vector[key].begin
-        if rest := subtract(ranges, merge([*has.get(key, ()), *([(1, begin)] if begin else ())])):
-            left[key] = rest
-    return vector_of(left)
 
 
 def whole(*seen: Vector) -> dict[bytes, int]:

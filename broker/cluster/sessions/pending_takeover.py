@@ -5,9 +5,8 @@ next (`takeover` does what the table says).
 |---|---|
 | ASKING    | the session itself, in parts: TAKE has been sent to its holder |
 | READING   | the decoding of the session, which is done in steps |
-| COVERING  | what the session was offered at its holder, and has not been here yet |
 | RESTORING | its subscriptions, which are made in steps |
-| SETTLING  | all brokers to know of these (with routing by interest or topic) |
+| SETTLING  | all brokers to know of these |
 | RESTING   | what came to the holder meanwhile: REST has been sent |
 | CLOSING   | the holder to forget the session: DONE has been sent |
 | OVER      | nothing |
@@ -39,12 +38,11 @@ class State(TableEnum):
 
     ASKING = 1
     READING = 2
-    COVERING = 3
-    RESTORING = 4
-    SETTLING = 5
-    RESTING = 6
-    CLOSING = 7
-    OVER = 8
+    RESTORING = 3
+    SETTLING = 4
+    RESTING = 5
+    CLOSING = 6
+    OVER = 7
 
 
 class Input(TableEnum):
@@ -53,12 +51,10 @@ class Input(TableEnum):
     SESSION = "all parts of the session have come"
     REST = "all parts of the rest have come"
     DECODED = "the session has been decoded"
-    COVERED = "nothing can come any more that it was offered at its holder"
     UNTOLD = "its subscriptions stand, and other brokers have to know of them"
-    LACKING = "its subscriptions stand, and messages are missing that its holder waits for"
     COMPLETE = "nothing is missing"
     SETTLED = "all brokers know of its subscriptions"
-    UNUSABLE = "what came cannot be read, or is not all that the session needs"
+    UNUSABLE = "what came cannot be read"
     COMING = "the holder says that it is on its way"
     MOVED = "the holder says that another broker has it"
     NOTHING = "the holder says that there is none"
@@ -75,7 +71,6 @@ class Action(TableEnum):
     WAIT = "nothing"
     ASK = "send the request whose answer the new state waits for"
     READ = "decode the session"
-    COVER = "look until nothing can come any more that it was offered"
     RESTORE = "make the session"
     TELL = "have all brokers know of its subscriptions"
     TAKE_REST = "offer the session what its holder got meanwhile"
@@ -93,10 +88,8 @@ def _table() -> Table[State, Input, Action]:
     taking = [state for state in State if state not in (State.CLOSING, State.OVER)]
     table: Table[State, Input, Action] = {
         (State.ASKING, Input.SESSION): (Action.READ, State.READING),
-        (State.READING, Input.DECODED): (Action.COVER, State.COVERING),
-        (State.COVERING, Input.COVERED): (Action.RESTORE, State.RESTORING),
+        (State.READING, Input.DECODED): (Action.RESTORE, State.RESTORING),
         (State.RESTORING, Input.UNTOLD): (Action.TELL, State.SETTLING),
-        (State.RESTORING, Input.LACKING): (Action.ASK, State.RESTING),
         (State.RESTORING, Input.COMPLETE): (Action.CLOSE, State.CLOSING),
         (State.SETTLING, Input.SETTLED): (Action.ASK, State.RESTING),
         (State.RESTING, Input.REST): (Action.TAKE_REST, State.RESTING),
@@ -198,8 +191,6 @@ class PendingTakeover:
         # and messages behind these numbers, which their brokers had published when they heard of
         # the session's subscriptions.
         self.published: dict[bytes, int] = {}
-        # With flooding: numbers that were here, but not at the holder, and have left the log here.
-        self.dropped: Vector = {}
 
     @property
     def conn(self) -> Connection:
@@ -215,9 +206,7 @@ class PendingTakeover:
     @property
     def need(self) -> Vector:
         """The numbers that the session has to have been offered at its holder."""
-        return self.dropped or need_of(
-            (self.published, *((self.start.tops,) if self.start is not None else ()))
-        )
+        return need_of((self.published, *((self.start.tops,) if self.start is not None else ())))
 
     def step(self, given: Input, now: float) -> Action | None:
         """Go to the next state at `now` (s); returns what is to be done, None for an input that

@@ -234,7 +234,7 @@ class QueueMerge:
         self._history.inherit(session, old)
         self._delivered_ranges.add(session, only(old.seen, offered(self._origins.vector)))
         for key, number, message in self._history.since(old.seen, node.now - node.limits.log_age_s):
-            here = self._origins.vector[key].for_local_subscribers(number)
+            here = number > self._origins.vector[key].begin
             if here and (key not in old.before or number > old.before[key].top):
                 self._history.offer(session, key, number, message)
         node.session_registry.expire_later(session)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.replay_log import ReplayLog
     from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
-    from mqttree.broker.cluster.sessions.messages_under_way import MessagesUnderWay
     from mqttree.broker.cluster.sessions.pending_handover import PendingHandover
     from mqttree.broker.cluster.sessions.session_history import SessionHistory
     from mqttree.broker.cluster.strategy.directory import Directory
@@ -39,7 +38,6 @@ class SessionContents:
         "_log",
         "_node",
         "_origins",
-        "_under_way",
     )
 
     def __init__(
@@ -52,11 +50,10 @@ class SessionContents:
         gap_recovery: GapRecovery,
         delivered_ranges: DeliveredRanges,
         history: SessionHistory,
-        under_way: MessagesUnderWay,
     ) -> None:
-        """`node`: this broker; `directory`: which brokers have older sessions; `under_way`: which
-        numbers will never come; the modules that know what a session was offered: `origins`, `log`,
-        `gap_recovery`, `delivered_ranges`, `history`."""
+        """`node`: this broker; `directory`: which brokers have older sessions; the modules that
+        know what a session was offered: `origins`, `log`, `gap_recovery`, `delivered_ranges`,
+        `history`."""
         self._node = node
         self._counters = node.counters
         self._directory = directory
@@ -65,7 +62,6 @@ class SessionContents:
         self._gap_recovery = gap_recovery
         self._delivered_ranges = delivered_ranges
         self._history = history
-        self._under_way = under_way
 
     def state(self, session: Session, now: float, *, merged: bool) -> SessionState:
         """Return what a taker has to know of a `session` at `now` (s). `merged`: it adds it to a
@@ -122,7 +118,7 @@ class SessionContents:
     def rest(self, session: Session, export: PendingHandover, now: float) -> bytes:
         """Return the messages that came to a `session` since it was encoded (`export`), and the
         numbers up to which that is all, as bytes. `now` (s) counts for what expires."""
-        seen = encode_vector(self._under_way.offered())
+        seen = encode_vector(offered(self._origins.vector))
         parts = [len(seen).to_bytes(4, "big"), seen]
         came = only_here(self._origins.vector, export.seen)
         found = self._log.those(came, export.began - REPAIR_TIME)

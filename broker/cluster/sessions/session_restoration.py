@@ -24,7 +24,6 @@ from mqttree.broker.cluster.sessions.message_vectors import (
     only,
     ranges_of,
     seen_by_both,
-    trimmed,
     uncovered,
     whole,
 )
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.sessions.ports import SessionBroker
     from mqttree.broker.cluster.sessions.posted_sessions import PostedSessions
     from mqttree.broker.cluster.sessions.queue_merge import QueueMerge
-    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
 
 
 class SessionRestoration:
@@ -67,7 +65,6 @@ class SessionRestoration:
         "_posted",
         "_queues",
         "_starts",
-        "_strategy",
         "_tombstones",
     )
 
@@ -75,7 +72,6 @@ class SessionRestoration:
         self,
         node: SessionBroker,
         *,
-        strategy: RoutingStrategy,
         origins: Origins,
         gap_recovery: GapRecovery,
         subscription_starts: SubscriptionStarts,
@@ -86,7 +82,7 @@ class SessionRestoration:
         tombstones: Tombstones,
         posted: PostedSessions,
     ) -> None:
-        """`node`: this broker; `strategy`: which messages come here; `pinned_entries`: keeps log
+        """`node`: this broker; `pinned_entries`: keeps log
         entries for sessions that move; `queues`: adds the queue of an older session; `tombstones`:
         ends one; `posted`: posts one that is put back; the modules that know what a session was
         offered: `origins`, `gap_recovery`, `subscription_starts`, `delivered_ranges`,
@@ -94,7 +90,6 @@ class SessionRestoration:
         self._node = node
         self._dispatcher = node.dispatcher
         self._limits = node.limits
-        self._strategy = strategy
         self._origins = origins
         self._gap_recovery = gap_recovery
         self._starts = subscription_starts
@@ -115,19 +110,13 @@ class SessionRestoration:
         taken.began = self._starts.by_our_clock(taken.began, holder)
         return taken
 
-    def covers(self, taken: SessionState) -> bool:
-        """Whether no message will arrive here that a session was offered at its holder."""
-        return not (
-            self._strategy.everything_arrives() and only(taken.seen, offered(self._origins.vector))
-        )
-
     def restoring(
         self, pending: PendingTakeover, state: SessionState
     ) -> Generator[int, None, Input]:
         """Make the session as the holder described it (`state`), in steps, and in the turn in which
         it is complete offer it the messages that were here and not at its holder. Returns what the
         takeover (`pending`) has to wait for, if anything."""
-        node, keeps_receiving = self._node, self._strategy.holder_keeps_receiving()
+        node = self._node
         client_id, connect = pending.client_id, pending.handshake.connect
         assert connect is not None
         old = node.sessions.get(client_id)
@@ -150,8 +139,7 @@ class SessionRestoration:
         session.permissions = node.access_control.permissions(
             connect.username, client_id, pending.conn.listener
         )
-        if keeps_receiving:
-            self._pinned_entries.pin(pending, session)
+        self._pinned_entries.pin(pending, session)
         stepped = False
         merged = None if left is None else MergedHistory(left.seen)
         noting = (
@@ -168,7 +156,6 @@ class SessionRestoration:
         if stepped:
             self._dispatcher.forget_routes()  # routes that were made meanwhile lack this session
         now = node.now
-        self._pinned_entries.pin(pending, session)
         pending.seen = state.seen
         self._history.inherit(session, state)
         if left is not None and merged is not None:
@@ -180,14 +167,10 @@ class SessionRestoration:
         self._delivered_ranges.add(session, behind(only(pending.seen, here), state.before))
         self._delivered_ranges.add(session, lacking(state.given, here))
         ordinary = any(split_shared(s[0])[0] is None for s in state.subscriptions)
-        if keeps_receiving and ordinary:
+        if ordinary:
             # Some messages go to the holder only, until all brokers know of its filters here.
             return Input.UNTOLD
-        found = list(self._history.since(pending.seen, now - node.limits.log_age_s))
-        pending.dropped = trimmed(self._origins.vector, pending.seen, state.before, found)
-        if ordinary and pending.dropped:
-            return Input.LACKING
-        for key, number, message in found:
+        for key, number, message in self._history.since(pending.seen, now - node.limits.log_age_s):
             self._history.offer(session, key, number, message)
         return Input.COMPLETE
 
@@ -198,20 +181,18 @@ class SessionRestoration:
         pending.start = self._starts.begin()
         pending.published = {key: last_before(key) or 0 for key in self._origins.vector}
 
-    def offer_rest(self, pending: PendingTakeover, data: bytes, now: float) -> bool:
+    def offer_rest(self, pending: PendingTakeover, data: bytes, now: float) -> None:
         """Offer the session that is taken (`pending`) the messages that came to its holder, and not
-        here, since it was encoded (`data`); `now`: s. Returns False if some of those are missing
-        that have left the log here.
+        here, since it was encoded (`data`); `now`: s.
 
         Raises:
             WireError: they cannot be read.
         """
         if (session := pending.session) is None:
-            return True
+            return
         end = 4 + int.from_bytes(data[:4], "big")
         seen = decode_vector(data[4:end], now)
-        if (left := uncovered(pending.need, pending.seen, seen)) and pending.dropped:
-            return False
+        left = uncovered(pending.need, pending.seen, seen)
         all_up_to, holds = (
             whole(pending.seen, seen),
             self._gap_recovery.holds,
@@ -222,8 +203,7 @@ class SessionRestoration:
             if not batch.passed and (n <= all_up_to.get(batch.key, 0) or not holds(batch.key, n))
         }
         self._delivered_ranges.add(session, lacking(numbered(found), offered(self._origins.vector)))
-        everything = self._strategy.everything_arrives()
-        horizon = now - self._limits.log_age_s if everything else pending.began - REPAIR_TIME
+        horizon = pending.began - REPAIR_TIME
         found |= {
             (key, sequence): message
             for key, sequence, message in self._history.since(pending.seen, horizon)
@@ -242,7 +222,6 @@ class SessionRestoration:
         for key, ranges in left.items():
             if lacks := subtract(ranges, given.get(key, [])):
                 self._gap_recovery.fetch(session, key, lacks)
-        return True
 
     def undo(self, pending: PendingTakeover) -> None:
         """End the session that was made here; an older one that was added to it is put back."""

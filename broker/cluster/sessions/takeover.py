@@ -11,11 +11,9 @@ Otherwise its connection waits while the session is fetched:
                           <- parts, WINDOW at a time   (repeated from a position, as often as it is
                                                        asked)
                 READING   decodes it, in steps
-                COVERING  waits until all messages that the session was offered there have arrived
-                RESTORING subscribes, in steps; then takes from its log those that were here only
-                SETTLING  routing by interest: waits until the others know the subscriptions
+                RESTORING subscribes, in steps
+                SETTLING  waits until the others know the subscriptions
                 RESTING   REST ->                      messages that came there since, from its log
-                                                       (flooding: if the taker's log lacks some)
                           <- parts
                 CLOSING   DONE ->                      forgets the session
                           <- ENDED
@@ -87,10 +85,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
     from mqttree.broker.core.ports import Newcomer
 
-COVER = 0.01
-COVER_TIME = 0.3
-"""s between two checks whether all messages have arrived that the holder had, and the longest wait
-for them."""
 WRITING = 0.002
 """s between two checks whether a session that is complete is durable."""
 SETTLE = 0.1
@@ -186,7 +180,6 @@ class Takeover:
             Action.WAIT: self._wait,
             Action.ASK: self._ask,
             Action.READ: self._read,
-            Action.COVER: self._cover,
             Action.RESTORE: self._restore,
             Action.TELL: self._tell,
             Action.TAKE_REST: self._take_rest,
@@ -248,7 +241,6 @@ class Takeover:
             handshake, client_id, stamp, max(kept)[1], now
         )
         pending.conn.wait()
-        self._pinned_entries.pin(pending, None)
         self._ask(pending, now)
         self._node.timers.schedule(now + RETRY, lambda at: self._check(pending, at))
         return 0
@@ -452,21 +444,6 @@ class Takeover:
         foreign = taken.owner != pending.handshake.owner
         self._step(pending, Input.FOREIGN if foreign else Input.DECODED, self._node.now)
 
-    def _cover(self, pending: PendingTakeover, now: float) -> None:
-        """Go on once no message can arrive here that the session was offered at its holder."""
-        taken = pending.taken
-        if (
-            self._pending.get(pending.client_id) is not pending
-            or pending.state is not State.COVERING
-        ):
-            return
-        assert taken is not None
-        self._node.now = now
-        if now < pending.since + COVER_TIME and not self._restoration.covers(taken):
-            self._node.timers.schedule(now + COVER, lambda at: self._cover(pending, at))
-        else:
-            self._step(pending, Input.COVERED, now)
-
     def _restore(self, pending: PendingTakeover, now: float) -> None:
         taken, pending.taken = pending.taken, None
         assert taken is not None
@@ -495,19 +472,15 @@ class Takeover:
             self._step(pending, Input.SETTLED, now)
 
     def _take_rest(self, pending: PendingTakeover, now: float) -> None:
-        """Offer the session the messages that came to its holder since, if they are complete: no
-        other broker can be asked. Otherwise the client gets a new session, and this one is merged
-        into it when it is complete."""
+        """Offer the session the messages that came to its holder since. If they cannot be read, the
+        client gets a new session."""
         try:
-            whole = self._restoration.offer_rest(pending, pending.parts.take(), now)
+            self._restoration.offer_rest(pending, pending.parts.take(), now)
         except WireError as error:
-            whole, pending.why = False, f"its session cannot be read: {error.message}"
-        else:
-            pending.why = "the broker that has its session still waits for parts of it"
-        if whole:
-            self._complete(pending, now)
-        else:
+            pending.why = f"its session cannot be read: {error.message}"
             self._step(pending, Input.UNUSABLE, now)
+        else:
+            self._complete(pending, now)
 
     # ---------------------------------------------------------------- taking: the end
 

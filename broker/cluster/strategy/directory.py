@@ -286,6 +286,11 @@ class Directory:
         """Return the id of this broker and the state of its listing (20 bytes)."""
         return self.database.own_stamp()
 
+    @property
+    def wants_everything(self) -> bool:
+        """Whether this broker has asked for every message (`#`)."""
+        return self.database.own_entry(INTEREST + EVERYTHING) is not None
+
     def own_state(self) -> bytes:
         """Return the state of this broker's listing: boot number and version (12 bytes)."""
         return self.database.own_stamp()[8:]

@@ -70,16 +70,6 @@ class Interest(OverSpanningTree):
         """Bytes that the filters take, those of this broker and of others."""
         return self.table.memory
 
-    # ---------------------------------------------------------------- what comes here
-
-    def everything_arrives(self) -> bool:
-        """Return False: messages come that are wanted here, or behind here."""
-        return False
-
-    def holder_keeps_receiving(self) -> bool:
-        """Return True: messages go where the filters of a session were known first."""
-        return True
-
     # ---------------------------------------------------------------- next hops
 
     def next_hops(self, topic: bytes) -> list[Link]:
@@ -111,7 +101,9 @@ class Interest(OverSpanningTree):
         route.links = [
             link
             for link in self._node.forwarding
-            if not link.selective or (link.peer is not None and link.peer.id in neighbours)
+            if link.peer is not None
+            # What is wanted behind a link whose neighbour is not known yet may be anything.
+            and (link.peer.id in neighbours or not self._directory.knows(link))
         ]
 
     def brokers_wanting(self, topic: str) -> tuple[bytes, ...]:
@@ -128,8 +120,9 @@ class Interest(OverSpanningTree):
     def assigned(self, choice: ReceiverAssignment, links: list[Link], key: bytes) -> list[Link]:
         """Return the `links` of a topic, and those that lead to the brokers that `choice` names.
         `key`: the message's origin, which does not matter."""
+        knows = self._directory.knows
         found = (
-            [link for link in self._node.forwarding if not link.selective]
+            [link for link in self._node.forwarding if not knows(link)]
             if choice.passed
             else list(links)
         )
@@ -146,13 +139,13 @@ class Interest(OverSpanningTree):
         self.table.on_posted.append(call)
 
     def knows_behind(self, link: Link) -> bool:
-        """Whether all brokers behind a link have posted their filters, if these decide."""
-        return not link.selective or self._directory.complete(link)
+        """Whether all brokers behind a link have posted their filters."""
+        return self._directory.complete(link)
 
     def wanted_behind(self, link: Link, *, gone: bool = False) -> Callable[[bytes], bool]:
         """Return a function that says whether a broker behind a link wants a topic."""
         via, peer = self._directory.database.via, link.peer
-        if not link.selective or peer is None or not self._directory.knows(link):
+        if peer is None or not self._directory.knows(link):
             return every_topic
         wanting = self.table.brokers_wanting
         return remembering(
@@ -170,10 +163,7 @@ class Interest(OverSpanningTree):
         self.table.route_changed(event)
 
     def link_up(self, event: LinkUp) -> None:
-        """Note a neighbour: what is not wanted behind it is not sent to it, unless it floods. With
-        the first one this broker begins to tell what is wanted here."""
-        link = event.link
-        link.selective = link.peer is not None and self.needs_feeds(link.peer.routing)
+        """Begin to tell what is wanted here with the first neighbour."""
         self.table.begin()
 
     def live_changed(self) -> None:

@@ -98,6 +98,7 @@ class Ort(OverPublishedTopics):
     __slots__ = ("_loading", "_open", "overlays")
 
     name = "ort"
+    ordered = False  # each topic has paths of its own
 
     def __init__(
         self, node: LinkedBroker, directory: Directory, delivery: Delivery, config: OverlayConfig
@@ -132,21 +133,6 @@ class Ort(OverPublishedTopics):
     def memory(self) -> int:
         """Bytes that the overlays take, about."""
         return OVERLAY * len(self.overlays.overlays)
-
-    # ---------------------------------------------------------------- what comes here
-
-    def needs_feeds(self, routing: str) -> bool:
-        """Return False: messages of one origin take several paths, so that no link brings all that
-        is wanted here, in order; `routing` does not matter."""
-        return False
-
-    def overtaking(self) -> bool:
-        """Return True: each topic has paths of its own."""
-        return True
-
-    def holder_keeps_receiving(self) -> bool:
-        """Return False: a session that moves begins at its new broker, as with a lone one."""
-        return False
 
     # ---------------------------------------------------------------- next hops
 
@@ -216,7 +202,6 @@ class Ort(OverPublishedTopics):
 
     def link_up(self, event: LinkUp) -> None:
         """Note a neighbour. With the first one this broker begins to form overlays."""
-        event.link.selective = True
         if not self._begun:
             self._begun = True
             self._loading = list(self._node.dispatcher.filters())

@@ -55,10 +55,6 @@ class OverPublishedTopics(OverSpanningTree):
         self._looked_at: dict[bytes, float] = {}
         self._doubted: dict[bytes, None] = {}
 
-    def everything_arrives(self) -> bool:
-        """Return False: messages come that are wanted here, or behind here."""
-        return False
-
     # ---------------------------------------------------------------- next hops
 
     def next_hops(self, topic: bytes) -> list[Link]:

@@ -33,24 +33,11 @@ class RoutingStrategy(Protocol):
     def name(self) -> str:
         """The value of `--routing` that chooses this strategy (`routing_modes.ROUTINGS`)."""
 
-    def everything_arrives(self) -> bool:
-        """Whether every message of the federation reaches this broker: then a number that is
-        missing here is on its way, or lost. If not, it may be one that is not wanted here, and
-        what is missing has to be asked for (ordered feeds)."""
-
-    def overtaking(self) -> bool:
-        """Whether messages of one origin may overtake each other, as topics have paths of their
-        own: then a number that comes behind newer ones is taken, also at QoS 0."""
-
-    def holder_keeps_receiving(self) -> bool:
-        """Whether messages for a session that this broker takes go on to its holder alone, until
-        all brokers know of the session's filters here: then the holder has to send them here. If
-        not, they arrive here, too."""
-
-    def needs_feeds(self, routing: str) -> bool:
-        """Return whether messages of other brokers have to be taken in order (ordered feeds) once a
-        broker is there with the value `routing` of `--routing`, as it leaves out messages that are
-        not wanted behind it."""
+    @property
+    def ordered(self) -> bool:
+        """Whether messages of one origin come here over one path, so that each origin has an
+        ordered feed. If not, topics have paths of their own, and messages overtake each other: a
+        number that comes behind newer ones is taken, also at QoS 0."""
 
     @property
     def posting(self) -> bool:
@@ -154,8 +141,8 @@ class RoutingStrategy(Protocol):
         """Note that a handshake is complete."""
 
     def link_joining(self, link: Link) -> None:
-        """Note that a link is about to be live: other messages take it than before.
-        Called only while numbers are left out."""
+        """Note that a link is about to be live: other messages take it than before. Called only
+        where messages are `ordered`."""
 
     def live_changed(self) -> None:
         """Note that a link has become live, or is not live any more."""
@@ -180,7 +167,7 @@ class RoutingStrategy(Protocol):
     def path_changed(self, broker_id: bytes, old: Link | None) -> bool:
         """Note that the spanning tree's path to a broker has changed, or that there is none; `old`:
         the link that led there. Returns whether messages of that broker take another path. Called
-        only while numbers are left out."""
+        only where messages are `ordered`."""
 
     def restarted(self, broker_id: bytes) -> bool:
         """Note that a broker may be another incarnation. Returns whether messages of it may be

@@ -3,7 +3,7 @@ tree."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from mqttree.broker.cluster.events import EntriesHandled, LinkBehind, LinkDown, LinkDrained
 from mqttree.broker.cluster.link.link import Handler, Link
@@ -12,13 +12,13 @@ from mqttree.broker.cluster.strategy.path_change import tell_break, tell_break_o
 from mqttree.broker.cluster.strategy.ports import Delivery, Feed, LinkedBroker
 from mqttree.broker.core.receiver_assignment import ID, ReceiverAssignment
 
-FLOOD: Final = "flood"
-
 
 class OverSpanningTree:
     """Links and brokers that come and go, where messages take the spanning tree."""
 
     __slots__ = ("_delivery", "_directory", "_node")
+
+    ordered = True
 
     def __init__(self, node: LinkedBroker, directory: Directory, delivery: Delivery) -> None:
         """`node`: this broker; `directory`: what brokers post; `delivery`: what is above."""
@@ -26,15 +26,6 @@ class OverSpanningTree:
         self._directory = directory
         self._delivery = delivery
         directory.strategy = self
-
-    def needs_feeds(self, routing: str) -> bool:
-        """Return whether a broker with the value `routing` of `--routing` leaves messages out: all
-        do that do not flood."""
-        return routing != FLOOD
-
-    def overtaking(self) -> bool:
-        """Return False: messages of one origin take one tree."""
-        return False
 
     @property
     def records(self) -> dict[int, Handler]:
@@ -98,7 +89,6 @@ class OverSpanningTree:
             return
         reachable = self._directory.database.reachable()
         behind = {listing.id for listing in reachable if listing.via == link.peer.id}
-        # The neighbour may not know yet that numbers are left out.
         for broker_id in sorted(behind | {link.peer.id}):
             tell_break_over(self._directory, link, broker_id)
 

@@ -61,12 +61,6 @@ class SrtPrt(OverPublishedTopics):
         """Bytes that the tables take."""
         return self._tables.memory
 
-    # ---------------------------------------------------------------- what comes here
-
-    def holder_keeps_receiving(self) -> bool:
-        """Return True: messages go where the filters of a session were known first."""
-        return True
-
     # ---------------------------------------------------------------- next hops
 
     def brokers_wanting(self, topic: str) -> tuple[bytes, ...]:
@@ -142,7 +136,6 @@ class SrtPrt(OverPublishedTopics):
         link = event.link
         if link.peer is None:
             return
-        link.selective = True
         if not self._begun:
             self._begun = True
             for topic_filter in self._node.dispatcher.filters():

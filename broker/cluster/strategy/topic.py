@@ -165,7 +165,7 @@ class Topic(Interest):
         """Return a function that says whether the neighbour wants a topic. Messages for brokers
         behind it take other paths, and these brokers ask the origin for them. Messages of an origin
         that is `gone` take the spanning tree."""
-        if self.trees.active and not gone and link.selective and link.peer is not None:
+        if self.trees.active and not gone and link.peer is not None:
             return self.wanted_by(link.peer.id)
         return super().wanted_behind(link, gone=gone)
 

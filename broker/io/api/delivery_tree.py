@@ -59,16 +59,15 @@ def _receivers(parts: Parts, topic: str, brokers: Iterable[bytes]) -> set[bytes]
         return set(brokers)
     if not valid_topic_name(topic):
         raise RequestError(400, "topic is no topic name")
-    there = set(brokers)
-    if parts.strategy.name == "flood":
-        return there
     name = topic.encode()
     try:
         route = parts.dispatcher.routes.get(name) or parts.dispatcher.route(name, keep=False)
     except WireError as error:
         raise RequestError(400, f"topic: {error}") from None
-    found = there & set(parts.strategy.brokers_wanting(topic))
-    return found | ({parts.node.config.id} if route.deliveries or route.shared else set())
+    found = set(brokers) & set(parts.strategy.brokers_wanting(topic))
+    if route.deliveries or route.shared or parts.directory.wants_everything:
+        found.add(parts.node.config.id)
+    return found
 
 
 def _source_parents(listings: Iterable[Listing], root: bytes) -> dict[bytes, bytes]:

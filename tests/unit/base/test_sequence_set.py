@@ -8,7 +8,15 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqttree.broker.base.sequence_set import MAX_SKIPS, Ranges, find, intersect, merge, subtract
+from mqttree.broker.base.sequence_set import (
+    LAST,
+    MAX_SKIPS,
+    Ranges,
+    find,
+    intersect,
+    merge,
+    subtract,
+)
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.limits import Limits
 from tests.kit.effort import examples
@@ -43,12 +51,19 @@ def test_ranges_behave_like_sets(some: set[int], others: set[int]) -> None:
 
 
 @settings(max_examples=examples(200), deadline=None)
-@given(NUMBERS, NUMBERS, st.lists(st.tuples(st.integers(1, 44), st.integers(1, 4)), max_size=30))
+@given(
+    NUMBERS,
+    NUMBERS,
+    st.lists(st.tuples(st.integers(1, 44), st.integers(1, 4)), max_size=30),
+    st.booleans(),
+)
 def test_a_window_behaves_like_a_set_of_numbers(
-    gaps: set[int], history: set[int], came: list[tuple[int, int]]
+    gaps: set[int], history: set[int], came: list[tuple[int, int]], earlier: bool
 ) -> None:
-    """What it takes, and what is left of what it misses and what it does not."""
+    """What it takes, and what is left of what it misses and what it does not; `earlier`: of an
+    earlier incarnation of the broker."""
     window = LocalWindow(40, 0.0, None, Limits().max_gaps)
+    window.begin = LAST if earlier else 0
     missed, unmissed = set(gaps), history - gaps
     window.gaps, window.history = ranges(missed), ranges(unmissed)
     for first, count in came:
@@ -58,7 +73,7 @@ def test_a_window_behaves_like_a_set_of_numbers(
         if new == count and first <= top:
             assert numbers <= missed or numbers <= unmissed
         elif new == count:
-            missed |= set(range(top + 1, first))
+            (missed if earlier else unmissed).update(range(top + 1, first))
         elif new == 0:
             assert not numbers & (missed | unmissed)
         else:

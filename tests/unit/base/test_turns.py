@@ -29,7 +29,7 @@ from mqttree.broker.wire import (
 from mqttree.broker.wire.decode import FILTERS
 from mqttree.broker.wire.varint import encode_varint
 from mqttree.routing.topic_filter import matches
-from tests.kit.link_harness import FAR, Neighbour, batch_entry, lone, message
+from tests.kit.link_harness import FAR, Neighbour, batch_entry, let_through, lone, message
 from tests.kit.node_harness import FakeClient, World, connect_packet
 
 QUOTA, QOS = 0x97, 1
@@ -135,6 +135,7 @@ def attacked(count: int) -> tuple[World, FakeClient, Neighbour, list[bytes]]:
     world = lone(link_timeout=2.0)
     neighbour = Neighbour(world, 1)
     neighbour.child()
+    let_through(neighbour, origin_key(FAR, 2_000))
     client = world.connect("attacker")
     subscribe(client, OVERLAPPING)
     topics = ["/".join([*"abcdefghi", f"j{n}"]) for n in range(count)]
@@ -169,6 +170,7 @@ def test_a_link_with_many_small_messages_rests(qos: int) -> None:
     world = lone(routing="flood", limits=Limits(turn_work=200))
     neighbour = Neighbour(world, 1)
     neighbour.child()
+    let_through(neighbour, origin_key(FAR, 2_000))
     client = world.connect("client", 4)
     client.subscribe("+", qos=qos)
     key = origin_key(FAR, 2_000)

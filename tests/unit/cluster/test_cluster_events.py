@@ -22,7 +22,6 @@ from tests.kit.node_harness import World
 
 ORDER: dict[type[Event], list[str]] = {
     LinkUp: [
-        "GapRecovery.link_up",
         "Topology.neighbour_up",
         "ClusterParts.begin_log",
         "SubscriptionBarrier.links_changed",

@@ -67,7 +67,7 @@ class Place:
         sharing: Any = SimpleNamespace(
             received=lambda message, choice, source, *, ordinary: self.shared.append(ordinary)
         )
-        self.window = SimpleNamespace(feed=None, outstanding=[(1, 70)])
+        self.window = SimpleNamespace(feed=SimpleNamespace(outstanding=[(1, 70)]))
         origins: Any = SimpleNamespace(highest={}, vector={KEY: self.window})
         old: Any = SimpleNamespace(expects_old_messages=lambda: self.behind)
         self.repeats = DeliveredRanges(self.node, origins, sharing, old)
@@ -101,7 +101,7 @@ def test_messages_owed_to_one_session_go_to_no_other(lacked: Ranges, had: Ranges
     ) - members(had)
     place.repeats.forget_paid()
     assert place.repeats.owed(came) == {KEY: lacked}  # type: ignore[arg-type]
-    place.window.outstanding = []
+    place.window.feed.outstanding = []
     assert not place.repeats.owed(came)  # type: ignore[arg-type]
     place.repeats.forget_paid()
     assert not place.repeats.owed_of(KEY)

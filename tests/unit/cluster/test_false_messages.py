@@ -166,7 +166,7 @@ def wants(client: FakeClient, topic_filter: str) -> None:
     client.send(Subscribe(1, [SubscriptionRequest(topic_filter, 2)]))
 
 
-@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize("routing", ["interest", "topic"])
 @settings(max_examples=examples(25))
 @given(st.lists(lies, max_size=14))
 def test_false_statements_of_a_neighbour_break_no_invariant(

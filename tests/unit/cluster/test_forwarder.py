@@ -8,7 +8,8 @@ import pytest
 
 from mqttree.broker.base.counters import Counters
 from mqttree.broker.base.sequence_set import LAST, MAX_GAPS
-from mqttree.broker.cluster.delivery.forwarder import FORGET_ORIGIN, MAX_QUIET_ORIGINS, RECENT
+from mqttree.broker.cluster.delivery.forwarder import FORGET_ORIGIN, MAX_QUIET_ORIGINS
+from mqttree.broker.cluster.delivery.history import FETCH_TIME
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import DONE, MAX_PING_PAYLOAD, ORIGINS, SEEN, WANT
@@ -113,7 +114,7 @@ def test_a_history_with_many_gaps_is_asked_for_in_messages_that_fit() -> None:
     world = lone()
     first, second, third = (Neighbour(world, n) for n in (1, 2, 3))
     key = origin_key(FAR, 1)
-    known, lacks = OriginWindow(9 * RECENT, 0.0), OriginWindow(9 * RECENT, 0.0)
+    known, lacks = OriginWindow(9_000, 0.0), OriginWindow(9_000, 0.0)
     known.gaps = [(n, n + 9) for n in range(1, 50 * MAX_GAPS, 50)]
     lacks.gaps = [(n + 15, n + 64) for n in range(1, 50 * MAX_GAPS, 50)]
     first.send(ping((ORIGINS, encode_vector({key: known}))))
@@ -127,6 +128,7 @@ def test_a_history_with_many_gaps_is_asked_for_in_messages_that_fit() -> None:
             )
         )
     )
+    world.advance(FETCH_TIME)
     wants = third.records(WANT)
     assert len(wants) == 1
     wanted = decode_vector(wants[0][4:], 0.0)[key]
@@ -225,6 +227,7 @@ def test_a_full_table_of_origins_fits_into_one_message() -> None:
 def test_holes_that_are_given_up_are_counted() -> None:
     counters = Counters()
     window = LocalWindow(0, 0.0, counters, Limits().max_gaps)
+    window.begin = LAST  # as of an earlier incarnation of the broker
     for hole in range(MAX_GAPS):
         window.accept(2 + 4 * hole, 1)
     assert counters.gaps_forgotten == 0

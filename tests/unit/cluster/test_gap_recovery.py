@@ -107,9 +107,7 @@ def test_a_feed_delivers_each_number_once_and_in_order(
     for link, first, count, synchronised in events:
         if synchronised:
             found.source, found.held = link, False
-        if window.accept(first, count, skipped=True) > 0 and (
-            taken := found.take(link, first, count)
-        ):
+        if window.accept(first, count) > 0 and (taken := found.take(link, first, count)):
             delivered += range(first + count - taken, first + count)
         held = numbers_in(found.lacks()[:-1])
         assert held.isdisjoint(delivered)
@@ -123,9 +121,7 @@ def test_an_abandoned_feed_delivers_late_messages_once(events: list[tuple[int, i
     found.unordered = True
     delivered: list[int] = []
     for first, count in events:
-        if found.window.accept(first, count, skipped=True) > 0 and (
-            taken := found.take(NEAR, first, count)
-        ):
+        if found.window.accept(first, count) > 0 and (taken := found.take(NEAR, first, count)):
             delivered += range(first + count - taken, first + count)
     assert len(delivered) == len(set(delivered))
     assert numbers_in(found.outstanding).isdisjoint(delivered)
@@ -161,9 +157,7 @@ class Asking:
             receive_over=lambda *_, **__: None,
             send=lambda broker_id, kind, body: self.sent(body),
         )
-        self.origins = Origins(
-            Identity(b"o" * 8, 1, ("", 0)), 0.0, sparse=True, most_gaps=Limits().max_gaps
-        )
+        self.origins = Origins(Identity(b"o" * 8, 1, ("", 0)), 0.0, most_gaps=Limits().max_gaps)
         self.origins.vector[self.key] = self.window
         self.delivered_ranges: Any = SimpleNamespace(deliver=lambda *_: None)
         unused: Any = None
@@ -237,7 +231,7 @@ class Asking:
 
     def comes(self, number: int) -> None:
         """Have a message come over a link that the feed does not trust."""
-        assert self.window.accept(number, 1, skipped=True) == 1
+        assert self.window.accept(number, 1) == 1
         assert self.feed.take(FAR, number, 1) == 0
         self.feed.put_by(HeldMessage(number, Message(b"t", b"", 1, False, b"", None, None), None))
 
@@ -445,29 +439,6 @@ def test_refused_numbers_take_bounded_memory() -> None:
     assert numbers_in(found.refused) >= set(range(1, 200_000, 2))
 
 
-def test_a_break_says_that_a_broker_leaves_numbers_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who floods and has not heard of the others yet takes holes for what is to come, unless it
-    hears of a break first."""
-    asking = Asking()
-    gap_recovery = asking.gap_recovery
-    sent: list[bytes] = []
-    monkeypatch.setattr(
-        asking.directory,
-        "send_over",
-        lambda link, broker_id, kind, body: sent.append(broker_id),
-        raising=False,
-    )
-    asking.origins.sparse = False
-    asking.window.feed = None
-    gap_recovery.node.forwarding = [SimpleNamespace(peer=SimpleNamespace(id=b"n" * 8))]  # type: ignore[list-item]
-    gap_recovery._break_received(ORIGIN, b"", 1.0, NEAR)
-    assert gap_recovery.active
-    assert asking.window.feed is not None
-    assert sent == [b"n" * 8]
-    gap_recovery._break_received(ORIGIN, b"", 1.0, NEAR)
-    assert len(sent) == 1
-
-
 def test_a_feed_is_unsettled_while_its_origin_may_send_more() -> None:
     """A session is not given away while something may come that it alone will miss; an origin that
     is gone sends nothing."""
@@ -528,7 +499,7 @@ def test_numbers_forgotten_by_a_full_table_of_gaps_may_be_asked_for() -> None:
     """A table of holes that is full forgets the oldest: they may still be asked for."""
     found, _ = feed()
     for number in range(MAX_SKIPS + 1):
-        assert found.window.accept(2 * number + 2, 1, skipped=True) == 1
+        assert found.window.accept(2 * number + 2, 1) == 1
     assert len(found.window.history) <= MAX_SKIPS
     assert found.outstanding[0] == (1, 1)
     assert numbers_in(found.outstanding) | numbers_in(found.window.history) == {

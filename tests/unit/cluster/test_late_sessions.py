@@ -161,15 +161,16 @@ def test_a_client_is_found_before_its_announcement_is_handled() -> None:
 def test_a_connection_that_waited_to_be_admitted_is_not_read_while_its_session_comes() -> None:
     """Else it would count as one whose authentication does not end."""
     world = lone(routing="topic", link_timeout=10_000.0)
-    world.node.cluster.barrier._admits_until = world.now + ADMITS
-    world.node.cluster.barrier._begins_until = world.now + ADMITS
     one = Neighbour(world, 101)
     one.child()
+    barrier = world.node.cluster.barrier
+    barrier._searching = lambda now: True
+    barrier._admits_until = barrier._begins_until = world.now + ADMITS
     comes = world.open()
     comes.send(connect_packet("c", clean=False, properties=KEPT_LONG))
     assert "c" not in world.node.cluster.takeover._pending, "it is not admitted yet"
     known(world, one, 2, **{(CLIENT + b"c").decode(): entry(NEW)})
-    world.advance(ADMITS)
+    world.advance(ADMITS + 0.1)
     assert "c" in world.node.cluster.takeover._pending
     assert comes.conn.waiting
     comes.send(Pingreq())

@@ -44,6 +44,7 @@ from tests.kit.link_harness import (
     batch_entry,
     bid,
     bridge,
+    let_through,
     lone,
     message,
     ping,
@@ -309,6 +310,7 @@ def test_late_qos_0_is_dropped_and_late_qos_1_and_2_are_delivered() -> None:
     key = origin_key(FAR, 2_000)
     client = world.connect("c")
     client.subscribe("t", qos=2)
+    let_through(source, key)
     source.send(message(payload=b"5", sequence=5, key=key))
     source.send(
         message(payload=b"3", sequence=3, qos=0, key=key),

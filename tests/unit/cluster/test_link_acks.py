@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.cluster.delivery.link_acks import REPAIR_TIMEOUT_S
+from mqttree.broker.cluster.delivery.history import FETCH_TIME
+from mqttree.broker.cluster.delivery.link_acks import PARTITION_GRACE_S, REPAIR_TIMEOUT_S
 from mqttree.broker.cluster.delivery.replay_log import NEVER
 from mqttree.broker.cluster.link.control_records import PING, SEEN, decode_records
 from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
@@ -125,7 +126,7 @@ def test_a_neighbour_that_is_gone_holds_no_publisher(world: World) -> None:
     assert client.conn.held
     world.node.connection_lost(neighbour.conn, "reset", world.now)
     world.settle()
-    world.advance(1.1)
+    world.advance(PARTITION_GRACE_S + 1.1)
     assert not client.conn.held
     assert world.node.cluster.forwarder.log.floor == NEVER
     publish(client, LOG // SIZE)
@@ -166,6 +167,7 @@ def test_messages_lost_to_a_link_in_repair_are_counted(world: World) -> None:
     neighbour.send(
         ping((SEEN, encode_vector({world.node.cluster.forwarder.key: OriginWindow(0, 0.0)})))
     )
+    world.advance(FETCH_TIME)
     assert len(neighbour.messages()) == len(log)
     assert neighbour.link().live
 

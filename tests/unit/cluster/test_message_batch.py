@@ -28,7 +28,7 @@ from mqttree.broker.wire.errors import MalformedPacket, WireError
 from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.varint import encode_varint, read_length
 from mqttree.routing.group_selection import GROUP_ID_SIZE
-from tests.kit.link_harness import Neighbour, bid, entry_of, lone
+from tests.kit.link_harness import Neighbour, bid, entry_of, let_through, lone
 from tests.kit.node_harness import FakeClient, World
 
 KEY = origin_key(b"abcdefgh", 7)
@@ -271,6 +271,7 @@ def world_with(version: int = 5) -> tuple[World, Neighbour, Neighbour, FakeClien
     neighbours = [Neighbour(world, number) for number in (101, 102)]
     for one in neighbours:
         one.child()
+    let_through(neighbours[0], origin_key(bid(101), 2_000))
     client = world.connect("subscriber", version)
     client.subscribe("#", qos=2)
     return world, *neighbours, client

@@ -17,14 +17,15 @@ from mqttree.broker.cluster.sessions.session_codec import (
     encode_state,
 )
 from mqttree.broker.cluster.sessions.session_parts import WHERE
-from mqttree.broker.cluster.sessions.takeover_messages import ANSWER, ENDED, PART, TAKE, say
+from mqttree.broker.cluster.sessions.takeover import SETTLE
+from mqttree.broker.cluster.sessions.takeover_messages import ANSWER, ENDED, PART, REST, TAKE, say
 from mqttree.broker.cluster.strategy.directory import AT_ONCE, CLIENT, POST_INTERVAL
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Connack, Property, Publish
 from mqttree.routing.topic_filter import matches, split_shared
-from tests.kit.link_harness import OWN, Neighbour, bid, lone, message, ping
+from tests.kit.link_harness import OWN, Neighbour, bid, let_through, lone, message, ping
 from tests.kit.node_harness import FakeClient, FakeTransport, World, connect_packet
 from tests.unit.cluster.test_directory import known
 
@@ -48,6 +49,7 @@ class Taking:
         self.world = lone(routing="flood", link_timeout=1000.0, limits=ONE_AT_A_TIME)
         self.neighbour = Neighbour(self.world, 101)
         self.neighbour.child()
+        let_through(self.neighbour)
         known(
             self.world,
             self.neighbour,
@@ -77,6 +79,12 @@ class Taking:
         while self.pull.state is not State.CLOSING:
             self.step()
             assert self.steps < 1000
+            if self.pull.state is State.SETTLING:
+                self.world.advance(SETTLE)
+            if self.pull.state is State.RESTING:
+                rest = bytes(4)  # nothing came to the holder meanwhile
+                where = WHERE.pack(2, len(rest), 0)
+                self.say(PART, say(REST, self.pull.stamp, "k", where + rest))
         self.say(ANSWER, say(ENDED, self.pull.stamp, "k"))
         for _ in range(100):
             self.step()

@@ -146,7 +146,8 @@ def test_a_neighbour_that_leaves_the_tree_gets_no_more() -> None:
     world = lone(link_timeout=1000.0)
     logged(world, range(1, COUNT + 1))
     neighbour = joining(world, {KEY: OriginWindow(0, world.now)})
-    turns(world)
+    while not replayed(world):
+        turns(world)
     world.node.cluster.resync.link_forwards(LinkForwards(neighbour.link(), False, world.now))
     sent = replayed(world)
     assert 0 < sent < COUNT

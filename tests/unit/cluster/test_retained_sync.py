@@ -31,7 +31,17 @@ from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import Publish, Subscribe, SubscriptionRequest
 from mqttree.broker.wire.decode import decode_packet
 from mqttree.broker.wire.properties import Property, encode_properties
-from tests.kit.link_harness import FAR, OWN, Neighbour, bid, lone, message, ping, unharmed
+from tests.kit.link_harness import (
+    FAR,
+    OWN,
+    Neighbour,
+    bid,
+    let_through,
+    lone,
+    message,
+    ping,
+    unharmed,
+)
 from tests.kit.node_harness import World
 
 KEY = origin_key(FAR, 1)
@@ -84,6 +94,7 @@ def pair(**config: Any) -> tuple[World, Neighbour]:
     world = lone(link_timeout=10_000.0, **config)
     neighbour = Neighbour(world, 1)
     neighbour.child()
+    let_through(neighbour)
     steps(world)
     neighbour.take()
     return world, neighbour
@@ -179,6 +190,7 @@ def test_a_restored_message_is_kept_delivered_once_and_passed_on() -> None:
     client = world.connect("c")
     client.subscribe("#", qos=1)
     key = origin_key(FAR, 2_000)
+    let_through(neighbour, key)
     neighbour.send(restored(b"t", b"x", 5, sequence=7, key=key))
     assert [(p.payload, p.retain) for p in client.take_publishes()] == [(b"x", False)]
     assert other.messages() == [b"x"]
@@ -196,6 +208,7 @@ def test_a_leg_gets_what_is_restored_with_retain_and_deletions_too() -> None:
     leg, other = world.connect("leg:n"), world.connect("c")
     leg.subscribe("#", qos=1, retain_as_published=True)
     other.subscribe("#", qos=1)
+    let_through(neighbour, origin_key(FAR, 2_000))
     neighbour.send(restored(b"t", b"x", 5, sequence=7, key=origin_key(FAR, 2_000)))
     neighbour.send(restored(b"t", b"", 900, sequence=8, key=origin_key(FAR, 2_000)))
     assert [(p.payload, p.retain) for p in leg.take_publishes()] == [(b"x", True), (b"", True)]
@@ -591,6 +604,7 @@ def test_messages_that_are_in_no_log_any_more(met: bool) -> None:
     client.subscribe("#", qos=1)
     key = origin_key(FAR, 2_000)
     if met:
+        let_through(neighbour, key)
         neighbour.send(restored(b"a", b"1", -5_000_000, sequence=5, key=key, restored=False))
         assert client.payloads() == [b"1"]
     kept = len(world.node.cluster.forwarder.log)

@@ -268,8 +268,9 @@ def test_messages_from_before_an_origin_was_met_are_not_delivered() -> None:
     client.subscribe("t", qos=1)
     old = origin_key(FAR, 1)  # began before the node: its first message need not be the first
     source.send(message(key=old, sequence=20, payload=b"met"))
-    world.node.cluster.forwarder.vector[old].begin = 12
     window = world.node.cluster.forwarder.vector[old]
+    assert window.feed is not None
+    window.feed.add_outstanding([(13, 15)])
     window.gaps, window.history = [(10, 15)], []
     client.take()
     run = batch_of(5, 1, b"", [b"%d" % n for n in range(10, 16)])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mqttree.broker.cluster.delivery.answers import parts_of
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
+from mqttree.broker.cluster.events import MemberGone
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
@@ -30,7 +31,7 @@ from mqttree.broker.persistence.tail_segment import (
 )
 from tests.kit.effort import examples
 from tests.kit.journal_harness import Files
-from tests.kit.link_harness import batch_entry
+from tests.kit.link_harness import batch_entry, lone
 
 ID = b"brokerid"
 KEY, OTHER = origin_key(ID, 1), origin_key(ID, 2)
@@ -285,6 +286,20 @@ def test_absent_members_are_known_after_a_start() -> None:
     again = Bench(1 << 30, bench.files)
     assert again.was_away == tuple(bench.away)
     assert Bench(0, bench.files).was_away == ()
+
+
+def test_a_broker_that_was_back_for_a_moment_lacks_messages_since_it_went_first() -> None:
+    """A start puts what came since then into the log again."""
+    world = lone(log_tail=0)
+    absent, broker = world.node.absent_members, BROKERS[0]
+    absent.member_gone(MemberGone(broker, ()))
+    went = world.now
+    world.advance(60.0)
+    absent.absent[broker].back = world.now
+    world.advance(0.5)
+    absent.member_gone(MemberGone(broker, ()))
+    assert absent.absent[broker].since == world.now
+    assert absent.earliest() == went
 
 
 def test_a_frame_that_cannot_be_read_is_lost_for_all_and_the_next_one_comes() -> None:

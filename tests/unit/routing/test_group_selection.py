@@ -51,7 +51,7 @@ from mqttree.routing.group_selection import (
     parse_key,
 )
 from tests.kit.effort import examples
-from tests.kit.link_harness import FAR, OWN, Neighbour, bid, lone, message, ping
+from tests.kit.link_harness import FAR, OWN, Neighbour, bid, let_through, lone, message, ping
 from tests.kit.node_harness import FakeClient, World
 
 KEY = origin_key(FAR, 1)
@@ -232,6 +232,7 @@ def cluster(count: int = 2, limits: Limits = DEFAULTS) -> tuple[World, list[Neig
     neighbours = [Neighbour(world, 101 + number) for number in range(count)]
     for neighbour in neighbours:
         neighbour.child()
+    let_through(neighbours[0], origin_key(bid(101), 2_000))
     return world, neighbours
 
 
