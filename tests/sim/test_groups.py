@@ -218,7 +218,7 @@ def test_brokers_without_room_do_not_throw_messages_to_and_fro(seed: int) -> Non
     assert scene.world.hosts[0].running.counters.shared_reassigned < 15 * len(numbers)
     for member in scene.members:
         member.ack_delay = 0.0
-    scene.world.run(60.0)
+    scene.world.run(120.0)
     assert scene.got() == dict.fromkeys(numbers, 1)
     assert not tables(scene)
 

@@ -23,7 +23,7 @@ from tests.kit.node_harness import World
 ORDER: dict[type[Event], list[str]] = {
     LinkUp: [
         "Topology.neighbour_up",
-        "ClusterParts.begin_log",
+        "Cluster.begin_log",
         "SubscriptionBarrier.links_changed",
         "Topic.link_up",
     ],
@@ -71,7 +71,8 @@ def test_subscribers_hear_of_events_in_this_order() -> None:
     """Behaviour depends on it: whoever changes the order has to know why it was so."""
     order = World(routing="topic").node.cluster.events.order
     found = {
-        kind: [call.__qualname__ for call in subscribers] for kind, subscribers in order.items()
+        kind: [f"{type(call.__self__).__name__}.{call.__name__}" for call in subscribers]
+        for kind, subscribers in order.items()
     }
     assert found == ORDER
 

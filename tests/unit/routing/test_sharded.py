@@ -42,7 +42,7 @@ def test_siblings_come_in_parts_when_they_are_many() -> None:
     topics = [
         f"{level}{number}"
         for level in ("", "a/", "$a/")
-        for number in range(subscription_trie.MANY + 100)
+        for number in range(subscription_trie.SPLIT_CHILDREN + 100)
     ]
     found: TopicTrie[int] = TopicTrie()
     for topic in topics:
@@ -53,7 +53,11 @@ def test_siblings_come_in_parts_when_they_are_many() -> None:
     assert sorted(topic for topic, _ in found.match("a/+")) == sorted(
         t for t in topics if t[:2] == "a/"
     )
-    assert len(found.match("#")) == len(found.match("+/#")) == 2 * (subscription_trie.MANY + 100)
+    assert (
+        len(found.match("#"))
+        == len(found.match("+/#"))
+        == 2 * (subscription_trie.SPLIT_CHILDREN + 100)
+    )
     search = found.search("+/+")
     first = next(topic for topic in search if topic is not None)
     for topic in topics:
