@@ -7,7 +7,8 @@ what, `agenda` when something is due.
 
 * `link` is the connection to another broker: handshake, admission, records, messages as bytes.
 * `events` tells all modules, in one table's order, what happens to links, members and paths.
-* `strategy` decides over which links a message goes, and has the link-state database.
+* `directory` has the link-state database, and carries messages to one broker.
+* `strategy` decides over which links a message goes.
 * `delivery` forwards each message once, keeps it for neighbours, and recovers what is missing.
 * `sharing` gives each message of a shared subscription to one member, at whichever broker.
 * `sessions` moves a client's session to the broker to which the client connects, and merges two.

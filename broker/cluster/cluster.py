@@ -113,7 +113,7 @@ class Cluster(ClusterParts):
             self.node.federated = False
         self.acks.tick(now)
         self.absent_members.tick(now)
-        self.late_offers.tick(now)
+        self.tail_offers.tick(now)
         self.replay_log.forget_old(now)
         self.delivered_ranges.forget_paid()
         self.forwarder.sweep(now)

@@ -18,7 +18,6 @@ from mqttree.broker.cluster.delivery.forwarder import Forwarder
 from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
 from mqttree.broker.cluster.delivery.history import HistoryRequests
 from mqttree.broker.cluster.delivery.incoming_batch import IncomingBatches
-from mqttree.broker.cluster.delivery.late import LateOffers
 from mqttree.broker.cluster.delivery.link_acks import LinkAcks
 from mqttree.broker.cluster.delivery.low_watermarks import LowWatermarks
 from mqttree.broker.cluster.delivery.origins import Origins
@@ -34,8 +33,15 @@ from mqttree.broker.cluster.delivery.subscription_start import (
     StartsJournal,
     SubscriptionStarts,
 )
+from mqttree.broker.cluster.delivery.tail_offers import TailOffers
 from mqttree.broker.cluster.delivery.trimmed_numbers import TrimmedNumbers
 from mqttree.broker.cluster.delivery.unordered_forwarder import UnorderedForwarder
+from mqttree.broker.cluster.directory.link_state_directory import (
+    CLIENTS_AT,
+    STATE,
+    LinkStateDirectory,
+)
+from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.events import (
     ClusterEvents,
     LinkBehind,
@@ -66,7 +72,6 @@ from mqttree.broker.cluster.sessions.session_restoration import SessionRestorati
 from mqttree.broker.cluster.sessions.takeover import Takeover
 from mqttree.broker.cluster.sessions.tombstones import Tombstones
 from mqttree.broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
-from mqttree.broker.cluster.strategy.directory import CLIENTS_AT, STATE, Directory
 from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
 from mqttree.broker.cluster.strategy.selection import strategy_for
 from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
@@ -181,8 +186,11 @@ class ClusterParts:
     def _build_routing(self, node: FederatedBroker) -> None:
         """Build what decides over which links a message goes."""
         config = self.config
-        self.directory: Directory = Directory(node, self.own, self.events, self)
-        self.strategy: RoutingStrategy = strategy_for(config, node, self.directory, self)
+        self.directory: LinkStateDirectory = LinkStateDirectory(
+            node, self.own, self.events, self, self.agenda
+        )
+        self.bus: UnicastBus = UnicastBus(node, self.directory, self)
+        self.strategy: RoutingStrategy = strategy_for(config, node, self.directory, self.bus, self)
         self.barrier: SubscriptionBarrier = SubscriptionBarrier(
             node,
             self.own,
@@ -198,6 +206,7 @@ class ClusterParts:
             node,
             tree=self.tree,
             directory=self.directory,
+            bus=self.bus,
             strategy=self.strategy,
             report=self,
             alarm=self.agenda,
@@ -222,7 +231,7 @@ class ClusterParts:
         )
         self.trimmed_numbers: TrimmedNumbers = TrimmedNumbers(node, self.replay_log)
         self.remote_flow_control: RemoteFlowControl = RemoteFlowControl(
-            node, self.directory, self, self
+            node, self.directory, self.bus, self, self
         )
 
     def _build_recovery(self, node: FederatedBroker) -> None:
@@ -244,6 +253,7 @@ class ClusterParts:
             origins=self.origins,
             log=self.replay_log,
             directory=self.directory,
+            bus=self.bus,
             strategy=self.strategy,
             flow_control=self.remote_flow_control,
             starts=self.subscription_starts,
@@ -293,17 +303,18 @@ class ClusterParts:
             log=self.replay_log,
             links=self.links,
             directory=self.directory,
+            bus=self.bus,
             strategy=self.strategy,
             starts=self.subscription_starts,
             acks=self.acks,
             above=self,
             report=self,
         )
-        self.late_offers: LateOffers = LateOffers(
+        self.tail_offers: TailOffers = TailOffers(
             node,
             origins=self.origins,
             forwarder=self.forwarder,
-            directory=self.directory,
+            bus=self.bus,
             starts=self.subscription_starts,
             above=self,
             alarm=self.agenda,
@@ -315,6 +326,7 @@ class ClusterParts:
             node,
             self.own,
             directory=self.directory,
+            bus=self.bus,
             strategy=self.strategy,
             orphans=self.orphans,
             forwarder=self.forwarder,
@@ -341,6 +353,7 @@ class ClusterParts:
             turns=node.turns,
             retained=node.retained,
             directory=self.directory,
+            bus=self.bus,
             origins=self.origins,
             log=self.replay_log,
             history=self.session_history,
@@ -364,6 +377,7 @@ class ClusterParts:
             node,
             self.own.id,
             directory=self.directory,
+            bus=self.bus,
             gap_recovery=self.gap_recovery,
             queues=self.queue_merge,
             handover=self.handover,
@@ -394,6 +408,7 @@ class ClusterParts:
             node,
             self.own.id,
             directory=self.directory,
+            bus=self.bus,
             contents=contents,
             under_way=under_way,
             pinned_entries=self.pinned_entries,
@@ -441,6 +456,7 @@ class ClusterParts:
             clock=self.clock,
             links=self.links,
             directory=self.directory,
+            bus=self.bus,
             barrier=self.barrier,
             posted=self.posted_sessions,
             competing=competing,
@@ -471,6 +487,7 @@ class ClusterParts:
             **self.resync.records,
             **self.history.records,
             **self.directory.records,
+            **self.bus.records,
             **self.retained_comparison.records,
             **self.low_watermarks.records,
             **self.barrier.records,

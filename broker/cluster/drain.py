@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mqttree.broker.base.address import is_loopback, is_wildcard, parse_address
 from mqttree.broker.base.record import Record
+from mqttree.broker.cluster.directory.link_state_directory import CLIENTS_AT, DRAINING
 from mqttree.broker.cluster.link.control_records import ASK_SEEN
-from mqttree.broker.cluster.strategy.directory import CLIENTS_AT, DRAINING
 from mqttree.broker.core.client import Client
 from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.wire.constants import ReasonCode

@@ -44,7 +44,7 @@ def link_event_order(parts: ClusterParts) -> EventOrder:
         ),
         LinkForwards: (
             # The brokers behind the link count as reachable,
-            parts.directory.link_forwards,
+            parts.directory.on_link_forwards,
             # before it is sent the version vector, or gets a replay.
             parts.resync.link_forwards,
         ),
@@ -80,7 +80,7 @@ def link_event_order(parts: ClusterParts) -> EventOrder:
             parts.history.link_down,
             # Messages and directory entries take other paths.
             parts.strategy.link_lost,
-            parts.directory.link_down,
+            parts.directory.on_link_down,
             # The tree and the members come last: what they decide finds all that done.
             parts.topology.neighbour_down,
             parts.barrier.links_changed,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mqttree.broker.cluster.strategy.directory import DRAINING
+from mqttree.broker.cluster.directory.link_state_directory import DRAINING
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster

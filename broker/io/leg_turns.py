@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mqttree.broker.cluster.strategy.directory import DRAINING, STATE
+from mqttree.broker.cluster.directory.link_state_directory import DRAINING, STATE
 
 if TYPE_CHECKING:
     from mqttree.broker.node import Node

@@ -16,6 +16,7 @@ from mqttree.broker.auth.authorization import Access
 from mqttree.broker.cli.run import GC_THRESHOLDS
 from mqttree.broker.cluster.delivery.answer_part import ASK
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
+from mqttree.broker.cluster.directory.link_state_directory import CLIENT, GROUP, INTEREST
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED, SEEN
 from mqttree.broker.cluster.link.message_batch import encode_message
@@ -26,7 +27,6 @@ from mqttree.broker.cluster.sessions.session_parts import PART_SIZE, split
 from mqttree.broker.cluster.sessions.takeover_messages import MERGE, PART, REQUEST, REST, TAKE, say
 from mqttree.broker.cluster.sharing.assignment_ledger import encode_refs
 from mqttree.broker.cluster.sharing.assignments import DECLINE, REPORT
-from mqttree.broker.cluster.strategy.directory import CLIENT, GROUP, INTEREST
 from mqttree.broker.core.client_packets import MAX_FILTERS_PACKET_BYTES
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, digest
@@ -48,7 +48,7 @@ from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
 from mqttree.stp.bpdu import Role
 from tests.kit.link_harness import FAR, OWN, Neighbour, bid, lone, ping
 from tests.kit.node_harness import World, connect_packet
-from tests.unit.cluster.test_directory import known
+from tests.unit.cluster.test_unicast_bus import known
 
 COUNT = 300_000
 """messages of 64 bytes, a full log"""

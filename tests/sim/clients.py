@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 
-from mqttree.broker.cluster.strategy.directory import CLIENT
+from mqttree.broker.cluster.directory.link_state_directory import CLIENT
 from mqttree.broker.wire.decode import decode_packet
 from mqttree.broker.wire.encode import encode_packet
 from mqttree.broker.wire.packets import (

@@ -16,9 +16,9 @@ from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.ordered_feed import OrderedFeed
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
 from mqttree.broker.cluster.delivery.resync import Resync
+from mqttree.broker.cluster.directory.link_state_directory import CLIENT
 from mqttree.broker.cluster.link.link_states import State
 from mqttree.broker.cluster.link.version_vector import OriginWindow
-from mqttree.broker.cluster.strategy.directory import CLIENT
 from mqttree.broker.core.client_packets import ClientPackets
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.effects import Datagram

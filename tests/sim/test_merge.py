@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from mqttree.broker.cluster.directory.link_state_directory import CLIENT
 from mqttree.broker.cluster.sessions.pending_takeover import State
-from mqttree.broker.cluster.strategy.directory import CLIENT
 from mqttree.broker.node import Node
 from mqttree.broker.wire import Publish, Subscribe, SubscriptionRequest
 from tests.sim.disk import Disk

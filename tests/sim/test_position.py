@@ -9,8 +9,8 @@ import pytest
 from mqttree.broker.cluster.delivery.answer_part import ANSWER, PIECE
 from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE
 from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
+from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.link.link import Link
-from mqttree.broker.cluster.strategy.directory import Directory
 from mqttree.broker.wire import Publish
 from tests.sim.disk import Disk
 from tests.sim.schedule import run_seed
@@ -168,10 +168,10 @@ def test_a_subscription_start_holds_though_its_origin_does_not_answer(
     row.run(2.5)
     client, since = subscribed(row, 2)
     row.run(1.0)
-    route = Directory._route
+    route = UnicastBus._route
     lost = {ANSWER, PIECE}
     monkeypatch.setattr(
-        Directory, "_route", lambda self, message: message[17] not in lost and route(self, message)
+        UnicastBus, "_route", lambda self, message: message[17] not in lost and route(self, message)
     )
     row.world.heal()
     row.run(PATIENCE + 5.0)

@@ -349,14 +349,12 @@ def test_a_broker_believes_the_root_alone() -> None:
     body = encode_redirect("c", "10.0.0.2:1883")
     for index, gone in ((1, False), (0, True)):
         node = row.node(index)
-        row.host(index).do(
-            lambda node: node.cluster.directory.send(row.host(2).id, REDIRECT, body), node
-        )
+        row.host(index).do(lambda node: node.cluster.bus.send(row.host(2).id, REDIRECT, body), node)
         row.run(1.0)
         assert client.gone is gone
     for nonsense in (b"{}", b"", encode_redirect("c", "nowhere:x"), encode_redirect("", "")):
         row.host(0).do(
-            lambda node, body=nonsense: node.cluster.directory.send(row.host(2).id, REDIRECT, body),
+            lambda node, body=nonsense: node.cluster.bus.send(row.host(2).id, REDIRECT, body),
             row.node(0),
         )
         row.run(0.5)

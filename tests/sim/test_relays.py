@@ -11,7 +11,7 @@ import random
 
 import pytest
 
-from mqttree.broker.cluster.strategy.directory import INTEREST, LINK
+from mqttree.broker.cluster.directory.link_state_directory import INTEREST, LINK
 from tests.sim.clients import SimClient
 from tests.sim.schedule import Schedule
 from tests.sim.world import Host

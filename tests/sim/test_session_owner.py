@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from mqttree.broker.auth.authorization import Access
-from mqttree.broker.cluster.strategy.directory import CLIENT
+from mqttree.broker.cluster.directory.link_state_directory import CLIENT
 from mqttree.broker.core.session_owner import ANONYMOUS, decode_entry
 from tests.sim.test_takeover import Client, Row
 

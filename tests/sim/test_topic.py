@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.cluster.strategy.directory import Directory
+from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.strategy.path_change import BREAK, CHANGED
 from mqttree.broker.cluster.strategy.source_trees import SourceTrees
 from mqttree.broker.limits import DEFAULTS, Limits
@@ -184,16 +184,16 @@ def test_a_broker_of_another_strategy_may_come_and_go(
     enter, leave, send_over, send = (
         SourceTrees._enter,
         SourceTrees._leave,
-        Directory.send_over,
-        Directory.send,
+        UnicastBus.send_over,
+        UnicastBus.send,
     )
 
-    def over(self: Directory, link: Any, broker: bytes, kind: int, body: bytes) -> None:
+    def over(self: UnicastBus, link: Any, broker: bytes, kind: int, body: bytes) -> None:
         if kind == CHANGED:
             told.append((body, broker))
         send_over(self, link, broker, kind, body)
 
-    def to(self: Directory, broker: bytes, kind: int, body: bytes) -> bool:
+    def to(self: UnicastBus, broker: bytes, kind: int, body: bytes) -> bool:
         if kind == BREAK:
             told.append((b"", broker))
         return send(self, broker, kind, body)
@@ -220,8 +220,8 @@ def test_a_broker_of_another_strategy_may_come_and_go(
         assert not self.active
         left.extend(behind)
 
-    monkeypatch.setattr(Directory, "send_over", over)
-    monkeypatch.setattr(Directory, "send", to)
+    monkeypatch.setattr(UnicastBus, "send_over", over)
+    monkeypatch.setattr(UnicastBus, "send", to)
     monkeypatch.setattr(SourceTrees, "_enter", watched_enter)
     monkeypatch.setattr(SourceTrees, "_leave", watched_leave)
     scene = Joined(3, otherwise)

@@ -9,12 +9,13 @@ from types import ModuleType
 
 import pytest
 
-from mqttree.broker.cluster.delivery import answers, late, remote_flow_control
+from mqttree.broker.cluster.delivery import answers, remote_flow_control, tail_offers
+from mqttree.broker.cluster.directory import unicast_bus
 from mqttree.broker.cluster.link import control_records
 from mqttree.broker.cluster.placement import placement_messages
 from mqttree.broker.cluster.sessions import replay_messages, takeover_messages
 from mqttree.broker.cluster.sharing import assignments, catchup
-from mqttree.broker.cluster.strategy import directory, path_change
+from mqttree.broker.cluster.strategy import path_change
 from mqttree.broker.config.routing_modes import ROUTINGS
 from mqttree.routing import link_state
 from tests.kit.link_harness import lone
@@ -68,7 +69,7 @@ ROUTED = {
     "sessions/replay_messages": named(replay_messages, "RECENT", "RECENT_PART"),
     "delivery/answers": named(answers, "ASK", "ANSWER", "PIECE"),
     "strategy/path_change": named(path_change, "BREAK", "CHANGED"),
-    "delivery/late": named(late, "OFFER", "LACK", "PIECE"),
+    "delivery/tail_offers": named(tail_offers, "OFFER", "LACK", "PIECE"),
     "sharing/assignments": named(assignments, "REPORT", "RULING", "QUERY"),
     "sharing/catchup": named(catchup, "ASK", "TOLD"),
     "placement/placement_messages": named(
@@ -86,8 +87,8 @@ def test_the_page_has_every_routed_message_and_no_other() -> None:
     for module, kinds in ROUTED.items():
         for number, name in kinds.items():
             assert f"\n| 0x{number:02x} | `{name}` | `{module}` |" in PAGE
-    assert told.keys() == lone(routing="topic").node.cluster.directory._receivers.keys()
-    assert named(directory, "BEHIND", "LIVE", "KNOWN") == rows("## Routed messages", "bit")
+    assert told.keys() == lone(routing="topic").node.cluster.bus._receivers.keys()
+    assert named(unicast_bus, "BEHIND", "LIVE", "KNOWN") == rows("## Routed messages", "bit")
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ PROMISES: dict[str, tuple[float, str, str]] = {
         "The order also holds through repairs",
         "tests/sim/test_outages.py::test_outages_that_once_broke_a_promise_keep_it",
     ),
-    "mqttree.broker.cluster.delivery.late.OFFER_INTERVAL": (
+    "mqttree.broker.cluster.delivery.tail_offers.OFFER_INTERVAL": (
         1.0,
         "The disk keeps what no longer fits into the memory",
         "tests/sim/test_log_tail.py::test_an_outage_longer_than_the_log_loses_nothing",
@@ -300,7 +300,7 @@ PACES: dict[str, Any] = {
     "mqttree.broker.cluster.delivery.forwarder.QUIET": 1800.0,
     "mqttree.broker.cluster.delivery.gap_recovery.ASK_PAUSE": 0.005,
     "mqttree.broker.cluster.delivery.history.FETCH_TIME": 0.5,
-    "mqttree.broker.cluster.delivery.late.PAUSE": 0.005,
+    "mqttree.broker.cluster.delivery.tail_offers.PAUSE": 0.005,
     "mqttree.broker.cluster.delivery.ordered_feed.RETRY": 0.1,
     "mqttree.broker.cluster.delivery.ordered_feed.MAX_RETRY_S": 2.0,
     "mqttree.broker.cluster.delivery.paced_release.STEP_INTERVAL": 0.001,
@@ -356,8 +356,8 @@ PACES: dict[str, Any] = {
     "mqttree.broker.cluster.sharing.custody.REPORT_DELAY": 0.002,
     "mqttree.broker.cluster.sharing.custody.ROOM_CHECK_INTERVAL": 0.05,
     "mqttree.broker.cluster.sharing.custody.CHECK_INTERVAL_S": 1.0,
-    "mqttree.broker.cluster.strategy.directory.POST_INTERVAL": 0.005,
-    "mqttree.broker.cluster.strategy.directory.DIGEST_INTERVAL_S": 5.0,
+    "mqttree.broker.cluster.directory.link_state_directory.POST_INTERVAL": 0.005,
+    "mqttree.broker.cluster.directory.link_state_directory.DIGEST_INTERVAL_S": 5.0,
     "mqttree.broker.cluster.strategy.interest_table.LINGER": 0.5,
     "mqttree.broker.cluster.strategy.new_filters.MAX_COMPARED_AGE": 5.0,
     "mqttree.broker.cluster.strategy.new_filters.MAX_COMPARED": 300,

@@ -1,10 +1,10 @@
 """Messages between brokers: each crosses a broker once, and local subscribers get the messages of
 one origin in order.
 
-This package may use links (`link`), the routing strategy and the link-state database (`strategy`),
-and of this broker its dispatcher and its sessions (`core`). Shared subscriptions, moving sessions,
-retained messages and the log's tail on the disk are above it: it reaches them by the Protocols in
-`ports`.
+This package may use links (`link`), the routing strategy (`strategy`), the link-state database and
+messages to one broker (`directory`), and of this broker its dispatcher and its sessions (`core`).
+Shared subscriptions, moving sessions, retained messages and the log's tail on the disk are above
+it: it reaches them by the Protocols in `ports`.
 
 * `forwarder` takes messages from clients and links and passes them on; `origins` knows which
   sequence numbers of each origin have been here.
@@ -18,7 +18,7 @@ retained messages and the log's tail on the disk are above it: it reaches them b
   (`tree_paths`: which link leads to a broker), `origin_questions` asks the origin for them,
   `answers` answers such questions (`answer_part` as bytes), `paced_release` delivers what a feed
   held back; `low_watermarks` says up to where nothing is missing.
-* `late` offers the log's tail to a broker that is back.
+* `tail_offers` offers the log's tail to a broker that is back.
 * `subscription_start` says behind which sequence number of each origin a subscription begins.
 * `unordered_forwarder` is the forwarder where each topic has paths of its own (`ort`).
 * `remote_flow_control` carries backpressure from a slow subscriber to its publishers elsewhere.

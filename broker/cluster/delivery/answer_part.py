@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mqttree.broker.base.sequence_set import LAST
-from mqttree.broker.cluster.strategy.directory import BEHIND, KNOWN, LIVE
+from mqttree.broker.cluster.directory.unicast_bus import BEHIND, KNOWN, LIVE
 from mqttree.broker.wire.errors import MalformedPacket
 
 ASK, ANSWER, PIECE = 5, BEHIND | LIVE | KNOWN | 6, BEHIND | 8

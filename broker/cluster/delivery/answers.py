@@ -40,9 +40,10 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.ports import Above, TailPiece
     from mqttree.broker.cluster.delivery.replay_log import ReplayLog
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+    from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.ports import MemberBroker, Reporting
-    from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
 
 PART = 60_000
@@ -82,6 +83,7 @@ class Answers:
         "_above",
         "_acks",
         "_budget",
+        "_bus",
         "_counters",
         "_directory",
         "_links",
@@ -101,7 +103,8 @@ class Answers:
         origins: Origins,
         log: ReplayLog,
         links: Mapping[bytes, Link],
-        directory: Directory,
+        directory: LinkStateDirectory,
+        bus: UnicastBus,
         strategy: RoutingStrategy,
         starts: SubscriptionStarts,
         acks: LinkAcks,
@@ -109,14 +112,15 @@ class Answers:
         report: Reporting,
     ) -> None:
         """`node`: this broker; `links`: those that are up, by the neighbour's id; `report`: counts
-        and logs; `above`: the floors above delivery; `origins`, `log`, `directory`, `strategy`,
-        `starts`, `acks`: the modules that it uses."""
+        and logs; `above`: the floors above delivery; `origins`, `log`, `directory`, `bus`,
+        `strategy`, `starts`, `acks`: the modules that it uses."""
         self._node = node
         self._counters = node.counters
         self._origins = origins
         self._log = log
         self._links = links
         self._directory = directory
+        self._bus = bus
         self._strategy = strategy
         self._starts = starts
         self._acks = acks
@@ -127,7 +131,7 @@ class Answers:
         )
         # Brokers and origins for which the tail is being read.
         self._reading: set[tuple[bytes, bytes]] = set()
-        directory.receive(ASK, self._ask_received)
+        bus.receive(ASK, self._ask_received)
 
     def _ask_received(self, sender: bytes, body: bytes, now: float) -> None:
         """Answer with those of the missing messages that the sender has subscribers for."""
@@ -277,7 +281,7 @@ class Answers:
                 data=data[index * PART : (index + 1) * PART],
             )
             kind = PIECE if more else ANSWER
-            self._directory.send(asked.sender, kind, part.encode(asked.state))
+            self._bus.send(asked.sender, kind, part.encode(asked.state))
 
 
 def named(entry: LogEntry, broker_id: bytes) -> bool:

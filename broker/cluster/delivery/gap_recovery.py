@@ -33,9 +33,9 @@ from mqttree.broker.cluster.delivery.origin_questions import MAX_QUESTIONS, Orig
 from mqttree.broker.cluster.delivery.orphans import EARLIER
 from mqttree.broker.cluster.delivery.paced_release import PacedRelease
 from mqttree.broker.cluster.delivery.tree_paths import HOLD, TreePaths
+from mqttree.broker.cluster.directory.link_state_directory import ROUTING
 from mqttree.broker.cluster.events import ClusterEvents, LinkDown, OriginLost, RouteChanged
 from mqttree.broker.cluster.link.codec import split_key
-from mqttree.broker.cluster.strategy.directory import ROUTING
 from mqttree.broker.cluster.strategy.path_change import (
     BREAK,
     CHANGED,
@@ -52,9 +52,10 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.remote_flow_control import RemoteFlowControl
     from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+    from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.ports import Alarm, Reporting
-    from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
     from mqttree.broker.config.node_config import NodeConfig
     from mqttree.broker.core.session import Session
@@ -78,7 +79,8 @@ class GapRecovery:
         config: NodeConfig,
         origins: Origins,
         log: ReplayLog,
-        directory: Directory,
+        directory: LinkStateDirectory,
+        bus: UnicastBus,
         strategy: RoutingStrategy,
         flow_control: RemoteFlowControl,
         starts: SubscriptionStarts,
@@ -91,14 +93,15 @@ class GapRecovery:
         is_member: Callable[[bytes], bool],
     ) -> None:
         """`node`: this broker, as `config` describes it; `is_member`: whether discovery knows a
-        broker; `events`: dispatches that an origin is
-        lost; `flow_control`: holds publishers at origins; `above`: the floors above delivery;
-        `report`: counts and logs; `alarm`: calls the cluster again; `origins`, `log`, `directory`,
-        `strategy`, `starts`, `orphans`, `history`: the modules that it uses."""
+        broker; `events`: dispatches that an origin is lost; `flow_control`: holds publishers at
+        origins; `above`: the floors above delivery; `report`: counts and logs; `alarm`: calls the
+        cluster again; `origins`, `log`, `directory`, `bus`, `strategy`, `starts`, `orphans`,
+        `history`: the modules that it uses."""
         self.node = node
         self._origins = origins
         self._vector = origins.vector
         self._directory = directory
+        self._bus = bus
         self._strategy = strategy
         self._ordered = strategy.ordered
         self._orphans = orphans
@@ -116,6 +119,7 @@ class GapRecovery:
             release=self.release,
             log=log,
             directory=directory,
+            bus=bus,
             starts=starts,
             above=above,
             alarm=alarm,
@@ -125,8 +129,8 @@ class GapRecovery:
         # path was restarted.
         directory.post(ROUTING, config.boot.to_bytes(4, "big") + strategy.name.encode())
         directory.watch(ROUTING[:1], self._posted)
-        directory.receive_over(BREAK, self._break_received)
-        directory.receive(CHANGED, self._changed_received)
+        bus.receive_over(BREAK, self._break_received)
+        bus.receive(CHANGED, self._changed_received)
 
     # ---------------------------------------------------------------- which feeds there are
 
@@ -249,7 +253,7 @@ class GapRecovery:
                     and onward.live
                     and listing.id != feed.broker_id
                 ):
-                    tell_changed_over(directory, onward, listing.id, feed.broker_id)
+                    tell_changed_over(self._bus, onward, listing.id, feed.broker_id)
 
     def answered(self, broker_id: bytes) -> None:
         """Note that an answer of a broker is passed on: the messages behind it have to come over

@@ -48,9 +48,10 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.ports import Above, DeliveringBroker
     from mqttree.broker.cluster.delivery.replay_log import ReplayLog
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+    from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.ports import Alarm
-    from mqttree.broker.cluster.strategy.directory import Directory
 
 MAX_ANSWERS_BYTES = 2 * MAX_PACKET_SIZE
 """bytes of answers of origins of which not all parts are here. One that goes beyond is dropped
@@ -68,6 +69,7 @@ class OriginQuestions:
     __slots__ = (
         "_above",
         "_alarm",
+        "_bus",
         "_directory",
         "_feeds",
         "_log",
@@ -84,27 +86,29 @@ class OriginQuestions:
         feeds: OriginFeeds,
         release: PacedRelease,
         log: ReplayLog,
-        directory: Directory,
+        directory: LinkStateDirectory,
+        bus: UnicastBus,
         starts: SubscriptionStarts,
         above: Above,
         alarm: Alarm,
         rearm: Callable[[OrderedFeed], None],
     ) -> None:
         """`node`: this broker; `feeds`: those of all origins; `release`: delivers the messages of
-        answers; `log`: keeps them; `directory`: sends questions and takes answers; `starts`: where
-        subscriptions begin; `above`: the floors above delivery; `alarm`: calls the cluster again;
-        `rearm`: sets the timer of a feed that has changed."""
+        answers; `log`: keeps them; `directory`: the state of listings; `bus`: sends questions and
+        takes answers; `starts`: where subscriptions begin; `above`: the floors above delivery;
+        `alarm`: calls the cluster again; `rearm`: sets the timer of a feed that has changed."""
         self._feeds = feeds
         self._release = release
         self._log = log
         self._directory = directory
+        self._bus = bus
         self._starts = starts
         self._above = above
         self._alarm = alarm
         self._rearm = rearm
         self._number = 0
-        directory.receive_over(ANSWER, self._answer_received)
-        directory.receive_over(PIECE, self._answer_received, pieces=12)
+        bus.receive_over(ANSWER, self._answer_received)
+        bus.receive_over(PIECE, self._answer_received, pieces=12)
 
     def ask(self, feed: OrderedFeed, now: float) -> None:
         """Ask the origin of a feed at `now` (s) for all that is missing and may be wanted here."""
@@ -121,7 +125,7 @@ class OriginQuestions:
         ]
         body.append(self._starts.question(feed.key, self._number, now))
         body.append(encode_pairs(question.asked))
-        self._directory.send(feed.broker_id, ASK, b"".join(body))
+        self._bus.send(feed.broker_id, ASK, b"".join(body))
         self._alarm.hurry(now)
 
     def _answer_received(self, sender: bytes, body: bytes, now: float, link: Link) -> None:

@@ -17,13 +17,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import intersect, merge
+from mqttree.broker.cluster.directory.link_state_directory import STATE
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, VectorView
-from mqttree.broker.cluster.strategy.directory import STATE
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.ordered_feed import OrderedFeed
     from mqttree.broker.cluster.delivery.origins import Origins
-    from mqttree.broker.cluster.strategy.directory import Directory
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
 
 EARLIER = STATE + b"earlier"
 """Directory entry: the boot numbers of a broker's earlier incarnations of which it still has
@@ -35,7 +35,7 @@ class Orphans:
 
     __slots__ = ("_directory", "_origins")
 
-    def __init__(self, directory: Directory, origins: Origins) -> None:
+    def __init__(self, directory: LinkStateDirectory, origins: Origins) -> None:
         self._directory = directory
         self._origins = origins
 

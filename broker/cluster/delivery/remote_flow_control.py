@@ -25,8 +25,9 @@ from mqttree.routing.topic_filter import matches, split_shared
 if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.ports import DeliveringBroker
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+    from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.ports import Alarm, Reporting
-    from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.core.delivery_queue import DeliveryQueue
     from mqttree.broker.core.session import Session
 
@@ -48,7 +49,7 @@ MAX_KNOWN_TOPICS = 4096
 again."""
 
 HOLD = 16
-"""Kind of the message to one broker (`directory`)."""
+"""Kind of the message to one broker (`unicast_bus`)."""
 
 HOLD_TOPICS = 64
 HOLD_BYTES = 16 * 1024
@@ -132,6 +133,7 @@ class RemoteFlowControl:
 
     __slots__ = (
         "_alarm",
+        "_bus",
         "_counters",
         "_directory",
         "_limits",
@@ -147,14 +149,20 @@ class RemoteFlowControl:
     )
 
     def __init__(
-        self, node: DeliveringBroker, directory: Directory, report: Reporting, alarm: Alarm
+        self,
+        node: DeliveringBroker,
+        directory: LinkStateDirectory,
+        bus: UnicastBus,
+        report: Reporting,
+        alarm: Alarm,
     ) -> None:
-        """`node`: this broker; `directory`: carries HOLD to other brokers; `report`: counts and
-        logs; `alarm`: calls the cluster again."""
+        """`node`: this broker; `directory`: which brokers can be reached; `bus`: carries HOLD to
+        other brokers; `report`: counts and logs; `alarm`: calls the cluster again."""
         self._node = node
         self._counters = node.counters
         self._limits = node.limits
         self._directory = directory
+        self._bus = bus
         self._report = report
         self._alarm = alarm
         self.held: dict[bytes, Asked] = {}
@@ -167,7 +175,7 @@ class RemoteFlowControl:
         # Sessions with longer queues than the limit allows -> bytes of memory.
         self._over: dict[DeliveryQueue, int] = {}
         self._over_bytes = 0  # of all these; a little too much until the next turn
-        directory.receive(HOLD, self.received)
+        bus.receive(HOLD, self.received)
 
     # ---------------------------------------------------------------- slow receivers here
 
@@ -266,7 +274,7 @@ class RemoteFlowControl:
         if directory.via(origin) is None:
             return  # the repetition reaches it, if it is back by then
         life = 2.5 * self._repeat()
-        directory.send(origin, HOLD, encode_hold(life, wanted))
+        self._bus.send(origin, HOLD, encode_hold(life, wanted))
         self._counters.pause_requests_sent += request.holding
         self._alarm.hurry(now)
 

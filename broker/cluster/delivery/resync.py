@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.replay import LogWalk, LogWalks
     from mqttree.broker.cluster.delivery.replay_log import LogEntry
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.link.link import Handler, Link
     from mqttree.broker.cluster.ports import Alarm
-    from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
 
 SEEN_INTERVAL_S = 0.05
@@ -64,7 +64,7 @@ class Resync:
         node: DeliveringBroker,
         *,
         forwarder: Forwarder,
-        directory: Directory,
+        directory: LinkStateDirectory,
         strategy: RoutingStrategy,
         acks: LinkAcks,
         starts: SubscriptionStarts,

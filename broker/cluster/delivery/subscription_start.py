@@ -45,8 +45,8 @@ from mqttree.broker.wire.errors import MalformedPacket
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.replay_log import LogEntry
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.link.link import Handler, Link
-    from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
     from mqttree.broker.core.session import Session
 
@@ -176,7 +176,7 @@ class SubscriptionStarts:
         self,
         node: StartingBroker,
         origins: Origins,
-        directory: Directory,
+        directory: LinkStateDirectory,
         barrier: SubscriptionBarrier,
         behind: Callable[[], bool],
         *,

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.broker.cluster.strategy.directory import Directory
 
 SPLIT, RELINK = 5.0, 3.5
 """s; a shorter split does not cost order; and the time after a split until brokers are linked
@@ -24,7 +24,7 @@ class TreePaths:
 
     __slots__ = ("_directory", "_links", "away")
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: LinkStateDirectory) -> None:
         self._directory = directory
         self._links: dict[bytes, Link] = {}  # by the id of the broker to which it leads
         self.away: dict[bytes, float] = {}

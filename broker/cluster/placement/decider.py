@@ -41,8 +41,9 @@ from mqttree.routing.topic_filter import (
 
 if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+    from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.placement.ports import PlacingBroker
-    from mqttree.broker.cluster.strategy.directory import Directory
 
 PERIOD: Final = 10.0
 """s between two rounds of questions for rates."""
@@ -94,6 +95,7 @@ class Decider:
         "_asked",
         "_asked_at",
         "_budget",
+        "_bus",
         "_directory",
         "_gathered_at",
         "_host",
@@ -107,12 +109,17 @@ class Decider:
     )
 
     def __init__(
-        self, host: PlacingBroker, directory: Directory, knowledge: TopicKnowledge
+        self,
+        host: PlacingBroker,
+        directory: LinkStateDirectory,
+        bus: UnicastBus,
+        knowledge: TopicKnowledge,
     ) -> None:
-        """`host`: this broker; `directory`: carries questions for rates; `knowledge`: takes the
-        answers."""
+        """`host`: this broker; `directory`: which brokers can be reached; `bus`: carries
+        questions for rates; `knowledge`: takes the answers."""
         self._host = host
         self._directory = directory
+        self._bus = bus
         self.knowledge = knowledge
         self.controller: Controller = Controller()
         self.redirections: Redirections = Redirections(self.controller)
@@ -199,7 +206,7 @@ class Decider:
         listings = self._directory.reachable()
         self.knowledge.keep({host.config.id.hex(), *[listing.id.hex() for listing in listings]})
         self._asked = {
-            listing.id for listing in listings if self._directory.send(listing.id, ASK_RATES, b"")
+            listing.id for listing in listings if self._bus.send(listing.id, ASK_RATES, b"")
         }
         if host.traffic is not None:
             top, others, rest = host.traffic.topics()

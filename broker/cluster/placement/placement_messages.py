@@ -1,4 +1,4 @@
-"""What brokers tell each other about placement, each in a message to one broker (`directory`).
+"""What brokers tell each other about placement, each in a message to one broker (`unicast_bus`).
 
 QUESTION  u32 number, u8 operation, JSON     from the broker that was asked to the root
 ANSWER    u32 number, u16 status, JSON       status as in HTTP
@@ -18,7 +18,7 @@ import struct
 from collections.abc import Iterable
 from typing import Any, Final
 
-from mqttree.broker.cluster.strategy.directory import BEHIND
+from mqttree.broker.cluster.directory.unicast_bus import BEHIND
 from mqttree.broker.wire.errors import MalformedPacket
 
 QUESTION: Final = BEHIND | 20

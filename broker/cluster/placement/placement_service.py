@@ -44,11 +44,12 @@ from mqttree.broker.wire.constants import ReasonCode
 
 if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+    from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.placement.decider import Decider
     from mqttree.broker.cluster.placement.ports import PlacingBroker
     from mqttree.broker.cluster.placement.rebalancer import Rebalancer
     from mqttree.broker.cluster.ports import Alarm, Reporting
-    from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.session import Session
@@ -80,6 +81,7 @@ class PlacementService:
 
     __slots__ = (
         "_alarm",
+        "_bus",
         "_decider",
         "_directory",
         "_entry",
@@ -100,17 +102,19 @@ class PlacementService:
         host: PlacingBroker,
         *,
         tree: Tree,
-        directory: Directory,
+        directory: LinkStateDirectory,
+        bus: UnicastBus,
         strategy: RoutingStrategy,
         report: Reporting,
         alarm: Alarm,
     ) -> None:
-        """`host`: this broker; `tree`: whose root decides; `directory`: carries questions;
-        `strategy`: which brokers want which topics; `report`: counts; `alarm`: has questions sent
-        at once."""
+        """`host`: this broker; `tree`: whose root decides; `directory`: what brokers post;
+        `bus`: carries questions; `strategy`: which brokers want which topics; `report`: counts;
+        `alarm`: has questions sent at once."""
         self._host = host
         self._tree = tree
         self._directory = directory
+        self._bus = bus
         self._strategy = strategy
         self._report = report
         self._alarm = alarm
@@ -122,13 +126,13 @@ class PlacementService:
         self._number = 0
         self._open: dict[int, tuple[bytes, Then, Timer]] = {}  # who was asked, what is done then
         self._limits: RateLimits = RateLimits(PER_CLIENT, MAX_LIMITED)
-        directory.receive(QUESTION, self._question_received)
-        directory.receive(ANSWER, self._answer_received)
-        directory.receive(ASK_RATES, self._rates_asked)
-        directory.receive(RATES, self._rates_received)
-        directory.receive(ASK_CLIENTS, self._clients_asked)
-        directory.receive(CLIENTS, self._clients_received)
-        directory.receive(REDIRECT, self._redirect_received)
+        bus.receive(QUESTION, self._question_received)
+        bus.receive(ANSWER, self._answer_received)
+        bus.receive(ASK_RATES, self._rates_asked)
+        bus.receive(RATES, self._rates_received)
+        bus.receive(ASK_CLIENTS, self._clients_asked)
+        bus.receive(CLIENTS, self._clients_received)
+        bus.receive(REDIRECT, self._redirect_received)
         if host.traffic is not None:
             host.traffic.on_read.append(self._read)
             self._entry.update(host.traffic.sums, tree.capability)
@@ -142,7 +146,7 @@ class PlacementService:
             from mqttree.broker.cluster.placement.topic_knowledge import TopicKnowledge
 
             knowledge = TopicKnowledge(self._host, self._tree, self._directory, self._strategy)
-            self._decider = decider = Decider(self._host, self._directory, knowledge)
+            self._decider = decider = Decider(self._host, self._directory, self._bus, knowledge)
         return decider
 
     @property
@@ -156,6 +160,7 @@ class PlacementService:
                 self._host,
                 decider=self.decider,
                 directory=self._directory,
+                bus=self._bus,
                 redirector=self.redirector,
                 report=self._report,
             )
@@ -196,7 +201,7 @@ class PlacementService:
         self._number = number = self._number % 0xFFFFFFFF + 1
         timer = self._host.timers.schedule(self._host.now + WAIT, lambda now: self._late(number))
         self._open[number] = (root, then, timer)
-        if not self._directory.send(root, QUESTION, encode_question(number, operation, body)):
+        if not self._bus.send(root, QUESTION, encode_question(number, operation, body)):
             self._late(number)
         self._alarm.hurry(self._host.now)
 
@@ -244,7 +249,7 @@ class PlacementService:
         number, operation, body = read_question(data)
 
         def then(answer: Answer) -> None:
-            self._directory.send(sender, ANSWER, encode_answer(number, *answer))
+            self._bus.send(sender, ANSWER, encode_answer(number, *answer))
 
         if self._tree.root.id == self._host.config.id:
             self.decider.ask(operation, body, then)
@@ -262,11 +267,11 @@ class PlacementService:
     def _rates_asked(self, sender: bytes, data: bytes, now: float) -> None:
         traffic = self._host.traffic
         if traffic is None:
-            self._directory.send(sender, RATES, encode_rates((), 0.0, 0))
+            self._bus.send(sender, RATES, encode_rates((), 0.0, 0))
             return
         top, others, rest = traffic.topics()
         self._host.turns.work += len(top)
-        self._directory.send(sender, RATES, encode_rates(top, rest, others))
+        self._bus.send(sender, RATES, encode_rates(top, rest, others))
 
     def _rates_received(self, sender: bytes, data: bytes, now: float) -> None:
         rates, rest, topics = read_rates(data)
@@ -276,7 +281,7 @@ class PlacementService:
     def _clients_asked(self, sender: bytes, data: bytes, now: float) -> None:
         clients = self.redirector.candidates()
         self._host.turns.work += CLIENT_WORK * len(clients)
-        self._directory.send(sender, CLIENTS, encode_clients(self._host.clients.connected, clients))
+        self._bus.send(sender, CLIENTS, encode_clients(self._host.clients.connected, clients))
 
     def _clients_received(self, sender: bytes, data: bytes, now: float) -> None:
         connected, clients = read_clients(data)

@@ -21,10 +21,11 @@ from mqttree.placement.controller import WORTH_RATE
 from mqttree.placement.redirection import Advice, Candidate, Overload, pays
 
 if TYPE_CHECKING:
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+    from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.placement.ports import PlacingBroker
     from mqttree.broker.cluster.placement.redirector import Redirector
     from mqttree.broker.cluster.ports import Reporting
-    from mqttree.broker.cluster.strategy.directory import Directory
 
 ROUND: Final = 60.0
 """s between two rounds at least."""
@@ -41,6 +42,7 @@ class Rebalancer:
 
     __slots__ = (
         "_asked",
+        "_bus",
         "_clients",
         "_connected",
         "_decider",
@@ -60,15 +62,17 @@ class Rebalancer:
         host: PlacingBroker,
         *,
         decider: Decider,
-        directory: Directory,
+        directory: LinkStateDirectory,
+        bus: UnicastBus,
         redirector: Redirector,
         report: Reporting,
     ) -> None:
-        """`host`: this broker; `decider`: knows the traffic; `directory`: carries questions;
-        `redirector`: has the clients here; `report`: counts."""
+        """`host`: this broker; `decider`: knows the traffic; `directory`: which brokers can be
+        reached; `bus`: carries questions; `redirector`: has the clients here; `report`: counts."""
         self._host = host
         self._decider = decider
         self._directory = directory
+        self._bus = bus
         self._redirector = redirector
         self._report = report
         self._overload: Overload = Overload(GAMMA)
@@ -118,7 +122,7 @@ class Rebalancer:
         self._asked = {
             listing.id
             for listing in directory.reachable()
-            if directory.send(listing.id, ASK_CLIENTS, b"")
+            if self._bus.send(listing.id, ASK_CLIENTS, b"")
         }
         self._waits = True
         self._host.timers.schedule(self._host.now + ANSWER_WAIT, lambda now: self._plan(number))
@@ -186,4 +190,4 @@ class Rebalancer:
         if source == self._host.config.id:
             self._redirector.chosen(advice.client, advice.address)
         else:
-            self._directory.send(source, REDIRECT, encode_redirect(advice.client, advice.address))
+            self._bus.send(source, REDIRECT, encode_redirect(advice.client, advice.address))

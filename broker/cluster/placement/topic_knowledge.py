@@ -8,17 +8,17 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from mqttree.broker.cluster.directory.link_state_directory import CLIENTS_AT, DRAINING
 from mqttree.broker.cluster.placement.placement_messages import Rates
 from mqttree.broker.cluster.placement.traffic_entry import TRAFFIC, read_traffic
-from mqttree.broker.cluster.strategy.directory import CLIENTS_AT, DRAINING
 from mqttree.broker.wire.errors import WireError
 from mqttree.placement.broker_table import BrokerLoad
 from mqttree.routing.subscription_trie import TopicTrie
 from mqttree.routing.topic_filter import is_wildcard
 
 if TYPE_CHECKING:
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.placement.ports import PlacingBroker
-    from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
     from mqttree.routing.listing import Listing
     from mqttree.stp.tree import Tree
@@ -68,7 +68,11 @@ class TopicKnowledge:
     )
 
     def __init__(
-        self, host: PlacingBroker, tree: Tree, directory: Directory, strategy: RoutingStrategy
+        self,
+        host: PlacingBroker,
+        tree: Tree,
+        directory: LinkStateDirectory,
+        strategy: RoutingStrategy,
     ) -> None:
         """`host`: this broker; `tree`: has its capability; `directory`: what brokers post;
         `strategy`: which topics they want."""

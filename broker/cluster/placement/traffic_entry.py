@@ -12,7 +12,7 @@ import math
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mqttree.broker.cluster.strategy.directory import STATE, Directory
+from mqttree.broker.cluster.directory.link_state_directory import STATE, LinkStateDirectory
 
 if TYPE_CHECKING:
     from mqttree.broker.core.traffic_meter import Sums
@@ -78,7 +78,7 @@ class TrafficEntry:
 
     __slots__ = ("_counts", "_directory", "_posted")
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: LinkStateDirectory) -> None:
         self._directory = directory
         self._posted: Traffic | None = None
         self._counts: Counts | None = None

@@ -5,7 +5,7 @@ A client may connect to any broker. If its session is at another one, the broker
 while its holder could not be reached, the older one is *merged* into the newer one later. Nothing
 that was acknowledged is lost, and nothing at QoS 2 comes twice.
 
-This package may use what delivers messages (`delivery`), the directory (`strategy`), shared
+This package may use what delivers messages (`delivery`), the `directory`, shared
 subscriptions and the sessions of this broker (`core`). What is above it is known to it by the
 Protocols of `mqttree.broker.cluster.ports` alone.
 

@@ -11,16 +11,16 @@ from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.hybrid_clock import HybridClock
-from mqttree.broker.cluster.strategy.directory import CLIENT
+from mqttree.broker.cluster.directory.link_state_directory import CLIENT
 from mqttree.broker.core.session_owner import GONE, RESUMED, Entry, decode_entry, digest
 from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.sessions.handover import Handover
     from mqttree.broker.cluster.sessions.merge import SessionMerge
     from mqttree.broker.cluster.sessions.ports import SessionBroker
     from mqttree.broker.cluster.sessions.tombstones import Tombstones
-    from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.core.session import Session
 
 
@@ -46,7 +46,7 @@ class CompetingSessions:
         own_id: bytes,
         *,
         clock: HybridClock,
-        directory: Directory,
+        directory: LinkStateDirectory,
         taken: Container[str],
         handover: Handover,
         merging: SessionMerge,

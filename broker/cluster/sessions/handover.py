@@ -46,11 +46,12 @@ from mqttree.broker.core.session_owner import KEPT, Entry, digest
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.pinned_entries import PinnedEntries
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+    from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.sessions.messages_under_way import MessagesUnderWay
     from mqttree.broker.cluster.sessions.ports import SessionBroker
     from mqttree.broker.cluster.sessions.recently_elsewhere import RecentlyElsewhere
     from mqttree.broker.cluster.sessions.session_contents import SessionContents
-    from mqttree.broker.cluster.strategy.directory import Directory
 
 TAKEOVER_SILENCE_S = 1.0
 """s without a sign of the broker that has a client's session, until the client gets a new
@@ -89,6 +90,7 @@ class Handover:
 
     __slots__ = (
         "_actions",
+        "_bus",
         "_contents",
         "_counters",
         "_directory",
@@ -111,16 +113,17 @@ class Handover:
         node: SessionBroker,
         own_id: bytes,
         *,
-        directory: Directory,
+        directory: LinkStateDirectory,
+        bus: UnicastBus,
         contents: SessionContents,
         under_way: MessagesUnderWay,
         pinned_entries: PinnedEntries,
         recently_elsewhere: RecentlyElsewhere,
     ) -> None:
-        """`node`: this broker, with the id `own_id`; `directory`: which brokers have sessions, and
-        the way to them; `contents`: what a taker has to know of a session; `under_way`: what is
-        still to come to it; `pinned_entries`: keeps log entries for sessions that move;
-        `recently_elsewhere`: notes sessions that leave."""
+        """`node`: this broker, with the id `own_id`; `directory`: which brokers have sessions;
+        `bus`: carries messages to them; `contents`: what a taker has to know of a session;
+        `under_way`: what is still to come to it; `pinned_entries`: keeps log entries for sessions
+        that move; `recently_elsewhere`: notes sessions that leave."""
         self._node = node
         self._counters = node.counters
         self._predecessors = node.predecessors
@@ -128,6 +131,7 @@ class Handover:
         self._limits = node.limits
         self._own = own_id
         self._directory = directory
+        self._bus = bus
         self._contents = contents
         self._under_way = under_way
         self._recently_elsewhere = recently_elsewhere
@@ -403,7 +407,7 @@ class Handover:
 
     def _answer(self, asked: Asked, answer: int, rest: bytes = b"") -> None:
         body = say(answer, asked.stamp, asked.client_id, rest)
-        self._directory.send(asked.sender, ANSWER, body)
+        self._bus.send(asked.sender, ANSWER, body)
 
     def _holder(self, asked: Asked, above: int) -> bytes | None:
         """Return the broker that can be reached and has the newest session of a client, with a
@@ -451,9 +455,7 @@ class Handover:
         """Send parts of `data`, from byte `at` on, as many as are due."""
         export = self._exports[client_id]
         for part in split(data, export.number, at, export.sending.due(request, at, now)):
-            if not self._directory.send(
-                export.taker, PART, say(request, export.stamp, client_id, part)
-            ):
+            if not self._bus.send(export.taker, PART, say(request, export.stamp, client_id, part)):
                 export.sending.refused(at)
                 return
             at += PART_SIZE

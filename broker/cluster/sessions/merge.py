@@ -69,12 +69,13 @@ from mqttree.broker.wire.strings import shorten
 if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+    from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.ports import Reporting
     from mqttree.broker.cluster.sessions.handover import Handover
     from mqttree.broker.cluster.sessions.ports import SessionBroker
     from mqttree.broker.cluster.sessions.queue_merge import QueueMerge
     from mqttree.broker.cluster.sessions.tombstones import Tombstones
-    from mqttree.broker.cluster.strategy.directory import Directory
 
 ACTIVE = 16
 """merges that ask their holders at a time; the others wait."""
@@ -103,6 +104,7 @@ class SessionMerge:
 
     __slots__ = (
         "_actions",
+        "_bus",
         "_directory",
         "_gap_recovery",
         "_handover",
@@ -120,21 +122,23 @@ class SessionMerge:
         self,
         node: SessionBroker,
         own_id: bytes,
-        directory: Directory,
+        directory: LinkStateDirectory,
+        bus: UnicastBus,
         gap_recovery: GapRecovery,
         queues: QueueMerge,
         handover: Handover,
         tombstones: Tombstones,
         reporting: Reporting,
     ) -> None:
-        """`node`: this broker, with the id `own_id`; `directory`: what brokers post, and the way to
-        them; `gap_recovery`: knows since when subscriptions get messages; `queues`: adds what was
-        queued; `handover`: knows which sessions leave; `tombstones`: of sessions that have ended;
-        `reporting`: counts and logs."""
+        """`node`: this broker, with the id `own_id`; `directory`: what brokers post; `bus`: carries
+        messages to them; `gap_recovery`: knows since when subscriptions get messages; `queues`:
+        adds what was queued; `handover`: knows which sessions leave; `tombstones`: of sessions that
+        have ended; `reporting`: counts and logs."""
         self._node = node
         self._limits = node.limits
         self._own = own_id
         self._directory = directory
+        self._bus = bus
         self._gap_recovery = gap_recovery
         self._queues = queues
         self._handover = handover
@@ -341,7 +345,7 @@ class SessionMerge:
             body = say(MERGE, merge.stamp, merge.client_id, at + encode_vector(need))
         else:
             body = say(DONE, merge.stamp, merge.client_id, at)
-        self._directory.send(merge.holder, REQUEST, body)
+        self._bus.send(merge.holder, REQUEST, body)
 
     def _ask_again(self, merge: Merge, now: float) -> None:
         """Ask for the older session again, as its client has connected here once more: the bytes

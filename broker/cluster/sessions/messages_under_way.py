@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.orphans import Orphans
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.cluster.sessions.pending_handover import Asked
-    from mqttree.broker.cluster.strategy.directory import Directory
 
 MAX_TAKEOVERS = 20_000
 """clients that wait for their session at a time; more are refused as busy (0x89)
@@ -54,7 +54,7 @@ class MessagesUnderWay:
         self,
         node: MemberBroker,
         *,
-        directory: Directory,
+        directory: LinkStateDirectory,
         origins: Origins,
         orphans: Orphans,
         gap_recovery: GapRecovery,

@@ -11,12 +11,12 @@ from mqttree.broker.cluster.sessions.session_entries import entries_of, key_of
 from mqttree.broker.core.session_owner import GONE, KEPT, RESUMED, Entry, digest
 
 if TYPE_CHECKING:
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.ports import Neighbours, Reporting
     from mqttree.broker.cluster.sessions.handover import Handover
     from mqttree.broker.cluster.sessions.ports import SessionBroker
     from mqttree.broker.cluster.sessions.tombstones import Tombstones
-    from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.core.session import Session
 
 SPREAD = 40503
@@ -44,7 +44,7 @@ class PostedSessions:
         self,
         node: SessionBroker,
         *,
-        directory: Directory,
+        directory: LinkStateDirectory,
         links: Mapping[bytes, Link],
         handover: Handover,
         tombstones: Tombstones,

@@ -17,13 +17,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from mqttree.broker.cluster.directory.link_state_directory import CLIENT
 from mqttree.broker.cluster.sessions.session_entries import entries_of
-from mqttree.broker.cluster.strategy.directory import CLIENT
 from mqttree.broker.core.session_owner import GONE
 
 if TYPE_CHECKING:
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.ports import MemberBroker
-    from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.core.session import Session
 
 REPAIR_S = 1.0
@@ -35,7 +35,7 @@ class RecentlyElsewhere:
 
     __slots__ = ("_directory", "_left", "_node", "waits")
 
-    def __init__(self, node: MemberBroker, directory: Directory) -> None:
+    def __init__(self, node: MemberBroker, directory: LinkStateDirectory) -> None:
         self._node = node
         self._directory = directory
         # Until when (s) it counts, the oldest first.
@@ -86,7 +86,7 @@ class RecentlyElsewhere:
         if (
             self._left.get(key, 0.0) >= self._node.now
             or directory.lacks
-            or directory.late(CLIENT + key)
+            or directory.is_deferred(CLIENT + key)
         ):
             return True
         return any(not entry.flags & GONE for _, entry in entries_of(directory, client_id))

@@ -1,5 +1,5 @@
 """What brokers tell each other for a client whose broker died (`session_replay`), each in a message
-to one broker (`directory`).
+to one broker (`unicast_bus`).
 
 RECENT       u32 number, u32 ms, then of each filter: u16 size, filter   new broker -> each other
 RECENT_PART  u32 number, u32 piece, u8 flags, bytes                      each other -> new broker
@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from mqttree.broker.cluster.strategy.directory import BEHIND
+from mqttree.broker.cluster.directory.unicast_bus import BEHIND
 from mqttree.broker.wire.errors import MalformedPacket
 
 RECENT: Final = BEHIND | 24

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.replay_log import ReplayLog
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
     from mqttree.broker.cluster.sessions.pending_handover import PendingHandover
     from mqttree.broker.cluster.sessions.session_history import SessionHistory
-    from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.core.session import Session
 
 
@@ -44,7 +44,7 @@ class SessionContents:
         self,
         node: MemberBroker,
         *,
-        directory: Directory,
+        directory: LinkStateDirectory,
         origins: Origins,
         log: ReplayLog,
         gap_recovery: GapRecovery,

@@ -59,9 +59,10 @@ if TYPE_CHECKING:
     from mqttree.broker.base.turns import Turns
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.replay_log import ReplayLog
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+    from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.ports import Alarm, MemberBroker, Reporting
     from mqttree.broker.cluster.sessions.session_history import SessionHistory
-    from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.core.retained_store import RetainedStore
     from mqttree.broker.core.session import Session
     from mqttree.broker.core.start_point import SubscriptionStart
@@ -118,6 +119,7 @@ class SessionReplay:
 
     __slots__ = (
         "_alarm",
+        "_bus",
         "_collected",
         "_directory",
         "_history",
@@ -138,7 +140,8 @@ class SessionReplay:
         *,
         turns: Turns,
         retained: RetainedStore,
-        directory: Directory,
+        directory: LinkStateDirectory,
+        bus: UnicastBus,
         origins: Origins,
         log: ReplayLog,
         history: SessionHistory,
@@ -146,13 +149,14 @@ class SessionReplay:
         alarm: Alarm,
     ) -> None:
         """`node`: this broker; `turns`: what it does in pieces; `retained`: its retained messages;
-        `directory`: carries questions; `origins`: this broker's own key;
-        `log`: the messages of the last minutes; `history`: notes what sessions get from logs;
-        `report`: counts; `alarm`: has questions sent at once."""
+        `directory`: which brokers can be reached; `bus`: carries questions; `origins`: this
+        broker's own key; `log`: the messages of the last minutes; `history`: notes what sessions
+        get from logs; `report`: counts; `alarm`: has questions sent at once."""
         self._node = node
         self._turns = turns
         self._retained = retained
         self._directory = directory
+        self._bus = bus
         self._origins = origins
         self._log = log
         self._history = history
@@ -162,8 +166,8 @@ class SessionReplay:
         self._open: dict[int, _Question] = {}
         self._collected = 0  # bytes of parts
         self._limits: RateLimits = RateLimits(PER_CLIENT)
-        directory.receive(RECENT, self._recent_received)
-        directory.receive(RECENT_PART, self._part_received, pieces=0)
+        bus.receive(RECENT, self._recent_received)
+        bus.receive(RECENT_PART, self._part_received, pieces=0)
 
     @property
     def arriving(self) -> int:
@@ -206,7 +210,7 @@ class SessionReplay:
         question.waiting = {
             listing.id
             for listing in self._directory.reachable()
-            if self._directory.send(listing.id, RECENT, body)
+            if self._bus.send(listing.id, RECENT, body)
         }
         own = self._directory.own_id
         question.waiting.add(own)
@@ -363,7 +367,7 @@ class SessionReplay:
             self._on_answer(number, asker, complete=not cut)
             return
         for body in encode_parts(number, whole, cut=cut):
-            self._directory.send(asker, RECENT_PART, body)
+            self._bus.send(asker, RECENT_PART, body)
         self._alarm.hurry(node.now)
 
 

@@ -74,6 +74,8 @@ from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.pinned_entries import PinnedEntries
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+    from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.ports import Reporting
     from mqttree.broker.cluster.sessions.competing_sessions import CompetingSessions
@@ -81,7 +83,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.sessions.ports import SessionBroker
     from mqttree.broker.cluster.sessions.posted_sessions import PostedSessions
     from mqttree.broker.cluster.sessions.session_restoration import SessionRestoration
-    from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
     from mqttree.broker.core.ports import Newcomer
 
@@ -113,6 +114,7 @@ class Takeover:
     __slots__ = (
         "_actions",
         "_barrier",
+        "_bus",
         "_clock",
         "_competing",
         "_counters",
@@ -138,7 +140,8 @@ class Takeover:
         pending: dict[str, PendingTakeover],
         clock: HybridClock,
         links: Mapping[bytes, Link],
-        directory: Directory,
+        directory: LinkStateDirectory,
+        bus: UnicastBus,
         barrier: SubscriptionBarrier,
         posted: PostedSessions,
         competing: CompetingSessions,
@@ -149,11 +152,12 @@ class Takeover:
         reporting: Reporting,
     ) -> None:
         """`node`: this broker, with the id `own_id`; `pending`: the sessions that it takes, by
-        client id; `clock`: makes all stamps; `links`: by the neighbour's id; `directory`: the way
-        to other brokers; `barrier`: tells when all brokers know of subscriptions; `posted`: where
-        clients have sessions; `competing`: decides which of two stays; `restoration`: makes the
-        session here; `pinned_entries`: keeps log entries for sessions that move; `handover`: the
-        holder's side; `merging`: of older sessions; `reporting`: counts and logs."""
+        client id; `clock`: makes all stamps; `links`: by the neighbour's id; `directory`: the path
+        to other brokers; `bus`: carries messages to them; `barrier`: tells when all brokers know of
+        subscriptions; `posted`: where clients have sessions; `competing`: decides which of two
+        stays; `restoration`: makes the session here; `pinned_entries`: keeps log entries for
+        sessions that move; `handover`: the holder's side; `merging`: of older sessions;
+        `reporting`: counts and logs."""
         self._node = node
         self._counters, self._turns = node.counters, node.turns
         self._own = own_id
@@ -161,6 +165,7 @@ class Takeover:
         self._clock = clock
         self._links = links
         self._directory = directory
+        self._bus = bus
         self._barrier = barrier
         self._posted = posted
         self._competing = competing
@@ -170,9 +175,9 @@ class Takeover:
         self._pinned_entries = pinned_entries
         self._merging = merging
         self._actions = self._action_table()
-        directory.receive(REQUEST, self._requested)
-        directory.receive(ANSWER, self._on_answer)
-        directory.receive(PART, self._part)
+        bus.receive(REQUEST, self._requested)
+        bus.receive(ANSWER, self._on_answer)
+        bus.receive(PART, self._part)
 
     def _action_table(self) -> dict[Action, Callable[[PendingTakeover, float], None]]:
         """Return what is called for each action of the table of states."""
@@ -284,7 +289,7 @@ class Takeover:
             )
             if request == REST:
                 body += encode_vector(pending.need)
-            self._directory.send(pending.holder, REQUEST, body)
+            self._bus.send(pending.holder, REQUEST, body)
 
     def _check(self, pending: PendingTakeover, now: float) -> None:
         """Ask again for parts that were lost, until the holder has been silent for too long."""

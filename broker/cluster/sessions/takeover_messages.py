@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 
-from mqttree.broker.cluster.strategy.directory import BEHIND
+from mqttree.broker.cluster.directory.unicast_bus import BEHIND
 from mqttree.broker.wire.errors import MalformedPacket
 
 REQUEST, ANSWER, PART = 2, 3, 4 | BEHIND

@@ -13,8 +13,8 @@ from mqttree.broker.cluster.sessions.session_entries import entries_of, key_of
 from mqttree.broker.core.session_owner import GONE, Entry, digest
 
 if TYPE_CHECKING:
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.sessions.ports import SessionBroker
-    from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.core.session import Session
 
 MAX_TOMBSTONES = 10_000
@@ -36,7 +36,7 @@ class Tombstones:
         "_superseded",
     )
 
-    def __init__(self, node: SessionBroker, directory: Directory) -> None:
+    def __init__(self, node: SessionBroker, directory: LinkStateDirectory) -> None:
         self._node = node
         self._counters = node.counters
         self._directory = directory

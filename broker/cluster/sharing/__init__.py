@@ -4,9 +4,9 @@ A message for `$share/group/filter` goes to one member of the group, whichever b
 broker at which the message is published chooses, from what all brokers post of their groups; the
 choice travels with the message, so that no other broker delivers it.
 
-This package may use what delivers messages (`delivery`) and the directory (`strategy`), and of this
-broker its dispatcher and its sessions (`core`). Sessions that move to other brokers are above it:
-it asks for them by `LeavingSessions` (`mqttree.broker.cluster.ports`).
+This package may use what delivers messages (`delivery`) and the `directory`, and of this broker
+its dispatcher and its sessions (`core`). Sessions that move to other brokers are above it: it asks
+for them by `LeavingSessions` (`mqttree.broker.cluster.ports`).
 
 * `shared_subscriptions` puts the package together: who gets a message, here or elsewhere.
 * `group_table` knows which groups have members, here and at other brokers.

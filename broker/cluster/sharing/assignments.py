@@ -51,10 +51,11 @@ if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.forwarder import Forwarder
     from mqttree.broker.cluster.delivery.ports import Above
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+    from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.ports import Alarm, MemberBroker
     from mqttree.broker.cluster.sharing.group_table import GroupTable
     from mqttree.broker.cluster.sharing.ports import Giver
-    from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.ports import Journal
 
@@ -101,6 +102,7 @@ class Assignments:
     __slots__ = (
         "_above",
         "_alarm",
+        "_bus",
         "_came",
         "_counters",
         "_directory",
@@ -124,7 +126,8 @@ class Assignments:
     def __init__(
         self,
         node: MemberBroker,
-        directory: Directory,
+        directory: LinkStateDirectory,
+        bus: UnicastBus,
         forwarder: Forwarder,
         groups: GroupTable,
         giver: Giver,
@@ -133,13 +136,14 @@ class Assignments:
     ) -> None:
         """`node`: this broker; `groups`: which groups have members where; `giver`: gives messages
         that come back to other members; `alarm`: calls the cluster again; `above`: knows which
-        brokers are away; `directory`, `forwarder`: the modules below that it uses."""
+        brokers are away; `directory`, `bus`, `forwarder`: the modules below that it uses."""
         self._node = node
         self._journal: Journal = node.journal
         self._counters = node.counters
         self._turns = node.turns
         self._limits = node.limits
         self._directory = directory
+        self._bus = bus
         self._forwarder = forwarder
         self._groups = groups
         self._giver = giver
@@ -155,7 +159,7 @@ class Assignments:
         self._returned: deque[tuple[Assignment, int, bytes, int]] = deque()
         self._full = False  # publishers are held
         self._progress = 0.0  # s; when an assignment was closed, or publishers were held
-        directory.receive(REPORT, self._report)
+        bus.receive(REPORT, self._report)
 
     def attach_journal(self, journal: Journal) -> None:
         """Record in `journal` what members elsewhere have acknowledged, from now on."""
@@ -275,7 +279,7 @@ class Assignments:
         out, self._out = self._out, {}
         for broker_id, rulings in out.items():
             for body in encode_refs(rulings):
-                self._directory.send(broker_id, RULING, body)
+                self._bus.send(broker_id, RULING, body)
 
     def _incarnation(self, broker_id: bytes) -> bytes:
         """Return id and boot of a broker that can be reached, b"" of one that cannot."""
@@ -383,7 +387,7 @@ class Assignments:
 
     def _query(self, who: bytes, refs: list[Ref]) -> None:
         for body in encode_refs([(ASKED, ref) for ref in refs]):
-            self._directory.send(who[:8], QUERY, who[8:] + body)
+            self._bus.send(who[:8], QUERY, who[8:] + body)
 
     def _give_to_another(self, old: Assignment) -> bool:
         """Give a message to another member, here or at another broker. Returns False if none can be

@@ -44,10 +44,11 @@ if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.forwarder import Forwarder
     from mqttree.broker.cluster.delivery.ports import Above, TakeEntries
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+    from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.ports import Alarm, MemberBroker
     from mqttree.broker.cluster.sharing.group_table import GroupTable
     from mqttree.broker.cluster.sharing.ports import Giver
-    from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.ports import Journal
@@ -189,6 +190,7 @@ class Catchup:
         "_alarm",
         "_asked",
         "_at",
+        "_bus",
         "_counters",
         "_covered",
         "_directory",
@@ -209,7 +211,8 @@ class Catchup:
     def __init__(
         self,
         node: MemberBroker,
-        directory: Directory,
+        directory: LinkStateDirectory,
+        bus: UnicastBus,
         forwarder: Forwarder,
         groups: GroupTable,
         giver: Giver,
@@ -218,12 +221,13 @@ class Catchup:
     ) -> None:
         """`node`: this broker; `groups`: which groups have members where; `giver`: gives messages
         to groups; `alarm`: calls the cluster again; `above`: has what was kept for brokers that
-        were away; `directory`, `forwarder`: the modules below that it uses."""
+        were away; `directory`, `bus`, `forwarder`: the modules below that it uses."""
         self._node = node
         self._journal: Journal = node.journal
         self._counters = node.counters
         self._turns = node.turns
         self._directory = directory
+        self._bus = bus
         self._forwarder = forwarder
         self._groups = groups
         self._giver = giver
@@ -240,8 +244,8 @@ class Catchup:
         self._watches = False  # what leaves the log
         self._timer: Timer | None = None
         self._at = 0.0  # s; when that is due
-        directory.receive(ASK, self._ask_received)
-        directory.receive(TOLD, self._told_received)
+        bus.receive(ASK, self._ask_received)
+        bus.receive(TOLD, self._told_received)
 
     def attach_journal(self, journal: Journal) -> None:
         """Record in `journal` what groups have got, from now on."""
@@ -459,7 +463,7 @@ class Catchup:
                 if late:
                     self._jobs.append(Job(broker_id, late))
                 if asked:
-                    self._directory.send(broker_id, ASK, encode_time(now) + b"".join(asked))
+                    self._bus.send(broker_id, ASK, encode_time(now) + b"".join(asked))
                     self._alarm.hurry(now)
                 more = more or asking.due(now)
             # Otherwise it was cut off before it could answer: it is asked once more when it is
@@ -482,7 +486,7 @@ class Catchup:
             group_id = body[at : at + GROUP_ID_SIZE]
             age = 0.0 if group_id not in self._since else now - self._since[group_id]
             found.append(group_id + max(0, min(OLDEST, ceil(age * 1000))).to_bytes(4, "big"))
-        self._directory.send(sender, TOLD, b"".join(found))
+        self._bus.send(sender, TOLD, b"".join(found))
 
     def _told_received(self, sender: bytes, body: bytes, now: float) -> None:
         if len(body) < TIME_SIZE or (len(body) - TIME_SIZE) % _ITEM:

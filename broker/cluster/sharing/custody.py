@@ -54,10 +54,11 @@ if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.forwarder import Forwarder
     from mqttree.broker.cluster.delivery.ports import Above
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+    from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.ports import LeavingSessions, MemberBroker
     from mqttree.broker.cluster.sharing.group_table import GroupTable
     from mqttree.broker.cluster.sharing.ports import Giver
-    from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.core.ports import Journal
     from mqttree.broker.core.session import SharedGroup
 
@@ -87,6 +88,7 @@ class Custody:
     __slots__ = (
         "_above",
         "_boot",
+        "_bus",
         "_checked",
         "_claimed",
         "_claims",
@@ -120,7 +122,8 @@ class Custody:
         self,
         node: MemberBroker,
         boot: int,
-        directory: Directory,
+        directory: LinkStateDirectory,
+        bus: UnicastBus,
         forwarder: Forwarder,
         groups: GroupTable,
         giver: Giver,
@@ -129,14 +132,15 @@ class Custody:
     ) -> None:
         """`node`: this broker, with the boot number `boot`; `groups`: which groups have members
         where; `giver`: delivers to local members; `leaving`: knows which sessions go to other
-        brokers; `above`: knows which brokers are away; `directory`, `forwarder`: the modules below
-        that it uses."""
+        brokers; `above`: knows which brokers are away; `directory`, `bus`, `forwarder`: the modules
+        below that it uses."""
         self._node = node
         self._journal: Journal = node.journal
         self._counters = node.counters
         self._limits = node.limits
         self._boot = boot
         self._directory = directory
+        self._bus = bus
         self._forwarder = forwarder
         self._groups = groups
         self._giver = giver
@@ -166,8 +170,8 @@ class Custody:
         self._checked = 0.0
         self.taken = SequenceSet()
         """What was granted, with a journal."""
-        directory.receive(RULING, self._ruling)
-        directory.receive(QUERY, self._query)
+        bus.receive(RULING, self._ruling)
+        bus.receive(QUERY, self._query)
 
     def route_changed(self, event: RouteChanged) -> None:
         """Note that a broker that gave messages can be reached again, or no longer."""
@@ -352,7 +356,7 @@ class Custody:
             self._unsaid.popleft()
             for broker_id, reports in out.items():
                 for body in encode_refs(reports):
-                    self._directory.send(broker_id, REPORT, body)
+                    self._bus.send(broker_id, REPORT, body)
 
     def _lacks_members(self, group_id: bytes) -> bool:
         """Whether a group has no local member for its messages, or only members that are away while

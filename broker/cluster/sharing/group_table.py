@@ -12,8 +12,8 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.base import costs
+from mqttree.broker.cluster.directory.link_state_directory import GROUP, Changes
 from mqttree.broker.cluster.events import RouteChanged
-from mqttree.broker.cluster.strategy.directory import GROUP, Changes
 from mqttree.broker.core.wildcard_forms import filter_memory
 from mqttree.routing.group_selection import (
     Announcer,
@@ -29,8 +29,8 @@ from mqttree.routing.subscription_trie import SubscriptionTrie
 from mqttree.routing.topic_filter import SHARE_PREFIX, split_shared
 
 if TYPE_CHECKING:
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.ports import MemberBroker, Reporting
-    from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.core.session import Session, SharedGroup
 
 MEMBER_QUEUE_MESSAGES = 1000
@@ -105,7 +105,9 @@ class GroupTable:
     _late: LateGroups
     _member_came: Callable[[bytes], None]
 
-    def __init__(self, node: MemberBroker, directory: Directory, reporting: Reporting) -> None:
+    def __init__(
+        self, node: MemberBroker, directory: LinkStateDirectory, reporting: Reporting
+    ) -> None:
         """`node`: this broker; `directory`: what brokers post; `reporting`: counts and logs."""
         self._node = node
         self._dispatcher = node.dispatcher

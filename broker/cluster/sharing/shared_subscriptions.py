@@ -40,9 +40,10 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.orphans import Orphans
     from mqttree.broker.cluster.delivery.ports import Above
     from mqttree.broker.cluster.delivery.replay_log import LogEntry
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+    from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.ports import Alarm, LeavingSessions, MemberBroker, Reporting
-    from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.ports import Journal
@@ -75,7 +76,8 @@ class SharedSubscriptions:
         node: MemberBroker,
         own: Identity,
         *,
-        directory: Directory,
+        directory: LinkStateDirectory,
+        bus: UnicastBus,
         strategy: RoutingStrategy,
         orphans: Orphans,
         forwarder: Forwarder,
@@ -85,8 +87,8 @@ class SharedSubscriptions:
         above: Above,
     ) -> None:
         """`node`: this broker, with the identity `own`; `leaving`: knows which sessions go to other
-        brokers; `alarm`: calls the cluster again; `reporting`: counts and logs; `above`: has
-        what was kept for brokers that were away; `directory`, `strategy`, `orphans`, `forwarder`:
+        brokers; `alarm`: calls the cluster again; `reporting`: counts and logs; `above`: has what
+        was kept for brokers that were away; `directory`, `bus`, `strategy`, `orphans`, `forwarder`:
         the modules below that it uses."""
         self._node = node
         self._counters = node.counters
@@ -99,11 +101,13 @@ class SharedSubscriptions:
         self._who = own.id + own.boot.to_bytes(4, "big")
         self.groups = GroupTable(node, directory, reporting)
         self._pools = self.groups.pools
-        self.assignments = Assignments(node, directory, forwarder, self.groups, self, alarm, above)
-        self.custody = Custody(
-            node, own.boot, directory, forwarder, self.groups, self, leaving, above
+        self.assignments = Assignments(
+            node, directory, bus, forwarder, self.groups, self, alarm, above
         )
-        self.catchup = Catchup(node, directory, forwarder, self.groups, self, alarm, above)
+        self.custody = Custody(
+            node, own.boot, directory, bus, forwarder, self.groups, self, leaving, above
+        )
+        self.catchup = Catchup(node, directory, bus, forwarder, self.groups, self, alarm, above)
         self.groups.connect(self.catchup, self.assignments.member_came)
 
     @property

@@ -1,9 +1,9 @@
 """Over which links a message goes, and what brokers tell each other for that.
 
 There is one routing strategy for each value of `--routing` behind the Protocol `RoutingStrategy`;
-no other module asks which one it is. This package may use links (`link`) and this broker's
-dispatcher (`core`). What is above it, from the replay log to sessions, is known to it by the
-Protocols in `ports`.
+no other module asks which one it is. This package may use links (`link`), the link-state database
+(`directory`) and this broker's dispatcher (`core`). What is above it, from the replay log to
+sessions, is known to it by the Protocols in `ports`.
 
 * `routing_strategy` is the Protocol; `selection` chooses `flood`, `interest`, `topic`, `srt_prt`
   or `ort`.
@@ -12,8 +12,6 @@ Protocols in `ports`.
   for `topic`, with `path_costs` (what is posted of links), `astray_brokers` (lost by the spanning
   tree) and `new_filters` (who may lack messages); `path_change` tells a broker that messages to
   it take another path.
-* `directory` is the link-state database: what each broker posts of itself, and messages to one
-  broker.
 * `subscription_barrier` delays SUBACK until all brokers know of a subscription.
 
 States of a subscription in the barrier:

@@ -3,8 +3,13 @@ over the spanning tree (docs/decisions/0004)."""
 
 from __future__ import annotations
 
+from mqttree.broker.cluster.directory.link_state_directory import (
+    EVERYTHING,
+    INTEREST,
+    LinkStateDirectory,
+)
+from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.events import LinkUp
-from mqttree.broker.cluster.strategy.directory import EVERYTHING, INTEREST, Directory
 from mqttree.broker.cluster.strategy.interest import Interest
 from mqttree.broker.cluster.strategy.ports import Delivery, LinkedBroker
 
@@ -16,9 +21,12 @@ class Flood(Interest):
 
     name = "flood"
 
-    def __init__(self, node: LinkedBroker, directory: Directory, delivery: Delivery) -> None:
-        """`node`: this broker; `directory`: what brokers post; `delivery`: what is above."""
-        super().__init__(node, directory, delivery)
+    def __init__(
+        self, node: LinkedBroker, directory: LinkStateDirectory, bus: UnicastBus, delivery: Delivery
+    ) -> None:
+        """`node`: this broker; `directory`: what brokers post; `bus`: carries messages to one
+        broker; `delivery`: what is above."""
+        super().__init__(node, directory, bus, delivery)
         directory.post(INTEREST + EVERYTHING)
 
     @property

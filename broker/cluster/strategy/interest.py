@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.events import LinkUp, RouteChanged
 from mqttree.broker.cluster.link.link import Link
-from mqttree.broker.cluster.strategy.directory import Directory
 from mqttree.broker.cluster.strategy.interest_table import InterestTable, remembering
 from mqttree.broker.cluster.strategy.ports import Delivery, LinkedBroker, LostBrokers
 from mqttree.broker.cluster.strategy.routing_strategy import every_topic
@@ -50,13 +51,15 @@ class Interest(OverSpanningTree):
     def __init__(
         self,
         node: LinkedBroker,
-        directory: Directory,
+        directory: LinkStateDirectory,
+        bus: UnicastBus,
         delivery: Delivery,
         lost: LostBrokers | None = None,
     ) -> None:
-        """`node`: this broker; `directory`: what brokers post; `delivery`: what is above; `lost`:
-        what is kept of brokers that the spanning tree has lost, None: nothing."""
-        super().__init__(node, directory, delivery)
+        """`node`: this broker; `directory`: what brokers post; `bus`: carries messages to one
+        broker; `delivery`: what is above; `lost`: what is kept of brokers that the spanning tree
+        has lost, None: nothing."""
+        super().__init__(node, directory, bus, delivery)
         self.table = InterestTable(node, directory, delivery, lost or Forgotten())
         """The filters of all brokers."""
 

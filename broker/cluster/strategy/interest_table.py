@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from mqttree.broker.cluster.events import RouteChanged
-from mqttree.broker.cluster.strategy.directory import (
+from mqttree.broker.cluster.directory.link_state_directory import (
     EVERYTHING,
     INTEREST,
     POST_INTERVAL,
     Changes,
-    Directory,
+    LinkStateDirectory,
 )
+from mqttree.broker.cluster.events import RouteChanged
 from mqttree.broker.cluster.strategy.ports import LinkedBroker, LostBrokers, StrategyHost
 from mqttree.broker.core.wildcard_forms import filter_memory
 from mqttree.routing.filter_aggregation import FilterAggregation
@@ -117,7 +117,11 @@ class InterestTable:
     )
 
     def __init__(
-        self, node: LinkedBroker, directory: Directory, host: StrategyHost, lost: LostBrokers
+        self,
+        node: LinkedBroker,
+        directory: LinkStateDirectory,
+        host: StrategyHost,
+        lost: LostBrokers,
     ) -> None:
         """`node`: this broker; `directory`: what brokers post; `host`: counts, logs and calls
         again; `lost`: decides about the filters of a broker that the tree has lost."""

@@ -18,11 +18,12 @@ from typing import Any, Final, Protocol
 
 from mqttree.broker.base.address import Address
 from mqttree.broker.base.broker_id import Identity
+from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.events import LinkBehind, LinkDown, LinkDrained, LinkUp
 from mqttree.broker.cluster.link.codec import split_key
 from mqttree.broker.cluster.link.control_records import TOPIC_PINGREQ, TOPIC_PINGRESP
 from mqttree.broker.cluster.link.link import Handler, Link
-from mqttree.broker.cluster.strategy.directory import Directory
 from mqttree.broker.cluster.strategy.path_costs import link_cost
 from mqttree.broker.cluster.strategy.ports import Delivery, LinkedBroker
 from mqttree.broker.cluster.strategy.published_topics import (
@@ -101,11 +102,17 @@ class Ort(OverPublishedTopics):
     ordered = False  # each topic has paths of its own
 
     def __init__(
-        self, node: LinkedBroker, directory: Directory, delivery: Delivery, config: OverlayConfig
+        self,
+        node: LinkedBroker,
+        directory: LinkStateDirectory,
+        bus: UnicastBus,
+        delivery: Delivery,
+        config: OverlayConfig,
     ) -> None:
-        """`node`: this broker; `directory`: what brokers post; `delivery`: what is above; `config`:
-        who this broker is, and how roots are elected."""
-        super().__init__(node, directory, delivery)
+        """`node`: this broker; `directory`: what brokers post; `bus`: carries messages to one
+        broker; `delivery`: what is above; `config`: who this broker is, and how roots are
+        elected."""
+        super().__init__(node, directory, bus, delivery)
         self.overlays = TopicOverlays(
             Identity(config.id, config.boot, Address(config.host, config.port)),
             config.capability,

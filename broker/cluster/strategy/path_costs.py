@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from mqttree.broker.cluster.directory.link_state_directory import LINK, STATE, LinkStateDirectory
 from mqttree.broker.cluster.link.link import Link
-from mqttree.broker.cluster.strategy.directory import LINK, STATE, Directory
 from mqttree.broker.cluster.strategy.ports import LinkedBroker
 from mqttree.routing.shortest_paths import MAX_COST, Graph
 
@@ -85,7 +85,7 @@ class PathCosts:
         self,
         node: LinkedBroker,
         *,
-        directory: Directory,
+        directory: LinkStateDirectory,
         graph: Graph,
         settings: PathCostSettings,
         open_links: Mapping[bytes, Link],

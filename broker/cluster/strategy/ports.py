@@ -139,20 +139,6 @@ class Delivery(StrategyHost, Protocol):
         """Dispatches cluster events to the modules that hear of them."""
 
 
-class RoutedHops(Protocol):
-    """What the directory asks of the routing strategy."""
-
-    def live_hop(self, message: bytes) -> Link | None:
-        """Return the link for a message to one broker that has to take the same path as the
-        messages that its sender publishes; None: it is dropped."""
-
-    def carries(self, link: Link) -> bool:
-        """Whether messages may take a link now."""
-
-    def passes_answer(self, receiver: bytes, sender: bytes) -> bool:
-        """Whether an answer of `sender` to `receiver` is passed on from here."""
-
-
 class LostBrokers(Protocol):
     """Decides about the filters of brokers that the spanning tree has lost."""
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final
 
+from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.events import RouteChanged
 from mqttree.broker.cluster.link.link import Link
-from mqttree.broker.cluster.strategy.directory import Directory
 from mqttree.broker.cluster.strategy.ports import Delivery, LinkedBroker
 from mqttree.broker.cluster.strategy.spanning_tree import OverSpanningTree
 from mqttree.broker.core.receiver_assignment import ReceiverAssignment
@@ -41,9 +42,12 @@ class OverPublishedTopics(OverSpanningTree):
 
     posting = False
 
-    def __init__(self, node: LinkedBroker, directory: Directory, delivery: Delivery) -> None:
-        """`node`: this broker; `directory`: what brokers post; `delivery`: what is above."""
-        super().__init__(node, directory, delivery)
+    def __init__(
+        self, node: LinkedBroker, directory: LinkStateDirectory, bus: UnicastBus, delivery: Delivery
+    ) -> None:
+        """`node`: this broker; `directory`: what brokers post; `bus`: carries messages to one
+        broker; `delivery`: what is above."""
+        super().__init__(node, directory, bus, delivery)
         self.generation = 0
         """Grows when messages may take other links than before."""
         self._begun = False  # a first neighbour has come

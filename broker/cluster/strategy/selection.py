@@ -3,7 +3,8 @@ papers' own modes are loaded when they are wanted, as they are a tenth of a star
 
 from __future__ import annotations
 
-from mqttree.broker.cluster.strategy.directory import Directory
+from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.strategy.flood import Flood
 from mqttree.broker.cluster.strategy.interest import Interest
 from mqttree.broker.cluster.strategy.ports import Delivery, LinkedBroker
@@ -13,22 +14,26 @@ from mqttree.broker.config.node_config import NodeConfig
 
 
 def strategy_for(
-    config: NodeConfig, node: LinkedBroker, directory: Directory, delivery: Delivery
+    config: NodeConfig,
+    node: LinkedBroker,
+    directory: LinkStateDirectory,
+    bus: UnicastBus,
+    delivery: Delivery,
 ) -> RoutingStrategy:
     """Return the strategy that `config` names. `node`: this broker; `directory`: what brokers post;
-    `delivery`: what is above the strategy."""
+    `bus`: carries messages to one broker; `delivery`: what is above the strategy."""
     match config.routing:
         case "flood":
-            return Flood(node, directory, delivery)
+            return Flood(node, directory, bus, delivery)
         case "srt":
             from mqttree.broker.cluster.strategy.srt_prt import SrtPrt
 
-            return SrtPrt(node, directory, delivery)
+            return SrtPrt(node, directory, bus, delivery)
         case "ort":
             from mqttree.broker.cluster.strategy.ort import Ort
 
-            return Ort(node, directory, delivery, config)
+            return Ort(node, directory, bus, delivery, config)
         case "topic":
-            return Topic(node, directory, delivery, config)
+            return Topic(node, directory, bus, delivery, config)
         case _:
-            return Interest(node, directory, delivery)
+            return Interest(node, directory, bus, delivery)

@@ -18,6 +18,13 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
+from mqttree.broker.cluster.directory.link_state_directory import (
+    LINK,
+    ROUTING,
+    STATE,
+    LinkStateDirectory,
+)
+from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.events import (
     LinkBehind,
     LinkDown,
@@ -29,7 +36,6 @@ from mqttree.broker.cluster.events import (
 from mqttree.broker.cluster.link.codec import split_key
 from mqttree.broker.cluster.link.link import Link
 from mqttree.broker.cluster.strategy.astray_brokers import AstrayBrokers
-from mqttree.broker.cluster.strategy.directory import LINK, ROUTING, STATE, Directory
 from mqttree.broker.cluster.strategy.new_filters import NewFilters
 from mqttree.broker.cluster.strategy.path_change import (
     BREAK,
@@ -80,6 +86,7 @@ class SourceTrees:
         "_astray",
         "_at",
         "_broken",
+        "_bus",
         "_costs",
         "_delivery",
         "_directory",
@@ -102,15 +109,17 @@ class SourceTrees:
     def __init__(
         self,
         node: LinkedBroker,
-        directory: Directory,
+        directory: LinkStateDirectory,
+        bus: UnicastBus,
         delivery: Delivery,
         settings: PathCostSettings,
     ) -> None:
-        """`node`: this broker; `directory`: what brokers post; `delivery`: what is above;
-        `settings`: what a path through this broker costs."""
+        """`node`: this broker; `directory`: what brokers post; `bus`: carries messages to one
+        broker; `delivery`: what is above; `settings`: what a path through this broker costs."""
         self._node = node
         self._limits = node.limits
         self._directory = directory
+        self._bus = bus
         self._delivery = delivery
         self._own = own = directory.own_id
         self.active = False
@@ -387,7 +396,7 @@ class SourceTrees:
     def _tell(self, link: Link, broker: bytes, origin: bytes) -> None:
         """Tell a broker over this link that an origin's messages take another path to it from here
         on."""
-        tell_changed_over(self._directory, link, broker, origin)
+        tell_changed_over(self._bus, link, broker, origin)
 
     # ---------------------------------------------------------------- computing paths
 
@@ -439,7 +448,7 @@ class SourceTrees:
         """Leave the spanning tree: from now on messages over it may leave out those that other
         brokers there want. These hear of it ahead of them, over the tree."""
         for broker in reachable:
-            tell_break(self._directory, broker)
+            tell_break(self._directory, self._bus, broker)
         self.active = True
 
     def _leave(self, reachable: Iterable[bytes]) -> None:
@@ -454,7 +463,7 @@ class SourceTrees:
         self._next_hops.clear()
         self._astray.forget_all()
         for broker in reachable:
-            tell_break(self._directory, broker)
+            tell_break(self._directory, self._bus, broker)
             self._delivery.gap_recovery.changed(broker)
 
     def came(self, key: bytes, link: Link) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.events import EntriesHandled, LinkBehind, LinkDown, LinkDrained
 from mqttree.broker.cluster.link.link import Handler, Link
-from mqttree.broker.cluster.strategy.directory import Directory
 from mqttree.broker.cluster.strategy.path_change import tell_break, tell_break_over
 from mqttree.broker.cluster.strategy.ports import Delivery, Feed, LinkedBroker
 from mqttree.broker.core.receiver_assignment import ID, ReceiverAssignment
@@ -16,16 +17,20 @@ from mqttree.broker.core.receiver_assignment import ID, ReceiverAssignment
 class OverSpanningTree:
     """Links and brokers that come and go, where messages take the spanning tree."""
 
-    __slots__ = ("_delivery", "_directory", "_node")
+    __slots__ = ("_bus", "_delivery", "_directory", "_node")
 
     ordered = True
 
-    def __init__(self, node: LinkedBroker, directory: Directory, delivery: Delivery) -> None:
-        """`node`: this broker; `directory`: what brokers post; `delivery`: what is above."""
+    def __init__(
+        self, node: LinkedBroker, directory: LinkStateDirectory, bus: UnicastBus, delivery: Delivery
+    ) -> None:
+        """`node`: this broker; `directory`: what brokers post; `bus`: carries messages to one
+        broker; `delivery`: what is above."""
         self._node = node
         self._directory = directory
+        self._bus = bus
         self._delivery = delivery
-        directory.strategy = self
+        bus.strategy = self
 
     @property
     def records(self) -> dict[int, Handler]:
@@ -90,7 +95,7 @@ class OverSpanningTree:
         reachable = self._directory.database.reachable()
         behind = {listing.id for listing in reachable if listing.via == link.peer.id}
         for broker_id in sorted(behind | {link.peer.id}):
-            tell_break_over(self._directory, link, broker_id)
+            tell_break_over(self._bus, link, broker_id)
 
     def link_measured(self, link: Link) -> None:
         """Do nothing: the spanning tree measures round trips itself."""
@@ -113,8 +118,8 @@ class OverSpanningTree:
         """Tell a broker of a path change over the new path, and over the old one: messages for
         others may still take that one, and reach the broker ahead of older ones on the new path."""
         if old is not None and old.live:
-            tell_break_over(self._directory, old, broker_id)
-        tell_break(self._directory, broker_id)
+            tell_break_over(self._bus, old, broker_id)
+        tell_break(self._directory, self._bus, broker_id)
         return True
 
     def restarted(self, broker_id: bytes) -> bool:

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Final
 
+from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.events import LinkDown, LinkUp
 from mqttree.broker.cluster.link.codec import split_key
 from mqttree.broker.cluster.link.control_records import FILTERS, PUBADV
 from mqttree.broker.cluster.link.link import Handler, Link
-from mqttree.broker.cluster.strategy.directory import Directory
 from mqttree.broker.cluster.strategy.interest_table import remembering
 from mqttree.broker.cluster.strategy.ports import Delivery, Entry, LinkedBroker
 from mqttree.broker.cluster.strategy.published_topics import (
@@ -45,9 +46,12 @@ class SrtPrt(OverPublishedTopics):
 
     name = "srt"
 
-    def __init__(self, node: LinkedBroker, directory: Directory, delivery: Delivery) -> None:
-        """`node`: this broker; `directory`: what brokers post; `delivery`: what is above."""
-        super().__init__(node, directory, delivery)
+    def __init__(
+        self, node: LinkedBroker, directory: LinkStateDirectory, bus: UnicastBus, delivery: Delivery
+    ) -> None:
+        """`node`: this broker; `directory`: what brokers post; `bus`: carries messages to one
+        broker; `delivery`: what is above."""
+        super().__init__(node, directory, bus, delivery)
         self._tables = RoutingTables(node.limits.advertised_memory)
         self._hops: dict[Link, Hop] = {}
 

@@ -34,6 +34,7 @@ from mqttree.broker.base import costs
 from mqttree.broker.base.broker_id import Identity
 from mqttree.broker.base.rate_limit import RateLimit
 from mqttree.broker.base.timers import Timer
+from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
 from mqttree.broker.cluster.events import (
     EntriesSent,
     LinkDown,
@@ -45,7 +46,6 @@ from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import HEARD, TOLD
 from mqttree.broker.cluster.link.link import Handler, Link
 from mqttree.broker.cluster.ports import MemberBroker
-from mqttree.broker.cluster.strategy.directory import Directory
 from mqttree.broker.cluster.strategy.ports import Delivery
 from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
 from mqttree.broker.wire.errors import MalformedPacket
@@ -146,7 +146,7 @@ class SubscriptionBarrier:
         node: MemberBroker,
         own: Identity,
         *,
-        directory: Directory,
+        directory: LinkStateDirectory,
         strategy: RoutingStrategy,
         links: Mapping[bytes, Link],
         handshakes: Collection[Link],
@@ -238,7 +238,7 @@ class SubscriptionBarrier:
             # No new filter, but each broker is to say which messages it has published by now.
             self._posted += 1
         self._waiters.append((now + self._limits.suback_wait_s, self._posted, then))
-        if not self._directory.unsaid:
+        if not self._directory.has_unsent_entries:
             # Nothing is posted behind which the wave would go: neighbours have got the filters
             # already, or a wider one covers them.
             self.send_wave(now)
@@ -327,7 +327,7 @@ class SubscriptionBarrier:
                 self._waiters.popleft()[2](now)
                 if self._turns.work >= self._limits.turn_work:
                     break  # the others are due at once
-        if not self._directory.unsaid:
+        if not self._directory.has_unsent_entries:
             self.send_wave(now)
         self._arm(now)
 
@@ -472,7 +472,7 @@ class SubscriptionBarrier:
 
     def _again(self, now: float) -> None:
         self._planned = False
-        if not self._directory.unsaid:
+        if not self._directory.has_unsent_entries:
             self.send_wave(now)
 
     # ---------------------------------------------------------------- waves of others
@@ -541,7 +541,7 @@ class SubscriptionBarrier:
             self._pause = PAUSE
             self._delivery.gap_recovery.distrust(self._required())
         self._release(now)
-        if not self._directory.unsaid:
+        if not self._directory.has_unsent_entries:
             self.send_wave(now)
 
     def _self(self) -> bytes:

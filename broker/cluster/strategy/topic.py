@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.events import (
     EntriesHandled,
     LinkBehind,
@@ -21,7 +23,6 @@ from mqttree.broker.cluster.events import (
 )
 from mqttree.broker.cluster.link.codec import split_key
 from mqttree.broker.cluster.link.link import Link
-from mqttree.broker.cluster.strategy.directory import Directory
 from mqttree.broker.cluster.strategy.interest import Interest
 from mqttree.broker.cluster.strategy.path_costs import PathCostSettings
 from mqttree.broker.cluster.strategy.ports import Delivery, Feed, LinkedBroker
@@ -40,17 +41,18 @@ class Topic(Interest):
     def __init__(
         self,
         node: LinkedBroker,
-        directory: Directory,
+        directory: LinkStateDirectory,
+        bus: UnicastBus,
         delivery: Delivery,
         settings: PathCostSettings,
     ) -> None:
-        """`node`: this broker; `directory`: what brokers post; `delivery`: what is above;
-        `settings`: what a path through this broker costs."""
-        self.trees = SourceTrees(node, directory, delivery, settings)
+        """`node`: this broker; `directory`: what brokers post; `bus`: carries messages to one
+        broker; `delivery`: what is above; `settings`: what a path through this broker costs."""
+        self.trees = SourceTrees(node, directory, bus, delivery, settings)
         """The paths of all origins."""
         # The broker ids of origins: decoding one for each batch costs more than finding it.
         self._ids: dict[bytes, bytes] = {}
-        super().__init__(node, directory, delivery, self.trees)
+        super().__init__(node, directory, bus, delivery, self.trees)
         self.trees.others = self.table
 
     # ---------------------------------------------------------------- next hops

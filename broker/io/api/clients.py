@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from mqttree.broker.cluster.strategy.directory import CLIENT
+from mqttree.broker.cluster.directory.link_state_directory import CLIENT
 from mqttree.broker.core.client import Client, disconnect
 from mqttree.broker.core.session import NEVER
 from mqttree.broker.core.session_owner import GONE, decode_entry

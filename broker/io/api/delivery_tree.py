@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from mqttree.broker.cluster.strategy.directory import LINK
+from mqttree.broker.cluster.directory.link_state_directory import LINK
 from mqttree.broker.cluster.strategy.path_costs import RELAY
 from mqttree.broker.cluster.strategy.topic import Topic
 from mqttree.broker.io.api.federation import spanning_tree

@@ -6,13 +6,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mqttree.broker.cluster.directory.link_state_directory import (
+    CLIENTS_AT,
+    DRAINING,
+    LINK,
+    ROUTING,
+    STATE,
+)
 from mqttree.broker.cluster.placement.traffic_entry import (
     COUNTS,
     TRAFFIC,
     read_counts,
     read_traffic,
 )
-from mqttree.broker.cluster.strategy.directory import CLIENTS_AT, DRAINING, LINK, ROUTING, STATE
 
 if TYPE_CHECKING:
     from mqttree.broker.io.api.parts import Parts

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.id_conflict import IdConflict
     from mqttree.broker.cluster.sharing.group_table import GroupTable
-    from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
     from mqttree.broker.core.dispatcher import Dispatcher
     from mqttree.broker.core.memory_limit import MemoryLimit
@@ -26,7 +26,7 @@ class Parts(NamedTuple):
     cluster: Cluster
     tree: Tree
     membership: Membership
-    directory: Directory
+    directory: LinkStateDirectory
     database: LinkStateDatabase
     strategy: RoutingStrategy
     id_conflict: IdConflict

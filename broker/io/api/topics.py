@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from mqttree.broker.cluster.strategy.directory import INTEREST
+from mqttree.broker.cluster.directory.link_state_directory import INTEREST
 from mqttree.broker.core.topic_rates import TOP
 from mqttree.broker.core.traffic_meter import PERIOD, TrafficMeter
 from mqttree.broker.io.api.clients import BETWEEN
@@ -17,8 +17,8 @@ from mqttree.routing.group_selection import parse_key
 from mqttree.routing.topic_filter import valid_topic_filter
 
 if TYPE_CHECKING:
+    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.sharing.group_table import GroupTable
-    from mqttree.broker.cluster.strategy.directory import Directory
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.retained_store import RetainedStore
     from mqttree.broker.io.api.parts import Parts
@@ -156,7 +156,7 @@ def groups(table: GroupTable, page: Page[dict[str, Any]], text: str) -> Iterator
 
 
 def routing_table(
-    directory: Directory, page: Page[dict[str, Any]], text: str, broker: str
+    directory: LinkStateDirectory, page: Page[dict[str, Any]], text: str, broker: str
 ) -> Iterator[None]:
     """Offer to a `page` the filters of which other brokers want messages, by the `directory`, some
     hundred at a time; `text`: that the filter contains; `broker`: id of the broker, "": of all."""

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from mqttree.broker.base import costs
 from mqttree.broker.base.turns import PAUSE
+from mqttree.broker.cluster.directory.link_state_directory import GROUP, POST_INTERVAL, Changes
 from mqttree.broker.cluster.events import RouteChanged
 from mqttree.broker.cluster.link.control_records import ROUTED
 from mqttree.broker.cluster.sharing.catchup import ASK, ASKED, PATIENCE, RETRY, TIME_SIZE
 from mqttree.broker.cluster.sharing.group_table import NOTE_WORK
 from mqttree.broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
-from mqttree.broker.cluster.strategy.directory import GROUP, POST_INTERVAL, Changes
 from mqttree.broker.core.wildcard_forms import filter_memory
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import Property
@@ -26,7 +26,7 @@ from mqttree.routing.group_selection import decode_standing, encode_standing, gr
 from mqttree.routing.topic_filter import split_shared
 from tests.kit.link_harness import Neighbour, bid, lone
 from tests.kit.node_harness import World
-from tests.unit.cluster.test_directory import known
+from tests.unit.cluster.test_unicast_bus import known
 
 BROKERS = (101, 102)
 NAMES = [group_key(f"g{number}", f"a/{number}") for number in range(12)]

@@ -12,6 +12,7 @@ from mqttree.broker.base.address import Address
 from mqttree.broker.base.broker_id import Identity
 from mqttree.broker.cli.status import render, waits_for
 from mqttree.broker.cluster.delivery.history import FETCH_TIME
+from mqttree.broker.cluster.directory.link_state_directory import CLIENTS_AT, DRAINING
 from mqttree.broker.cluster.drain import (
     REPLAY,
     TREE_TIMEOUT_S,
@@ -23,7 +24,6 @@ from mqttree.broker.cluster.drain import (
 from mqttree.broker.cluster.link.control_records import ASK_SEEN, BPDU, SEEN
 from mqttree.broker.cluster.link.version_vector import encode_vector
 from mqttree.broker.cluster.state_view import federation_state
-from mqttree.broker.cluster.strategy.directory import CLIENTS_AT, DRAINING
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.wire import Connack, Disconnect
 from mqttree.broker.wire.constants import ReasonCode

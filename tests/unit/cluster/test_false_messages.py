@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mqttree.broker.base.sequence_set import LAST
 from mqttree.broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE
+from mqttree.broker.cluster.directory.link_state_directory import ROUTING
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import (
     AGES,
@@ -24,7 +25,6 @@ from mqttree.broker.cluster.link.control_records import (
 )
 from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
 from mqttree.broker.cluster.sharing.assignment_ledger import encode_refs
-from mqttree.broker.cluster.strategy.directory import ROUTING
 from mqttree.broker.cluster.strategy.path_change import BREAK, CHANGED
 from mqttree.broker.wire import Subscribe, SubscriptionRequest
 from mqttree.routing.link_state import LISTING

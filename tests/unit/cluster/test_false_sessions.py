@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mqttree.broker.cluster.delivery.gap_recovery import STRANGER
+from mqttree.broker.cluster.directory.link_state_directory import CLIENT, POST_INTERVAL
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import DIRECTORY, HEARD, ROUTED, TOLD
 from mqttree.broker.cluster.sessions.session_codec import (
@@ -28,7 +29,6 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     TAKE,
     say,
 )
-from mqttree.broker.cluster.strategy.directory import CLIENT, POST_INTERVAL
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session_owner import ANONYMOUS, GONE, KEPT, Entry, decode_entry
 from mqttree.broker.limits import Limits

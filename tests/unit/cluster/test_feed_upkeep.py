@@ -12,10 +12,10 @@ from mqttree.broker.cluster.delivery.answers import LOOKS
 from mqttree.broker.cluster.delivery.gap_recovery import CHANGED
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, Looked, ReplayLog
+from mqttree.broker.cluster.directory.link_state_directory import INTEREST
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED, decode_records
 from mqttree.broker.cluster.link.message_batch import read_messages
-from mqttree.broker.cluster.strategy.directory import INTEREST
 from mqttree.broker.core.message import Message, Stamp
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property

@@ -174,7 +174,7 @@ class Asking:
             dispatcher=fanout,
         )
         config: Any = SimpleNamespace(boot=1, routing="interest", link_timeout=2.0)
-        strategy: Any = Strategy(node, self.directory, unused)
+        strategy: Any = Strategy(node, self.directory, self.directory, unused)
         flow_control: Any = SimpleNamespace(released=lambda slow: None)
         above: Any = SimpleNamespace(delivered_ranges=self.delivered_ranges)
         alarm: Any = SimpleNamespace(hurry=lambda now: None)
@@ -184,6 +184,7 @@ class Asking:
             origins=self.origins,
             log=unused,
             directory=self.directory,
+            bus=self.directory,
             strategy=strategy,
             flow_control=flow_control,
             starts=SubscriptionStarts(

@@ -28,7 +28,7 @@ from mqttree.broker.core.session_owner import digest
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property
 from tests.kit.link_harness import OWN, Neighbour, bid, lone, ping
-from tests.unit.cluster.test_directory import known
+from tests.unit.cluster.test_unicast_bus import known
 
 FILTERS = [f"t/{number}" for number in range(12)]
 EXPIRY = {Property.SESSION_EXPIRY_INTERVAL: 1000}

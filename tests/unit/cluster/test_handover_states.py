@@ -40,7 +40,7 @@ from mqttree.broker.wire import Property
 from tests.kit.link_harness import OWN, Neighbour, bid, lone, ping
 from tests.kit.node_harness import World, connect_packet
 from tests.kit.state_tables import check_table
-from tests.unit.cluster.test_directory import known
+from tests.unit.cluster.test_unicast_bus import known
 
 TAKEN = (State.ENCODING, State.ENCODED, State.COMPLETE)
 REQUESTS = (

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mqttree.broker.cluster.directory.link_state_directory import INTEREST, POST_INTERVAL
 from mqttree.broker.cluster.events import RouteChanged
-from mqttree.broker.cluster.strategy.directory import INTEREST, POST_INTERVAL
 from mqttree.broker.cluster.strategy.source_trees import SourceTrees
 from mqttree.broker.limits import Limits
 from mqttree.routing.topic_filter import matches

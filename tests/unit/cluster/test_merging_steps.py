@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from mqttree.broker.cluster.directory.link_state_directory import CLIENT
 from mqttree.broker.cluster.link.control_records import ROUTED
 from mqttree.broker.cluster.sessions import merge
 from mqttree.broker.cluster.sessions.handover import Handover
@@ -20,14 +21,13 @@ from mqttree.broker.cluster.sessions.session_codec import (
 )
 from mqttree.broker.cluster.sessions.session_parts import split
 from mqttree.broker.cluster.sessions.takeover_messages import DONE, MERGE, PART, REQUEST, heard, say
-from mqttree.broker.cluster.strategy.directory import CLIENT
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property
 from tests.kit.link_harness import OWN, Neighbour, bid, lone, ping
 from tests.kit.node_harness import FakeClient
-from tests.unit.cluster.test_directory import known
+from tests.unit.cluster.test_unicast_bus import known
 
 KEPT_LONG = {Property.SESSION_EXPIRY_INTERVAL: 1000}
 FILTERS, WAITS = 12, 3

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from mqttree.broker.cluster.directory.link_state_directory import LINK
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import PING, decode_records
 from mqttree.broker.cluster.link.link import ROUND_TRIPS
-from mqttree.broker.cluster.strategy.directory import LINK
 from mqttree.broker.cluster.strategy.path_costs import (
     DELTA,
     GAMMA,
@@ -154,11 +154,11 @@ def test_a_message_that_came_another_way_is_announced_once() -> None:
     the parent."""
     overlays, _, _ = linked()
     sent: list[tuple[Any, bytes, bytes]] = []
-    listings = SimpleNamespace(
+    bus = SimpleNamespace(
         send_over=lambda over, broker, kind, origin: sent.append((over, broker, origin)),
     )
     needs_python("gives it an object of no class")
-    overlays._directory = listings  # type: ignore[assignment]
+    overlays._bus = bus  # type: ignore[assignment]
     parent, onward, stranger = object(), object(), object()
     hops = NextHops(Tree(A), {})
     hops.parent, hops.next = parent, {B: onward, bid(3): stranger}  # type: ignore[assignment]

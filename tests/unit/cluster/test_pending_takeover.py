@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.base.turns import PAUSE
+from mqttree.broker.cluster.directory.link_state_directory import AT_ONCE, CLIENT, POST_INTERVAL
 from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED
 from mqttree.broker.cluster.sessions.pending_takeover import State
 from mqttree.broker.cluster.sessions.session_codec import (
@@ -19,7 +20,6 @@ from mqttree.broker.cluster.sessions.session_codec import (
 from mqttree.broker.cluster.sessions.session_parts import WHERE
 from mqttree.broker.cluster.sessions.takeover import SETTLE
 from mqttree.broker.cluster.sessions.takeover_messages import ANSWER, ENDED, PART, REST, TAKE, say
-from mqttree.broker.cluster.strategy.directory import AT_ONCE, CLIENT, POST_INTERVAL
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from mqttree.broker.limits import Limits
@@ -27,7 +27,7 @@ from mqttree.broker.wire import Connack, Property, Publish
 from mqttree.routing.topic_filter import matches, split_shared
 from tests.kit.link_harness import OWN, Neighbour, bid, let_through, lone, message, ping
 from tests.kit.node_harness import FakeClient, FakeTransport, World, connect_packet
-from tests.unit.cluster.test_directory import known
+from tests.unit.cluster.test_unicast_bus import known
 
 words = st.sampled_from("abc")
 topics = st.lists(words, min_size=1, max_size=2).map("/".join)

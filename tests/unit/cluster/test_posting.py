@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from mqttree.broker.cluster.directory.link_state_directory import INTEREST, POST_INTERVAL
 from mqttree.broker.cluster.link.control_records import DIRECTORY
-from mqttree.broker.cluster.strategy.directory import INTEREST, POST_INTERVAL
 from mqttree.broker.cluster.strategy.interest_table import LINGER
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import Suback, Subscribe, SubscriptionRequest

@@ -16,9 +16,9 @@ from mqttree.broker.cluster.delivery.remote_flow_control import (
     decode_hold,
     encode_hold,
 )
+from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.events import RouteChanged
 from mqttree.broker.cluster.link.codec import origin_key
-from mqttree.broker.cluster.strategy.directory import Directory
 from mqttree.broker.core.effects import AuthorizeReceive, AuthorizeSubscribe, Hooks
 from mqttree.broker.core.flow_control import HOLD_RECHECK_S, HOLD_TIMEOUT_S
 from mqttree.broker.limits import DEFAULTS, Limits
@@ -62,12 +62,12 @@ def said(world: World, monkeypatch: pytest.MonkeyPatch) -> Said:
     needs_python("replaces methods")
     found = Said(world)
 
-    def send(self: Directory, broker_id: bytes, kind: int, body: bytes) -> bool:
+    def send(self: UnicastBus, broker_id: bytes, kind: int, body: bytes) -> bool:
         if kind == HOLD:
             found.found.append((broker_id, world.now, decode_hold(body)[1]))
         return True
 
-    monkeypatch.setattr(Directory, "send", send)
+    monkeypatch.setattr(UnicastBus, "send", send)
     monkeypatch.setattr(
         LinkStateDatabase, "via", lambda self, broker_id: bid(101) if found.reachable else None
     )

@@ -25,7 +25,7 @@ from mqttree.broker.wire.constants import WILL, ReasonCode
 from mqttree.broker.wire.properties import MAX_REPEATED, Properties, Property, forwardable
 from tests.kit.link_harness import Neighbour, lone
 from tests.kit.node_harness import FakeClient, World, connect_packet
-from tests.unit.cluster.test_directory import known
+from tests.unit.cluster.test_unicast_bus import known
 
 AT_ONCE = DEFAULTS.turn_work // CLOSED_WORK
 """clients that are closed in one turn"""

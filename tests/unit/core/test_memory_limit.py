@@ -11,7 +11,7 @@ import pytest
 from mqttree.broker.base import costs
 from mqttree.broker.base.machine import default_memory_limit, files_for_clients
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
-from mqttree.broker.cluster.strategy.directory import INTEREST
+from mqttree.broker.cluster.directory.link_state_directory import INTEREST
 from mqttree.broker.core.memory_limit import (
     IDLE_PERIOD,
     PAUSE,

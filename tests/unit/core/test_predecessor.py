@@ -22,7 +22,7 @@ from mqttree.broker.wire import (
 )
 from tests.kit.link_harness import Neighbour, bid, lone
 from tests.kit.node_harness import FakeClient, World, connect_packet
-from tests.unit.cluster.test_directory import known, routed
+from tests.unit.cluster.test_unicast_bus import known, routed
 
 WILL = Will("will", b"gone")
 SUBSCRIBE = Subscribe(1, [SubscriptionRequest("a", 1)])

@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from mqttree.broker.cluster.strategy.directory import DRAINING
+from mqttree.broker.cluster.directory.link_state_directory import DRAINING
 from mqttree.broker.io.admin_http import leg_health
 from mqttree.broker.io.leg_turns import LEG, SETTLE, LegTurns
 
 
-class Directory:
+class LinkStateDirectory:
     """What brokers post."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Directory:
         return b"other"
 
 
-def turns(directory: Directory, *, federates: bool = True) -> LegTurns:
+def turns(directory: LinkStateDirectory, *, federates: bool = True) -> LegTurns:
     node = SimpleNamespace(
         config=SimpleNamespace(id=b"m", discovery_time=2.0),
         cluster=SimpleNamespace(directory=directory),
@@ -47,7 +47,7 @@ def turns(directory: Directory, *, federates: bool = True) -> LegTurns:
 
 
 def test_the_lowest_id_that_can_be_reached_is_active() -> None:
-    directory = Directory()
+    directory = LinkStateDirectory()
     found = turns(directory)
     found.post({"plant"})
     assert directory.own == [LEG + b"plant"]
@@ -63,7 +63,7 @@ def test_the_lowest_id_that_can_be_reached_is_active() -> None:
 
 def test_a_gateway_that_drains_gives_its_turn_to_any_other_one() -> None:
     """Its session is fetched before it goes. Without another gateway it goes on."""
-    directory = Directory()
+    directory = LinkStateDirectory()
     directory.others = {b"a": [LEG + b"plant"]}
     directory.draining = {b"a"}
     assert turns(directory).rival("plant") is None
@@ -77,15 +77,15 @@ def test_a_gateway_that_drains_gives_its_turn_to_any_other_one() -> None:
 
 def test_a_gateway_that_sees_no_other_one_may_follow_one_that_is_gone() -> None:
     """What waits for the other one at the foreign broker would be lost with a new session there."""
-    assert turns(Directory()).shared
-    assert not turns(Directory(), federates=False).shared
+    assert turns(LinkStateDirectory()).shared
+    assert not turns(LinkStateDirectory(), federates=False).shared
 
 
 def test_a_broker_that_may_find_others_waits_for_them() -> None:
-    found = turns(Directory())
+    found = turns(LinkStateDirectory())
     assert not found.settled(12.0)
     assert found.settled(12.0 + SETTLE)
-    assert turns(Directory(), federates=False).settled(10.0)
+    assert turns(LinkStateDirectory(), federates=False).settled(10.0)
 
 
 def test_health_says_why_a_leg_is_not_up_and_which_filters_are_refused() -> None:

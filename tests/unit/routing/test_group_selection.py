@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mqttree.broker.cluster.directory.link_state_directory import GROUP
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import ROUTED
 from mqttree.broker.cluster.link.message_batch import (
@@ -30,7 +31,6 @@ from mqttree.broker.cluster.sharing.assignments import (
     STEP,
     UNKNOWN,
 )
-from mqttree.broker.cluster.strategy.directory import GROUP
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.receiver_assignment import MAX_PASSES, ReceiverAssignment, decode_choice
 from mqttree.broker.limits import DEFAULTS, Limits

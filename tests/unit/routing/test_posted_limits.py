@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from mqttree.broker.cluster.directory.link_state_directory import GROUP, INTEREST
 from mqttree.broker.cluster.events import LinkForwards
 from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import DIRECTORY
 from mqttree.broker.cluster.link.version_vector import OriginWindow
-from mqttree.broker.cluster.strategy.directory import GROUP, INTEREST
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.routing.group_selection import encode_standing, group_key
 from mqttree.routing.link_state import ASK, AT_ONCE, CHANGES, LISTING, LinkStateDatabase

@@ -10,10 +10,16 @@ import pytest
 from mqttree.broker.base.sequence_set import LAST
 from mqttree.broker.cluster.delivery.answers import PART
 from mqttree.broker.cluster.delivery.forwarder import Forwarder
-from mqttree.broker.cluster.delivery.late import LACK, OFFER, PIECE, decode_ranges, encode_ranges
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.tail_offers import (
+    LACK,
+    OFFER,
+    PIECE,
+    decode_ranges,
+    encode_ranges,
+)
+from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.link.codec import origin_key
-from mqttree.broker.cluster.strategy.directory import Directory
 from mqttree.broker.core.message import Message
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire.errors import MalformedPacket, WireError
@@ -51,7 +57,7 @@ def test_malformed_ranges_are_refused(body: bytes) -> None:
 def test_malformed_pieces_are_dropped(data: bytes) -> None:
     """They are dropped, and what is missing goes on missing."""
     node = World(discovery="static").node
-    late, now = node.cluster.late_offers, node.now
+    late, now = node.cluster.tail_offers, node.now
     window = node.cluster.forwarder.vector[KEY] = LocalWindow(0, now, None, Limits().max_gaps)
     late._offer_received(FAR, encode_ranges(KEY, [(1, 5)]), now)
     late._offer_received(FAR, encode_ranges(origin_key(b"unknown!", 1), [(1, 5)]), now)
@@ -71,7 +77,7 @@ def test_malformed_pieces_are_dropped(data: bytes) -> None:
 
 def test_pieces_that_never_end_are_forgotten() -> None:
     node = World(discovery="static", max_packet_size=1000).node
-    late, now = node.cluster.late_offers, node.now
+    late, now = node.cluster.tail_offers, node.now
     node.cluster.forwarder.vector[KEY] = LocalWindow(0, now, None, Limits().max_gaps)
     late._offer_received(FAR, encode_ranges(KEY, [(1, 5)]), now)
     for index in range(40):
@@ -87,15 +93,15 @@ def test_a_piece_of_several_parts_arrives_whole(monkeypatch: pytest.MonkeyPatch)
     sent = Message(b"large", bytes(3 * PART), 1, False, b"", None, None)
     entry = entry_of(KEY, 3, sent, now)
     parts: list[bytes] = []
-    monkeypatch.setattr(Directory, "send", lambda _, receiver, kind, body: parts.append(body))
-    sender.cluster.late_offers._send(FAR, KEY, [(1, 5)], [entry], 5)
+    monkeypatch.setattr(UnicastBus, "send", lambda _, receiver, kind, body: parts.append(body))
+    sender.cluster.tail_offers._send(FAR, KEY, [(1, 5)], [entry], 5)
     assert len(parts) == 4
 
     taken: list[Message] = []
     monkeypatch.setattr(
         Forwarder, "received", lambda _, link, entry, message, *rest: taken.append(message)
     )
-    late = receiver.cluster.late_offers
+    late = receiver.cluster.tail_offers
     receiver.cluster.forwarder.vector[KEY] = LocalWindow(0, now, None, Limits().max_gaps)
     late._offer_received(FAR, encode_ranges(KEY, [(3, 3)]), now)
     for part in parts[:4]:
@@ -107,7 +113,7 @@ def test_numbers_that_a_piece_covers_are_not_asked_for_again() -> None:
     """Numbers between those that it brings were wanted by no subscriber here: a broker that asked
     for them went on asking for ever."""
     node = World(discovery="static").node
-    late, now = node.cluster.late_offers, node.now
+    late, now = node.cluster.tail_offers, node.now
     node.cluster.forwarder.vector[KEY] = LocalWindow(0, now, None, Limits().max_gaps)
     late._offer_received(FAR, encode_ranges(KEY, [(1, 9)]), now)
     late._piece_received(FAR, a2b_base64(KEY) + bytes(8) + b"\1" + TOP + bytes(4), now, LINK)

@@ -1,4 +1,4 @@
-"""What a broker far away says, and a listing that is full (directory.py)."""
+"""Messages of brokers far away (unicast_bus.py), and a listing that is full."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from mqttree.broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE
 from mqttree.broker.cluster.delivery.remote_flow_control import HOLD
 from mqttree.broker.cluster.delivery.replay_log import NEVER
+from mqttree.broker.cluster.directory.link_state_directory import CLIENT, GROUP, INTEREST
 from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED
 from mqttree.broker.cluster.sessions.session_parts import WHERE
 from mqttree.broker.cluster.sessions.takeover_messages import ANSWER as GIVEN
@@ -19,7 +20,6 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     heard,
     say,
 )
-from mqttree.broker.cluster.strategy.directory import CLIENT, GROUP, INTEREST
 from mqttree.broker.cluster.strategy.path_change import BREAK, CHANGED
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property

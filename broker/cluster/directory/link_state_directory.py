@@ -1,13 +1,10 @@
-"""The link-state database of the federation (`mqttree.routing.link_state`), driven by the links;
-and messages to one broker, wherever it is.
+"""The link-state database of the federation (`mqttree.routing.link_state`), driven by the links.
 
 A link takes part while the tree lets it forward. The first byte of an entry's key says what kind of
 entry it is. A module that watches such a byte gets every entry that appears, changes or goes,
-also when its broker comes or goes. Messages to one broker go along the tree, hop by hop, in order,
-and are dropped where the path ends.
+also when its broker comes or goes.
 
     record DIRECTORY  a message of the directory
-    record ROUTED     id of the receiver, of the sender, u8 hops, u8 kind, body
 """
 
 from __future__ import annotations
@@ -27,10 +24,10 @@ from mqttree.broker.cluster.events import (
     MemberGone,
     RouteChanged,
 )
-from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED
+from mqttree.broker.cluster.link.control_records import DIRECTORY
 from mqttree.broker.cluster.link.link import Handler, Link
-from mqttree.broker.cluster.strategy.ports import LinkedBroker, RoutedHops, StrategyHost
-from mqttree.broker.wire.errors import MalformedPacket, WireError
+from mqttree.broker.cluster.ports import Alarm, MemberBroker, Reporting
+from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.routing.link_state import (
     LISTING,
     BrokerReachable,
@@ -57,30 +54,6 @@ DRAINING = STATE + b"draining"
 ROUTING = STATE + b"routing"
 """Key of how a broker routes. Value: its boot number (4 bytes) and the word of `--routing`."""
 
-BEHIND = 0x80
-"""Kinds of messages with this bit do not overtake the messages that clients published before
-them."""
-
-LIVE = 0x40
-"""Kinds with this bit take only live links."""
-
-KNOWN = 0x20
-"""Kinds with this bit begin with the state of the receiver's listing (12 bytes) that each broker on
-the path has to know."""
-
-SHORT = 1024
-"""bytes; longer messages are not added to the queue of a slow link."""
-
-FIRST = bytes(4)
-"""Number of a first piece."""
-
-MAX_WHOLES = 10_000
-"""messages in pieces that are remembered while they pass through here; if there are more, the rest
-of some may have to be asked for again."""
-
-MAX_HOPS = 64
-"""brokers on a path; more are a loop."""
-
 POST_INTERVAL = 0.005
 """s; entries that are posted within this time are sent together: ten thousand clients that
 subscribe at once do not cause ten thousand messages."""
@@ -103,75 +76,60 @@ ManyWatcher = Callable[[bytes, Changes, bool], None]
 """Takes very many entries that a broker posts in one moment, to handle them later, and whether they
 are gone because the tree has lost the broker."""
 
-Receiver = Callable[[bytes, bytes, float], None]
-"""Takes a message of another broker to this one: id of the sender, body, now (s). Raises
-MalformedPacket."""
 
-LinkReceiver = Callable[[bytes, bytes, float, Link], None]
-"""The same, and the link over which it came."""
-
-
-class Directory:
+class LinkStateDirectory:
     """The directory of a federation, as one of its brokers sees it."""
 
     __slots__ = (
+        "_alarm",
         "_changed",
+        "_deferred",
         "_events",
-        "_going_on",
-        "_host",
-        "_late",
         "_limits",
         "_links",
         "_many",
         "_next_check",
         "_node",
-        "_passed",
-        "_piece_at",
         "_posted",
-        "_receivers",
+        "_report",
+        "_resuming",
         "_settling",
         "_tell_at",
         "_watchers",
         "database",
         "own_id",
         "records",
-        "strategy",
     )
 
-    strategy: RoutedHops
-    """It puts itself in."""
-
     def __init__(
-        self, node: LinkedBroker, own: Identity, events: ClusterEvents, host: StrategyHost
+        self,
+        node: MemberBroker,
+        own: Identity,
+        events: ClusterEvents,
+        report: Reporting,
+        alarm: Alarm,
     ) -> None:
         """`node`: this broker, with the identity `own`; `events`: dispatches changes of routes;
-        `host`: counts, logs and calls again."""
+        `report`: logs; `alarm`: calls again."""
         self._node = node
         self._limits = node.limits
         self.own_id = own.id
         self._events = events
-        self._host = host
+        self._report = report
+        self._alarm = alarm
         self.database = LinkStateDatabase(own.id, own.boot, node.limits)
         self._links: dict[bytes, Link] = {}
         self._watchers: dict[bytes, list[Watcher]] = {}
-        self._many: dict[bytes, ManyWatcher] = {CLIENT: self._look_later}
+        self._many: dict[bytes, ManyWatcher] = {CLIENT: self._defer_sessions}
         # By broker: sessions to be handled later, and whether the broker is gone with them.
-        self._late: dict[bytes, dict[bytes, bool]] = {}
-        self._receivers: dict[int, LinkReceiver] = {}
-        # By kind: where the number of the whole is, ahead of that of the piece.
-        self._piece_at: dict[int, int] = {}
-        # Receiver, sender, kind -> number of the last, was it passed on.
-        self._passed: dict[bytes, tuple[bytes, bool]] = {}
+        self._deferred: dict[bytes, dict[bytes, bool]] = {}
         self._next_check = 0.0
         self._changed = False  # watchers or neighbours get entries at the end of this input
         self._posted = False  # also of entries of this broker
-        self._going_on = False  # more of the listings that were asked for is to be sent soon
+        self._resuming = False  # more of the listings that were asked for is to be sent soon
         self._tell_at = 0.0  # s, no earlier
         self._settling = False
-        self.records: dict[int, Handler] = {
-            DIRECTORY: self._directory_received,
-            ROUTED: self._routed_received,
-        }
+        self.records: dict[int, Handler] = {DIRECTORY: self._directory_received}
 
     # ---------------------------------------------------------------- for other modules
 
@@ -181,22 +139,6 @@ class Directory:
         self._watchers.setdefault(prefix, []).append(watcher)
         if many is not None:
             self._many[prefix] = many
-
-    def receive(self, kind: int, receiver: Receiver, *, pieces: int | None = None) -> None:
-        """Give messages to this broker of this `kind` (0 to 255) to `receiver`. `pieces`: they come
-        in pieces, and at this position the body says in 4 bytes each to which message a piece
-        belongs, and which one it is."""
-        self.receive_over(
-            kind, lambda sender, body, now, link: receiver(sender, body, now), pieces=pieces
-        )
-
-    def receive_over(self, kind: int, receiver: LinkReceiver, *, pieces: int | None = None) -> None:
-        """Give messages of this `kind` to `receiver`, which also gets the link over which they
-        came.
-        `pieces`: as for `receive`."""
-        self._receivers[kind] = receiver
-        if pieces is not None:
-            self._piece_at[kind] = 18 + pieces
 
     def post(self, key: bytes, value: bytes = b"") -> None:
         """Put an entry into this broker's listing.
@@ -219,7 +161,7 @@ class Directory:
     def _hurry(self) -> None:
         if not self._posted:
             self._posted = True
-            self._host.hurry(self._tell_at)
+            self._alarm.hurry(self._tell_at)
 
     # ---------------------------------------------------------------- what others post
 
@@ -248,18 +190,6 @@ class Directory:
     def lacks(self) -> bool:
         """Whether neighbours have named listings that have not arrived yet."""
         return self.database.lacks
-
-    # ---------------------------------------------------------------- to one broker
-
-    def send(self, broker_id: bytes, kind: int, body: bytes) -> bool:
-        """Send `body` as a message of this `kind` to the broker `broker_id`. Returns False if no
-        path to it is known."""
-        return self._route(broker_id + self.own_id + bytes((0, kind)) + body)
-
-    def send_over(self, link: Link, broker_id: bytes, kind: int, body: bytes) -> None:
-        """Send `body` as a message of this `kind` to the broker `broker_id`, over a `link` that is
-        about to be live, behind its messages."""
-        link.send_behind(ROUTED, broker_id + self.own_id + bytes((0, kind)) + body)
 
     def listing(self, broker_id: bytes) -> Listing | None:
         """Return what a broker has posted, None if nothing is known of it."""
@@ -304,18 +234,23 @@ class Directory:
         """Whether entries were posted that can be sent to neighbours now."""
         return self._posted and now >= self._tell_at and not self._settling
 
+    def settle_again(self) -> None:
+        """Have `settle` dispatch its events, though no entry has changed: a message to one broker
+        has been queued."""
+        self._changed = True
+
     # ---------------------------------------------------------------- links
 
     @property
-    def unsaid(self) -> bool:
+    def has_unsent_entries(self) -> bool:
         """Whether entries were posted that have not been sent to the neighbours."""
         return self._posted
 
-    def link_forwards(self, event: LinkForwards) -> None:
+    def on_link_forwards(self, event: LinkForwards) -> None:
         """Begin to use a link for directory entries as the tree lets it forward, or stop."""
         self._set_forwarding(event.link, event.forwarding)
 
-    def link_down(self, event: LinkDown) -> None:
+    def on_link_down(self, event: LinkDown) -> None:
         """Stop using a link that is gone: the brokers behind it cannot be reached over it."""
         self._set_forwarding(event.link, False)
 
@@ -384,13 +319,13 @@ class Directory:
                     self._tell(broker_id, changes)
                 case BrokerReachable(broker_id, via):
                     self._tell(broker_id, list(database.listings[broker_id].entries.items()))
-                    self._way(broker_id, via)
+                    self._dispatch_route(broker_id, via)
                 case BrokerRerouted(broker_id, via):
-                    self._way(broker_id, via)
+                    self._dispatch_route(broker_id, via)
                 case BrokerUnreachable(broker_id, keys):
                     self._events.dispatch(MemberGone(broker_id, keys))
                     self._tell(broker_id, list(zip(keys, repeat(None))), gone=True)
-                    self._way(broker_id, None)
+                    self._dispatch_route(broker_id, None)
         self._settling = False
         self._events.dispatch(EntriesHandled(now))
         for peer, message in database.take_messages(self._room):
@@ -400,16 +335,16 @@ class Directory:
                 if message[0] == LISTING:
                     link.listings.left -= len(message)
                 busy = True
-        if database.busy and not self._going_on:
-            self._going_on = True
-            self._node.timers.schedule(now + POST_INTERVAL, self._go_on)
+        if database.busy and not self._resuming:
+            self._resuming = True
+            self._node.timers.schedule(now + POST_INTERVAL, self._resume)
         if database.refused != self._node.counters.link_state_refused:
             self._node.counters.link_state_refused = database.refused
             text = (
                 f"the link state of other brokers takes {database.memory >> 20} MiB, the limit; "
                 "further brokers are refused"
             )
-            self._host.log("warning", text, cause="link state is full", peer="other brokers")
+            self._report.log("warning", text, cause="link state is full", peer="other brokers")
         self._events.dispatch(EntriesSent(now, whole=not self._posted))
         return busy
 
@@ -422,11 +357,11 @@ class Directory:
         link.listings.earn(self._node.now)
         return link.listings.left > 0 and link.conn.backlog_bytes < self._limits.pieces_backlog
 
-    def _go_on(self, now: float) -> None:
+    def _resume(self, now: float) -> None:
         """Send more of the listings that were asked for."""
-        self._going_on = False
+        self._resuming = False
         self._changed = True
-        self._host.hurry(now)
+        self._alarm.hurry(now)
 
     def _tell(self, broker_id: bytes, changes: Changes, *, gone: bool = False) -> None:
         if len(changes) > self._limits.listing_changes:
@@ -448,35 +383,35 @@ class Directory:
                 self._many[prefix](broker_id, part, gone)
         return rest
 
-    def _look_later(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
-        if broker_id not in self._late:
-            self._late[broker_id] = {}
+    def _defer_sessions(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
+        if broker_id not in self._deferred:
+            self._deferred[broker_id] = {}
             self._node.timers.schedule(
-                self._node.now + POST_INTERVAL, lambda now: self._look_on(broker_id)
+                self._node.now + POST_INTERVAL, lambda now: self._handle_deferred(broker_id)
             )
-        self._late[broker_id].update(zip(map(itemgetter(0), changes), repeat(gone)))
+        self._deferred[broker_id].update(zip(map(itemgetter(0), changes), repeat(gone)))
 
-    def _look_on(self, broker_id: bytes) -> None:
+    def _handle_deferred(self, broker_id: bytes) -> None:
         """Handle some sessions that a broker posted, or that are gone with it, as they are now."""
-        late, listing = self._late[broker_id], self.database.listings.get(broker_id)
+        deferred, listing = self._deferred[broker_id], self.database.listings.get(broker_id)
         entries = listing.entries if listing is not None and listing.via is not None else {}
-        for _ in range(min(self._limits.listing_sessions, len(late))):
-            key, gone = late.popitem()
+        for _ in range(min(self._limits.listing_sessions, len(deferred))):
+            key, gone = deferred.popitem()
             for watcher in self._watchers.get(CLIENT, ()):
                 watcher(broker_id, key[1:], entries.get(key), gone)
-        if late:
+        if deferred:
             self._node.timers.schedule(
-                self._node.now + POST_INTERVAL, lambda now: self._look_on(broker_id)
+                self._node.now + POST_INTERVAL, lambda now: self._handle_deferred(broker_id)
             )
         else:
-            del self._late[broker_id]
+            del self._deferred[broker_id]
 
-    def late(self, key: bytes) -> bool:
+    def is_deferred(self, key: bytes) -> bool:
         """Whether a broker has posted the session with this key together with very many others, so
         that it is still to be handled."""
-        return any(key in late for late in self._late.values())
+        return any(key in keys for keys in self._deferred.values())
 
-    def _way(self, broker_id: bytes, via: bytes | None) -> None:
+    def _dispatch_route(self, broker_id: bytes, via: bytes | None) -> None:
         self._events.dispatch(RouteChanged(broker_id, via))
 
     # ---------------------------------------------------------------- records
@@ -494,64 +429,3 @@ class Directory:
         self._changed = True
         # A message behind this one takes the new paths already: they are announced ahead of it.
         self.settle(now)
-
-    def _routed_received(self, link: Link, body: bytes, now: float) -> None:
-        if len(body) < 18:
-            raise MalformedPacket("message to one broker is truncated")
-        if body[:8] != self.own_id:
-            if body[16] < MAX_HOPS:
-                self._route(body[:16] + bytes((body[16] + 1,)) + body[17:])
-            return
-        receiver = self._receivers.get(body[17])
-        if receiver is not None:
-            try:
-                receiver(body[8:16], body[18:], now, link)
-            except WireError as error:  # the neighbour that passed it on is not at fault
-                self._host.count("routed_dropped")
-                sender = body[8:16].hex()
-                text = f"broker {sender}: {error.message}; dropped"
-                self._host.log("warning", text, cause="garbage from a broker", peer=link.conn.peer)
-
-    def _route(self, message: bytes) -> bool:
-        kind = message[17]
-        hops = self.strategy
-        link = hops.live_hop(message) if kind & LIVE else self.link_to(message[:8])
-        if link is None or not link.up:
-            self._host.count("routed_dropped")
-            return False
-        if kind & LIVE and not hops.carries(link):
-            return False
-        if kind & BEHIND and not self._has_room(link, message):
-            self._host.count("routed_dropped")
-            return False
-        if kind & KNOWN:
-            if self.database.state(message[:8]) < message[18:30]:
-                return False
-            if not hops.passes_answer(message[:8], message[8:16]):
-                return False
-        if kind & BEHIND:
-            link.send_behind(ROUTED, message)
-        else:
-            link.add_record(ROUTED, message)
-            self._changed = True
-        return True
-
-    def _has_room(self, link: Link, message: bytes) -> bool:
-        """Whether a message is added to the queue of a link. For a message in pieces the first
-        piece decides: a large one fills the queue of a slow link itself, and if its last pieces
-        were dropped, it would be asked for, and sent, again and again."""
-        waiting = link.conn.backlog_bytes
-        if waiting > max(self._limits.link_kept_bytes, self._limits.pieces_backlog):
-            return False
-        room = waiting <= self._limits.pieces_backlog
-        at = self._piece_at.get(message[17])
-        if at is None:
-            return room or len(message) <= SHORT
-        whose, number = message[:16] + message[17:18], message[at : at + 4]
-        known = self._passed.get(whose)
-        if message[at + 4 : at + 8] == FIRST or known is None or known[0] != number:
-            if len(self._passed) >= MAX_WHOLES:
-                self._passed.clear()
-            self._passed[whose] = (number, room)
-            return room
-        return known[1]

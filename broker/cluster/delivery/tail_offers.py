@@ -45,9 +45,9 @@ from mqttree.broker.cluster.delivery.link_acks import MAX_ABSENT_BROKERS
 from mqttree.broker.cluster.delivery.paced_release import crowded
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.delivery.subscription_start import encode_ages
+from mqttree.broker.cluster.directory.unicast_bus import BEHIND
 from mqttree.broker.cluster.link.codec import split_key
 from mqttree.broker.cluster.link.message_batch import encode_message, read_messages
-from mqttree.broker.cluster.strategy.directory import BEHIND
 from mqttree.broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.ports import Above
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
+    from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.ports import Alarm, MemberBroker
-    from mqttree.broker.cluster.strategy.directory import Directory
 
 OFFER, LACK, PIECE = BEHIND | 17, 18, BEHIND | 19
 """Kinds of messages to one broker."""
@@ -80,16 +80,16 @@ MAX_PIECES_BYTES = 4 * CHUNK
 pieces are dropped, and offered again."""
 
 
-class LateOffers:
+class TailOffers:
     """Offers messages of the log tail to other brokers, and takes messages that they offer."""
 
     __slots__ = (
         "_above",
         "_alarm",
         "_asked",
+        "_bus",
         "_coming",
         "_counters",
-        "_directory",
         "_dispatcher",
         "_forwarder",
         "_node",
@@ -106,19 +106,19 @@ class LateOffers:
         *,
         origins: Origins,
         forwarder: Forwarder,
-        directory: Directory,
+        bus: UnicastBus,
         starts: SubscriptionStarts,
         above: Above,
         alarm: Alarm,
     ) -> None:
         """`node`: this broker; `above`: the floors above delivery; `alarm`: calls the cluster
-        again; `origins`, `forwarder`, `directory`, `starts`: the modules that it uses."""
+        again; `origins`, `forwarder`, `bus`, `starts`: the modules that it uses."""
         self._node = node
         self._counters = node.counters
         self._dispatcher = node.dispatcher
         self._origins = origins
         self._forwarder = forwarder
-        self._directory = directory
+        self._bus = bus
         self._starts = starts
         self._above = above
         self._alarm = alarm
@@ -129,16 +129,16 @@ class LateOffers:
         self._parts: dict[tuple[bytes, bytes], tuple[int, list[bytes]]] = {}
         self._coming = 0  # bytes of these
         self._asked: dict[tuple[bytes, bytes], Ranges] = {}  # what is offered, by the same
-        directory.receive(OFFER, self._offer_received)
-        directory.receive(LACK, self._lack_received)
-        directory.receive_over(PIECE, self._piece_received, pieces=ORIGIN_SIZE)
+        bus.receive(OFFER, self._offer_received)
+        bus.receive(LACK, self._lack_received)
+        bus.receive_over(PIECE, self._piece_received, pieces=ORIGIN_SIZE)
 
     # ---------------------------------------------------------------- the broker that has them
 
     def tick(self, now: float) -> None:
         """Offer brokers that are back what the tail has for them. To be called once a second."""
         for broker_id, key, numbers in self._above.absent_members.to_offer(OFFER_INTERVAL, now):
-            self._directory.send(broker_id, OFFER, encode_ranges(key, numbers))
+            self._bus.send(broker_id, OFFER, encode_ranges(key, numbers))
 
     def _lack_received(self, sender: bytes, body: bytes, now: float) -> None:
         key, lacks = decode_ranges(body)
@@ -169,7 +169,7 @@ class LateOffers:
         for index in range(count):
             position = index.to_bytes(4, "big") + bytes((index == count - 1,))
             part = data[index * PART : (index + 1) * PART]
-            self._directory.send(receiver, PIECE, head + position + top.to_bytes(6, "big") + part)
+            self._bus.send(receiver, PIECE, head + position + top.to_bytes(6, "big") + part)
 
     # ---------------------------------------------------------------- the broker that is back
 
@@ -202,7 +202,7 @@ class LateOffers:
         if not lacks:
             del self._asked[sender, key]
             self._forget(sender, key)
-        self._directory.send(sender, LACK, encode_ranges(key, lacks))
+        self._bus.send(sender, LACK, encode_ranges(key, lacks))
         self._alarm.hurry(now)
 
     def _piece_received(self, sender: bytes, body: bytes, now: float, link: Link) -> None:

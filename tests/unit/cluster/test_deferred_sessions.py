@@ -1,13 +1,13 @@
 """Thousands of sessions that a broker announces in one moment are handled later, as they are then
-(directory.py)."""
+(link_state_directory.py)."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqttree.broker.cluster.directory.link_state_directory import CLIENT, POST_INTERVAL
 from mqttree.broker.cluster.link.control_records import DIRECTORY
-from mqttree.broker.cluster.strategy.directory import CLIENT, POST_INTERVAL
 from mqttree.broker.cluster.strategy.subscription_barrier import ADMITS
 from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from mqttree.broker.limits import Limits
@@ -16,7 +16,7 @@ from mqttree.routing.link_state import CHANGES
 from mqttree.routing.listing import encode_changes
 from tests.kit.link_harness import Neighbour, bid, lone, ping
 from tests.kit.node_harness import World, connect_packet
-from tests.unit.cluster.test_directory import known
+from tests.unit.cluster.test_unicast_bus import known
 
 NAMES = [b"c%d" % number for number in range(6)]
 OLD, NEW = 5 << 16, 1 << 60
@@ -119,7 +119,7 @@ def test_sessions_announced_in_any_order_are_known_in_the_end(
                 "it was elsewhere a moment ago, looked at or not"
             )
     other.world.advance(20 * POST_INTERVAL)
-    assert not other.listings._late
+    assert not other.listings._deferred
     told = {key for key, value in other.seen.items() if value is not None}
     if other.there:
         assert told == set(other.sessions)
@@ -155,7 +155,7 @@ def test_a_client_is_found_before_its_announcement_is_handled() -> None:
     world.advance(10 * POST_INTERVAL)
     assert here.closed
     assert ("older-there", bid(101)) in world.node.cluster.session_merge._merges
-    assert not world.node.cluster.directory._late
+    assert not world.node.cluster.directory._deferred
 
 
 def test_a_connection_that_waited_to_be_admitted_is_not_read_while_its_session_comes() -> None:

@@ -1,0 +1,184 @@
+"""Messages to one broker, wherever it is: they go along the tree, hop by hop, in order, and are
+dropped where the path ends.
+
+    record ROUTED  id of the receiver, of the sender, u8 hops, u8 kind, body
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+from mqttree.broker.cluster.link.control_records import ROUTED
+from mqttree.broker.cluster.link.link import Handler, Link
+from mqttree.broker.cluster.ports import MemberBroker, Reporting
+from mqttree.broker.wire.errors import MalformedPacket, WireError
+
+BEHIND = 0x80
+"""Kinds of messages with this bit do not overtake the messages that clients published before
+them."""
+
+LIVE = 0x40
+"""Kinds with this bit take only live links."""
+
+KNOWN = 0x20
+"""Kinds with this bit begin with the state of the receiver's listing (12 bytes) that each broker on
+the path has to know."""
+
+SHORT = 1024
+"""bytes; longer messages are not added to the queue of a slow link."""
+
+FIRST = bytes(4)
+"""Number of a first piece."""
+
+MAX_WHOLES = 10_000
+"""messages in pieces that are remembered while they pass through here; if there are more, the rest
+of some may have to be asked for again."""
+
+MAX_HOPS = 64
+"""brokers on a path; more are a loop."""
+
+Receiver = Callable[[bytes, bytes, float], None]
+"""Takes a message of another broker to this one: id of the sender, body, now (s). Raises
+MalformedPacket."""
+
+LinkReceiver = Callable[[bytes, bytes, float, Link], None]
+"""The same, and the link over which it came."""
+
+
+class RoutedHops(Protocol):
+    """What the bus asks of the routing strategy."""
+
+    def live_hop(self, message: bytes) -> Link | None:
+        """Return the link for a message to one broker that has to take the same path as the
+        messages that its sender publishes; None: it is dropped."""
+
+    def carries(self, link: Link) -> bool:
+        """Whether messages may take a link now."""
+
+    def passes_answer(self, receiver: bytes, sender: bytes) -> bool:
+        """Whether an answer of `sender` to `receiver` is passed on from here."""
+
+
+class UnicastBus:
+    """Sends messages to one broker each, passes on those of others, and hands out those to this
+    broker."""
+
+    __slots__ = (
+        "_directory",
+        "_limits",
+        "_passed",
+        "_piece_at",
+        "_receivers",
+        "_report",
+        "records",
+        "strategy",
+    )
+
+    strategy: RoutedHops
+    """It puts itself in."""
+
+    def __init__(
+        self, node: MemberBroker, directory: LinkStateDirectory, report: Reporting
+    ) -> None:
+        """`node`: this broker; `directory`: knows the path to each broker; `report`: counts and
+        logs."""
+        self._limits = node.limits
+        self._directory = directory
+        self._report = report
+        self._receivers: dict[int, LinkReceiver] = {}
+        # By kind: where the number of the whole is, ahead of that of the piece.
+        self._piece_at: dict[int, int] = {}
+        # Receiver, sender, kind -> number of the last, was it passed on.
+        self._passed: dict[bytes, tuple[bytes, bool]] = {}
+        self.records: dict[int, Handler] = {ROUTED: self._routed_received}
+
+    def receive(self, kind: int, receiver: Receiver, *, pieces: int | None = None) -> None:
+        """Give messages to this broker of this `kind` (0 to 255) to `receiver`. `pieces`: they come
+        in pieces, and at this position the body says in 4 bytes each to which message a piece
+        belongs, and which one it is."""
+        self.receive_over(
+            kind, lambda sender, body, now, link: receiver(sender, body, now), pieces=pieces
+        )
+
+    def receive_over(self, kind: int, receiver: LinkReceiver, *, pieces: int | None = None) -> None:
+        """Give messages of this `kind` to `receiver`, which also gets the link over which they
+        came.
+        `pieces`: as for `receive`."""
+        self._receivers[kind] = receiver
+        if pieces is not None:
+            self._piece_at[kind] = 18 + pieces
+
+    def send(self, broker_id: bytes, kind: int, body: bytes) -> bool:
+        """Send `body` as a message of this `kind` to the broker `broker_id`. Returns False if no
+        path to it is known."""
+        return self._route(broker_id + self._directory.own_id + bytes((0, kind)) + body)
+
+    def send_over(self, link: Link, broker_id: bytes, kind: int, body: bytes) -> None:
+        """Send `body` as a message of this `kind` to the broker `broker_id`, over a `link` that is
+        about to be live, behind its messages."""
+        link.send_behind(ROUTED, broker_id + self._directory.own_id + bytes((0, kind)) + body)
+
+    def _routed_received(self, link: Link, body: bytes, now: float) -> None:
+        if len(body) < 18:
+            raise MalformedPacket("message to one broker is truncated")
+        if body[:8] != self._directory.own_id:
+            if body[16] < MAX_HOPS:
+                self._route(body[:16] + bytes((body[16] + 1,)) + body[17:])
+            return
+        receiver = self._receivers.get(body[17])
+        if receiver is not None:
+            try:
+                receiver(body[8:16], body[18:], now, link)
+            except WireError as error:  # the neighbour that passed it on is not at fault
+                self._report.count("routed_dropped")
+                sender = body[8:16].hex()
+                text = f"broker {sender}: {error.message}; dropped"
+                self._report.log(
+                    "warning", text, cause="garbage from a broker", peer=link.conn.peer
+                )
+
+    def _route(self, message: bytes) -> bool:
+        kind = message[17]
+        hops = self.strategy
+        link = hops.live_hop(message) if kind & LIVE else self._directory.link_to(message[:8])
+        if link is None or not link.up:
+            self._report.count("routed_dropped")
+            return False
+        if kind & LIVE and not hops.carries(link):
+            return False
+        if kind & BEHIND and not self._has_room(link, message):
+            self._report.count("routed_dropped")
+            return False
+        if kind & KNOWN:
+            if self._directory.state(message[:8]) < message[18:30]:
+                return False
+            if not hops.passes_answer(message[:8], message[8:16]):
+                return False
+        if kind & BEHIND:
+            link.send_behind(ROUTED, message)
+        else:
+            link.add_record(ROUTED, message)
+            self._directory.settle_again()
+        return True
+
+    def _has_room(self, link: Link, message: bytes) -> bool:
+        """Whether a message is added to the queue of a link. For a message in pieces the first
+        piece decides: a large one fills the queue of a slow link itself, and if its last pieces
+        were dropped, it would be asked for, and sent, again and again."""
+        waiting = link.conn.backlog_bytes
+        if waiting > max(self._limits.link_kept_bytes, self._limits.pieces_backlog):
+            return False
+        room = waiting <= self._limits.pieces_backlog
+        at = self._piece_at.get(message[17])
+        if at is None:
+            return room or len(message) <= SHORT
+        whose, number = message[:16] + message[17:18], message[at : at + 4]
+        known = self._passed.get(whose)
+        if message[at + 4 : at + 8] == FIRST or known is None or known[0] != number:
+            if len(self._passed) >= MAX_WHOLES:
+                self._passed.clear()
+            self._passed[whose] = (number, room)
+            return room
+        return known[1]
