@@ -97,10 +97,10 @@ class Other:
             lost(self.world, self.neighbour)
         elif what == "comes" and not self.there:
             self.there = True
-            self.sessions = {key: entry(self.stamp) for key in sorted(some)}
             self.version += 1
             self.neighbour = Neighbour(self.world, 101)
             self.neighbour.child()
+            self.sessions = {key: entry(self.stamp) for key in sorted(some)}
             told = {(CLIENT + key).decode(): value for key, value in self.sessions.items()}
             known(self.world, self.neighbour, self.version, **told)
 
