@@ -230,9 +230,7 @@ class ClusterParts:
             timeout=config.link_timeout,
         )
         self.trimmed_numbers: TrimmedNumbers = TrimmedNumbers(node, self.replay_log)
-        self.remote_flow_control: RemoteFlowControl = RemoteFlowControl(
-            node, self.directory, self.bus, self, self
-        )
+        self.remote_flow_control: RemoteFlowControl = RemoteFlowControl(node, self.bus, self, self)
 
     def _build_recovery(self, node: FederatedBroker) -> None:
         """Build what finds out which messages are missing here, and asks for them."""

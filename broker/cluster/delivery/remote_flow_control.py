@@ -25,7 +25,6 @@ from mqttree.routing.topic_filter import matches, split_shared
 if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.ports import DeliveringBroker
-    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.ports import Alarm, Reporting
     from mqttree.broker.core.delivery_queue import DeliveryQueue
@@ -135,7 +134,6 @@ class RemoteFlowControl:
         "_alarm",
         "_bus",
         "_counters",
-        "_directory",
         "_limits",
         "_node",
         "_over",
@@ -149,19 +147,13 @@ class RemoteFlowControl:
     )
 
     def __init__(
-        self,
-        node: DeliveringBroker,
-        directory: LinkStateDirectory,
-        bus: UnicastBus,
-        report: Reporting,
-        alarm: Alarm,
+        self, node: DeliveringBroker, bus: UnicastBus, report: Reporting, alarm: Alarm
     ) -> None:
-        """`node`: this broker; `directory`: which brokers can be reached; `bus`: carries HOLD to
-        other brokers; `report`: counts and logs; `alarm`: calls the cluster again."""
+        """`node`: this broker; `bus`: carries HOLD to other brokers; `report`: counts and logs;
+        `alarm`: calls the cluster again."""
         self._node = node
         self._counters = node.counters
         self._limits = node.limits
-        self._directory = directory
         self._bus = bus
         self._report = report
         self._alarm = alarm
@@ -270,8 +262,7 @@ class RemoteFlowControl:
         request.at = now
         request.changed = False
         request.holding = bool(wanted)
-        directory = self._directory
-        if directory.via(origin) is None:
+        if not self._bus.reaches(origin):
             return  # the repetition reaches it, if it is back by then
         life = 2.5 * self._repeat()
         self._bus.send(origin, HOLD, encode_hold(life, wanted))
@@ -359,7 +350,7 @@ class RemoteFlowControl:
             if asked is not None:
                 self._release(sender, asked)
             return
-        if self._directory.via(sender) is None:
+        if not self._bus.reaches(sender):
             return  # no such broker can be reached
         if asked is None:
             asked = self.held[sender] = Asked(now, MAX_KNOWN_TOPICS)

@@ -212,10 +212,6 @@ class LinkStateDirectory:
         """Return the value that this broker posts under a key, None if it posts none."""
         return self.database.own_entry(key)
 
-    def own_stamp(self) -> bytes:
-        """Return the id of this broker and the state of its listing (20 bytes)."""
-        return self.database.own_stamp()
-
     @property
     def wants_everything(self) -> bool:
         """Whether this broker has asked for every message (`#`)."""
@@ -319,13 +315,13 @@ class LinkStateDirectory:
                     self._tell(broker_id, changes)
                 case BrokerReachable(broker_id, via):
                     self._tell(broker_id, list(database.listings[broker_id].entries.items()))
-                    self._dispatch_route(broker_id, via)
+                    self._events.dispatch(RouteChanged(broker_id, via))
                 case BrokerRerouted(broker_id, via):
-                    self._dispatch_route(broker_id, via)
+                    self._events.dispatch(RouteChanged(broker_id, via))
                 case BrokerUnreachable(broker_id, keys):
                     self._events.dispatch(MemberGone(broker_id, keys))
                     self._tell(broker_id, list(zip(keys, repeat(None))), gone=True)
-                    self._dispatch_route(broker_id, None)
+                    self._events.dispatch(RouteChanged(broker_id, None))
         self._settling = False
         self._events.dispatch(EntriesHandled(now))
         for peer, message in database.take_messages(self._room):
@@ -410,9 +406,6 @@ class LinkStateDirectory:
         """Whether a broker has posted the session with this key together with very many others, so
         that it is still to be handled."""
         return any(key in keys for keys in self._deferred.values())
-
-    def _dispatch_route(self, broker_id: bytes, via: bytes | None) -> None:
-        self._events.dispatch(RouteChanged(broker_id, via))
 
     # ---------------------------------------------------------------- records
 

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.forwarder import Forwarder
     from mqttree.broker.cluster.delivery.ports import Above, TakeEntries
-    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.ports import Alarm, MemberBroker
     from mqttree.broker.cluster.sharing.group_table import GroupTable
@@ -193,7 +192,6 @@ class Catchup:
         "_bus",
         "_counters",
         "_covered",
-        "_directory",
         "_forwarder",
         "_giver",
         "_groups",
@@ -211,7 +209,6 @@ class Catchup:
     def __init__(
         self,
         node: MemberBroker,
-        directory: LinkStateDirectory,
         bus: UnicastBus,
         forwarder: Forwarder,
         groups: GroupTable,
@@ -221,12 +218,11 @@ class Catchup:
     ) -> None:
         """`node`: this broker; `groups`: which groups have members where; `giver`: gives messages
         to groups; `alarm`: calls the cluster again; `above`: has what was kept for brokers that
-        were away; `directory`, `bus`, `forwarder`: the modules below that it uses."""
+        were away; `bus`, `forwarder`: the modules below that it uses."""
         self._node = node
         self._journal: Journal = node.journal
         self._counters = node.counters
         self._turns = node.turns
-        self._directory = directory
         self._bus = bus
         self._forwarder = forwarder
         self._groups = groups
@@ -458,7 +454,7 @@ class Catchup:
         for broker_id, asking in list(self._asked.items()):
             if not asking.group_ids:
                 del self._asked[broker_id]
-            elif self._directory.reaches(broker_id):
+            elif self._bus.reaches(broker_id):
                 asked, late = asking.take(now, ASKED)
                 if late:
                     self._jobs.append(Job(broker_id, late))

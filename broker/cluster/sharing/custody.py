@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.forwarder import Forwarder
     from mqttree.broker.cluster.delivery.ports import Above
-    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.ports import LeavingSessions, MemberBroker
     from mqttree.broker.cluster.sharing.group_table import GroupTable
@@ -95,7 +94,6 @@ class Custody:
         "_count",
         "_counters",
         "_declined",
-        "_directory",
         "_due",
         "_forwarder",
         "_frame",
@@ -122,7 +120,6 @@ class Custody:
         self,
         node: MemberBroker,
         boot: int,
-        directory: LinkStateDirectory,
         bus: UnicastBus,
         forwarder: Forwarder,
         groups: GroupTable,
@@ -132,14 +129,13 @@ class Custody:
     ) -> None:
         """`node`: this broker, with the boot number `boot`; `groups`: which groups have members
         where; `giver`: delivers to local members; `leaving`: knows which sessions go to other
-        brokers; `above`: knows which brokers are away; `directory`, `bus`, `forwarder`: the modules
-        below that it uses."""
+        brokers; `above`: knows which brokers are away; `bus`, `forwarder`: the modules below that
+        it uses."""
         self._node = node
         self._journal: Journal = node.journal
         self._counters = node.counters
         self._limits = node.limits
         self._boot = boot
-        self._directory = directory
         self._bus = bus
         self._forwarder = forwarder
         self._groups = groups
@@ -248,7 +244,7 @@ class Custody:
         elif self._count >= self._limits.max_held_shared or self.size >= MAX_HELD_BYTES:
             self._counters.shared_declined += 1
             self.decline(ref)
-        elif not self._directory.reaches(split_key(ref[0])[0]):
+        elif not self._bus.reaches(split_key(ref[0])[0]):
             self._aside(ref, message, self._node.now)
         else:
             self._held.setdefault(ref[2], OrderedDict())[ref] = message
@@ -434,7 +430,7 @@ class Custody:
                     del parked[ref]
                     self._weigh(message, -1)
                     self._counters.shared_undelivered += 1
-                elif self._directory.reaches(broker_id):
+                elif self._bus.reaches(broker_id):
                     self._say(CLAIM, ref)
             if not parked:
                 del self._parked[broker_id]

@@ -104,10 +104,8 @@ class SharedSubscriptions:
         self.assignments = Assignments(
             node, directory, bus, forwarder, self.groups, self, alarm, above
         )
-        self.custody = Custody(
-            node, own.boot, directory, bus, forwarder, self.groups, self, leaving, above
-        )
-        self.catchup = Catchup(node, directory, bus, forwarder, self.groups, self, alarm, above)
+        self.custody = Custody(node, own.boot, bus, forwarder, self.groups, self, leaving, above)
+        self.catchup = Catchup(node, bus, forwarder, self.groups, self, alarm, above)
         self.groups.connect(self.catchup, self.assignments.member_came)
 
     @property

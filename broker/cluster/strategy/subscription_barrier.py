@@ -465,7 +465,7 @@ class SubscriptionBarrier:
         self._covers = self._posted
         self._number = self._number + 1 & 0xFFFFFFFF
         self._waves[own.id] = Wave(None, self._number, links, now)
-        body = self._directory.own_stamp() + self._number.to_bytes(4, "big")
+        body = self._directory.database.own_stamp() + self._number.to_bytes(4, "big")
         for link in links:
             link.add_record(TOLD, body)
         self._delivery.hurry(now)
