@@ -43,7 +43,6 @@ MAX_CHANGES = 32
 """Topology changes in one BPDU; more than these go into the next."""
 
 _FLAG_REQUEST = 0x01
-_U32 = 0xFFFFFFFF
 _HEAD = struct.Struct(f"!BBBBBBI{ID_BYTES}sIIIIIIHB")
 _TRIPLE = struct.Struct(f"!{ID_BYTES}sII")
 

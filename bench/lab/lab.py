@@ -3,13 +3,12 @@ can be done to these."""
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,7 +34,6 @@ BESIDE_SECONDS = 90.0
 """s until the processes beside brokers are connected: each is a Python that starts, all at once."""
 ORDER_SECONDS = 10.0
 ADMIN_PORT = 8080
-WAYS = ("auto", "namespaces", "relays")
 _fork = multiprocessing.get_context("fork")
 _number = iter(range(1_000_000))
 
@@ -394,11 +392,3 @@ class Lab:
         self._reaper.let_go()
         if self._orders is not None:
             self._orders.close()
-
-
-@contextlib.contextmanager
-def running(topology: Topology, kind: Kind, **options: Any) -> Iterator[Lab]:
-    """A lab whose brokers listen."""
-    with Lab(topology, kind, **options) as lab:
-        lab.start()
-        yield lab

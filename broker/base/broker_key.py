@@ -16,7 +16,6 @@ from mqttree.broker.wire.errors import MalformedPacket
 
 SEED_BYTES = 32
 PUBLIC_BYTES = 32
-SIGNATURE_BYTES = 64
 
 
 class BrokerKey(Record):

@@ -59,10 +59,6 @@ NODE_EVENTS = CLIENT_EVENTS | {
 
 MADE_UP = "a-user-that-nobody-knows"
 
-HOLD_CALLS = 5_000
-"""calls of plugins' event methods under way; beyond it, clients that cause more are not read until
-half of the calls have ended. Else the calls of a slow plugin would fill the memory."""
-
 
 class Callback:
     """A plugin's method `call` for `event`: calls under way are counted in `plugins`, and an

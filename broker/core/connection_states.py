@@ -97,9 +97,6 @@ _ENDED: Final = (State.ENDED, State.ENDED_WAITING, State.ENDED_HELD, State.ENDED
 _CLOSING: Final = (State.CLOSING, State.CLOSING_HELD)
 _LIVING: Final = (*_OPEN, *_ENDED)
 
-HANDLES: Final = tuple(state for state in _LIVING if not state.waiting)
-"""Packets that were read are handled."""
-
 
 def _with(state: State, *, waiting: bool | None = None, held: bool | None = None) -> State:
     """Return the state that differs from another one in these words alone."""

@@ -23,14 +23,6 @@ from mqttree.discovery.drivers.dns import Resolver
 from mqttree.discovery.drivers.multicast import Multicast
 from mqttree.stp.capability import Damped, measure
 
-DIAL_TIMEOUT = 3.0
-"""s; for a link's TCP connection to stand."""
-
-
-CLOCK_PERIOD = 60.0
-"""s after which the node is given the time of day again, because clocks are set and drift from the
-monotonic one, and what this machine has available."""
-
 
 class DiscoveryDriver:
     """What runs for discovery between the start and the end of a broker, and dials for it."""

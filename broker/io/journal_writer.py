@@ -49,9 +49,6 @@ from mqttree.broker.persistence.records import (
 )
 from mqttree.broker.persistence.write_ahead_log import MANY_SEGMENTS
 
-FLUSH = 1.0
-"""s between two times that what was written is put on the disk, without `sync`."""
-
 WRITE_BYTES = 4 * 1024 * 1024
 """bytes written by one system call."""
 

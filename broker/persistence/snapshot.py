@@ -12,11 +12,6 @@ from typing import Protocol
 
 from mqttree.broker.persistence.limits import PersistenceLimits
 
-STEP_BYTES = 128 * 1024
-STEP_ITEMS = 400
-"""bytes and items of one step, about a ms of work. A session is recorded in one step, its messages
-in steps before it."""
-
 BYTES_PER_STEP = 1024 * 1024
 """bytes of other records for which one more step is taken, so that a snapshot ends however much is
 recorded meanwhile."""
