@@ -43,7 +43,7 @@ LEAVING: Final = 2
 """The sender has no publisher and no subscriber of the topic any more."""
 ASKS: Final = 4
 """The sender knows of a better root that it may not follow yet: that root is to number its claim
-anew."""
+again."""
 
 _U32 = 0xFFFFFFFF
 _BODY = struct.Struct(f"!BIIII{ID_BYTES}sIII{ID_BYTES}sHB")

@@ -51,7 +51,7 @@ class Channel:
             self._epoll.modify(self.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
 
     def flush(self) -> None:
-        """Send what waits, as far as there is room. Raises LoadError."""
+        """Send queued bytes, as far as there is room. Raises LoadError."""
         if self._waiting:
             del self._waiting[: self._write(self._waiting)]
             if not self._waiting:

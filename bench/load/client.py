@@ -173,7 +173,7 @@ class LoadClient(asyncio.Protocol):
                 again = mid in self._incoming
                 self._incoming.add(mid)
         if self.version == 5:
-            assert data[at] < 128, "long properties that nobody sent"
+            assert data[at] < 128, "long properties that no client sent"
             at += 1 + data[at]
         if not again:
             self.on_message(data[at:end], qos)

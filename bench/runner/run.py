@@ -472,7 +472,7 @@ class Progress:
         self._estimate, self._count, self._done = Estimate(jobs), len(jobs), 0
 
     def begin(self, job: Job) -> None:
-        """Say which run begins, if somebody is there to see it."""
+        """Say which run begins, on a terminal."""
         self._done += 1
         if sys.stderr.isatty():
             self._say(f"{job.name}: {self._estimate}")

@@ -71,8 +71,8 @@ class _Window:
         return sum(sizes) if sizes else None
 
     def cpu(self) -> list[float]:
-        """Cores that each broker used between its first and its last sample; of one that began
-        anew meanwhile nothing is known."""
+        """Cores that each broker used between its first and its last sample; of one that was
+        started again meanwhile nothing is known."""
         anew = {key[2] for key in self.counts if key[1] in ("start", "restart")}
         used: dict[str, list[Count]] = {}
         for key, count in self.counts.items():

@@ -39,7 +39,7 @@ def _columns() -> int:
 
 def complain(text: str, program: str = "mqttree") -> None:
     """Write one line to the standard error if that is open: `program`, then `text`, which may be
-    what somebody else answered."""
+    another program's answer."""
     from mqttree.broker.base.log_format import printable
 
     with contextlib.suppress(OSError, ValueError, AttributeError):

@@ -42,8 +42,8 @@ NOTHING_BEYOND: Final = Beyond((), (), None, ())
 NO_ONE: Final[set[Session]] = set()
 NO_LINKS: Final[list[Any]] = []
 NO_WAYS: Final[dict[bytes, list[Any]]] = {}
-"""Who is permitted if nobody is; links of routes for which they have not been looked up yet. These
-are replaced, never added to."""
+"""Who is permitted if no client is; links of routes for which they have not been looked up yet.
+These are replaced, never added to."""
 
 
 class Delivery(Subscription):

@@ -74,7 +74,7 @@ def digest(owner: str | None) -> bytes:
 
 LEG_LISTENER = LEG_OWNER = "$leg"
 """The listener by which this process alone connects, for its sessions at other brokers, and who
-those of them belong to that have no user. Nobody can log in under such a name."""
+those of them belong to that have no user. No user can log in under such a name."""
 
 
 def owner_of(

@@ -109,7 +109,7 @@ class ClientConnection:
             self._send(self._client)
 
     def _send(self, client: paho.Client) -> None:
-        """Send what waits, as far as the broker takes it now."""
+        """Send queued messages, as far as the broker takes them now."""
         while self._waiting and self._unacknowledged < self._window:
             if client.publish(*self._waiting.popleft(), self._qos).rc == paho.MQTT_ERR_SUCCESS:
                 self._unacknowledged += 1

@@ -259,7 +259,7 @@ class Acceptor:
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(ACCEPT_AT_ONCE):
             try:
-                number, address = listening._accept()  # type: ignore[attr-defined]  # accept() makes an object that nobody needs
+                number, address = listening._accept()  # type: ignore[attr-defined]  # accept() makes an object that is not needed
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:

@@ -239,7 +239,7 @@ class SrtPrt(OverPublishedTopics):
     # ---------------------------------------------------------------- what is lost
 
     def _count_lost(self) -> None:
-        """Count the messages that passed here, or were published here, after somebody behind a
+        """Count the messages that passed here, or were published here, after a client behind a
         neighbour had subscribed and before that was known here."""
         arrived, self._tables.arrived = self._tables.arrived, []
         by_hop: dict[Hop, dict[str, float]] = {}

@@ -38,7 +38,7 @@ Values = dict[str, Any]
 
 
 class Asker(NamedTuple):
-    """Who asks, and waits."""
+    """A request that waits for its answer."""
 
     then: Then
     waits: Callable[[], bool]
