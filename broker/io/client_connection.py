@@ -141,6 +141,7 @@ class ClientConnection:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 await loop.run_in_executor(None, self._dial, client)
+                client.loop_start()  # not in `_dial`, which may go on after `loop_stop`
                 await asyncio.wait((self._up, self._lost), return_when=asyncio.FIRST_COMPLETED)
             if not self._lost.done():
                 self._client = client
@@ -191,7 +192,6 @@ class ClientConnection:
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.ReceiveMaximum = RECEIVE_MAXIMUM
         client.connect(self.url.host, self.url.port, KEEP_ALIVE, properties=properties)
-        client.loop_start()
 
     # ---------------------------------------------------------------- in the event loop
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
+import paho.mqtt.client as paho
 import pytest
 
 from mqttree.broker.config.broker_url import read_url
@@ -140,3 +142,28 @@ async def test_a_client_that_is_refused_tries_again(
     while not isinstance(await scene.next(), Connect | Disconnect):
         pass
     assert "it refuses: Not authorized" in caplog.text
+
+
+async def test_a_client_cancelled_while_it_dials_starts_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dials, may_go_on = threading.Event(), threading.Event()
+
+    def connect(*_: Any, **__: Any) -> None:
+        dials.set()
+        may_go_on.wait(20)
+
+    starts: list[int] = []
+    monkeypatch.setattr(paho.Client, "connect", connect)
+    monkeypatch.setattr(paho.Client, "loop_start", lambda _: starts.append(1))
+    client = ClientConnection(
+        "broker 1", read_url("mqtt://127.0.0.1:1"), ClientOptions("c"), lambda *_: None
+    )
+    task = asyncio.create_task(client.run())
+    await asyncio.to_thread(dials.wait, 20)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    may_go_on.set()
+    await asyncio.get_running_loop().shutdown_default_executor()  # `_dial` is at its end
+    assert not starts
