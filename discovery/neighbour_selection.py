@@ -66,8 +66,6 @@ def neighbours(
 class NeighbourSelection:
     """Keeps a table's choice of neighbours up to date."""
 
-    __slots__ = ("_began", "_full_mesh", "_own", "_rng", "_surplus", "_table", "due")
-
     def __init__(
         self, own: bytes, table: MemberTable, full_mesh: int | None, rng: random.Random
     ) -> None:

@@ -77,19 +77,6 @@ class KnownTopic:
 class BrokerTable:
     """Brokers with an address; their order, which decides ties, is that in which they came."""
 
-    __slots__ = (
-        "_free",
-        "_known",
-        "_loads",
-        "addresses",
-        "capacities",
-        "loads",
-        "names",
-        "open",
-        "slots",
-        "uniform",
-    )
-
     def __init__(self, loads: Sequence[BrokerLoad]) -> None:
         """`loads`: all brokers that can be reached."""
         self.loads = loads

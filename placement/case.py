@@ -97,20 +97,6 @@ class Plan:
 class Case:
     """One question, and the part of the federation that it concerns."""
 
-    __slots__ = (
-        "_costs",
-        "_gamma",
-        "_known",
-        "_published",
-        "_unit_of",
-        "_units",
-        "aei",
-        "aeo",
-        "avoid",
-        "brokers",
-        "question",
-    )
-
     def __init__(
         self,
         question: Question,

@@ -115,8 +115,6 @@ class Arrival(NamedTuple):
 class RoutingTables:
     """SRT and PRT of one broker. Times are in s, and handed in."""
 
-    __slots__ = ("_memory", "_neighbours", "_prt", "_work", "arrived", "changed", "here")
-
     def __init__(self, memory: int) -> None:
         """`memory`: bytes that the topics and filters of one neighbour may take, about; of more,
         those that come last are refused. The same for those of this broker's clients."""

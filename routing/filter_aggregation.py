@@ -36,18 +36,6 @@ class FilterAggregation:
     tells what changes.
     """
 
-    __slots__ = (
-        "_at",
-        "_changes",
-        "_leaving",
-        "_maximal",
-        "_over",
-        "_spelt",
-        "_tasks",
-        "_under",
-        "_wild",
-    )
-
     def __init__(self) -> None:
         # Filters of the set that no other one covers; all are announced.
         self._maximal: dict[str, None] = {}

@@ -46,8 +46,6 @@ def measure(*, alpha: float = 1.0, beta: float = 1.0) -> float:
 class Damped:
     """A capability that follows its measurements slowly."""
 
-    __slots__ = ("_off", "value")
-
     def __init__(self, value: float) -> None:
         self.value = value
         # Measurements in a row that were higher, or (below 0) lower.

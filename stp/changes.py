@@ -54,8 +54,6 @@ class ChangeLog:
     """The newest topology change of each origin. MQTT-ST II-C6 does not say how a relay stops; it
     stops here."""
 
-    __slots__ = ("_own_number", "_seen", "limit")
-
     def __init__(self, limit: int) -> None:
         """At most `limit` origins are remembered; the one that was heard of longest ago is
         forgotten first."""

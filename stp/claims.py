@@ -17,8 +17,6 @@ class Claims:
     """Judges the last BPDU of each port. A claim counts if it is usable, and may be newly followed
     if it is feasible, too."""
 
-    __slots__ = ("_config", "_own_id", "_ports", "feasibility", "grace_until", "parent")
-
     def __init__(self, own_id: bytes, ports: dict[bytes, Port], config: TreeConfig) -> None:
         """`own_id`: this broker's id. `ports`: the tree's own, by the neighbour's id. `config`: the
         tree's settings."""

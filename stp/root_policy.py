@@ -58,8 +58,6 @@ class OverlaySettings(Record):
 class Candidacy:
     """What this broker brings to the elections of all its overlays."""
 
-    __slots__ = ("_own", "_seq", "_settings", "_taken", "clients", "rooted", "tenths")
-
     def __init__(self, own: Identity, capability: float, settings: OverlaySettings) -> None:
         """`own`: this broker; `capability`: its capability; `settings`: the root policy."""
         self._own = own

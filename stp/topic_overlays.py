@@ -43,24 +43,6 @@ class Outgoing(NamedTuple):
 class TopicOverlays:
     """The overlays that this broker is a member of, by topic."""
 
-    __slots__ = (
-        "_changed",
-        "_due",
-        "_greeted",
-        "_interested",
-        "_limit",
-        "_missed",
-        "_passing",
-        "_pings",
-        "_pongs",
-        "_settings",
-        "_sweep_at",
-        "costs",
-        "overlays",
-        "own",
-        "refused",
-    )
-
     def __init__(
         self,
         own: Identity,

@@ -15,8 +15,6 @@ class Transmission:
     """The neighbours that have not been sent the newest state. A BPDU is made when it is sent, so
     that many changes make one BPDU."""
 
-    __slots__ = ("_config", "_dirty", "_held_until", "gap_s", "hold_until")
-
     def __init__(self, config: TreeConfig) -> None:
         self._config = config
         self._dirty: dict[bytes, Port] = {}

@@ -62,35 +62,6 @@ _NEVER = math.inf
 class Tree:
     """One broker's view of the tree and its side of the protocol."""
 
-    __slots__ = (
-        "_bump_at",
-        "_bumped_at",
-        "_changes",
-        "_changes_out",
-        "_claims",
-        "_deadline",
-        "_forgiven",
-        "_now",
-        "_out",
-        "_own_key",
-        "_own_seq",
-        "_own_vector",
-        "_refresh_at",
-        "_retired_us",
-        "_rng",
-        "_settled_at",
-        "_sweep_at",
-        "_tenths",
-        "config",
-        "epoch",
-        "hops",
-        "own",
-        "path_cost_us",
-        "ports",
-        "root",
-        "root_seq",
-    )
-
     def __init__(
         self, own: Identity, capability: float, config: TreeConfig, now: float, rng: random.Random
     ) -> None:

@@ -81,8 +81,6 @@ class Group:
 class Rules:
     """All rules of a file."""
 
-    __slots__ = ("_depth", "_groups", "_known", "_most", "_patterns", "by_user", "size")
-
     def __init__(self, rules: Iterable[tuple[Subject, Rule]]) -> None:
         self._most = MAX_RULE_GROUPS
         self._groups: dict[Subject, Group] = {}
@@ -262,8 +260,6 @@ def receivers(topic: str, sessions: Iterable[R]) -> set[R]:
 class Access:
     """The configuration in force: which clients need a password, which may connect without, and the
     rules."""
-
-    __slots__ = ("_anonymous", "_canonical", "rules", "users")
 
     def __init__(
         self,

@@ -43,8 +43,6 @@ class User:
 class Users:
     """All users who may log in."""
 
-    __slots__ = ("_users",)
-
     def __init__(self, users: dict[str, User] | None = None) -> None:
         self._users = users or {}
 

@@ -23,8 +23,6 @@ END = 1 << 63
 class HybridClock:
     """The clock of one broker."""
 
-    __slots__ = ("_ahead", "_offset", "last")
-
     def __init__(self, now: float, wall: float) -> None:
         """Make one that has heard of no time.
 

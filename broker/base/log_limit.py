@@ -60,8 +60,6 @@ class LogLimit:
     """Logs lines that peers cause. Its table holds about `MAX_SOURCES` pairs of cause and
     host at most."""
 
-    __slots__ = ("_causes", "_minutes", "_node")
-
     def __init__(self, node: Logging) -> None:
         self._node = node
         self._minutes: dict[tuple[str, str], _Minute] = {}

@@ -49,8 +49,6 @@ class RateLimits:
     """A rate limit for each of many, as clients; `most` of them are remembered, and of more the
     oldest are forgotten."""
 
-    __slots__ = ("_limits", "_most", "per_second")
-
     def __init__(self, per_second: float, most: int = 10_000) -> None:
         self.per_second = per_second
         self._most = most

@@ -23,19 +23,6 @@ Step = Callable[[float], object]
 class Agenda:
     """The plans of one broker's cluster."""
 
-    __slots__ = (
-        "_active",
-        "_deadlines",
-        "_driver",
-        "_ends",
-        "_hello",
-        "_planned",
-        "_ran",
-        "_steps",
-        "_suspended",
-        "due",
-    )
-
     def __init__(self, driver: Deadline, hello: float, now: float) -> None:
         """`driver`: when it is to call next; `hello`: s, after which there is something to do in
         any case; `now`: s."""

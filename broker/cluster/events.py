@@ -137,8 +137,6 @@ EventOrder = Mapping[type[Event], Sequence[Callable[[Any], None]]]
 class ClusterEvents:
     """Dispatches events to their subscribers."""
 
-    __slots__ = ("order",)
-
     def __init__(self) -> None:
         self.order: EventOrder = {}
 

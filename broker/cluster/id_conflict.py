@@ -36,17 +36,6 @@ fail."""
 class IdConflict:
     """Knows the other broker with the id of this one, if there is one."""
 
-    __slots__ = (
-        "_call_at",
-        "_links",
-        "_lose",
-        "_node",
-        "_proven_at",
-        "_report",
-        "other",
-        "refuses_clients",
-    )
-
     def __init__(
         self,
         node: MemberBroker,

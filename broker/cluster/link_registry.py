@@ -39,19 +39,6 @@ nothing."""
 class LinkRegistry:
     """All links of this broker, and those that are not up yet."""
 
-    __slots__ = (
-        "_enabled",
-        "_events",
-        "_host",
-        "_membership",
-        "_plan",
-        "_settle",
-        "admission",
-        "handshakes",
-        "links",
-        "to_ping",
-    )
-
     def __init__(
         self,
         host: HandshakeHost,

@@ -58,23 +58,6 @@ class LosesLinks(Protocol):
 class Topology:
     """The members of the federation, and the tree, as this broker takes part in them."""
 
-    __slots__ = (
-        "_change",
-        "_change_at",
-        "_changes",
-        "_events",
-        "_gossip_at",
-        "_leaving",
-        "_links",
-        "_lose",
-        "_node",
-        "_report",
-        "_same_id",
-        "membership",
-        "records",
-        "tree",
-    )
-
     def __init__(
         self,
         node: MemberBroker,

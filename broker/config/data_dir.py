@@ -31,8 +31,6 @@ class BrokerIdentity(Record):
 class DataDir:
     """The folder of one broker, locked while the object is open."""
 
-    __slots__ = ("_lock", "path")
-
     def __init__(self, path: Path) -> None:
         """Make the folder if it does not exist, and lock it. Raises ConfigError if that fails, or
         another broker has it."""

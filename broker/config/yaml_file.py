@@ -24,8 +24,6 @@ class ConfigFile:
     """The mapping that a YAML file holds: `path` is the file's name, `data` its content, `lines`
     the line of each key."""
 
-    __slots__ = ("_lines", "data", "path")
-
     def __init__(self, path: str, data: dict[str, Any], lines: dict[KeyPath, int]) -> None:
         self.path = path
         self.data = data

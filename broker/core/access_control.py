@@ -23,8 +23,6 @@ SESSIONS_AT_ONCE, SESSION_WORK = 100, 8
 class AccessControl:
     """What the clients of one broker may do."""
 
-    __slots__ = ("_config", "_dispatcher", "_hooks", "_sessions", "_turns", "access")
-
     def __init__(
         self,
         config: NodeConfig,

@@ -88,8 +88,6 @@ class BridgePackets(ClientPackets):
 class Bridges:
     """The bridges of one broker."""
 
-    __slots__ = ("_clients", "_node", "_refused")
-
     def __init__(self, node: BridgeHost) -> None:
         self._node = node
         self._clients: dict[str, BridgePackets] = {}  # by client id; some may have gone

@@ -60,8 +60,6 @@ class ClientsBroker(CoreBroker, Protocol):
 class ClientRegistry:
     """All clients that are connected."""
 
-    __slots__ = ("_broker", "_keep_alives", "_rng", "_wills", "connected")
-
     def __init__(self, broker: ClientsBroker, wills: Wills, rng: random.Random) -> None:
         """`broker`: whose clients these are; `wills`: sends those of clients that are gone; `rng`:
         makes up client identifiers."""

@@ -44,16 +44,6 @@ class ConnectionsBroker(CoreBroker, Protocol):
 class ConnectionRegistry:
     """The connections of one broker that are not closed yet."""
 
-    __slots__ = (
-        "_broker",
-        "_flow_control",
-        "_greet",
-        "_handshakes",
-        "_open",
-        "connections",
-        "ended",
-    )
-
     def __init__(
         self,
         broker: ConnectionsBroker,

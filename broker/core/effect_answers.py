@@ -36,8 +36,6 @@ Taker = Callable[[E, Any, float], bool]
 class EffectAnswers:
     """Kind of effect -> the handler of its answers."""
 
-    __slots__ = ("_counters", "_log_limit", "_takers")
-
     def __init__(self, counters: Counters, log_limit: LogLimit) -> None:
         self._counters = counters
         self._log_limit = log_limit

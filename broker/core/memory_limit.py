@@ -113,33 +113,6 @@ class MemoryBroker(CoreBroker, Protocol):
 class MemoryLimit:
     """The count of one node, and its limits in bytes; 0: none."""
 
-    __slots__ = (
-        "_base",
-        "_connections",
-        "_connections_sum",
-        "_counted_at",
-        "_heavy",
-        "_heavy_next",
-        "_left",
-        "_left_sum",
-        "_loud",
-        "_loud_next",
-        "_node",
-        "_pace",
-        "_pieces",
-        "_round_at",
-        "_said",
-        "_sessions",
-        "_sessions_sum",
-        "_waiting",
-        "_worked",
-        "appended",
-        "brink",
-        "limit",
-        "pressure",
-        "queued_limit",
-    )
-
     def __init__(self, node: MemoryBroker) -> None:
         config = node.config
         self._node = node

@@ -78,8 +78,6 @@ class Predecessors:
     """Holds new connections back until the old ones of the same clients have been read to their
     end."""
 
-    __slots__ = ("_lines", "_node")
-
     def __init__(self, node: PredecessorsBroker) -> None:
         self._node = node
         self._lines: dict[str, Line] = {}

@@ -33,8 +33,6 @@ class PublishingBroker(CoreBroker, Protocol):
 class Publisher:
     """Publishes messages of local clients and of this broker."""
 
-    __slots__ = ("_broker",)
-
     def __init__(self, broker: PublishingBroker) -> None:
         self._broker = broker
 

@@ -49,8 +49,6 @@ class RetainedBroker(CoreBroker, Protocol):
 class RetainedFeeds:
     """The retained messages that are still to be sent to the sessions of a node."""
 
-    __slots__ = ("_feeds", "_node")
-
     def __init__(self, node: RetainedBroker) -> None:
         self._node = node
         self._feeds: dict[Session, _Feed] = {}

@@ -106,8 +106,6 @@ class RetainedIndex:
     of bytes in dicts and of no objects: with a million of them the garbage collector would take a
     second each time."""
 
-    __slots__ = ("_counts", "_leaves", "_parts", "_size", "_values", "whole")
-
     def __init__(self) -> None:
         self._leaves: dict[bytes, dict[bytes, bytes]] = {}  # prefix -> place -> packed
         self._values: dict[bytes, int] = {}  # prefix -> digest of a leaf

@@ -87,23 +87,6 @@ class RetainedStore:
     """The last retained message of every topic. Topics that begin with `$`, which are the broker's
     own, count for no limit."""
 
-    __slots__ = (
-        "_bytes",
-        "_counters",
-        "_expiring",
-        "_floor",
-        "_limits",
-        "_own",
-        "_tombstone_ends",
-        "_trie",
-        "closed",
-        "digests",
-        "limit",
-        "reached",
-        "refused_at",
-        "tombstones",
-    )
-
     def __init__(self, counters: Counters, limit: int = 0, *, limits: CoreLimits) -> None:
         """Make one that is empty.
 

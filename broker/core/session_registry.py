@@ -37,8 +37,6 @@ class RegistryBroker(SessionHost, Protocol):
 class SessionRegistry:
     """All sessions of one broker."""
 
-    __slots__ = ("_broker", "_wills", "by_client_id")
-
     def __init__(self, broker: RegistryBroker, wills: Wills) -> None:
         self._broker = broker
         self._wills = wills

@@ -30,8 +30,6 @@ class Stopping(CoreBroker, Protocol):
 class Shutdown:
     """Sends DISCONNECT to clients first, then to other brokers."""
 
-    __slots__ = ("_broker", "_leave", "under_way")
-
     def __init__(self, broker: Stopping, leave: Callable[[float], None]) -> None:
         """`leave`: called with now (s) when the clients are gone, tells the other brokers."""
         self._broker = broker

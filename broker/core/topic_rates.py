@@ -48,8 +48,6 @@ class Average:
 class TopicRates:
     """The rates of many topics."""
 
-    __slots__ = ("_at", "_began", "_most", "_since", "_values", "top")
-
     def __init__(self, most: int, now: float) -> None:
         """`most`: topics that have room; `now`: s, when counting begins."""
         self._most = most

@@ -61,8 +61,6 @@ class MeterBroker(CoreBroker, Protocol):
 class TrafficMeter:
     """Reads the counters of one broker."""
 
-    __slots__ = ("_averages", "_host", "_last", "_read", "_tally", "on_read", "rates")
-
     def __init__(self, host: MeterBroker) -> None:
         """Begin to count. `host`: the broker, which has no clients yet."""
         self._host = host

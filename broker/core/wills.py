@@ -25,8 +25,6 @@ class WillsBroker(CoreBroker, Protocol):
 class Wills:
     """Sends the wills of one broker's sessions."""
 
-    __slots__ = ("_broker",)
-
     def __init__(self, broker: WillsBroker) -> None:
         self._broker = broker
 

@@ -31,8 +31,6 @@ _PORT: Final = {"http": ":80", "https": ":443"}
 class AdminAccess:
     """Decides whether a request may be answered."""
 
-    __slots__ = ("_context", "_digest", "_tls", "_token_file", "made")
-
     def __init__(self, token_file: Path | None = None, tls: AdminTlsSettings | None = None) -> None:
         """`token_file`: has the token, and is made if it does not exist; None: no token is needed.
         `tls`: of the port, None without. Raises ValueError with one line for files that cannot be

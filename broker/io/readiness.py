@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 class Readiness:
     """The conditions, checked at each request."""
 
-    __slots__ = ("_cluster", "_met", "_node", "_others")
-
     def __init__(self, node: Node, brokers: int) -> None:
         """`brokers`: how many, this one included, must have been seen once before clients come."""
         self._node = node

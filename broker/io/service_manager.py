@@ -20,8 +20,6 @@ MAX_PERIOD_S: Final = 86_400.0
 class ServiceManager:
     """The socket of the service manager, and the timer of its watchdog."""
 
-    __slots__ = ("_address", "_loop", "_period", "_sock", "_timer")
-
     def __init__(self, environment: Mapping[str, str], loop: asyncio.AbstractEventLoop) -> None:
         """`environment`: variables, as in os.environ; `loop`: has to turn."""
         self._loop = loop

@@ -197,26 +197,6 @@ def common(first: int, last: int, count: int, lacked: Ranges) -> int:
 class AbsentMembers:
     """All brokers that are away."""
 
-    __slots__ = (
-        "_acks",
-        "_catchup",
-        "_clock",
-        "_cluster",
-        "_counters",
-        "_directory",
-        "_forwarder",
-        "_gap_recovery",
-        "_journal",
-        "_limits",
-        "_log",
-        "_membership",
-        "_node",
-        "_origins",
-        "absent",
-        "expected",
-        "tail",
-    )
-
     def __init__(self, node: MemberBroker, cluster: Cluster) -> None:
         self._node = node
         self._counters = node.counters

@@ -28,18 +28,6 @@ if TYPE_CHECKING:
 class DurableSessions:
     """The recorders of all durable sessions, by the numbers that the sessions have in records."""
 
-    __slots__ = (
-        "_continued",
-        "_delivered_ranges",
-        "_host",
-        "_starts",
-        "clock_step",
-        "frames",
-        "last",
-        "messages",
-        "recorders",
-    )
-
     def __init__(
         self,
         host: JournalBroker,

@@ -87,25 +87,6 @@ class RecordedSession:
 class Image:
     """The state that a journal describes."""
 
-    __slots__ = (
-        "_older_shared",
-        "_recorded",
-        "_take",
-        "_unconfirmed_frames",
-        "alive",
-        "logged",
-        "members",
-        "messages",
-        "numbers",
-        "older_logged",
-        "retained",
-        "seen",
-        "sessions",
-        "shared",
-        "size",
-        "skipped",
-    )
-
     def __init__(self) -> None:
         self.sessions: dict[int, RecordedSession] = {}
         self.messages: dict[int, bytes | RunRecord | PublishedRecord] = {}

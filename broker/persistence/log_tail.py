@@ -103,32 +103,6 @@ class TailLoaded:
 class LogTail:
     """The log tail of one broker."""
 
-    __slots__ = (
-        "_away",
-        "_broken",
-        "_clock",
-        "_counters",
-        "_current",
-        "_index",
-        "_last_request",
-        "_log_limit",
-        "_lost",
-        "_node",
-        "_number",
-        "_pending",
-        "_pending_size",
-        "_reads",
-        "_records",
-        "_retry_at",
-        "_segments",
-        "_stale",
-        "_syncs",
-        "_under_way",
-        "_unwritten",
-        "size",
-        "usable",
-    )
-
     def __init__(
         self,
         node: MemberBroker,

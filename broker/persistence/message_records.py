@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 class MessageRecords:
     """Numbers messages, and records each once in a segment."""
 
-    __slots__ = ("_again", "_first", "_frames", "_host", "last")
-
     def __init__(self, host: JournalBroker, frames: WriteAheadLog) -> None:
         self._host = host
         self._frames = frames

@@ -16,8 +16,6 @@ from mqttree.broker.persistence.limits import PersistenceLimits
 class OutputGate:
     """The output that waits, of all connections."""
 
-    __slots__ = ("_bytes", "_held", "_most", "_orphaned", "_size")
-
     def __init__(self, limits: PersistenceLimits) -> None:
         self._most = limits.client_backlog_bytes  # that wait for one connection
         # LSN, connection, output, its bytes, publisher.

@@ -32,8 +32,6 @@ class Snapshot:
     """A snapshot that is being recorded. `size`: bytes that it has recorded; `bytes_since_step`:
     bytes of other records since its last step."""
 
-    __slots__ = ("_frame", "_limits", "_plan", "bytes_since_step", "size")
-
     def __init__(self, frame: Frame, plan: Iterator[int], limits: PersistenceLimits) -> None:
         """Make one that has recorded nothing.
 

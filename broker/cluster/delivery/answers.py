@@ -79,23 +79,6 @@ class Asked(NamedTuple):
 class Answers:
     """Answers other brokers' questions for messages that were published here."""
 
-    __slots__ = (
-        "_above",
-        "_acks",
-        "_budget",
-        "_bus",
-        "_counters",
-        "_directory",
-        "_links",
-        "_log",
-        "_node",
-        "_origins",
-        "_reading",
-        "_report",
-        "_starts",
-        "_strategy",
-    )
-
     def __init__(
         self,
         node: MemberBroker,

@@ -26,8 +26,6 @@ Then = Callable[[float], None]
 class HistoryRequests:
     """The requests that are under way, and what is done when they have been answered."""
 
-    __slots__ = ("_alarm", "_fetches", "_links", "_node", "_number", "records")
-
     def __init__(self, node: MemberBroker, links: Mapping[bytes, Link], alarm: Alarm) -> None:
         """`node`: this broker; `links`: those that are up, by the neighbour's id; `alarm`: calls
         the cluster again."""

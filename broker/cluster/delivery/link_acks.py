@@ -49,22 +49,6 @@ round trip brings."""
 class LinkAcks:
     """Which part of the log each link still needs."""
 
-    __slots__ = (
-        "_again",
-        "_away",
-        "_counters",
-        "_keeping",
-        "_limits",
-        "_log",
-        "_node",
-        "_number",
-        "_parted",
-        "_report",
-        "_strategy",
-        "_timeout",
-        "holding",
-    )
-
     def __init__(
         self,
         node: MemberBroker,

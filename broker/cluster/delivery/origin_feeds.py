@@ -24,8 +24,6 @@ answer is too busy to publish."""
 class OriginFeeds:
     """The ordered feeds of all origins."""
 
-    __slots__ = ("_node", "_orphans", "_vector")
-
     def __init__(
         self, node: MemberBroker, vector: Mapping[bytes, LocalWindow], orphans: Orphans
     ) -> None:

@@ -66,19 +66,6 @@ never advance. As many as are asked within PATIENCE."""
 class OriginQuestions:
     """Asks origins for what feeds without a source lack."""
 
-    __slots__ = (
-        "_above",
-        "_alarm",
-        "_bus",
-        "_directory",
-        "_feeds",
-        "_log",
-        "_number",
-        "_rearm",
-        "_release",
-        "_starts",
-    )
-
     def __init__(
         self,
         node: DeliveringBroker,

@@ -33,8 +33,6 @@ messages, 4 bytes each."""
 class Orphans:
     """Knows which origins are gone, and makes the version vector for neighbours."""
 
-    __slots__ = ("_directory", "_origins")
-
     def __init__(self, directory: LinkStateDirectory, origins: Origins) -> None:
         self._directory = directory
         self._origins = origins

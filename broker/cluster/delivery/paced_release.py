@@ -54,22 +54,6 @@ class FeedKeeper(Protocol):
 class PacedRelease:
     """The messages that all feeds of a broker hold back."""
 
-    __slots__ = (
-        "_above",
-        "_counters",
-        "_dispatcher",
-        "_feeds",
-        "_flow_control",
-        "_highest",
-        "_keeper",
-        "_limits",
-        "_node",
-        "_report",
-        "_timer",
-        "_turns",
-        "held_bytes",
-    )
-
     def __init__(
         self,
         node: DeliveringBroker,

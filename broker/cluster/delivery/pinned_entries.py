@@ -30,15 +30,6 @@ class PinnedEntries:
     """Log entries that are pinned for sessions on their way to another broker (`ReplayLog.pinned`),
     by takeover or handover."""
 
-    __slots__ = (
-        "_counters",
-        "_log",
-        "_moved",
-        "_movers",
-        "_node",
-        "size",
-    )
-
     def __init__(self, node: MemberBroker, log: ReplayLog) -> None:
         """`node`: this broker; `log`: whose entries are pinned."""
         self._node = node

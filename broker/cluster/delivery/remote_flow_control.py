@@ -130,22 +130,6 @@ class Asked:
 class RemoteFlowControl:
     """Asks other brokers to hold publishers, and holds local publishers for other brokers."""
 
-    __slots__ = (
-        "_alarm",
-        "_bus",
-        "_counters",
-        "_limits",
-        "_node",
-        "_over",
-        "_over_bytes",
-        "_report",
-        "_requests",
-        "_timer",
-        "_wanted",
-        "_wishes",
-        "held",
-    )
-
     def __init__(
         self, node: DeliveringBroker, bus: UnicastBus, report: Reporting, alarm: Alarm
     ) -> None:

@@ -63,8 +63,6 @@ Take = Callable[["list[LogEntry]", float], None]
 class LogWalks:
     """Makes walks through the log, and knows what of it is wanted behind which link."""
 
-    __slots__ = ("above", "log", "node", "orphans", "strategy")
-
     def __init__(
         self,
         node: MemberBroker,

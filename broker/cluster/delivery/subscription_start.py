@@ -155,23 +155,6 @@ class StartingBroker(MemberBroker, Protocol):
 class SubscriptionStarts:
     """The starts of the last minutes, and the clocks of origins."""
 
-    __slots__ = (
-        "_asked",
-        "_barrier",
-        "_behind",
-        "_clocks",
-        "_directory",
-        "_enabled",
-        "_limits",
-        "_node",
-        "_older",
-        "_origins",
-        "_passed",
-        "_starts",
-        "past",
-        "records",
-    )
-
     def __init__(
         self,
         node: StartingBroker,

@@ -83,23 +83,6 @@ pieces are dropped, and offered again."""
 class TailOffers:
     """Offers messages of the log tail to other brokers, and takes messages that they offer."""
 
-    __slots__ = (
-        "_above",
-        "_alarm",
-        "_asked",
-        "_bus",
-        "_coming",
-        "_counters",
-        "_dispatcher",
-        "_forwarder",
-        "_node",
-        "_number",
-        "_origins",
-        "_parts",
-        "_reading",
-        "_starts",
-    )
-
     def __init__(
         self,
         node: MemberBroker,

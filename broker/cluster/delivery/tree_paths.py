@@ -22,8 +22,6 @@ delivered, and those that are missing are delivered later, if they arrive."""
 class TreePaths:
     """The paths to all brokers, as far as this broker sees them: the first link of each."""
 
-    __slots__ = ("_directory", "_links", "away")
-
     def __init__(self, directory: LinkStateDirectory) -> None:
         self._directory = directory
         self._links: dict[bytes, Link] = {}  # by the id of the broker to which it leads

@@ -37,17 +37,6 @@ Places = dict[tuple[bytes, bytes], list[int]]
 class TrimmedNumbers:
     """Notes of the QoS 2 messages that were trimmed from the log while clients were away."""
 
-    __slots__ = (
-        "_away",
-        "_counters",
-        "_log",
-        "_met",
-        "_node",
-        "_noted",
-        "_noting",
-        "size",
-    )
-
     def __init__(self, node: MemberBroker, log: ReplayLog) -> None:
         """`node`: this broker; `log`: whose trimmed messages are noted."""
         self._node = node

@@ -91,23 +91,6 @@ ELSEWHERE: Final[Answer] = (503, {"error": "another broker decides; ask again"})
 class Decider:
     """Answers questions about placement."""
 
-    __slots__ = (
-        "_asked",
-        "_asked_at",
-        "_budget",
-        "_bus",
-        "_directory",
-        "_gathered_at",
-        "_host",
-        "_plain",
-        "_state",
-        "_timer",
-        "_waiting",
-        "controller",
-        "knowledge",
-        "redirections",
-    )
-
     def __init__(
         self,
         host: PlacingBroker,

@@ -79,24 +79,6 @@ SILENT: Final[Answer] = (503, {"error": "the broker that decides does not answer
 class PlacementService:
     """Answers, or has answered, where clients should connect."""
 
-    __slots__ = (
-        "_alarm",
-        "_bus",
-        "_decider",
-        "_directory",
-        "_entry",
-        "_host",
-        "_limits",
-        "_number",
-        "_open",
-        "_reached",
-        "_rebalancer",
-        "_report",
-        "_strategy",
-        "_tree",
-        "redirector",
-    )
-
     def __init__(
         self,
         host: PlacingBroker,

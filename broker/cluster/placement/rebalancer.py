@@ -40,23 +40,6 @@ PART: Final = 100
 class Rebalancer:
     """Looks for clients to be moved, and has them moved."""
 
-    __slots__ = (
-        "_asked",
-        "_bus",
-        "_clients",
-        "_connected",
-        "_decider",
-        "_directory",
-        "_host",
-        "_next",
-        "_over",
-        "_overload",
-        "_redirector",
-        "_report",
-        "_round",
-        "_waits",
-    )
-
     def __init__(
         self,
         host: PlacingBroker,

@@ -61,8 +61,6 @@ class Entry:
 class RedirectTable:
     """All clients of which something is remembered."""
 
-    __slots__ = ("_entries", "_lasting", "_most", "_number")
-
     def __init__(self, most: int) -> None:
         """`most`: clients; while there are as many, no further client is looked at."""
         self._most = most

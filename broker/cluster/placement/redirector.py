@@ -69,20 +69,6 @@ Ask = Callable[[int, Any, Callable[[Answer], None]], None]
 class Redirector:
     """The clients of one broker that may be sent to others."""
 
-    __slots__ = (
-        "_ask",
-        "_cursor",
-        "_host",
-        "_hosts",
-        "_leaving",
-        "_looks",
-        "_quiet",
-        "_report",
-        "_timer",
-        "enabled",
-        "table",
-    )
-
     def __init__(self, host: PlacingBroker, ask: Ask, report: Reporting) -> None:
         """`host`: this broker; `ask`: has the root answer; `report`: counts and logs."""
         self._host = host

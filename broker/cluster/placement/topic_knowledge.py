@@ -50,23 +50,6 @@ NOTHING: Final[dict[str, float]] = {}
 class TopicKnowledge:
     """What this broker knows; the `View` of a controller."""
 
-    __slots__ = (
-        "_directory",
-        "_host",
-        "_known",
-        "_loads",
-        "_loads_of",
-        "_others",
-        "_rare",
-        "_rates",
-        "_sets",
-        "_state",
-        "_state_until",
-        "_strategy",
-        "_tree",
-        "_wanted",
-    )
-
     def __init__(
         self,
         host: PlacingBroker,

@@ -27,19 +27,6 @@ if TYPE_CHECKING:
 class CompetingSessions:
     """Compares what other brokers post with the sessions of this one."""
 
-    __slots__ = (
-        "_clock",
-        "_counters",
-        "_handover",
-        "_log_limit",
-        "_merging",
-        "_node",
-        "_own",
-        "_predecessors",
-        "_taken",
-        "_tombstones",
-    )
-
     def __init__(
         self,
         node: SessionBroker,

@@ -35,19 +35,6 @@ if TYPE_CHECKING:
 class DeliveredRanges:
     """The sequence numbers of each origin that sessions have had at other brokers."""
 
-    __slots__ = (
-        "_counters",
-        "_limits",
-        "_node",
-        "_old",
-        "_origins",
-        "_owed",
-        "_retained",
-        "_sessions",
-        "_sharing",
-        "highest",
-    )
-
     def __init__(
         self,
         node: MemberBroker,

@@ -88,26 +88,6 @@ class Given(NamedTuple):
 class Handover:
     """Sessions of this broker that others take, and notes of those that they have taken."""
 
-    __slots__ = (
-        "_actions",
-        "_bus",
-        "_contents",
-        "_counters",
-        "_directory",
-        "_exports",
-        "_given",
-        "_limits",
-        "_node",
-        "_number",
-        "_own",
-        "_pinned_entries",
-        "_predecessors",
-        "_recently_elsewhere",
-        "_turns",
-        "_under_way",
-        "size",
-    )
-
     def __init__(
         self,
         node: SessionBroker,

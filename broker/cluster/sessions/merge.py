@@ -102,22 +102,6 @@ asked again."""
 class SessionMerge:
     """Merges of older sessions at other brokers into local ones."""
 
-    __slots__ = (
-        "_actions",
-        "_bus",
-        "_directory",
-        "_gap_recovery",
-        "_handover",
-        "_limits",
-        "_merges",
-        "_node",
-        "_own",
-        "_queues",
-        "_reporting",
-        "_timer",
-        "_tombstones",
-    )
-
     def __init__(
         self,
         node: SessionBroker,

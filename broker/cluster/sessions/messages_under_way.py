@@ -41,15 +41,6 @@ MERGE_AWAY = 10.0
 class MessagesUnderWay:
     """Knows which messages are still to come to sessions here, and for how long takers wait."""
 
-    __slots__ = (
-        "_asked",
-        "_directory",
-        "_gap_recovery",
-        "_node",
-        "_origins",
-        "_orphans",
-    )
-
     def __init__(
         self,
         node: MemberBroker,

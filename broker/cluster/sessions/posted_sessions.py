@@ -29,17 +29,6 @@ SLICE_TIME = 0.02
 class PostedSessions:
     """Posts the sessions of this broker, and finds those of others."""
 
-    __slots__ = (
-        "_directory",
-        "_handover",
-        "_links",
-        "_neighbours",
-        "_node",
-        "_reporting",
-        "_tombstones",
-        "active",
-    )
-
     def __init__(
         self,
         node: SessionBroker,

@@ -69,18 +69,6 @@ Known = tuple[bytes, int]
 class QueueMerge:
     """Adds queues of older sessions to newer ones."""
 
-    __slots__ = (
-        "_delivered_ranges",
-        "_gap_recovery",
-        "_history",
-        "_limits",
-        "_log",
-        "_node",
-        "_origins",
-        "_reporting",
-        "_starts",
-    )
-
     def __init__(
         self,
         node: SessionBroker,

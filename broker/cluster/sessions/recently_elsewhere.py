@@ -33,8 +33,6 @@ REPAIR_S = 1.0
 class RecentlyElsewhere:
     """Knows which clients were at other brokers a moment ago."""
 
-    __slots__ = ("_directory", "_left", "_node", "waits")
-
     def __init__(self, node: MemberBroker, directory: LinkStateDirectory) -> None:
         self._node = node
         self._directory = directory

@@ -29,17 +29,6 @@ if TYPE_CHECKING:
 class SessionContents:
     """Reads off this broker's sessions what others have to know that take them."""
 
-    __slots__ = (
-        "_counters",
-        "_delivered_ranges",
-        "_directory",
-        "_gap_recovery",
-        "_history",
-        "_log",
-        "_node",
-        "_origins",
-    )
-
     def __init__(
         self,
         node: MemberBroker,

@@ -88,20 +88,6 @@ class SessionHistory:
     """The messages that the sessions of one broker have had and that do not follow from the start
     of their subscriptions."""
 
-    __slots__ = (
-        "_contents",
-        "_delivered_ranges",
-        "_elsewhere",
-        "_limits",
-        "_log",
-        "_merged",
-        "_node",
-        "_offered",
-        "_origins",
-        "_synced",
-        "_trimmed_numbers",
-    )
-
     def __init__(
         self,
         node: MemberBroker,

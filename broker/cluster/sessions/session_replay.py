@@ -117,23 +117,6 @@ class _Question:
 class SessionReplay:
     """Asks other brokers for messages of the last seconds, and answers their questions."""
 
-    __slots__ = (
-        "_alarm",
-        "_bus",
-        "_collected",
-        "_directory",
-        "_history",
-        "_limits",
-        "_log",
-        "_node",
-        "_number",
-        "_open",
-        "_origins",
-        "_report",
-        "_retained",
-        "_turns",
-    )
-
     def __init__(
         self,
         node: MemberBroker,

@@ -53,21 +53,6 @@ if TYPE_CHECKING:
 class SessionRestoration:
     """Makes sessions here that come from other brokers."""
 
-    __slots__ = (
-        "_delivered_ranges",
-        "_dispatcher",
-        "_gap_recovery",
-        "_history",
-        "_limits",
-        "_node",
-        "_origins",
-        "_pinned_entries",
-        "_posted",
-        "_queues",
-        "_starts",
-        "_tombstones",
-    )
-
     def __init__(
         self,
         node: SessionBroker,

@@ -111,27 +111,6 @@ ANSWERS = {
 class Takeover:
     """Takes the sessions of clients that connect here from the brokers that have them."""
 
-    __slots__ = (
-        "_actions",
-        "_barrier",
-        "_bus",
-        "_clock",
-        "_competing",
-        "_counters",
-        "_directory",
-        "_handover",
-        "_links",
-        "_merging",
-        "_node",
-        "_own",
-        "_pending",
-        "_pinned_entries",
-        "_posted",
-        "_reporting",
-        "_restoration",
-        "_turns",
-    )
-
     def __init__(
         self,
         node: SessionBroker,

@@ -28,14 +28,6 @@ TOMBSTONE_AGE_S = 86_400.0
 class Tombstones:
     """The tombstones of one broker, by client id."""
 
-    __slots__ = (
-        "_counters",
-        "_directory",
-        "_known",
-        "_node",
-        "_superseded",
-    )
-
     def __init__(self, node: SessionBroker, directory: LinkStateDirectory) -> None:
         self._node = node
         self._counters = node.counters

@@ -99,30 +99,6 @@ STEP = 500
 class Assignments:
     """The messages that were given to members at other brokers and are not acknowledged."""
 
-    __slots__ = (
-        "_above",
-        "_alarm",
-        "_bus",
-        "_came",
-        "_counters",
-        "_directory",
-        "_forwarder",
-        "_full",
-        "_giver",
-        "_gone",
-        "_groups",
-        "_heard",
-        "_journal",
-        "_limits",
-        "_node",
-        "_out",
-        "_progress",
-        "_returned",
-        "_timer",
-        "_turns",
-        "ledger",
-    )
-
     def __init__(
         self,
         node: MemberBroker,

@@ -184,28 +184,6 @@ class Catchup:
     """Knows which messages were published here while each group was known, and gives groups the
     others later."""
 
-    __slots__ = (
-        "_above",
-        "_alarm",
-        "_asked",
-        "_at",
-        "_bus",
-        "_counters",
-        "_covered",
-        "_forwarder",
-        "_giver",
-        "_groups",
-        "_jobs",
-        "_journal",
-        "_kept",
-        "_node",
-        "_since",
-        "_size",
-        "_timer",
-        "_turns",
-        "_watches",
-    )
-
     def __init__(
         self,
         node: MemberBroker,

@@ -84,38 +84,6 @@ CHECK_INTERVAL_S = 1.0
 class Custody:
     """The messages for local members that are not acknowledged."""
 
-    __slots__ = (
-        "_above",
-        "_boot",
-        "_bus",
-        "_checked",
-        "_claimed",
-        "_claims",
-        "_count",
-        "_counters",
-        "_declined",
-        "_due",
-        "_forwarder",
-        "_frame",
-        "_given",
-        "_giver",
-        "_granted",
-        "_groups",
-        "_held",
-        "_journal",
-        "_leaving",
-        "_limits",
-        "_node",
-        "_out",
-        "_parked",
-        "_ready",
-        "_returned",
-        "_timer",
-        "_unsaid",
-        "size",
-        "taken",
-    )
-
     def __init__(
         self,
         node: MemberBroker,

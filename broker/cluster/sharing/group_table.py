@@ -81,27 +81,6 @@ class LateGroups(Protocol):
 class GroupTable:
     """The groups of this broker and of others, and which have members where."""
 
-    __slots__ = (
-        "_announcers",
-        "_count",
-        "_counted",
-        "_directory",
-        "_dispatcher",
-        "_late",
-        "_limits",
-        "_member_came",
-        "_next_look",
-        "_node",
-        "_noting",
-        "_planned",
-        "_reporting",
-        "_trie",
-        "_turns",
-        "here",
-        "memory",
-        "pools",
-    )
-
     _late: LateGroups
     _member_came: Callable[[bytes], None]
 

@@ -54,23 +54,6 @@ if TYPE_CHECKING:
 class SharedSubscriptions:
     """Chooses and serves the members of groups, here and at other brokers."""
 
-    __slots__ = (
-        "_counters",
-        "_directory",
-        "_dispatcher",
-        "_forwarder",
-        "_node",
-        "_orphans",
-        "_own",
-        "_pools",
-        "_strategy",
-        "_who",
-        "assignments",
-        "catchup",
-        "custody",
-        "groups",
-    )
-
     def __init__(
         self,
         node: MemberBroker,

@@ -78,8 +78,6 @@ def wire_bytes(transport: Transport) -> tuple[int, int] | None:
 class LinkRates:
     """Rates of each link between two looks, for as long as the link stands."""
 
-    __slots__ = ("_at", "_before", "_rates")
-
     def __init__(self, now: float) -> None:
         """`now`: s."""
         self._at = now

@@ -82,8 +82,6 @@ class _Reversed:
 class Searches:
     """All searches of one admin port."""
 
-    __slots__ = ("_loop", "_most", "_pause", "_piece", "running")
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
