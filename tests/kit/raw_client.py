@@ -1,8 +1,10 @@
-"""A client of one plain socket that sends and reads packets, or bytes, one by one. Nothing is
-answered by itself."""
+"""Clients that send and read packets, or bytes, one by one: of one plain socket, and of a pair of
+streams of asyncio. Nothing is answered by itself."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 from typing import Any
 
@@ -130,3 +132,36 @@ class RawClient:
         answer = self.ask(Subscribe(1, [SubscriptionRequest(each, qos) for each in filters]))
         assert isinstance(answer, Suback), answer
         return answer.codes
+
+
+class RawStreams:
+    """A client over any pair of streams."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, version: int = 4
+    ) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.version = version
+        self.decoder = Decoder(version)
+        self.packets: list[Packet] = []
+
+    def send(self, *packets: Packet) -> None:
+        """Send packets."""
+        self.writer.write(b"".join(encode_packet(packet, self.version) for packet in packets))
+
+    async def receive(self) -> Packet:
+        """Wait for the next packet."""
+        async with asyncio.timeout(PATIENCE):
+            while not self.packets:
+                data = await self.reader.read(1 << 16)
+                assert data, "closed"
+                self.packets += self.decoder.receive(data)
+        return self.packets.pop(0)
+
+    async def closed(self) -> bool:
+        """Whether the broker closes without another byte."""
+        async with asyncio.timeout(PATIENCE):
+            with contextlib.suppress(ConnectionError):
+                return await self.reader.read() == b""
+            return True

@@ -6,7 +6,7 @@ import ssl
 import subprocess
 from pathlib import Path
 
-_KEY = ["ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+_KEY = "ec -pkeyopt ec_paramgen_curve:prime256v1"
 
 
 class Authority:
@@ -18,21 +18,8 @@ class Authority:
         self.ca = folder / f"{name}.pem"
         self._key = folder / f"{name}.key"
         _openssl(
-            "req",
-            "-x509",
-            "-newkey",
-            *_KEY,
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            f"/CN={name}",
-            "-addext",
-            "basicConstraints=critical,CA:TRUE",
-            "-out",
-            self.ca,
-            "-keyout",
-            self._key,
+            f"req -x509 -newkey {_KEY} -nodes -days 2 -addext basicConstraints=critical,CA:TRUE "
+            f"-subj /CN={name} -out {self.ca} -keyout {self._key}"
         )
 
     def issue(self, name: str) -> tuple[Path, Path]:
@@ -42,33 +29,11 @@ class Authority:
         )
         extras.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1,IP:::1\n")
         _openssl(
-            "req",
-            "-newkey",
-            *_KEY,
-            "-nodes",
-            "-subj",
-            f"/O=mqttree/CN={name}",
-            "-out",
-            request,
-            "-keyout",
-            key,
+            f"req -newkey {_KEY} -nodes -subj /O=mqttree/CN={name} -out {request} -keyout {key}"
         )
         _openssl(
-            "x509",
-            "-req",
-            "-in",
-            request,
-            "-days",
-            "2",
-            "-CA",
-            self.ca,
-            "-CAkey",
-            self._key,
-            "-CAcreateserial",
-            "-extfile",
-            extras,
-            "-out",
-            certificate,
+            f"x509 -req -in {request} -days 2 -CA {self.ca} -CAkey {self._key} -CAcreateserial "
+            f"-extfile {extras} -out {certificate}"
         )
         return certificate, key
 
@@ -85,24 +50,13 @@ def self_signed(folder: Path, name: str = "localhost") -> Path:
     folder; returns the certificate."""
     certificate = folder / "cert.pem"
     _openssl(
-        "req",
-        "-x509",
-        "-newkey",
-        *_KEY,
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        f"/CN={name}",
-        "-addext",
-        "subjectAltName=DNS:localhost,IP:127.0.0.1",
-        "-keyout",
-        folder / "key.pem",
-        "-out",
-        certificate,
+        f"req -x509 -newkey {_KEY} -nodes -days 2 -subj /CN={name} "
+        "-addext subjectAltName=DNS:localhost,IP:127.0.0.1 "
+        f"-keyout {folder / 'key.pem'} -out {certificate}"
     )
     return certificate
 
 
-def _openssl(*words: object) -> None:
-    subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, timeout=60)
+def _openssl(command: str) -> None:
+    words = ["openssl", *command.split()]
+    subprocess.run(words, check=True, capture_output=True, timeout=60)

@@ -2,77 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
-import random
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 from mqttree.bench.lab.ports import free_ports
 from mqttree.broker.base.address import Address
-from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.config.options import AdminTlsSettings
 from mqttree.broker.io.admin_access import AdminAccess
-from mqttree.broker.io.admin_http import Admin, listen
-from mqttree.broker.limits import DEFAULTS
-from mqttree.broker.node import Node
+from tests.kit.admin_server import AdminServer
 from tests.kit.brokers import Broker
 from tests.kit.command import mqttree
-from tests.kit.waiting import PATIENCE, until
+from tests.kit.waiting import until
 from tests.process.certificates import Authority
 
 TOKEN = "0123456789abcdef"
-
-
-class Port:
-    """An admin port in this loop, and what it logged."""
-
-    port: int
-
-    def __init__(self, access: AdminAccess) -> None:
-        loop = asyncio.get_running_loop()
-        self.lines: list[str] = []
-        config = NodeConfig(id=b"\1" * 8, host="127.0.0.1", port=1883, discovery="off")
-        self.node = Node(config, loop.time(), 1e9, random.Random(1), log=self.log)
-        self.admin = Admin(
-            self.node, access=access, drain=lambda values: {"drain": {}}, limits=DEFAULTS
-        )
-
-    def log(self, level: str, text: str) -> None:
-        if level != "debug":
-            self.lines.append(text)
-
-    async def ask(self, line: str, *fields: str, ssl: object = None) -> str:
-        """The whole answer to one request."""
-        head = "\r\n".join((f"{line} HTTP/1.1", "Host: localhost", "Connection: close", *fields))
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1",
-            self.port,
-            ssl=ssl,  # type: ignore[arg-type]
-            server_hostname="localhost" if ssl else None,
-        )
-        writer.write(head.encode() + b"\r\n\r\n")
-        try:
-            async with asyncio.timeout(PATIENCE):
-                return (await reader.read()).decode()
-        finally:
-            writer.close()
-
-    async def status(self, line: str, *fields: str, ssl: object = None) -> int:
-        return int((await self.ask(line, *fields, ssl=ssl)).split()[1])
-
-
-@contextlib.asynccontextmanager
-async def running(access: AdminAccess) -> AsyncIterator[Port]:
-    port, socket = Port(access), listen("127.0.0.1", 0)
-    port.port = socket.getsockname()[1]
-    await port.admin.start(socket)
-    try:
-        yield port
-    finally:
-        await port.admin.close()
 
 
 def token_file(folder: Path) -> Path:
@@ -83,7 +28,7 @@ def token_file(folder: Path) -> Path:
 
 
 async def test_every_path_but_health_needs_the_token(tmp_path: Path) -> None:
-    async with running(AdminAccess(token_file(tmp_path))) as port:
+    async with AdminServer(AdminAccess(token_file(tmp_path)), lambda _: {"drain": {}}) as port:
         right, wrong = f"Authorization: Bearer {TOKEN}", "Authorization: Bearer 0123456789abcdeX"
         for line in (
             "GET /metrics",
@@ -97,14 +42,14 @@ async def test_every_path_but_health_needs_the_token(tmp_path: Path) -> None:
             "GET /nothing",
         ):
             for fields in ((), (wrong,), ("Authorization:",), ("Cookie: token=" + TOKEN,)):
-                answer = await port.ask(line, *fields)
-                assert answer.startswith("HTTP/1.1 401 "), (line, fields)
-                assert "\r\nWWW-Authenticate: Bearer\r\n" in answer
-            assert await port.status(line, right) != 401, line
+                status, head, _ = await port.answer(line, *fields)
+                assert status == 401, (line, fields)
+                assert "\r\nWWW-Authenticate: Bearer\r\n" in head
+            assert (await port.answer(line, right))[0] != 401, line
         assert port.node.counters.admin_unauthorized == 36
         assert port.node.counters.admin_refused >= 36
         assert port.lines.count("admin: 127.0.0.1 sent no token; refused") == 1
-        assert await port.status("POST /api/v1/drain", right) == 202
+        assert (await port.answer("POST /api/v1/drain", right))[0] == 202
 
 
 async def test_health_says_yes_or_no_to_everybody_and_more_with_the_token(tmp_path: Path) -> None:
@@ -115,13 +60,13 @@ async def test_health_says_yes_or_no_to_everybody_and_more_with_the_token(tmp_pa
         "same_broker": [],
         "last_error": "",
     }
-    async with running(AdminAccess(token_file(tmp_path))) as port:
+    async with AdminServer(AdminAccess(token_file(tmp_path)), lambda _: {"drain": {}}) as port:
         port.admin._legs = lambda: [leg]
-        assert (await port.ask("GET /healthz")).endswith("\r\n\r\nok\n")
-        assert (await port.ask("GET /readyz")).endswith("\r\n\r\nready\n")
-        with_token = await port.ask("GET /healthz", f"Authorization: Bearer {TOKEN}")
-        assert with_token.endswith("ok\nleg secret: up\n")
-        assert await port.status("POST /healthz") == 401
+        assert await port.get("/healthz") == (200, "ok\n")
+        assert await port.get("/readyz") == (200, "ready\n")
+        with_token = await port.answer("GET /healthz", f"Authorization: Bearer {TOKEN}")
+        assert with_token[2] == "ok\nleg secret: up\n"
+        assert (await port.answer("POST /healthz"))[0] == 401
 
 
 async def test_only_a_certificate_of_the_authority_opens_a_port_with_mutual_tls(
@@ -131,14 +76,14 @@ async def test_only_a_certificate_of_the_authority_opens_a_port_with_mutual_tls(
     certificate, key = authority.issue("localhost")
     access = AdminAccess(None, AdminTlsSettings(certificate, key, authority.ca))
     assert access.secured
-    async with running(access) as port:
+    async with AdminServer(access, lambda _: {"drain": {}}) as port:
         mine = authority.client(authority.issue("operator"))
-        assert await port.status("POST /api/v1/drain", ssl=mine) == 202
+        assert (await port.answer("POST /api/v1/drain", ssl=mine))[0] == 202
         own = "Origin: https://localhost"
-        assert await port.status("GET /api/v1/federation", own, ssl=mine) == 200
+        assert (await port.answer("GET /api/v1/federation", own, ssl=mine))[0] == 200
         for bad in (authority.client(None), None):
             with contextlib.suppress(OSError):
-                assert await port.ask("GET /healthz", ssl=bad) == ""
+                assert await port.ask(b"GET /healthz HTTP/1.0\r\n\r\n", bad) == b""
 
 
 def refused(*words: str) -> tuple[int, str]:

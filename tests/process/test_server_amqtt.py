@@ -7,8 +7,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
-import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, MagicMock, patch
@@ -25,7 +24,6 @@ from amqtt.plugins.base import BaseAuthPlugin, BasePlugin, BaseTopicPlugin
 from amqtt.session import Session
 from pwdlib import PasswordHash
 from pwdlib.hashers.argon2 import Argon2Hasher
-from websockets.asyncio.client import connect as ws_connect
 
 from mqttree.broker.cluster.state_view import federation_state
 from mqttree.broker.compat import broker as broker_server
@@ -36,19 +34,18 @@ from mqttree.broker.wire import (
     Connack,
     Connect,
     Disconnect,
-    Packet,
     Property,
     Puback,
     Publish,
     Suback,
     Subscribe,
     SubscriptionRequest,
-    Unsubscribe,
     Will,
-    decode_packet,
     encode_packet,
 )
+from tests.kit.raw_client import RawStreams
 from tests.kit.waiting import PATIENCE, eventually
+from tests.process.certificates import self_signed
 
 ANONYMOUS = "amqtt.plugins.authentication.AnonymousAuthPlugin"
 SYS = "amqtt.plugins.sys.broker.BrokerSysPlugin"
@@ -58,42 +55,10 @@ HERE = __name__
 # -------------------------------------------------------------------- helpers
 
 
-class Raw:
-    """A client that sends and reads packets one by one, over any pair of streams."""
-
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, version: int = 4
-    ) -> None:
-        self.reader = reader
-        self.writer = writer
-        self.version = version
-
-    def send(self, *packets: Packet) -> None:
-        self.writer.write(b"".join(encode_packet(packet, self.version) for packet in packets))
-
-    async def receive(self) -> Packet:
-        async with asyncio.timeout(PATIENCE):
-            first = (await self.reader.readexactly(1))[0]
-            length = shift = 0
-            while True:
-                byte = (await self.reader.readexactly(1))[0]
-                length |= (byte & 0x7F) << shift
-                shift += 7
-                if byte < 0x80:
-                    break
-            return decode_packet(first, await self.reader.readexactly(length), self.version)
-
-    async def closed(self) -> bool:
-        async with asyncio.timeout(PATIENCE):
-            with contextlib.suppress(ConnectionError):
-                return await self.reader.read() == b""
-            return True
-
-
 @contextlib.asynccontextmanager
 async def raw(
     port: int, client_id: str = "c", version: int = 4, **options: Any
-) -> AsyncIterator[Raw]:
+) -> AsyncIterator[RawStreams]:
     """A connected raw client; `connack` is its CONNACK."""
     connect = {
         name: options.pop(name)
@@ -102,7 +67,7 @@ async def raw(
     }
     clean = options.pop("clean", True)
     reader, writer = await asyncio.open_connection("127.0.0.1", port, **options)
-    client = Raw(reader, writer, version)
+    client = RawStreams(reader, writer, version)
     keep_alive = connect.pop("keep_alive", 60)
     client.send(Connect("MQTT", version, clean, keep_alive, client_id, **connect))
     try:
@@ -114,7 +79,7 @@ async def raw(
         writer.close()
 
 
-async def subscribe(client: Raw, *filters: str, qos: int = 0) -> list[int]:
+async def subscribe(client: RawStreams, *filters: str, qos: int = 0) -> list[int]:
     client.send(Subscribe(1, [SubscriptionRequest(name, qos) for name in filters]))
     suback = await client.receive()
     assert isinstance(suback, Suback)
@@ -123,6 +88,12 @@ async def subscribe(client: Raw, *filters: str, qos: int = 0) -> list[int]:
 
 def listener(**options: Any) -> dict[str, Any]:
     return {"type": "tcp", "bind": "127.0.0.1:0"} | options
+
+
+def secure(folder: Path) -> dict[str, Any]:
+    """What a listener needs for TLS."""
+    certificate = self_signed(folder)
+    return {"ssl": True, "certfile": str(certificate), "keyfile": str(folder / "key.pem")}
 
 
 @contextlib.asynccontextmanager
@@ -147,25 +118,6 @@ async def running(
 
 def mqtt_client(client_id: str | None = None) -> MQTTClient:
     return MQTTClient(client_id=client_id, config={"auto_reconnect": False})
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for localhost and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    files = folder / "cert.pem", folder / "key.pem"
-    command = (
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes "
-        "-days 2 -subj /CN=localhost"
-    )
-    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    subprocess.run(
-        [*command.split(), *names, "-out", files[0], "-keyout", files[1]],
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
-    return files
 
 
 # -------------------------------------------------------------------- plugins
@@ -305,16 +257,6 @@ async def test_a_broker_goes_through_amqtts_states() -> None:
         await broker.shutdown()
 
 
-async def test_this_class_may_stand_in_the_place_of_amqtts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As whoever runs amqtt's own tests against it does."""
-    monkeypatch.setattr("amqtt.broker.Broker", Broker)
-    broker = amqtt_broker.Broker({"listeners": {"default": {"type": "tcp", "bind": "127.0.0.1:0"}}})
-    await broker.start()
-    await broker.shutdown()
-
-
 async def test_a_port_in_use_is_reported_in_one_line() -> None:
     async with running() as first:
         port = first.ports["default"]
@@ -350,12 +292,12 @@ async def test_an_address_that_cannot_be_used_is_reported_in_one_line(bind: str,
     assert "\n" not in str(error.value)
 
 
-async def test_a_certificate_that_cannot_be_used_is_reported(
-    certificate: tuple[Path, Path], tmp_path: Path
-) -> None:
+async def test_a_certificate_that_cannot_be_used_is_reported(tmp_path: Path) -> None:
+    certificate = self_signed(tmp_path)
+    key = tmp_path / "key.pem"
     garbage = tmp_path / "garbage.pem"
     garbage.write_text("no certificate")
-    for files in ((garbage, certificate[1]), (certificate[0], garbage)):
+    for files in ((garbage, key), (certificate, garbage)):
         options = listener(ssl=True, certfile=str(files[0]), keyfile=str(files[1]))
         broker = Broker({"listeners": {"default": listener(), "secure": options}})
         with pytest.raises(
@@ -391,7 +333,7 @@ async def test_a_listener_may_be_unbound_or_ipv6() -> None:
     async with running(listeners=listeners) as broker:
         assert list(broker.ports) == ["six"]
         reader, writer = await asyncio.open_connection("::1", broker.ports["six"])
-        client = Raw(reader, writer)
+        client = RawStreams(reader, writer)
         client.send(Connect("MQTT", 4, True, 60, "six"))
         await client.receive()
         assert broker.sessions["six"][0].remote_address == "::1"
@@ -416,8 +358,8 @@ async def exchange(broker: Broker, client: MQTTClient, uri: str, **tls: Any) -> 
 
 
 @pytest.mark.statement("MQTT-4.2.0-1")
-async def test_amqtts_client_is_served_on_every_listener(certificate: tuple[Path, Path]) -> None:
-    tls = {"ssl": True, "certfile": str(certificate[0]), "keyfile": str(certificate[1])}
+async def test_amqtts_client_is_served_on_every_listener(tmp_path: Path) -> None:
+    tls = secure(tmp_path)
     listeners = {
         "default": listener(),
         "tls": listener(**tls),
@@ -427,7 +369,7 @@ async def test_amqtts_client_is_served_on_every_listener(certificate: tuple[Path
     async with running(listeners=listeners) as broker:
         for name, scheme in (("default", "mqtt"), ("tls", "mqtts"), ("ws", "ws"), ("wss", "wss")):
             uri = f"{scheme}://localhost:{broker.ports[name]}"
-            await exchange(broker, mqtt_client(), uri, cafile=str(certificate[0]))
+            await exchange(broker, mqtt_client(), uri, cafile=tls["certfile"])
             await eventually(
                 lambda name=name: broker._servers[name].conn_count == 0,
                 "the connection is counted off",
@@ -440,49 +382,6 @@ async def test_connections_are_counted_in_amqtts_server() -> None:
         async with raw(broker.ports["default"], "a"), raw(broker.ports["default"], "b"):
             assert server.conn_count == 2
         await eventually(lambda: server.conn_count == 0, "both are gone")
-
-
-@pytest.mark.parametrize("kind", ["tcp", "ws"])
-async def test_connections_beyond_the_limit_wait(kind: str) -> None:
-    async with running(listeners={"default": listener(type=kind, max_connections=1)}) as broker:
-        server = broker._servers["default"]
-        port = broker.ports["default"]
-
-        async def client(name: str) -> tuple[Callable[[], Any], asyncio.Task[Any]]:
-            connect = encode_packet(Connect("MQTT", 4, True, 60, name), 4)
-            if kind == "tcp":
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.write(connect)
-                return writer.close, asyncio.create_task(reader.readexactly(4))
-            ws = await ws_connect(f"ws://127.0.0.1:{port}", subprotocols=["mqtt"])  # type: ignore[list-item]
-            await ws.send(connect)
-            return ws.transport.close, asyncio.create_task(ws.recv())
-
-        first_close, first = await client("first")
-        assert await first == b"\x20\x02\x00\x00"
-        second_close, second = await client("second")
-        third_close, third = await client("third")
-        await eventually(lambda: len(server.parked) == 2, "two wait")
-        assert not second.done()
-        first_close()
-        assert await asyncio.wait_for(second, PATIENCE) == b"\x20\x02\x00\x00"
-        assert server.conn_count == 1
-        assert not third.done()
-        second_close()
-        assert await asyncio.wait_for(third, PATIENCE) == b"\x20\x02\x00\x00"
-        third_close()
-        await eventually(lambda: server.conn_count == 0, "all are gone")
-
-
-async def test_a_waiting_connection_is_closed_at_the_stop() -> None:
-    async with running(listeners={"default": listener(max_connections=1)}) as broker:
-        async with raw(broker.ports["default"], "in"):
-            reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
-            await eventually(lambda: broker._servers["default"].parked, "one waits")
-            await broker.shutdown()
-            assert await Raw(reader, writer).closed()
-            writer.close()
-        assert broker._servers["default"].conn_count == 0
 
 
 async def test_external_listeners_hand_over_connections() -> None:
@@ -551,23 +450,6 @@ async def test_authentication_plugins_all_have_to_agree(caplog: pytest.LogCaptur
         assert await codes(broker, ("user", b"secret"), ("other", b"x"), (None, None)) == [0, 4, 5]
 
 
-async def test_packets_behind_connect_wait_for_authentication() -> None:
-    async with running({own(Auth): {}}) as broker:
-        reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
-        client = Raw(reader, writer)
-        client.send(Connect("MQTT", 4, True, 60, "hasty", username="user", password=b"secret"))
-        client.send(
-            Subscribe(1, [SubscriptionRequest("t", 0)]),
-            Publish("t", b"x" * 700_000, 1, packet_id=2),
-            Disconnect(),
-        )
-        got = [type(await client.receive()).__name__ for _ in range(4)]
-        assert got[:2] == ["Connack", "Suback"]
-        assert sorted(got[2:]) == ["Puback", "Publish"]
-        assert await client.closed()
-        writer.close()
-
-
 async def test_without_authentication_plugins_no_client_gets_in() -> None:
     async with running({own(Recorder): {}}) as broker:
         assert await codes(broker, (None, None), ("user", b"secret")) == [5, 4]
@@ -628,18 +510,6 @@ async def test_topic_plugins_decide_on_each_action() -> None:
             got = await b.receive()
             assert isinstance(got, Publish)
             assert got.topic == "t/fine"
-
-
-async def test_plugins_that_wait_do_not_reorder_a_connections_packets() -> None:
-    async with running({ANONYMOUS: {}, own(Topics): {}}) as broker:
-        port = broker.ports["default"]
-        async with raw(port, "s") as subscriber, raw(port, "p") as publisher:
-            assert await subscribe(subscriber, "#") == [0]
-            topics = [f"t/{number}" for number in range(60)]
-            publisher.send(*[Publish(topic, topic.encode()) for topic in topics])
-            publisher.send(Unsubscribe(9, ["none"]), Disconnect())
-            got = [await subscriber.receive() for _ in topics]
-            assert [packet.topic for packet in got if isinstance(packet, Publish)] == topics
 
 
 # -------------------------------------------------------------------- events
@@ -962,30 +832,6 @@ def linked(*brokers: Broker) -> bool:
     )
 
 
-async def carries(here: Broker, there: Broker) -> None:
-    """A message goes from a client of one broker to a client of another."""
-    await eventually(lambda: linked(here, there), "the two are linked")
-    async with (
-        raw(here.ports["default"], "p") as publisher,
-        raw(there.ports["default"], "s") as subscriber,
-    ):
-        assert await subscribe(subscriber, "f/#", qos=1) == [1]
-        publisher.send(Publish("f/1", b"far", 1, packet_id=1))
-        assert isinstance(await publisher.receive(), Puback)
-        got = await subscriber.receive()
-        assert isinstance(got, Publish)
-        assert (got.topic, got.payload, got.qos) == ("f/1", b"far", 1)
-
-
-async def test_two_brokers_federate_by_a_seed(free_ports: Callable[[int], list[int]]) -> None:
-    (dead,) = free_ports(1)
-    async with federated(settings(1)) as first:
-        assert first.node.config.port == first.ports["default"]
-        async with federated(settings(2, first.ports["default"], dead)) as second:
-            await carries(first, second)
-            assert second.settings is not None
-
-
 async def test_multicast_that_cannot_be_used_causes_one_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -1124,7 +970,7 @@ async def test_a_run_kept_for_an_absent_client_is_cut_into_packets() -> None:
         for name, version in (("four", 4), ("five", 5)):
             options = {"properties": {Property.SESSION_EXPIRY_INTERVAL: 60}} if version == 5 else {}
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            client = Raw(reader, writer, version)
+            client = RawStreams(reader, writer, version)
             client.send(Connect("MQTT", version, False, 60, name, **options))
             await client.receive()
             assert await subscribe(client, "t", qos=2) == [2]
@@ -1140,7 +986,7 @@ async def test_a_run_kept_for_an_absent_client_is_cut_into_packets() -> None:
         await eventually(lambda: broker.node.sessions["five"].missed is not None, "they are kept")
         for name, version in (("four", 4), ("five", 5)):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            client = Raw(reader, writer, version)
+            client = RawStreams(reader, writer, version)
             client.send(Connect("MQTT", version, False, 60, name))
             assert isinstance(await client.receive(), Connack)
             got = [await client.receive() for _ in range(3)]
@@ -1234,8 +1080,8 @@ async def test_other_brokers_retain_what_a_plugin_retains() -> None:
 # -------------------------------------------------------------------- last words
 
 
-async def test_a_client_that_does_not_close_is_aborted(certificate: tuple[Path, Path]) -> None:
-    tls = listener(ssl=True, certfile=str(certificate[0]), keyfile=str(certificate[1]))
+async def test_a_client_that_does_not_close_is_aborted(tmp_path: Path) -> None:
+    tls = listener(**secure(tmp_path))
     listeners = {"default": listener(max_connections=1), "secure": tls}
     async with running(listeners=listeners, limits=Limits(linger_s=0.05)) as broker:
         async with raw(broker.ports["default"], "c", version=5) as client:
@@ -1243,7 +1089,7 @@ async def test_a_client_that_does_not_close_is_aborted(certificate: tuple[Path, 
             assert isinstance(await client.receive(), Disconnect)
             await eventually(lambda: not broker.node.connections, "its place is free")
             assert broker._servers["default"].conn_count == 0
-        context = ssl.create_default_context(cafile=str(certificate[0]))
+        context = ssl.create_default_context(cafile=tls["certfile"])
         async with raw(broker.ports["secure"], "s", version=5, ssl=context) as client:
             client.writer.write(b"\xf0\x00")
             assert isinstance(await client.receive(), Disconnect)

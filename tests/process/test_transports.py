@@ -35,13 +35,12 @@ from mqttree.broker.io.proxy_protocol import SIGNATURE
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import (
     Connack,
-    Connect,
-    Decoder,
-    Packet,
     Pingreq,
     Pingresp,
     encode_packet,
 )
+from tests.kit.node_harness import connect_packet
+from tests.kit.raw_client import RawStreams
 from tests.kit.waiting import PATIENCE, eventually
 from tests.process.certificates import Authority
 
@@ -70,36 +69,27 @@ async def running(
         await broker.shutdown()
 
 
-async def receive(reader: asyncio.StreamReader, version: int = 4) -> Packet:
-    """One packet."""
-    decoder = Decoder(version)
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            data = await reader.read(1)
-            assert data, "closed"
-            if packets := decoder.receive(data):
-                return packets[0]
+CONNECT = encode_packet(connect_packet("c", 4), 4)
 
 
-async def served(streams: Streams, before: bytes = b"", client_id: str = "c") -> None:
-    """Connect as an MQTT client over these streams, and get answers."""
-    reader, writer = streams
-    writer.write(
-        before + encode_packet(Connect("MQTT", 4, True, 60, client_id, None, None, None, None), 4)
-    )
-    connack = await receive(reader)
-    assert isinstance(connack, Connack) and connack.code == 0
-    writer.write(encode_packet(Pingreq(), 4))
-    assert isinstance(await receive(reader), Pingresp)
+async def served(
+    streams: Streams, before: bytes = b"", client_id: str = "c", code: int = 0, **fields: Any
+) -> None:
+    """Connect as an MQTT client over these streams, and get answers; or a refusal with a `code`."""
+    client = RawStreams(*streams)
+    connect = connect_packet(client_id, 4, **fields)
+    client.writer.write(before + encode_packet(connect, 4))
+    connack = await client.receive()
+    assert isinstance(connack, Connack) and connack.code == code
+    if not code:
+        client.send(Pingreq())
+        assert isinstance(await client.receive(), Pingresp)
 
 
 async def refused(streams: Streams, before: bytes = b"") -> None:
     """The broker closes without an answer."""
-    reader, writer = streams
-    async with asyncio.timeout(PATIENCE):
-        with contextlib.suppress(OSError):
-            writer.write(before)
-            assert await reader.read() == b""
+    streams[1].write(before)
+    assert await RawStreams(*streams).closed()
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +156,7 @@ async def test_a_handshake_that_failed_is_logged_and_counted(
             )
         await eventually(lambda: counters.tls_failed == 1, "no certificate")
         _reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(encode_packet(Connect("MQTT", 4, True, 60, "c", None, None, None, None), 4))
+        writer.write(CONNECT)
         await eventually(lambda: counters.tls_failed == 2, "no TLS")
         writer.close()
         (await asyncio.open_connection("127.0.0.1", port))[1].close()
@@ -197,11 +187,7 @@ async def test_the_name_in_the_certificate_is_the_user(
         streams = await asyncio.open_connection(
             "127.0.0.1", broker.ports["tls"], ssl=authority.client(sensor)
         )
-        streams[1].write(
-            encode_packet(Connect("MQTT", 4, True, 60, "c", "admin", b"guess", None, None), 4)
-        )
-        connack = await receive(streams[0])
-        assert isinstance(connack, Connack) and connack.code == 0
+        await served(streams, username="admin", password=b"guess")
         assert broker.node.sessions["c"].username == "sensor-7"
 
 
@@ -236,9 +222,7 @@ async def test_websockets_are_served_with_and_without_tls(
         context = authority.client() if tls else None
         async with ws_connect(uri, subprotocols=["mqtt"], ssl=context) as web:  # type: ignore[list-item]
             assert web.subprotocol == "mqtt"
-            await web.send(
-                encode_packet(Connect("MQTT", 5, True, 60, "web", None, None, None, None), 5)
-            )
+            await web.send(encode_packet(connect_packet("web"), 5))
             answer = await asyncio.wait_for(web.recv(), PATIENCE)
             assert isinstance(answer, bytes) and answer[0] == 0x20
 
@@ -382,9 +366,7 @@ async def test_tls_and_websockets_are_served_behind_a_balancer(
                 await served(await asyncio.open_connection(**tls), client_id=name)
             else:
                 client = await ws_connect("wss://localhost/", subprotocols=["mqtt"], **tls)  # type: ignore[list-item]
-                await client.send(
-                    encode_packet(Connect("MQTT", 4, True, 60, name, None, None, None, None), 4)
-                )
+                await client.send(encode_packet(connect_packet(name, 4), 4))
                 assert await asyncio.wait_for(client.recv(), PATIENCE) == b"\x20\x02\x00\x00"
             conn = broker.node.sessions[name].conn
             assert conn is not None and conn.peer == f"192.0.2.7:{port}"
@@ -397,12 +379,8 @@ async def test_the_proxy_header_gives_the_name_of_the_certificate() -> None:
             await asyncio.open_connection("127.0.0.1", port), v2(rest=certificate_tlv(b"sensor-7"))
         )
         assert broker.node.sessions["c"].username == "sensor-7"
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(
-            v2() + encode_packet(Connect("MQTT", 4, True, 60, "d", "sensor-7", None, None, None), 4)
-        )
-        connack = await receive(reader)
-        assert isinstance(connack, Connack) and connack.code == 5
+        streams = await asyncio.open_connection("127.0.0.1", port)
+        await served(streams, v2(), "d", 5, username="sensor-7")
 
 
 @pytest.mark.parametrize(
