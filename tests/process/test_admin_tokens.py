@@ -115,10 +115,12 @@ def test_status_and_drain_bring_the_token(tmp_path: Path) -> None:
             1,
             f"mqttree: 127.0.0.1:{broker.admin} wants a token (--admin-token-file)\n",
         )
+        assert "wants a token (--admin-token-file)" in refused("links", *where)[1]
         other = token_file(tmp_path)
         code, text = refused("status", *where, "--admin-token-file", str(other))
         assert (code, "does not take this token" in text) == (1, True)
-        assert refused("status", *where, "--admin-token-file", str(made)) == (0, "")
+        for command in ("status", "links"):
+            assert refused(command, *where, "--admin-token-file", str(made)) == (0, "")
         # A new token holds after SIGHUP.
         made.write_text(TOKEN)
         os.kill(broker.process.pid, signal.SIGHUP)

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from mqttree.bench.lab.topology import Topology, Wire
 from mqttree.bench.studies import capacity
 from mqttree.broker.wire import Pingreq, Publish
 from tests.kit.raw_client import RawClient
-from tests.kit.waiting import PATIENCE
+from tests.kit.waiting import PATIENCE, until
 
 DELAY = 0.020
 TWO = Topology("two", ("b0", "b1"), default=Wire(delay_ms=DELAY * 1000, rate_mbit=100))
@@ -39,15 +38,6 @@ WAYS = [
     ),
     pytest.param("relays"),
 ]
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    end = time.monotonic() + PATIENCE
-    while True:
-        if found := condition():
-            return found
-        assert time.monotonic() < end, f"in vain: {what}"
-        time.sleep(0.02)
 
 
 def view(lab: Lab, broker: str) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import select
 import signal
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +19,6 @@ from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client
 from tests.kit.command import CLI, mqttree, surroundings
 from tests.kit.waiting import PATIENCE, until
-
-NASTY = "\u202ered\u009b31m"
-"""Turns the direction of writing, and begins a command of terminals."""
 
 
 def at(broker: Broker) -> list[str]:
@@ -49,7 +45,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
         one, two = cluster.brokers[:2]
         clients = [
             Client(one.port, client_id="c1", expiry=100),
-            Client(one.port, client_id=NASTY, expiry=100),
+            Client(one.port, client_id="é", expiry=100),
             Client(two.port, client_id="c2", expiry=100),
         ]
         clients[0].subscribe("a/+/#", 1)
@@ -78,16 +74,8 @@ def test_clients_of_all_brokers_are_shown_and_found(three: list[Broker]) -> None
         "the client of another broker",
     )
     assert shown(three[0], "clients", "--limit", "1")[-1] == "and 2 more (--limit)"
-
-
-def test_client_identifiers_do_not_command_the_terminal(three: list[Broker]) -> None:
-    text = "\n".join(shown(three[0], "clients"))
-    assert "\\u202ered\\x9b31m" in text
-    assert all(line.isprintable() for line in text.splitlines())
-    assert any(row["id"] == NASTY for row in as_json(three[0], "clients")["clients"])
-    # Where the terminal has no such letters at all.
-    found = mqttree("clients", *at(three[0]), PYTHONIOENCODING="ascii")
-    assert found.returncode == 0
+    # Where the terminal does not have all letters.
+    assert mqttree("clients", *at(three[0]), PYTHONIOENCODING="ascii").returncode == 0
 
 
 def test_topics_are_shown_with_their_rates_or_retained(three: list[Broker]) -> None:
@@ -224,7 +212,7 @@ def test_top_shows_what_is_old_while_its_broker_hangs(three: list[Broker]) -> No
         assert process.poll() is None
 
 
-@pytest.mark.parametrize("command", ["clients", "topics", "links", "top"])
+@pytest.mark.parametrize("command", ["status", "clients", "topics", "links", "top"])
 def test_without_an_answer_one_line_says_so(command: str) -> None:
     (port,) = free_ports(1)
     found = mqttree(command, "--admin", f"127.0.0.1:{port}")
@@ -257,18 +245,3 @@ def test_a_broker_that_does_not_exist_is_one_line(three: list[Broker]) -> None:
         1,
         "mqttree: no broker has the name or id 'nowhere'\n",
     )
-
-
-def test_these_commands_show_the_token_that_the_port_wants(tmp_path: Path) -> None:
-    with Cluster(tmp_path, "--discovery", "off") as cluster:
-        token = tmp_path / "token"
-        broker = cluster.add("--admin-token-file", str(token), start=False)
-        broker.start()
-        until(token.exists, "the token file")
-        until(
-            lambda: mqttree("links", *at(broker), "--admin-token-file", str(token)).returncode == 0,
-            "an answer with the token",
-        )
-        found = mqttree("links", *at(broker))
-        assert found.returncode == 1
-        assert "wants a token (--admin-token-file)" in found.stderr

@@ -117,114 +117,18 @@ def test_faults_are_planned_for_each_cell() -> None:
     [
         ("title: x", "s.yaml: topology: is missing: one of "),
         (
-            "topology: mesh5\nfactors: {rate: [10, 10.0]}",
-            "s.yaml:2: factors.rate: 10 and 10.0 would have the same ",
-        ),
-        (
             f"topology: mesh5\nfactors: {{fault: [{'x' * 300}]}}\nfaults: {{{'x' * 300}: []}}",
             "s.yaml:2: factors: a run's ",
-        ),
-        (
-            "topology: mesh5\nfactors: {setup: [one]}",
-            "s.yaml:2: factors.setup: unknown setup 'one': one of none, as there are no setups",
-        ),
-        (
-            "topology: mesh5\nfaults: [{at: 1, do: kill, broker: b0, process: federator}]",
-            "s.yaml:2: faults: mqttree-flood has no process 'federator'",
-        ),
-        (
-            "topology: mesh5\nparameters: {broker: mosquitto-federators, choice: all}",
-            "s.yaml:2: parameters: federators know neither wildcards nor shared subscriptions",
-        ),
-        (
-            "topology: mesh5\nfactors: {fault: [{a: 1}]}\nfaults: {a: []}",
-            "s.yaml:2: factors.fault: must be names of plans",
-        ),
-        (
-            "topology: mesh5\nfaults: [{at: 1, do: partition, groups: [[b0, b1], [b1]]}]",
-            "s.yaml:2: faults: b1 is in two ",
-        ),
-        (
-            "topology: mesh5\nfaults: [{at: 1, do: partition, groups: [[b0], []]}]",
-            "s.yaml:2: faults: a group is empty",
-        ),
-        (
-            "topology: mesh5\nfaults: [{at: 1, do: cut, link: [b0, b0]}]",
-            "s.yaml:2: faults: there is no link from b0 to itself",
         ),
         (
             "topology: {brokers: 1}\nfaults: [{at: 1, do: cut}]",
             "s.yaml:2: faults: there is only one host, and no link",
         ),
-        (
-            "topology: mesh5\nshow: [lost, luck]",
-            "s.yaml:2: show: unknown figure 'luck': one of delay_mean_ms, ",
-        ),
         ("topology: moon", "s.yaml:1: topology: unknown topology 'moon': one of "),
         ("topology: {brokers: 0}", "s.yaml:1: topology.brokers: must be 1 to 50"),
-        ("topology: mesh5\nfaktors: {}", "s.yaml:2: faktors: unknown key; known are title, "),
-        (
-            "topology: mesh5\npaper: Times",
-            "s.yaml:2: paper: must be one of MQTT-ST, Overlays, Hetero, EMQ",
-        ),
-        (
-            "topology: mesh5\nparameters: {rat: 1}",
-            "s.yaml:2: parameters.rat: unknown parameter; known are broker, ",
-        ),
-        (
-            "topology: mesh5\nparameters: {qos: 3}",
-            "s.yaml:2: parameters: qos must be 0 to 2, not 3",
-        ),
-        (
-            "topology: mesh5\nparameters: {share: true}",
-            "s.yaml:2: parameters: share needs version 5",
-        ),
-        (
-            "topology: mesh5\nparameters: {broker: hive}",
-            "s.yaml:2: parameters: broker must be one of mqttree-flood, ",
-        ),
-        ("topology: mesh5\nfactors: {qos: 1}", "s.yaml:2: factors.qos: must be a list"),
-        ("topology: mesh5\nfactors: {qos: []}", "s.yaml:2: factors.qos: is empty"),
-        (
-            "topology: mesh5\nfactors: {locality: [30]}",
-            "s.yaml:2: factors: locality must be one of even, 0, 50, 100, not '30'",
-        ),
-        (
-            "topology: mesh5\nparameters: {at: b9}",
-            "s.yaml:2: parameters.at: unknown host 'b9': one of b0, ",
-        ),
-        ("topology: mesh5\nrepeat: [{qos: 1}]", "s.yaml:2: repeat: expected {FACTOR: VALUE, times"),
-        (
-            "topology: mesh5\nfaults: [{do: kill}]",
-            "s.yaml:2: faults: at must be 0 to 86,400 seconds, not None",
-        ),
-        (
-            "topology: mesh5\nfaults: [{at: 1, do: bomb}]",
-            "s.yaml:2: faults: do must be one of kill, ",
-        ),
-        (
-            "topology: mesh5\nfaults: [{at: 1, do: slow}]",
-            "s.yaml:2: faults: slow needs any of delay_ms, ",
-        ),
-        (
-            "topology: mesh5\nfaults: [{at: 1, do: cut, link: b1}]",
-            "s.yaml:2: faults: link must be all or two of b0, ",
-        ),
-        (
-            "topology: mesh5\nfaults: {a: []}",
-            "s.yaml:2: faults: named plans of faults need the factor fault",
-        ),
         (
             "topology: local\nfaults: [{at: 1, do: cut}]",
             "s.yaml:2: faults: without a network (topology) no link can be cut",
-        ),
-        (
-            "topology: mesh5\nphases: [{until: 1, name: y}, {until: 2, name: y}]",
-            "s.yaml:2: phases: 'y' is there twice",
-        ),
-        (
-            "topology: mesh5\nphases: [{until: 1, name: boot}]",
-            "s.yaml:2: phases: boot is what comes before all of them",
         ),
         (
             "topology: local\nfaults: [{at: 1, do: kill, broker: b0}]\nfactors: {fault: [crash]}",
@@ -235,25 +139,12 @@ def test_faults_are_planned_for_each_cell() -> None:
             "s.yaml:2: parameters.workload: /dev/null: no JSON",
         ),
         (
-            "topology: mesh5\nphases: [{until: .inf, name: y}]",
-            "s.yaml:2: phases: until must be 0 to 86,400 seconds, not inf",
-        ),
-        ("topology: mesh5\nshort: {title: x}", "s.yaml:2: short.title: cannot be shortened; "),
-        (
-            "topology: mesh5\nshort: {flows: {a: 1}}",
-            "s.yaml:2: short.flows.a: unknown flow 'a': one of none, ",
-        ),
-        (
             "topology: mesh5\nflows: {a: {}}\nshort: {flows: {b: {}}}",
             "s.yaml:3: short.flows.b: unknown flow 'b': one of a",
         ),
         (
             "topology: mesh5\nparameters: {rate: 1}\nshort: {parameters: {rat: 1}}",
             "s.yaml:3: short.parameters.rat: unknown ",
-        ),
-        (
-            "topology: mesh5\nfactors: {qos: [0]}\nskip: [{qos: 0}]",
-            "s.yaml:2: factors: no combination is left",
         ),
     ],
 )
@@ -262,6 +153,63 @@ def test_a_bad_scenario_is_refused_in_one_line(text: str, line: str, form: str) 
     with pytest.raises(ConfigError) as caught:
         read(text, form)
     assert str(caught.value).startswith(line) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ("factors: {rate: [10, 10.0]}", "factors.rate: 10 and 10.0 would have the same "),
+        (
+            "factors: {setup: [one]}",
+            "factors.setup: unknown setup 'one': one of none, as there are no setups",
+        ),
+        (
+            "faults: [{at: 1, do: kill, broker: b0, process: federator}]",
+            "faults: mqttree-flood has no process 'federator'",
+        ),
+        (
+            "parameters: {broker: mosquitto-federators, choice: all}",
+            "parameters: federators know neither wildcards nor shared subscriptions",
+        ),
+        ("factors: {fault: [{a: 1}]}\nfaults: {a: []}", "factors.fault: must be names of plans"),
+        ("faults: [{at: 1, do: partition, groups: [[b0, b1], [b1]]}]", "faults: b1 is in two "),
+        ("faults: [{at: 1, do: partition, groups: [[b0], []]}]", "faults: a group is empty"),
+        (
+            "faults: [{at: 1, do: cut, link: [b0, b0]}]",
+            "faults: there is no link from b0 to itself",
+        ),
+        ("show: [lost, luck]", "show: unknown figure 'luck': one of delay_mean_ms, "),
+        ("faktors: {}", "faktors: unknown key; known are title, "),
+        ("paper: Times", "paper: must be one of MQTT-ST, Overlays, Hetero, EMQ"),
+        ("parameters: {rat: 1}", "parameters.rat: unknown parameter; known are broker, "),
+        ("parameters: {qos: 3}", "parameters: qos must be 0 to 2, not 3"),
+        ("parameters: {share: true}", "parameters: share needs version 5"),
+        ("parameters: {broker: hive}", "parameters: broker must be one of mqttree-flood, "),
+        ("factors: {qos: 1}", "factors.qos: must be a list"),
+        ("factors: {qos: []}", "factors.qos: is empty"),
+        (
+            "factors: {locality: [30]}",
+            "factors: locality must be one of even, 0, 50, 100, not '30'",
+        ),
+        ("parameters: {at: b9}", "parameters.at: unknown host 'b9': one of b0, "),
+        ("repeat: [{qos: 1}]", "repeat: expected {FACTOR: VALUE, times"),
+        ("faults: [{do: kill}]", "faults: at must be 0 to 86,400 seconds, not None"),
+        ("faults: [{at: 1, do: bomb}]", "faults: do must be one of kill, "),
+        ("faults: [{at: 1, do: slow}]", "faults: slow needs any of delay_ms, "),
+        ("faults: [{at: 1, do: cut, link: b1}]", "faults: link must be all or two of b0, "),
+        ("faults: {a: []}", "faults: named plans of faults need the factor fault"),
+        ("phases: [{until: 1, name: y}, {until: 2, name: y}]", "phases: 'y' is there twice"),
+        ("phases: [{until: 1, name: boot}]", "phases: boot is what comes before all of them"),
+        ("phases: [{until: .inf, name: y}]", "phases: until must be 0 to 86,400 seconds, not inf"),
+        ("short: {title: x}", "short.title: cannot be shortened; "),
+        ("short: {flows: {a: 1}}", "short.flows.a: unknown flow 'a': one of none, "),
+        ("factors: {qos: [0]}\nskip: [{qos: 0}]", "factors: no combination is left"),
+    ],
+)
+@pytest.mark.parametrize("form", scenario.FORMS)
+def test_a_bad_entry_is_refused_in_one_line(entry: str, reason: str, form: str) -> None:
+    text, line = f"topology: mesh5\n{entry}", f"s.yaml:2: {reason}"
+    test_a_bad_scenario_is_refused_in_one_line(text, line, form)
 
 
 WHOLE: dict[str, Any] = {

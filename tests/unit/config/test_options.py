@@ -49,14 +49,13 @@ def refusal(
 
 
 PRECEDENCE = [
-    # option, field, (flag, its value), (variable, its value), (file, its value), default
-    ("listen", "listen", ("127.0.0.1:1", "127.0.0.1:1"), ("h:2", "h:2"), ("h:3", "h:3"), None),
-    ("name", "name", ("a", "a"), ("b", "b"), ("c", "c"), None),
-    ("data_dir", "data_dir", ("a", Path("a")), ("b", Path("b")), ("c", Path("c")), None),
-    ("cluster", "cluster", ("a", "a"), ("b", "b"), ("c", "c"), "mqttree"),
-    ("discovery", "discovery", ("off", "off"), ("dns", "dns"), ("static", "static"), "multicast"),
+    # option, flag, variable, file (each a text, or with the value that it stands for), default
+    ("listen", "127.0.0.1:1", "h:2", "h:3", None),
+    ("name", "a", "b", "c", None),
+    ("data_dir", ("a", Path("a")), ("b", Path("b")), ("c", Path("c")), None),
+    ("cluster", "a", "b", "c", "mqttree"),
+    ("discovery", "off", "dns", "static", "multicast"),
     (
-        "seed",
         "seed",
         (["a:1", "b"], (Address("a", 1), Address("b", 1883))),
         ("c:2,d:3", (Address("c", 2), Address("d", 3))),
@@ -65,58 +64,38 @@ PRECEDENCE = [
     ),
     (
         "advertise",
-        "advertise",
         ("a:1", Address("a", 1)),
         ("b:2", Address("b", 2)),
         ("c:3", Address("c", 3)),
         None,
     ),
+    ("routing", "flood", "topic", "interest", "topic"),
     (
-        "routing",
-        "routing",
-        ("flood", "flood"),
-        ("topic", "topic"),
-        ("interest", "interest"),
-        "topic",
-    ),
-    (
-        "admin",
         "admin",
         ("1.1.1.1:1", Address("1.1.1.1", 1)),
         ("2", Address("0.0.0.0", 2)),
         ("'[::1]:3'", Address("::1", 3)),
         None,
     ),
-    (
-        "log_level",
-        "log_level",
-        ("debug", "debug"),
-        ("error", "error"),
-        ("warning", "warning"),
-        "info",
-    ),
+    ("log_level", "debug", "error", "warning", "info"),
 ]
 
 
-@pytest.mark.parametrize(("option", "field", "flag", "variable", "filed", "default"), PRECEDENCE)
+@pytest.mark.parametrize(("option", "flag", "variable", "filed", "default"), PRECEDENCE)
 @pytest.mark.parametrize("spelling", ["_", "-"])
 def test_flags_precede_environment_file_and_default(
-    tmp_path: Path,
-    option: str,
-    field: str,
-    flag: Any,
-    variable: Any,
-    filed: Any,
-    default: Any,
-    spelling: str,
+    tmp_path: Path, option: str, flag: Any, variable: Any, filed: Any, default: Any, spelling: str
 ) -> None:
+    flag, variable, filed = (
+        each if isinstance(each, tuple) else (each, each) for each in (flag, variable, filed)
+    )
     text = f"federation:\n  {option.replace('_', spelling)}: {filed[0]}\n"
     environment = {f"MQTTREE_{option.upper()}": variable[0]}
-    assert getattr(told(tmp_path), field) == default
-    assert getattr(told(tmp_path, text), field) == filed[1]
-    assert getattr(told(tmp_path, text, environment), field) == variable[1]
-    assert getattr(told(tmp_path, text, environment, **{option: flag[0]}), field) == flag[1]
-    assert getattr(told(tmp_path, text, {f"MQTTREE_{option.upper()}": ""}), field) == filed[1]
+    assert getattr(told(tmp_path), option) == default
+    assert getattr(told(tmp_path, text), option) == filed[1]
+    assert getattr(told(tmp_path, text, environment), option) == variable[1]
+    assert getattr(told(tmp_path, text, environment, **{option: flag[0]}), option) == flag[1]
+    assert getattr(told(tmp_path, text, {f"MQTTREE_{option.upper()}": ""}), option) == filed[1]
 
 
 def test_the_secret_is_what_the_file_says_but_its_last_newline(tmp_path: Path) -> None:
@@ -193,6 +172,57 @@ def test_the_election_of_roots_is_configured_by_policy_and_weights(tmp_path: Pat
     assert (found.overlay_policy, found.overlay_gamma, found.overlay_delta) == ("balance", 1.0, 0.0)
 
 
+WRONG_VALUES = {
+    "federation": [
+        ("name: 7", "expected a text, not the number 7; put it in quotes"),
+        ("name: ''", "name is empty"),
+        ("hello: soon", "expected a number, not the text 'soon'"),
+        ("hello: .nan", "expected a number, not the number nan"),
+        ("discovery-time: -1", "-1 is not between 0.01 and 3600 s"),
+        ("seed: [a, 'b:x']", "address 'b:x': port 'x' is not a number from 1 to 65535"),
+        ("seed: {a: 1}", "expected a text, not keys and values"),
+        ("multicast-port: 0", "0 is not a port number from 1 to 65535"),
+        ("multicast-group: 10.0.0.1", "'10.0.0.1' is not an IPv4 multicast address"),
+        ("interfaces: eth0", "'eth0' is not the IPv4 address of an interface"),
+        ("secret-file: nowhere", "cannot read nowhere: No such file or directory"),
+        ("discovery: on", "True is not one of multicast, static, dns, off"),
+    ],
+    "listeners.default": [
+        ("max-connections: -2", "-2 is not a number of connections, or -1 for as many as come"),
+        ("type: udp", "'udp' is not one of tcp, ws, external"),
+        ("bind: [a]", "expected a text or nothing, not a list"),
+        ("bind: a:b:c", "address 'a:b:c'"),
+        ("max-connections: many", "expected a number, not the text 'many'"),
+        ("ssl: 1.5", "expected true or false, not the number 1.5"),
+        ("ssl: on", "a listener with ssl needs certfile and keyfile"),
+        ("cafile: nowhere.pem", "cannot read nowhere.pem: No such file or directory"),
+    ],
+    "": [
+        ("federation: 7", "expected keys and values, not the number 7"),
+        ("session_expiry_interval: -1", "-1 is not a whole number of seconds from 0"),
+        ("listners: {}", "unknown key; did you mean 'listeners'?"),
+        ("timeout-disconnect-delay: soon", "expected a number or nothing, not the text 'soon'"),
+        ("max-qos: 3", "3 is not 0, 1 or 2"),
+        ("plugins: 5", "expected keys and values or a list"),
+    ],
+}
+"""By the section: entries, and what is said of them."""
+
+
+@pytest.mark.parametrize(
+    ("section", "entry", "reason"),
+    [(section, *row) for section, rows in WRONG_VALUES.items() for row in rows],
+)
+def test_a_wrong_value_is_named_with_its_line_and_key(
+    tmp_path: Path, section: str, entry: str, reason: str
+) -> None:
+    levels = section.split(".") if section else []
+    lines = [f"{name}:" for name in levels] + [entry]
+    text = "\n".join("  " * depth + line for depth, line in enumerate(lines))
+    key = ".".join([*levels, entry.partition(":")[0]])
+    assert refusal(tmp_path, text).startswith(f"config.yaml:{len(lines)}: {key}: {reason}")
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -220,34 +250,9 @@ def test_the_election_of_roots_is_configured_by_policy_and_weights(tmp_path: Pat
             "federation: {data-dir: a, data_dir: b}",
             "config.yaml:1: federation.data_dir: is there twice",
         ),
-        ("federation: 7", "config.yaml:1: federation: expected keys and values, not the number 7"),
-        (
-            "federation:\n  name: 7",
-            "config.yaml:2: federation.name: expected a text, not the number 7; put it in quotes",
-        ),
-        ("federation:\n  name: ''", "config.yaml:2: federation.name: name is empty"),
         (
             "federation:\n  cluster: " + "x" * 65,
             "config.yaml:2: federation.cluster: cluster name has 65 bytes, more than 64",
-        ),
-        (
-            "federation:\n  hello: soon",
-            "config.yaml:2: federation.hello: expected a number, not the text 'soon'",
-        ),
-        (
-            "federation:\n  hello: .nan",
-            "config.yaml:2: federation.hello: expected a number, not the number nan",
-        ),
-        (
-            "federation:\n  discovery-time: -1",
-            "config.yaml:2: federation.discovery-time: -1 is not between 0.01 and 3600 s",
-        ),
-        (
-            "federation:\n  seed: [a, 'b:x']",
-            (
-                "config.yaml:2: federation.seed: address 'b:x': "
-                "port 'x' is not a number from 1 to 65535"
-            ),
         ),
         (
             "federation:\n  seed: []\n  admin: x:y",
@@ -255,33 +260,6 @@ def test_the_election_of_roots_is_configured_by_policy_and_weights(tmp_path: Pat
                 "config.yaml:3: federation.admin: address 'x:y': "
                 "port 'y' is not a number from 0 to 65535"
             ),
-        ),
-        (
-            "federation:\n  seed: {a: 1}",
-            "config.yaml:2: federation.seed: expected a text, not keys and values",
-        ),
-        (
-            "federation:\n  multicast-port: 0",
-            "config.yaml:2: federation.multicast-port: 0 is not a port number from 1 to 65535",
-        ),
-        (
-            "federation:\n  multicast-group: 10.0.0.1",
-            (
-                "config.yaml:2: federation.multicast-group: "
-                "'10.0.0.1' is not an IPv4 multicast address"
-            ),
-        ),
-        (
-            "federation:\n  interfaces: eth0",
-            "config.yaml:2: federation.interfaces: 'eth0' is not the IPv4 address of an interface",
-        ),
-        (
-            "federation:\n  secret-file: nowhere",
-            "config.yaml:2: federation.secret-file: cannot read nowhere: No such file or directory",
-        ),
-        (
-            "federation:\n  discovery: on",
-            "config.yaml:2: federation.discovery: True is not one of multicast, static, dns, off",
         ),
         ("- a\n- b", "config.yaml:1: expected keys and values, not a list"),
         ("just words", "config.yaml:1: expected keys and values, not the text 'just words'"),
@@ -299,43 +277,8 @@ def test_the_election_of_roots_is_configured_by_policy_and_weights(tmp_path: Pat
         ("--- {}\n--- {}", "config.yaml:2: but found another document"),
         ("? [a]\n: 1", "config.yaml:1: found unhashable key"),
         (
-            "session_expiry_interval: -1",
-            "config.yaml:1: session_expiry_interval: -1 is not a whole number of seconds from 0",
-        ),
-        (
-            "listeners:\n  default:\n    max-connections: -2",
-            (
-                "config.yaml:3: listeners.default.max-connections: "
-                "-2 is not a number of connections, or -1 for as many as come"
-            ),
-        ),
-        ("listners: {}", "config.yaml:1: listners: unknown key; did you mean 'listeners'?"),
-        (
             "listeners:\n  ws:\n    type: ws",
             "config.yaml:1: listeners: there has to be a listener 'default'",
-        ),
-        (
-            "listeners:\n  default:\n    type: udp",
-            "config.yaml:3: listeners.default.type: 'udp' is not one of tcp, ws, external",
-        ),
-        (
-            "listeners:\n  default:\n    bind: [a]",
-            "config.yaml:3: listeners.default.bind: expected a text or nothing, not a list",
-        ),
-        (
-            "listeners:\n  default:\n    bind: a:b:c",
-            "config.yaml:3: listeners.default.bind: address 'a:b:c'",
-        ),
-        (
-            "listeners:\n  default:\n    max-connections: many",
-            (
-                "config.yaml:3: listeners.default.max-connections: "
-                "expected a number, not the text 'many'"
-            ),
-        ),
-        (
-            "listeners:\n  default:\n    ssl: 1.5",
-            "config.yaml:3: listeners.default.ssl: expected true or false, not the number 1.5",
         ),
         (
             "listeners:\n  default:\n    certfile: a",
@@ -344,26 +287,6 @@ def test_the_election_of_roots_is_configured_by_policy_and_weights(tmp_path: Pat
                 "If specifying the 'certfile' or 'keyfile', both are required."
             ),
         ),
-        (
-            "listeners:\n  default:\n    ssl: on",
-            "config.yaml:3: listeners.default.ssl: a listener with ssl needs certfile and keyfile",
-        ),
-        (
-            "listeners:\n  default:\n    cafile: nowhere.pem",
-            (
-                "config.yaml:3: listeners.default.cafile: cannot read nowhere.pem: "
-                "No such file or directory"
-            ),
-        ),
-        (
-            "timeout-disconnect-delay: soon",
-            (
-                "config.yaml:1: timeout-disconnect-delay: "
-                "expected a number or nothing, not the text 'soon'"
-            ),
-        ),
-        ("max-qos: 3", "config.yaml:1: max-qos: 3 is not 0, 1 or 2"),
-        ("plugins: 5", "config.yaml:1: plugins: expected keys and values or a list"),
         (
             "name: a\nmax-qos: " + "9" * 5000,
             f"config.yaml:2: {'9' * 40}... (5000 characters) is out of range: Exceeds the limit",

@@ -451,369 +451,225 @@ def _connect5(properties: bytes) -> bytes:
     )
 
 
+# (name, versions, bytes) by the reason
+_BAD: dict[ReasonCode, list[tuple[str, tuple[int, ...], bytes]]] = {
+    _R.MALFORMED_PACKET: [
+        # fixed header
+        ("type 0", ALL, b"\x00\x00"),
+        ("auth before 5", OLD, b"\xf0\x00"),
+        ("remaining length of five bytes", ALL, b"\x30\x80\x80\x80\x80\x01"),
+        *(
+            (f"reserved flags of {first:02x}", ALL, bytes((first | flags, 2, 0, 1)))
+            for first in (0x10, 0x20, 0x40, 0x50, 0x70, 0x90, 0xB0, 0xC0, 0xD0, 0xE0, 0xF0)
+            for flags in (1, 2, 4, 8)
+        ),
+        *(
+            (f"reserved flags of {first:02x}", (V311, V5), bytes((first, 2, 0, 1)))
+            for first in (0x60, 0x63, 0x66, 0x6A, 0x80, 0x83, 0x86, 0x8A, 0xA0, 0xA3, 0xA6, 0xAA)
+        ),
+        *(
+            (f"no QoS 1 in {first:02x}", (V31,), bytes((first, 2, 0, 1)))
+            for first in (0x60, 0x84, 0xA6)
+        ),
+        # CONNECT
+        ("connect empty", ALL, b"\x10\x00"),
+        ("connect name only", ALL, b"\x10\x06\x00\x04MQTT"),
+        ("connect without flags", ALL, b"\x10\x07\x00\x04MQTT\x04"),
+        ("connect without client id", ALL, _framed(0x10, _C4 + b"\x02\x00\x00")),
+        ("connect reserved flag", ALL, _framed(0x10, _C4 + b"\x03\x00\x00\x00\x00")),
+        ("connect reserved flag in 5", ALL, _framed(0x10, _C5 + b"\x03\x00\x00\x00\x00\x00")),
+        ("connect will QoS 3", ALL, _framed(0x10, _C4 + b"\x1c\x00\x00\x00\x00\x00\x01w\x00\x00")),
+        ("connect will QoS without will", ALL, _framed(0x10, _C4 + b"\x0a\x00\x00\x00\x00")),
+        ("connect will retain without will", ALL, _framed(0x10, _C4 + b"\x22\x00\x00\x00\x00")),
+        ("connect will missing", ALL, _framed(0x10, _C4 + b"\x06\x00\x00\x00\x00")),
+        (
+            "connect will message missing",
+            ALL,
+            _framed(0x10, _C4 + b"\x06\x00\x00\x00\x00\x00\x01w"),
+        ),
+        ("connect user name missing", ALL, _framed(0x10, _C4 + b"\x82\x00\x00\x00\x00")),
+        ("connect trailing byte", ALL, _framed(0x10, _C4 + b"\x02\x00\x00\x00\x00\x00")),
+        ("connect client id ill-formed", ALL, _framed(0x10, _C4 + b"\x02\x00\x00\x00\x01\xff")),
+        ("connect 5 will property in connect", ALL, _connect5(b"\x18\x00\x00\x00\x01")),
+        (
+            "connect 5 connect property in will",
+            ALL,
+            _framed(0x10, _C5 + b"\x06\x00\x00\x00\x00\x00\x03\x21\x00\x01\x00\x01w\x00\x00"),
+        ),
+        # CONNACK
+        ("connack short", ALL, b"\x20\x01\x00"),
+        ("connack long", OLD, b"\x20\x03\x00\x00\x00"),
+        ("connack reserved flags", (V311, V5), b"\x20\x03\x02\x00\x00"),
+        ("connack without property length", (V5,), b"\x20\x02\x00\x00"),
+        # PUBLISH
+        ("publish QoS 3", ALL, b"\x36\x05\x00\x01a\x00\x01"),
+        ("publish DUP at QoS 0", ALL, b"\x38\x04\x00\x01a\x00"),
+        ("publish empty", ALL, b"\x30\x00"),
+        ("publish topic length alone", ALL, b"\x30\x01\x00"),
+        ("publish topic truncated", ALL, b"\x30\x03\x00\x02a"),
+        ("publish without packet id", ALL, b"\x32\x04\x00\x01a\x00"),
+        *(
+            (f"publish to {topic!r}", ALL, _framed(0x30, b"\x00\x03" + topic + b"\x00"))
+            for topic in (
+                b"a\0b",
+                b"\xed\xa0\x80",
+                b"ab\xff",
+                b"ab\xc3",
+                b"\xc0\x80a",
+                b"\xe0\x80\x80",
+            )
+        ),
+        ("publish without property length", (V5,), b"\x30\x03\x00\x01a"),
+        ("publish property length beyond the packet", (V5,), b"\x30\x05\x00\x01a\x02\x01"),
+        ("publish property length truncated", (V5,), b"\x30\x04\x00\x01a\x80"),
+        ("publish property length padded", (V5,), b"\x30\x07\x00\x01a\x82\x00\x01\x00"),
+        ("publish property length of five bytes", (V5,), b"\x30\x08\x00\x01a\x80\x80\x80\x80\x00"),
+        *(
+            (f"publish property {ident:02x}", (V5,), _publish5(bytes((ident, 0, 0, 0, 0))))
+            for ident in (0x00, 0x04, 0x11, 0x18, 0x1F, 0x21, 0x27, 0x2B, 0x7F, 0x80, 0xFF)
+        ),
+        ("publish property across its area", (V5,), b"\x30\x06\x00\x01a\x01\x01\x00"),
+        ("publish four-byte property truncated", (V5,), _publish5(b"\x02\x00\x00\x00")),
+        ("publish string property truncated", (V5,), _publish5(b"\x03\x00\x02a")),
+        ("publish string property ill-formed", (V5,), _publish5(b"\x03\x00\x01\xff")),
+        ("publish string property with NUL", (V5,), _publish5(b"\x03\x00\x01\x00")),
+        ("publish user property without value", (V5,), _publish5(b"\x26\x00\x01a")),
+        (
+            "publish user property with surrogate",
+            (V5,),
+            _publish5(b"\x26\x00\x00\x00\x03\xed\xa0\x80"),
+        ),
+        ("publish subscription identifier padded", (V5,), _publish5(b"\x0b\x81\x00")),
+        *((f"{first:02x} short", ALL, bytes((first, 1, 1))) for first in (0x40, 0x50, 0x62, 0x70)),
+        *((f"{first:02x} empty", ALL, bytes((first, 0))) for first in (0x40, 0x50, 0x62, 0x70)),
+        *(
+            (f"{first:02x} reason", OLD, bytes((first, 3, 0, 1, 0)))
+            for first in (0x40, 0x50, 0x62, 0x70)
+        ),
+        ("puback trailing byte", (V5,), b"\x40\x05\x00\x01\x00\x00\x00"),
+        ("puback message property", (V5,), b"\x40\x06\x00\x01\x00\x02\x01\x00"),
+        ("subscribe without options", OLD, b"\x82\x05\x00\x01\x00\x01a"),
+        ("subscribe QoS 3", OLD, _subscribe(b"a", 3)),
+        ("subscribe reserved bits", OLD, _subscribe(b"a", 4)),
+        *(
+            (
+                f"subscribe 5 options {options:02x}",
+                (V5,),
+                b"\x82\x07\x00\x01\x00\x00\x01a" + bytes((options,)),
+            )
+            for options in (0x40, 0x80)
+        ),
+        ("subscribe to a filter with NUL", OLD, _subscribe(b"a\0")),
+        # the other ones
+        ("suback without code", OLD, b"\x90\x02\x00\x01"),
+        ("suback without code", (V5,), b"\x90\x03\x00\x01\x00"),
+        ("unsubscribe filter truncated", OLD, b"\xa2\x04\x00\x01\x00\x01"),
+        ("unsuback trailing byte", OLD, b"\xb0\x03\x00\x01\x00"),
+        ("unsuback without code", (V5,), b"\xb0\x03\x00\x01\x00"),
+        ("pingreq with body", ALL, b"\xc0\x01\x00"),
+        ("pingresp with body", ALL, b"\xd0\x01\x00"),
+        ("disconnect with body", OLD, b"\xe0\x01\x00"),
+        ("disconnect trailing byte", (V5,), b"\xe0\x03\x00\x00\x00"),
+    ],
+    _R.UNSUPPORTED_PROTOCOL_VERSION: [
+        ("connect with another name", ALL, b"\x10\x0c\x00\x04mqtt\x04\x02\x00\x00\x00\x00"),
+        *(
+            (f"connect MQTT version {v:#x}", ALL, b"\x10\x07\x00\x04MQTT" + bytes((v,)))
+            for v in (0, 3, 6, 0x80, 0x83, 0x86, 0xFF)
+        ),
+        ("connect MQIsdp version 4", ALL, b"\x10\x09\x00\x06MQIsdp\x04"),
+    ],
+    _R.TOPIC_NAME_INVALID: [
+        (
+            "connect will topic with wildcard",
+            ALL,
+            _framed(0x10, _C4 + b"\x06\x00\x00\x00\x00\x00\x01#\x00\x00"),
+        ),
+        *(
+            (f"publish to {topic!r}", ALL, _framed(0x30, b"\x00\x03" + topic + b"\x00"))
+            for topic in (b"a/+", b"a/#", b"a#b", b"+++")
+        ),
+        ("publish response topic with wildcard", (V5,), _publish5(b"\x08\x00\x01+")),
+        ("publish response topic empty", (V5,), _publish5(b"\x08\x00\x00")),
+    ],
+    _R.PROTOCOL_ERROR: [
+        ("connect password alone", ALL, _framed(0x10, _C4 + b"\x42\x00\x00\x00\x00\x00\x01p")),
+        ("connect 5 receive maximum 0", ALL, _connect5(b"\x21\x00\x00")),
+        ("connect 5 maximum packet size 0", ALL, _connect5(b"\x27\x00\x00\x00\x00")),
+        ("connect 5 request problem information 2", ALL, _connect5(b"\x17\x02")),
+        ("connect 5 request response information 2", ALL, _connect5(b"\x19\x02")),
+        (
+            "connect 5 session expiry twice",
+            ALL,
+            _connect5(b"\x11\x00\x00\x00\x01\x11\x00\x00\x00\x01"),
+        ),
+        ("connect 5 authentication data alone", ALL, _connect5(b"\x16\x00\x00")),
+        ("connack return code 6", OLD, b"\x20\x02\x00\x06"),
+        ("connack reason 1", (V5,), b"\x20\x03\x00\x01\x00"),
+        ("connack session present and refused", (V311,), b"\x20\x02\x01\x05"),
+        ("connack session present and refused", (V5,), b"\x20\x03\x01\x87\x00"),
+        ("connack maximum QoS 2", (V5,), _connack5(b"\x24\x02")),
+        *(
+            (f"connack boolean {ident:02x}", (V5,), _connack5(bytes((ident, 2))))
+            for ident in (0x25, 0x28, 0x29, 0x2A)
+        ),
+        ("publish packet id 0", ALL, b"\x32\x06\x00\x01a\x00\x00\x00"),
+        ("publish empty topic", ALL, b"\x30\x03\x00\x00\x00"),
+        (
+            "publish empty topic, properties but no alias",
+            (V5,),
+            _publish5(b"\x01\x00", b"\x00\x00"),
+        ),
+        ("publish payload format 2", (V5,), _publish5(b"\x01\x02")),
+        ("publish payload format twice", (V5,), _publish5(b"\x01\x00\x01\x00")),
+        ("publish topic alias twice", (V5,), _publish5(b"\x23\x00\x01\x23\x00\x01")),
+        ("publish subscription identifier 0", (V5,), _publish5(b"\x0b\x00")),
+        *(
+            (f"{first:02x} packet id 0", ALL, bytes((first, 2, 0, 0)))
+            for first in (0x40, 0x50, 0x62, 0x70)
+        ),
+        *(
+            (f"{first:02x} reason {reason:02x}", (V5,), bytes((first, 3, 0, 1, reason)))
+            for first, reason in (
+                (0x40, 1),
+                (0x40, 0x92),
+                (0x50, 0x81),
+                (0x62, 0x10),
+                (0x62, 0x80),
+                (0x70, 0x91),
+            )
+        ),
+        ("subscribe packet id 0", ALL, b"\x82\x06\x00\x00\x00\x01a\x00"),
+        ("subscribe without filter", OLD, b"\x82\x02\x00\x01"),
+        ("subscribe without filter", (V5,), b"\x82\x03\x00\x01\x00"),
+        *(
+            (
+                f"subscribe 5 options {options:02x}",
+                (V5,),
+                b"\x82\x07\x00\x01\x00\x00\x01a" + bytes((options,)),
+            )
+            for options in (0x03, 0x30)
+        ),
+        ("subscribe 5 no local and shared", (V5,), b"\x82\x10\x00\x01\x00\x00\x0a$share/g/a\x04"),
+        (
+            "subscribe 5 identifier twice",
+            (V5,),
+            b"\x82\x0b\x00\x01\x04\x0b\x01\x0b\x02\x00\x01a\x00",
+        ),
+        ("suback code 3", OLD, b"\x90\x03\x00\x01\x03"),
+        ("suback code 3", (V5,), b"\x90\x04\x00\x01\x00\x03"),
+        ("suback packet id 0", ALL, b"\x90\x04\x00\x00\x00\x00"),
+        ("unsubscribe packet id 0", ALL, b"\xa2\x05\x00\x00\x00\x01a"),
+        ("unsubscribe without filter", OLD, b"\xa2\x02\x00\x01"),
+        ("unsubscribe without filter", (V5,), b"\xa2\x03\x00\x01\x00"),
+        ("unsuback code 1", (V5,), b"\xb0\x04\x00\x01\x00\x01"),
+        ("disconnect reason 1", (V5,), b"\xe0\x01\x01"),
+        ("auth reason 1", (V5,), b"\xf0\x01\x01"),
+        ("auth data without method", (V5,), b"\xf0\x05\x18\x03\x16\x00\x00"),
+    ],
+    _R.TOPIC_ALIAS_INVALID: [
+        ("publish topic alias 0", (V5,), _publish5(b"\x23\x00\x00")),
+    ],
+}
 # (name, versions, bytes, reason)
-BAD: list[tuple[str, tuple[int, ...], bytes, ReasonCode]] = [
-    # fixed header
-    ("type 0", ALL, b"\x00\x00", _R.MALFORMED_PACKET),
-    ("auth before 5", OLD, b"\xf0\x00", _R.MALFORMED_PACKET),
-    ("remaining length of five bytes", ALL, b"\x30\x80\x80\x80\x80\x01", _R.MALFORMED_PACKET),
-    *(
-        (
-            f"reserved flags of {first:02x}",
-            ALL,
-            bytes((first | flags, 2, 0, 1)),
-            _R.MALFORMED_PACKET,
-        )
-        for first in (0x10, 0x20, 0x40, 0x50, 0x70, 0x90, 0xB0, 0xC0, 0xD0, 0xE0, 0xF0)
-        for flags in (1, 2, 4, 8)
-    ),
-    *(
-        (f"reserved flags of {first:02x}", (V311, V5), bytes((first, 2, 0, 1)), _R.MALFORMED_PACKET)
-        for first in (0x60, 0x63, 0x66, 0x6A, 0x80, 0x83, 0x86, 0x8A, 0xA0, 0xA3, 0xA6, 0xAA)
-    ),
-    *(
-        (f"no QoS 1 in {first:02x}", (V31,), bytes((first, 2, 0, 1)), _R.MALFORMED_PACKET)
-        for first in (0x60, 0x84, 0xA6)
-    ),
-    # CONNECT
-    ("connect empty", ALL, b"\x10\x00", _R.MALFORMED_PACKET),
-    ("connect name only", ALL, b"\x10\x06\x00\x04MQTT", _R.MALFORMED_PACKET),
-    ("connect without flags", ALL, b"\x10\x07\x00\x04MQTT\x04", _R.MALFORMED_PACKET),
-    ("connect without client id", ALL, _framed(0x10, _C4 + b"\x02\x00\x00"), _R.MALFORMED_PACKET),
-    (
-        "connect with another name",
-        ALL,
-        b"\x10\x0c\x00\x04mqtt\x04\x02\x00\x00\x00\x00",
-        _R.UNSUPPORTED_PROTOCOL_VERSION,
-    ),
-    *(
-        (
-            f"connect MQTT version {v:#x}",
-            ALL,
-            b"\x10\x07\x00\x04MQTT" + bytes((v,)),
-            _R.UNSUPPORTED_PROTOCOL_VERSION,
-        )
-        for v in (0, 3, 6, 0x80, 0x83, 0x86, 0xFF)
-    ),
-    (
-        "connect MQIsdp version 4",
-        ALL,
-        b"\x10\x09\x00\x06MQIsdp\x04",
-        _R.UNSUPPORTED_PROTOCOL_VERSION,
-    ),
-    (
-        "connect reserved flag",
-        ALL,
-        _framed(0x10, _C4 + b"\x03\x00\x00\x00\x00"),
-        _R.MALFORMED_PACKET,
-    ),
-    (
-        "connect reserved flag in 5",
-        ALL,
-        _framed(0x10, _C5 + b"\x03\x00\x00\x00\x00\x00"),
-        _R.MALFORMED_PACKET,
-    ),
-    (
-        "connect will QoS 3",
-        ALL,
-        _framed(0x10, _C4 + b"\x1c\x00\x00\x00\x00\x00\x01w\x00\x00"),
-        _R.MALFORMED_PACKET,
-    ),
-    (
-        "connect will QoS without will",
-        ALL,
-        _framed(0x10, _C4 + b"\x0a\x00\x00\x00\x00"),
-        _R.MALFORMED_PACKET,
-    ),
-    (
-        "connect will retain without will",
-        ALL,
-        _framed(0x10, _C4 + b"\x22\x00\x00\x00\x00"),
-        _R.MALFORMED_PACKET,
-    ),
-    (
-        "connect will missing",
-        ALL,
-        _framed(0x10, _C4 + b"\x06\x00\x00\x00\x00"),
-        _R.MALFORMED_PACKET,
-    ),
-    (
-        "connect will message missing",
-        ALL,
-        _framed(0x10, _C4 + b"\x06\x00\x00\x00\x00\x00\x01w"),
-        _R.MALFORMED_PACKET,
-    ),
-    (
-        "connect will topic with wildcard",
-        ALL,
-        _framed(0x10, _C4 + b"\x06\x00\x00\x00\x00\x00\x01#\x00\x00"),
-        _R.TOPIC_NAME_INVALID,
-    ),
-    (
-        "connect password alone",
-        ALL,
-        _framed(0x10, _C4 + b"\x42\x00\x00\x00\x00\x00\x01p"),
-        _R.PROTOCOL_ERROR,
-    ),
-    (
-        "connect user name missing",
-        ALL,
-        _framed(0x10, _C4 + b"\x82\x00\x00\x00\x00"),
-        _R.MALFORMED_PACKET,
-    ),
-    (
-        "connect trailing byte",
-        ALL,
-        _framed(0x10, _C4 + b"\x02\x00\x00\x00\x00\x00"),
-        _R.MALFORMED_PACKET,
-    ),
-    (
-        "connect client id ill-formed",
-        ALL,
-        _framed(0x10, _C4 + b"\x02\x00\x00\x00\x01\xff"),
-        _R.MALFORMED_PACKET,
-    ),
-    (
-        "connect 5 will property in connect",
-        ALL,
-        _connect5(b"\x18\x00\x00\x00\x01"),
-        _R.MALFORMED_PACKET,
-    ),
-    (
-        "connect 5 connect property in will",
-        ALL,
-        _framed(0x10, _C5 + b"\x06\x00\x00\x00\x00\x00\x03\x21\x00\x01\x00\x01w\x00\x00"),
-        _R.MALFORMED_PACKET,
-    ),
-    ("connect 5 receive maximum 0", ALL, _connect5(b"\x21\x00\x00"), _R.PROTOCOL_ERROR),
-    ("connect 5 maximum packet size 0", ALL, _connect5(b"\x27\x00\x00\x00\x00"), _R.PROTOCOL_ERROR),
-    ("connect 5 request problem information 2", ALL, _connect5(b"\x17\x02"), _R.PROTOCOL_ERROR),
-    ("connect 5 request response information 2", ALL, _connect5(b"\x19\x02"), _R.PROTOCOL_ERROR),
-    (
-        "connect 5 session expiry twice",
-        ALL,
-        _connect5(b"\x11\x00\x00\x00\x01\x11\x00\x00\x00\x01"),
-        _R.PROTOCOL_ERROR,
-    ),
-    ("connect 5 authentication data alone", ALL, _connect5(b"\x16\x00\x00"), _R.PROTOCOL_ERROR),
-    # CONNACK
-    ("connack short", ALL, b"\x20\x01\x00", _R.MALFORMED_PACKET),
-    ("connack long", OLD, b"\x20\x03\x00\x00\x00", _R.MALFORMED_PACKET),
-    ("connack reserved flags", (V311, V5), b"\x20\x03\x02\x00\x00", _R.MALFORMED_PACKET),
-    ("connack return code 6", OLD, b"\x20\x02\x00\x06", _R.PROTOCOL_ERROR),
-    ("connack reason 1", (V5,), b"\x20\x03\x00\x01\x00", _R.PROTOCOL_ERROR),
-    ("connack session present and refused", (V311,), b"\x20\x02\x01\x05", _R.PROTOCOL_ERROR),
-    ("connack session present and refused", (V5,), b"\x20\x03\x01\x87\x00", _R.PROTOCOL_ERROR),
-    ("connack without property length", (V5,), b"\x20\x02\x00\x00", _R.MALFORMED_PACKET),
-    ("connack maximum QoS 2", (V5,), _connack5(b"\x24\x02"), _R.PROTOCOL_ERROR),
-    *(
-        (f"connack boolean {ident:02x}", (V5,), _connack5(bytes((ident, 2))), _R.PROTOCOL_ERROR)
-        for ident in (0x25, 0x28, 0x29, 0x2A)
-    ),
-    # PUBLISH
-    ("publish QoS 3", ALL, b"\x36\x05\x00\x01a\x00\x01", _R.MALFORMED_PACKET),
-    ("publish DUP at QoS 0", ALL, b"\x38\x04\x00\x01a\x00", _R.MALFORMED_PACKET),
-    ("publish empty", ALL, b"\x30\x00", _R.MALFORMED_PACKET),
-    ("publish topic length alone", ALL, b"\x30\x01\x00", _R.MALFORMED_PACKET),
-    ("publish topic truncated", ALL, b"\x30\x03\x00\x02a", _R.MALFORMED_PACKET),
-    ("publish without packet id", ALL, b"\x32\x04\x00\x01a\x00", _R.MALFORMED_PACKET),
-    ("publish packet id 0", ALL, b"\x32\x06\x00\x01a\x00\x00\x00", _R.PROTOCOL_ERROR),
-    ("publish empty topic", ALL, b"\x30\x03\x00\x00\x00", _R.PROTOCOL_ERROR),
-    (
-        "publish empty topic, properties but no alias",
-        (V5,),
-        _publish5(b"\x01\x00", b"\x00\x00"),
-        _R.PROTOCOL_ERROR,
-    ),
-    *(
-        (
-            f"publish to {topic!r}",
-            ALL,
-            _framed(0x30, b"\x00\x03" + topic + b"\x00"),
-            _R.TOPIC_NAME_INVALID,
-        )
-        for topic in (b"a/+", b"a/#", b"a#b", b"+++")
-    ),
-    *(
-        (
-            f"publish to {topic!r}",
-            ALL,
-            _framed(0x30, b"\x00\x03" + topic + b"\x00"),
-            _R.MALFORMED_PACKET,
-        )
-        for topic in (b"a\0b", b"\xed\xa0\x80", b"ab\xff", b"ab\xc3", b"\xc0\x80a", b"\xe0\x80\x80")
-    ),
-    ("publish without property length", (V5,), b"\x30\x03\x00\x01a", _R.MALFORMED_PACKET),
-    (
-        "publish property length beyond the packet",
-        (V5,),
-        b"\x30\x05\x00\x01a\x02\x01",
-        _R.MALFORMED_PACKET,
-    ),
-    ("publish property length truncated", (V5,), b"\x30\x04\x00\x01a\x80", _R.MALFORMED_PACKET),
-    (
-        "publish property length padded",
-        (V5,),
-        b"\x30\x07\x00\x01a\x82\x00\x01\x00",
-        _R.MALFORMED_PACKET,
-    ),
-    (
-        "publish property length of five bytes",
-        (V5,),
-        b"\x30\x08\x00\x01a\x80\x80\x80\x80\x00",
-        _R.MALFORMED_PACKET,
-    ),
-    *(
-        (
-            f"publish property {ident:02x}",
-            (V5,),
-            _publish5(bytes((ident, 0, 0, 0, 0))),
-            _R.MALFORMED_PACKET,
-        )
-        for ident in (0x00, 0x04, 0x11, 0x18, 0x1F, 0x21, 0x27, 0x2B, 0x7F, 0x80, 0xFF)
-    ),
-    (
-        "publish property across its area",
-        (V5,),
-        b"\x30\x06\x00\x01a\x01\x01\x00",
-        _R.MALFORMED_PACKET,
-    ),
-    (
-        "publish four-byte property truncated",
-        (V5,),
-        _publish5(b"\x02\x00\x00\x00"),
-        _R.MALFORMED_PACKET,
-    ),
-    ("publish string property truncated", (V5,), _publish5(b"\x03\x00\x02a"), _R.MALFORMED_PACKET),
-    (
-        "publish string property ill-formed",
-        (V5,),
-        _publish5(b"\x03\x00\x01\xff"),
-        _R.MALFORMED_PACKET,
-    ),
-    (
-        "publish string property with NUL",
-        (V5,),
-        _publish5(b"\x03\x00\x01\x00"),
-        _R.MALFORMED_PACKET,
-    ),
-    (
-        "publish user property without value",
-        (V5,),
-        _publish5(b"\x26\x00\x01a"),
-        _R.MALFORMED_PACKET,
-    ),
-    (
-        "publish user property with surrogate",
-        (V5,),
-        _publish5(b"\x26\x00\x00\x00\x03\xed\xa0\x80"),
-        _R.MALFORMED_PACKET,
-    ),
-    ("publish payload format 2", (V5,), _publish5(b"\x01\x02"), _R.PROTOCOL_ERROR),
-    ("publish payload format twice", (V5,), _publish5(b"\x01\x00\x01\x00"), _R.PROTOCOL_ERROR),
-    ("publish topic alias 0", (V5,), _publish5(b"\x23\x00\x00"), _R.TOPIC_ALIAS_INVALID),
-    ("publish topic alias twice", (V5,), _publish5(b"\x23\x00\x01\x23\x00\x01"), _R.PROTOCOL_ERROR),
-    ("publish subscription identifier 0", (V5,), _publish5(b"\x0b\x00"), _R.PROTOCOL_ERROR),
-    (
-        "publish subscription identifier padded",
-        (V5,),
-        _publish5(b"\x0b\x81\x00"),
-        _R.MALFORMED_PACKET,
-    ),
-    (
-        "publish response topic with wildcard",
-        (V5,),
-        _publish5(b"\x08\x00\x01+"),
-        _R.TOPIC_NAME_INVALID,
-    ),
-    ("publish response topic empty", (V5,), _publish5(b"\x08\x00\x00"), _R.TOPIC_NAME_INVALID),
-    # PUBACK and its like
-    *(
-        (f"{first:02x} packet id 0", ALL, bytes((first, 2, 0, 0)), _R.PROTOCOL_ERROR)
-        for first in (0x40, 0x50, 0x62, 0x70)
-    ),
-    *(
-        (f"{first:02x} short", ALL, bytes((first, 1, 1)), _R.MALFORMED_PACKET)
-        for first in (0x40, 0x50, 0x62, 0x70)
-    ),
-    *(
-        (f"{first:02x} empty", ALL, bytes((first, 0)), _R.MALFORMED_PACKET)
-        for first in (0x40, 0x50, 0x62, 0x70)
-    ),
-    *(
-        (f"{first:02x} reason", OLD, bytes((first, 3, 0, 1, 0)), _R.MALFORMED_PACKET)
-        for first in (0x40, 0x50, 0x62, 0x70)
-    ),
-    *(
-        (
-            f"{first:02x} reason {reason:02x}",
-            (V5,),
-            bytes((first, 3, 0, 1, reason)),
-            _R.PROTOCOL_ERROR,
-        )
-        for first, reason in (
-            (0x40, 1),
-            (0x40, 0x92),
-            (0x50, 0x81),
-            (0x62, 0x10),
-            (0x62, 0x80),
-            (0x70, 0x91),
-        )
-    ),
-    ("puback trailing byte", (V5,), b"\x40\x05\x00\x01\x00\x00\x00", _R.MALFORMED_PACKET),
-    ("puback message property", (V5,), b"\x40\x06\x00\x01\x00\x02\x01\x00", _R.MALFORMED_PACKET),
-    # SUBSCRIBE
-    ("subscribe packet id 0", ALL, b"\x82\x06\x00\x00\x00\x01a\x00", _R.PROTOCOL_ERROR),
-    ("subscribe without filter", OLD, b"\x82\x02\x00\x01", _R.PROTOCOL_ERROR),
-    ("subscribe without filter", (V5,), b"\x82\x03\x00\x01\x00", _R.PROTOCOL_ERROR),
-    ("subscribe without options", OLD, b"\x82\x05\x00\x01\x00\x01a", _R.MALFORMED_PACKET),
-    ("subscribe QoS 3", OLD, _subscribe(b"a", 3), _R.MALFORMED_PACKET),
-    ("subscribe reserved bits", OLD, _subscribe(b"a", 4), _R.MALFORMED_PACKET),
-    *(
-        (
-            f"subscribe 5 options {options:02x}",
-            (V5,),
-            b"\x82\x07\x00\x01\x00\x00\x01a" + bytes((options,)),
-            reason,
-        )
-        for options, reason in (
-            (0x03, _R.PROTOCOL_ERROR),
-            (0x30, _R.PROTOCOL_ERROR),
-            (0x40, _R.MALFORMED_PACKET),
-            (0x80, _R.MALFORMED_PACKET),
-        )
-    ),
-    (
-        "subscribe 5 no local and shared",
-        (V5,),
-        b"\x82\x10\x00\x01\x00\x00\x0a$share/g/a\x04",
-        _R.PROTOCOL_ERROR,
-    ),
-    (
-        "subscribe 5 identifier twice",
-        (V5,),
-        b"\x82\x0b\x00\x01\x04\x0b\x01\x0b\x02\x00\x01a\x00",
-        _R.PROTOCOL_ERROR,
-    ),
-    ("subscribe to a filter with NUL", OLD, _subscribe(b"a\0"), _R.MALFORMED_PACKET),
-    # the other ones
-    ("suback without code", OLD, b"\x90\x02\x00\x01", _R.MALFORMED_PACKET),
-    ("suback without code", (V5,), b"\x90\x03\x00\x01\x00", _R.MALFORMED_PACKET),
-    ("suback code 3", OLD, b"\x90\x03\x00\x01\x03", _R.PROTOCOL_ERROR),
-    ("suback code 3", (V5,), b"\x90\x04\x00\x01\x00\x03", _R.PROTOCOL_ERROR),
-    ("suback packet id 0", ALL, b"\x90\x04\x00\x00\x00\x00", _R.PROTOCOL_ERROR),
-    ("unsubscribe packet id 0", ALL, b"\xa2\x05\x00\x00\x00\x01a", _R.PROTOCOL_ERROR),
-    ("unsubscribe without filter", OLD, b"\xa2\x02\x00\x01", _R.PROTOCOL_ERROR),
-    ("unsubscribe without filter", (V5,), b"\xa2\x03\x00\x01\x00", _R.PROTOCOL_ERROR),
-    ("unsubscribe filter truncated", OLD, b"\xa2\x04\x00\x01\x00\x01", _R.MALFORMED_PACKET),
-    ("unsuback trailing byte", OLD, b"\xb0\x03\x00\x01\x00", _R.MALFORMED_PACKET),
-    ("unsuback without code", (V5,), b"\xb0\x03\x00\x01\x00", _R.MALFORMED_PACKET),
-    ("unsuback code 1", (V5,), b"\xb0\x04\x00\x01\x00\x01", _R.PROTOCOL_ERROR),
-    ("pingreq with body", ALL, b"\xc0\x01\x00", _R.MALFORMED_PACKET),
-    ("pingresp with body", ALL, b"\xd0\x01\x00", _R.MALFORMED_PACKET),
-    ("disconnect with body", OLD, b"\xe0\x01\x00", _R.MALFORMED_PACKET),
-    ("disconnect reason 1", (V5,), b"\xe0\x01\x01", _R.PROTOCOL_ERROR),
-    ("disconnect trailing byte", (V5,), b"\xe0\x03\x00\x00\x00", _R.MALFORMED_PACKET),
-    ("auth reason 1", (V5,), b"\xf0\x01\x01", _R.PROTOCOL_ERROR),
-    ("auth data without method", (V5,), b"\xf0\x05\x18\x03\x16\x00\x00", _R.PROTOCOL_ERROR),
-]
+BAD = [(*row, reason) for reason, rows in _BAD.items() for row in rows]
