@@ -1,9 +1,8 @@
-"""One broker and the clients that people use: paho-mqtt, aiomqtt, gmqtt, mosquitto's; over TCP, TLS
-and WebSocket."""
+"""One broker and the clients that people use: paho-mqtt, gmqtt, mosquitto's; over TCP, TLS and
+WebSocket."""
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import ssl
 import subprocess
@@ -12,7 +11,6 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import aiomqtt
 import gmqtt
 import pytest
 from paho.mqtt.packettypes import PacketTypes
@@ -210,56 +208,6 @@ def test_paho_gets_all_mqtt_5_properties(one: Served, make: Make, base: str) -> 
     assert found.PayloadFormatIndicator == 1
 
 
-# ------------------------------------------------------------------ aiomqtt
-
-
-@pytest.mark.parametrize("protocol", [aiomqtt.ProtocolVersion.V311, aiomqtt.ProtocolVersion.V5])
-@pytest.mark.parametrize("listener", ["tcp", "tls", "ws"])
-async def test_aiomqtt_gets_every_message_on_every_listener(
-    one: Served, base: str, listener: str, protocol: aiomqtt.ProtocolVersion
-) -> None:
-    arguments = LISTENERS[listener](one)
-    tls = ssl.create_default_context(cafile=str(one.ca)) if "ca" in arguments else None
-    transport = arguments.get("transport", "tcp")
-
-    def client(**more: Any) -> aiomqtt.Client:
-        more |= {
-            "protocol": protocol,
-            "tls_context": tls,
-            "transport": transport,
-            "timeout": PATIENCE,
-        }
-        return aiomqtt.Client("127.0.0.1", arguments["port"], **more)
-
-    will = aiomqtt.Will(f"{base}/will", b"bye", 1, False)
-    async with asyncio.timeout(PATIENCE), client() as subscriber:
-        async with client(will=will) as publisher:
-            await publisher.publish(f"{base}/retained", b"old", qos=1, retain=True)
-            await subscriber.subscribe(f"{base}/#", qos=2)
-            for number in range(30):
-                await publisher.publish(f"{base}/{number % 3}", str(number), qos=number % 3)
-            await subscriber.unsubscribe(f"{base}/x")
-        await subscriber.publish(f"{base}/end", b"end", qos=1)
-        found = []
-        async for message in subscriber.messages:
-            found.append(
-                (
-                    message.topic.value.removeprefix(f"{base}/"),
-                    message.payload,
-                    message.qos,
-                    message.retain,
-                )
-            )
-            if message.payload == b"end":
-                break
-    assert found[0] == ("retained", b"old", 1, True)
-    assert found[-1] == ("end", b"end", 1, False)
-    # paho, which is below, gives QoS 2 to its user at PUBREL only, so that others overtake it.
-    for qos in (0, 1, 2):
-        expected = [(str(qos), str(n).encode(), qos, False) for n in range(qos, 30, 3)]
-        assert [message for message in found[1:-1] if message[2] == qos] == expected
-
-
 # ------------------------------------------------------------------ gmqtt
 
 
@@ -397,44 +345,12 @@ def test_mosquittos_client_resumes_its_session_and_its_will_is_sent(
 def test_mosquitto_rr_gets_its_response(one: Served, base: str, tmp_path: Path) -> None:
     """Request and response, as MQTT 5 means them."""
     with Mosquitto(tmp_path, one.port, "-V", "5", "-t", f"{base}/ask", "-F", "%R %D %p") as server:
-        asking = subprocess.Popen(
-            [
-                "mosquitto_rr",
-                "-p",
-                str(one.port),
-                "-V",
-                "5",
-                "-t",
-                f"{base}/ask",
-                "-e",
-                f"{base}/answer",
-                "-m",
-                "question",
-                "-D",
-                "publish",
-                "correlation-data",
-                "c1",
-                "-W",
-                "50",
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        port, more = f"-p {one.port} -V 5", "-D publish correlation-data c1"
+        command = f"mosquitto_rr {port} -t {base}/ask -e {base}/answer -m question -W 50 {more}"
+        asking = subprocess.Popen(command.split(), stdout=subprocess.PIPE, text=True)
         try:
             assert server.got(1) == [f"{base}/answer c1 question"]
-            mosquitto_pub(
-                one.port,
-                "-V",
-                "5",
-                "-t",
-                f"{base}/answer",
-                "-m",
-                "42",
-                "-D",
-                "publish",
-                "correlation-data",
-                "c1",
-            )
+            mosquitto_pub(one.port, *f"-V 5 -t {base}/answer -m 42 {more}".split())
             assert asking.communicate(timeout=PATIENCE)[0] == "42\n"
         finally:
             asking.kill()

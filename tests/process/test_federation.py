@@ -4,10 +4,7 @@ them die, hang or come late."""
 from __future__ import annotations
 
 import itertools
-import random
-import signal
 import socket
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -281,25 +278,6 @@ def test_a_broker_that_joins_late_and_leaves_disturbs_no_other(
         print(sixth.log())
 
 
-def test_brokers_restarted_in_any_order_federate_again(
-    five: Cluster, make: Make, base: str
-) -> None:
-    ids = {broker.name: broker.view()["id"] for broker in five.brokers}
-    order = list(five.brokers)
-    random.shuffle(order)
-    print("killed and started in this order:", [broker.name for broker in order])
-    for broker in order:
-        broker.end(random.choice([signal.SIGKILL, signal.SIGTERM]))
-    random.shuffle(order)
-    for broker in order:
-        broker.start()
-    five.agree(five.brokers)
-    assert {broker.name: broker.view()["id"] for broker in five.brokers} == ids
-    traffic = Traffic(make, five.brokers, base)
-    traffic.flow(5)
-    traffic.check()
-
-
 # ------------------------------------------------------------------ without multicast
 
 
@@ -436,11 +414,3 @@ def overhear() -> socket.socket:
     )
     sock.settimeout(PATIENCE)
     return sock
-
-
-def send_group(data: bytes) -> None:
-    """Send a datagram to the group on the loopback interface."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
-        sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, struct.pack("b", 1))
-        sock.sendto(data, (GROUP, PORT))

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -124,23 +123,6 @@ def test_what_clients_name_does_not_command_a_terminal(
     shown(at(two[0]), *words)
 
 
-@pytest.mark.parametrize("words", [("clients",), ("topics",), ("topics", "--retained")])
-def test_hostile_names_break_no_columns(two: list[Broker], words: tuple[str, ...]) -> None:
-    def found() -> list[str]:
-        published(two[0])
-        lines = shown(at(two[0]), *words)
-        return lines if any("img src" in line for line in lines) else []
-
-    head, *rows = until(found, "rows with hostile names")
-    # The second column begins at its word, or with numbers ends there, whatever stands before it.
-    word = head.split()[1]
-    begin, end = head.index(word), head.index(word) + len(word)
-    for row in filter(None, rows):
-        cells = "".join(letter * width(letter) for letter in row)
-        assert cells[begin - 2 : begin] == "  ", row
-        assert words[0] != "topics" or cells[end - 1].isdigit(), row
-
-
 @pytest.mark.parametrize("words", [*COMMANDS, ("doctor", "--seconds", "1")], ids=" ".join)
 def test_json_for_terminals_has_no_control_characters(
     two: list[Broker], words: tuple[str, ...]
@@ -242,18 +224,3 @@ def test_what_clients_send_forges_no_log_lines_however_long_it_is(two: list[Brok
         for line in harmless(broker.log())[:-1]:
             assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} [A-Z]+ |  ", line), line[:200]
             assert not line.startswith("2026-01-01") and len(line.encode()) < 16_384
-
-
-def test_metrics_have_no_control_characters(two: list[Broker]) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", two[0].admin, timeout=10)
-    connection.request("GET", "/metrics")
-    harmless(connection.getresponse().read().decode())
-    connection.close()
-
-
-def test_a_hostile_configuration_is_one_line_of_error(tmp_path: Path) -> None:
-    file = tmp_path / "c.yaml"
-    file.write_text(json.dumps({"federation": {"cluster": HOSTILE}}))
-    found = mqttree("run", "-c", str(file))
-    assert found.returncode == 2
-    assert len(harmless(found.stderr)) == 2

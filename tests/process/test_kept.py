@@ -161,43 +161,6 @@ def test_messages_that_neighbours_lack_reach_them_after_a_restart(tmp_path: Path
             assert subscriber.payloads(f"f/{qos}") == [b"%d %d" % (qos, n) for n in range(30)]
 
 
-def test_a_session_gets_what_was_published_elsewhere_while_its_broker_was_down(
-    tmp_path: Path,
-) -> None:
-    with Cluster(tmp_path) as cluster, clients() as make:
-        here, there = cluster.add(), cluster.add()
-        cluster.agree()
-        offline(here, "roamer", "f", 1)
-        subscriber, publisher = (
-            make(here.port, client_id="away", clean=False, expiry=3600),
-            make(there.port),
-        )
-        subscriber.subscribe("f", 2)
-        publisher.done(publisher.publish("f", b"before", 2))
-        assert subscriber.got(1) == [b"before"]
-        here.kill()
-        publisher.done(*[publisher.publish("f", b"%d" % n, 2) for n in range(30)])
-        until(lambda: not there.view()["links"], "the link to be given up")
-        roamer = make(there.port, client_id="roamer", clean=False, expiry=3600)
-        assert not roamer.session_present
-        roamer.subscribe("g", 1)
-        here.start().up()
-        cluster.agree()
-        subscriber = make(here.port, client_id="away", clean=False, expiry=3600)
-        assert subscriber.session_present
-        until(
-            lambda: there.counter("sessions_merged") == 1, "the roamer's older session to be merged"
-        )
-        publisher.done(publisher.publish("f", b"after", 2), publisher.publish("g", b"y", 1))
-        assert subscriber.got(31) == [*(b"%d" % n for n in range(30)), b"after"]
-        # What its older session was owed, and what it has subscribed to since.
-        assert sorted(roamer.got(32), key=lambda payload: payload == b"y") == [
-            b"before",
-            *(b"%d" % n for n in range(30)),
-            b"y",
-        ]
-
-
 ALONE = 12.0
 """s; longer than a broker that never met another one keeps messages for others (10 s)."""
 
@@ -240,40 +203,3 @@ def test_a_broker_that_starts_alone_keeps_messages_for_the_others(
         until(lambda: len(subscriber.messages) >= len(sent), "what was published meanwhile")
         assert sorted(subscriber.payloads(), key=int) == sent
         assert here.counter("replay_log_lost") == 0
-
-
-@pytest.mark.parametrize("routing", [pytest.param("interest", marks=pytest.mark.long), "topic"])
-def test_what_a_merged_session_is_owed_survives_its_broker(tmp_path: Path, routing: str) -> None:
-    """It comes to that session, and a second time to no other one that has had it."""
-    names = ("moves", "beside")
-    with Cluster(tmp_path, "--routing", routing) as cluster, clients() as make:
-        origin, old, new = (cluster.add() for _ in range(3))
-        cluster.agree()
-        offline(old, "moves", "f")
-        beside = make(new.port, client_id="beside", clean=False, expiry=3600)
-        beside.subscribe("f", 2)
-        old.kill()
-        until(lambda: len(origin.view()["links"]) == 1, "the link to be given up")
-        publisher = make(origin.port)
-        sent = alone(publisher, 1.0)
-        assert beside.got(len(sent)) == sent
-        again(new)  # its log is empty then
-        until(lambda: len(new.view()["links"]) == 1, "the link to the origin")
-        moved, beside = (make(new.port, client_id=n, clean=False, expiry=3600) for n in names)
-        assert not moved.session_present
-        assert beside.session_present
-        moved.subscribe("f", 2)
-        origin.kill()
-        old.start().up()
-        until(lambda: new.counter("sessions_merged") == 1, "the older session to be merged")
-        again(new)
-        moved, beside = (make(new.port, client_id=n, clean=False, expiry=3600) for n in names)
-        assert moved.session_present
-        assert not moved.messages
-        origin.start().up()
-        assert moved.got(len(sent)) == sent
-        cluster.agree()
-        last = make(origin.port)
-        last.done(last.publish("f", b"last", 2))
-        assert beside.got(1) == [b"last"], "again"
-        assert moved.got(len(sent) + 1)[-1] == b"last"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.kit.brokers import Cluster
-from tests.kit.clients import Client, clients, repeated
+from tests.kit.clients import Client, clients
 from tests.kit.waiting import until
 
 
@@ -72,31 +72,3 @@ def test_a_client_finds_its_queue_at_each_broker_it_goes_to(
             assert messages == wanted
         else:
             assert not set(wanted) - set(messages)
-
-
-def test_a_session_left_at_a_hanging_broker_is_merged_later(cluster: Cluster) -> None:
-    """Its broker hangs as the client comes elsewhere; what waited there comes when it goes on, and
-    nothing comes twice."""
-    with clients() as make:
-        publisher = make(cluster.brokers[0].port)
-        first = make(cluster.brokers[1].port, client_id="left", clean=False, expiry=600)
-        first.subscribe("left/x", 2)
-        known(cluster, publisher, first, "left/x")
-        first.close()
-        until(
-            lambda: not cluster.brokers[1].view()["connections"],
-            "its broker knows that it has gone",
-        )
-        before = [b"before %d" % n for n in range(50)]
-        publisher.done(*[publisher.publish("left/x", payload, 2) for payload in before])
-        cluster.brokers[1].pause()
-        second = make(cluster.brokers[2].port, client_id="left", clean=False, expiry=600)
-        assert not second.session_present
-        cluster.brokers[1].resume()
-        second.subscribe("left/x", 2)
-        after = [b"after %d" % n for n in range(50)]
-        publisher.done(*[publisher.publish("left/x", payload, 2) for payload in after])
-        got = [payload for payload in second.got(100, "left/x") if payload != b"probe"]
-        assert [payload for payload in got if payload in before] == before
-        assert [payload for payload in got if payload in after] == after
-        assert not repeated(got)

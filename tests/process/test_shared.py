@@ -58,29 +58,3 @@ def test_each_message_comes_to_one_member(
         assert sorted(told([one, two])) == sorted(lines)
         assert told([one])
         assert told([two])
-
-
-def test_messages_given_to_a_broker_that_dies_reach_another_member(
-    make: Make, tmp_path: Path
-) -> None:
-    """A broker hangs with what its member has not seen, and dies: the member of another one gets
-    that."""
-    with Cluster(tmp_path) as cluster:
-        brokers = [cluster.add() for _ in range(3)]
-        cluster.agree()
-        flags = ("-t", "$share/g/dead", "-q", "2")
-        with (
-            Mosquitto(tmp_path, brokers[1].port, *flags) as one,
-            Mosquitto(tmp_path, brokers[2].port, *flags) as two,
-        ):
-            known(make(brokers[0].port), [one, two], "dead")
-            brokers[1].pause()
-            lines = [f"message {number}" for number in range(MESSAGES)]
-            mosquitto_pub(brokers[0].port, "-t", "dead", "-q", "2", "-l", lines=lines)
-            brokers[1].kill()
-            until(lambda: len(told([two])) >= MESSAGES, "all messages at the one that is left")
-            assert sorted(told([two])) == sorted(lines)
-            assert told([one]) == []
-            brokers[1].start()
-            cluster.agree()
-            assert sorted(told([one, two])) == sorted(lines)

@@ -11,7 +11,7 @@ from tests.kit.brokers import Cluster
 from tests.kit.clients import Make
 from tests.kit.command import mqttree
 from tests.kit.waiting import until
-from tests.process.test_federation import alone, secret_file
+from tests.process.test_federation import alone
 
 
 def config(folder: Path, name: str, text: str) -> tuple[str, str]:
@@ -60,26 +60,6 @@ def test_with_users_and_without_a_secret_a_broker_stays_alone(tmp_path: Path, ma
             "give all brokers one --secret-file, or mutual TLS (federation.tls), "
             "or let any broker in: federation: {allow-unauthenticated-brokers: true}"
         ]
-
-
-def test_with_a_secret_or_if_the_file_allows_it_brokers_federate(
-    tmp_path: Path, make: Make
-) -> None:
-    secret = ("--secret-file", secret_file(tmp_path, "secret", "correct horse battery"))
-    with Cluster(tmp_path / "closed", *config(tmp_path, "a.yaml", ""), *secret) as closed:
-        for _ in range(2):
-            closed.add()
-        opened = "federation: {allow-unauthenticated-brokers: true}\n"
-        with Cluster(tmp_path / "open", *config(tmp_path, "b.yaml", opened)) as anybody:
-            for _ in range(2):
-                anybody.add()
-            closed.agree()
-            anybody.agree()
-            assert not closed.brokers[0].lines("WARNING")
-            assert anybody.brokers[0].lines(
-                "WARNING", "any may join (allow-unauthenticated-brokers)"
-            )
-            assert anybody.brokers[0].lines("discovery multicast (no secret)")
 
 
 def test_a_reload_that_adds_users_beside_unproven_brokers_is_refused(

@@ -1,0 +1,64 @@
+"""`--routing interest`, `ort` and `srt` with real brokers: messages cross the links that lead to
+subscribers, and no others. `topic` is in test_overlays; what each mode promises beside faults is in
+tests/sim."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.kit.brokers import Broker, Cluster, star_of
+from tests.kit.clients import Make
+from tests.kit.waiting import until
+
+MESSAGES = 200
+
+
+def apart(one: Broker, two: Broker) -> bool:
+    """Whether the third broker is on the path between these two."""
+    views = [one.view(), two.view()]
+    return all(view["parent"] not in (views[0]["id"], views[1]["id"]) for view in views)
+
+
+@pytest.mark.parametrize("routing", ["interest", "ort", "srt"])
+def test_a_branch_without_subscribers_gets_no_messages(
+    tmp_path: Path, make: Make, routing: str
+) -> None:
+    """The branch of the subscriber gets everything in order once the way is open, the other one not
+    a message; after unsubscribing neither does. (If links cost something else than when they were
+    new, the tree moves, and the other one may be on the path.)"""
+    with star_of(tmp_path, routing) as (middle, wanting, other):
+        subscriber, publisher = make(wanting.port), make(middle.port)
+        subscriber.subscribe("wanted/x", 2)
+        make(other.port).subscribe("other/#", 2)
+
+        def open_way() -> bool:
+            publisher.publish("wanted/x", "probe", 1)
+            return bool(subscriber.payloads("wanted/x"))
+
+        until(open_way, "the way is open")
+        publisher.done(*[publisher.publish("wanted/x", f"{n}", 1) for n in range(MESSAGES)])
+        until(lambda: sum(p != b"probe" for p in subscriber.payloads()) >= MESSAGES, "all messages")
+        expected = [f"{number}".encode() for number in range(MESSAGES)]
+        assert [p for p in subscriber.payloads() if p != b"probe"] == expected
+        assert wanting.counter("received_link") >= MESSAGES
+        assert other.counter("received_link") == 0 or apart(middle, wanting)
+        assert middle.state()["routing"] == routing
+        subscriber.unsubscribe("wanted/x")
+
+        def closed() -> bool:
+            before = middle.counter("forwarded")
+            publisher.done(publisher.publish("wanted/x", "probe", 1))
+            return middle.counter("forwarded") == before
+
+        until(closed, "the way is closed")
+        assert other.counter("received_link") == 0 or apart(middle, wanting)
+
+
+def test_a_broker_of_another_mode_is_refused_with_one_line_at_each_end(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        one = cluster.add("--routing", "srt").up()
+        other = cluster.add("--routing", "topic").up()
+        until(lambda: one.lines("does not mix") and other.lines("does not mix"), "both refuse")
+        assert not [link for broker in (one, other) for link in broker.view()["links"]]
