@@ -4,8 +4,6 @@ options from a file."""
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ from mqttree.broker.wire import Auth, Connack, Connect, Packet, Properties, Prop
 from tests.kit.brokers import Broker
 from tests.kit.command import CLI
 from tests.kit.raw_client import RawClient
+from tests.kit.scram_client import ScramClient
 from tests.kit.waiting import PATIENCE
 
 METHOD = "SCRAM-SHA-256"
@@ -59,35 +58,16 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 def scram(wire: RawClient, user: str, password: str) -> tuple[Packet, bytes]:
     """Log in; returns the last answer, and the data that it must have."""
-    bare = f"n={user},r=clientnonce"
+    client = ScramClient(user, password)
     named: Properties = {Property.AUTHENTICATION_METHOD: METHOD}
-    connect = Connect(
-        "MQTT",
-        5,
-        True,
-        60,
-        "c",
-        properties={**named, Property.AUTHENTICATION_DATA: f"n,,{bare}".encode()},
-    )
-    connect.properties = {**(connect.properties or {}), Property.REQUEST_RESPONSE_INFORMATION: 1}
-    challenge = wire.ask(connect)
+    wanted: Properties = {Property.REQUEST_RESPONSE_INFORMATION: 1}
+    first = named | wanted | {Property.AUTHENTICATION_DATA: client.first()}
+    challenge = wire.ask(Connect("MQTT", 5, True, 60, "c", properties=first))
     assert isinstance(challenge, Auth)
     assert challenge.properties is not None
-    text = challenge.properties[Property.AUTHENTICATION_DATA].decode()
-    nonce, salt, count = (part[2:] for part in text.split(","))
-    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), base64.b64decode(salt), int(count))
-    without_proof = f"c=biws,r={nonce}"
-    auth = f"{bare},{text},{without_proof}".encode()
-    key = hmac.digest(salted, b"Client Key", "sha256")
-    mask = hmac.digest(hashlib.sha256(key).digest(), auth, "sha256")
-    proof = base64.b64encode(bytes(a ^ b for a, b in zip(key, mask, strict=True))).decode()
-    answer = wire.ask(
-        Auth(0x18, {**named, Property.AUTHENTICATION_DATA: f"{without_proof},p={proof}".encode()})
-    )
-    expected = b"v=" + base64.b64encode(
-        hmac.digest(hmac.digest(salted, b"Server Key", "sha256"), auth, "sha256")
-    )
-    return answer, expected
+    final = client.final(challenge.properties[Property.AUTHENTICATION_DATA])
+    answer = wire.ask(Auth(0x18, named | {Property.AUTHENTICATION_DATA: final}))
+    return answer, b"v=" + base64.b64encode(client.signature)
 
 
 def test_scram_lets_a_user_in_and_connack_has_the_files_options(broker: Broker) -> None:

@@ -36,6 +36,7 @@ def may(
     return Permissions(rules(text), user, client_id, listener)
 
 
+AT_L_ANNA = "listener l\nuser anna\nallow publish a\n"
 PUBLISHING = [
     # rules, user, client id, listener, topic, allowed
     ("", "anna", "c", "l", "a", False),
@@ -66,30 +67,9 @@ PUBLISHING = [
     ("everyone\nallow publish a\nuser anna\ndeny publish a", "anna", "c", "l", "a", True),
     ("listener l\nallow publish a", "anna", "c", "l", "a", True),
     ("listener l\nallow publish a", "anna", "c", "other", "a", False),
-    (
-        "listener l\nuser anna\nallow publish a\nlistener *\nallow publish b",
-        "anna",
-        "c",
-        "other",
-        "b",
-        True,
-    ),
-    (
-        "listener l\nuser anna\nallow publish a\nlistener *\nallow publish b",
-        "bert",
-        "c",
-        "l",
-        "b",
-        True,
-    ),
-    (
-        "listener l\nuser anna\nallow publish a\nuser bert\nallow publish a",
-        "bert",
-        "c",
-        "other",
-        "a",
-        False,
-    ),
+    (f"{AT_L_ANNA}listener *\nallow publish b", "anna", "c", "other", "b", True),
+    (f"{AT_L_ANNA}listener *\nallow publish b", "bert", "c", "l", "b", True),
+    (f"{AT_L_ANNA}user bert\nallow publish a", "bert", "c", "other", "a", False),
     ("allow publish %u/%c/x", "anna", "c", "l", "anna/c/x", True),
     ("allow publish %u/%c/x", "anna", "c", "l", "anna/d/x", False),
     ("allow publish %u/%c/x", None, "c", "l", "/c/x", False),

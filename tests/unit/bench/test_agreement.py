@@ -1,21 +1,21 @@
-"""Whether brokers are one tree, by what they say (`one_tree`: test_bench_book)."""
+"""Whether brokers are one tree, by what they say."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from mqttree.bench.lab.agreement import View, agreed, carrying
+from mqttree.bench.lab.agreement import View, agreed, carrying, one_tree
 
 
 def view(name: str, root: str, parent: str | None, links: dict[str, str]) -> View:
-    """What a broker says that has links (peer -> role), all of them up and forwarding."""
+    """What a broker says that has links (peer -> role), all of them up."""
     return {
         "id": name,
         "root": root,
         "parent": parent,
         "state": "runtime",
         "links": [
-            {"peer": peer, "role": role, "up": True, "forwarding": True}
+            {"peer": peer, "name": peer, "role": role, "up": True, "forwarding": role != "blocked"}
             for peer, role in links.items()
         ],
     }
@@ -68,3 +68,19 @@ def test_the_tree_carries_messages_if_all_its_links_forward() -> None:
     views = triangle()
     views[2]["links"][1]["forwarding"] = False
     assert carrying(views), "the tree does not need that link"
+
+
+def test_brokers_agree_on_one_tree_without_dead_links_and_brokers() -> None:
+    a = view("a", "a", None, {"b": "designated", "c": "designated"})
+    b = view("b", "a", "a", {"a": "root", "c": "blocked"})
+    c = view("c", "a", "a", {"a": "root", "b": "designated"})
+    views = {"a": a, "b": b, "c": c}
+    assert one_tree(views, [], [])
+    assert not one_tree({}, [], [])
+    assert not one_tree({"b": b, "c": c}, ["a"], []), "the root is dead"
+    assert not one_tree({"a": a, "b": b}, ["c"], []), "they still hold links to a dead one"
+    assert not one_tree(views, [], [frozenset("bc")]), "a link is up that cannot be"
+    assert not one_tree(views | {"b": view("b", "b", None, {})}, [], [])
+    assert not one_tree(views | {"b": b | {"state": "forming"}}, [], [])
+    half = view("a", "a", None, {"b": "blocked", "c": "designated"})
+    assert not one_tree(views | {"a": half}, [], []), "one end does not forward"

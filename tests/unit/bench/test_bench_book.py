@@ -1,5 +1,4 @@
-"""What is booked of a run: losses, duplicates, order, interruptions; agreement of views; the
-printed table."""
+"""What is booked of a run: losses, duplicates, order, interruptions; the printed table."""
 
 from __future__ import annotations
 
@@ -8,7 +7,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.bench.lab.agreement import one_tree
 from mqttree.bench.runner import one_run
 from mqttree.bench.runner.book import UNSURE_NS, Book
 from mqttree.bench.scenarios import run_table
@@ -114,37 +112,6 @@ def test_messages_around_an_interruption_are_not_expected() -> None:
         kept.publish(0, due, due)
     kept.receiver(one).gaps.append((10 * S, 12 * S))
     assert kept.missing("") == (2, 2, 3 + 5)
-
-
-def view(
-    name: str, root: str, parent: str | None, links: dict[str, str], state: str = "runtime"
-) -> dict[str, Any]:
-    return {
-        "id": name,
-        "root": root,
-        "parent": parent,
-        "state": state,
-        "links": [
-            {"peer": peer, "name": peer, "up": True, "forwarding": role != "blocked", "role": role}
-            for peer, role in links.items()
-        ],
-    }
-
-
-def test_brokers_agree_on_one_tree_without_dead_links_and_brokers() -> None:
-    a = view("a", "a", None, {"b": "designated", "c": "designated"})
-    b = view("b", "a", "a", {"a": "root", "c": "blocked"})
-    c = view("c", "a", "a", {"a": "root", "b": "designated"})
-    views = {"a": a, "b": b, "c": c}
-    assert one_tree(views, [], [])
-    assert not one_tree({}, [], [])
-    assert not one_tree({"b": b, "c": c}, ["a"], []), "the root is dead"
-    assert not one_tree({"a": a, "b": b}, ["c"], []), "they still hold links to a dead one"
-    assert not one_tree(views, [], [frozenset("bc")]), "a link is up that cannot be"
-    assert not one_tree(views | {"b": view("b", "b", None, {})}, [], [])
-    assert not one_tree(views | {"b": b | {"state": "forming"}}, [], [])
-    half = view("a", "a", None, {"b": "blocked", "c": "designated"})
-    assert not one_tree(views | {"a": half}, [], []), "one end does not forward"
 
 
 def record(number: int, delay: float | None, status: str = "complete") -> dict[str, Any]:

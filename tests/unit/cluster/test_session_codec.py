@@ -188,6 +188,17 @@ def test_truncated_states_are_refused() -> None:
         decode_state(data + b"\0", NOW, Limits())
 
 
+def one_message(topic: bytes = b"a", properties: bytes = b"") -> Message:
+    return Message(topic, b"", 1, False, properties, None, None)
+
+
+def with_item(
+    kind: int = WAITING, number: int = 0, qos: int = 1, identifiers: bytes = b"", **message: bytes
+) -> SessionState:
+    """A session with one message."""
+    return SessionState(items=[Item(kind, number, qos, False, identifiers, one_message(**message))])
+
+
 @pytest.mark.parametrize(
     "state",
     [
@@ -198,55 +209,16 @@ def test_truncated_states_are_refused() -> None:
         SessionState(subscriptions=[("a/#/b", 0, False, False, 0)]),
         SessionState(subscriptions=[("a", 3, False, False, 0)]),
         SessionState(subscriptions=[("/" * 300, 0, False, False, 0)]),
-        SessionState(
-            items=[Item(WAITING, 5, 1, False, b"", Message(b"a", b"", 1, False, b"", None, None))]
-        ),
-        SessionState(
-            items=[Item(IN_FLIGHT, 5, 0, False, b"", Message(b"a", b"", 1, False, b"", None, None))]
-        ),
-        SessionState(
-            items=[Item(IN_FLIGHT, 0, 1, False, b"", Message(b"a", b"", 1, False, b"", None, None))]
-        ),
-        SessionState(
-            items=[
-                Item(WAITING, 0, 1, False, b"\x0b", Message(b"a", b"", 1, False, b"", None, None))
-            ]
-        ),
-        SessionState(
-            items=[Item(WAITING, 0, 1, False, b"", Message(b"a+", b"", 1, False, b"", None, None))]
-        ),
-        SessionState(
-            items=[
-                Item(WAITING, 0, 1, False, b"", Message(b"\xff", b"", 1, False, b"", None, None))
-            ]
-        ),
-        SessionState(
-            items=[
-                Item(
-                    WAITING, 0, 1, False, b"", Message(b"a", b"", 1, False, b"\x23\0\1", None, None)
-                )
-            ]
-        ),
-        SessionState(
-            items=[
-                Item(
-                    WAITING,
-                    0,
-                    1,
-                    False,
-                    b"",
-                    Message(b"a", b"", 1, False, b"\x26\0\x09a", None, None),
-                )
-            ]
-        ),
-        SessionState(
-            items=[
-                Item(WAITING, 0, 1, False, b"", Message(b"a", b"", 1, False, b"", None, None), 0)
-            ]
-        ),
-        SessionState(
-            items=[Item(9, 0, 1, False, b"", Message(b"a", b"", 1, False, b"", None, None))]
-        ),
+        with_item(number=5),
+        with_item(IN_FLIGHT, number=5, qos=0),
+        with_item(IN_FLIGHT),
+        with_item(identifiers=b"\x0b"),
+        with_item(topic=b"a+"),
+        with_item(topic=b"\xff"),
+        with_item(properties=b"\x23\0\1"),
+        with_item(properties=b"\x26\0\x09a"),
+        SessionState(items=[Item(WAITING, 0, 1, False, b"", one_message(), 0)]),
+        with_item(9),
     ],
     ids=lambda state: type(state).__name__,
 )

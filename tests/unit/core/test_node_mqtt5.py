@@ -461,6 +461,14 @@ def test_connack_says_what_is_not_offered() -> None:
     }
 
 
+ALIAS = Property.TOPIC_ALIAS
+
+
+def subscribe(topic_filter: str, *identifiers: int) -> Subscribe:
+    properties = {Property.SUBSCRIPTION_IDENTIFIER: list(identifiers)} if identifiers else None
+    return Subscribe(1, [SubscriptionRequest(topic_filter, 0)], properties)
+
+
 @pytest.mark.statement("MQTT-3.2.2-11", "MQTT-3.2.2-14", "MQTT-3.2.2-15", "MQTT-3.2.2-17")
 @pytest.mark.statement("MQTT-3.2.2-18")
 @pytest.mark.parametrize(
@@ -468,33 +476,13 @@ def test_connack_says_what_is_not_offered() -> None:
     [
         ({"retain_available": False}, Publish("t", b"x", retain=True), 0x9A),
         ({"retain_available": False}, Publish("t", b"x", 1, True, packet_id=1), 0x9A),
-        ({"wildcard_subscriptions": False}, Subscribe(1, [SubscriptionRequest("a/+", 0)]), 0xA2),
-        ({"wildcard_subscriptions": False}, Subscribe(1, [SubscriptionRequest("#", 0)]), 0xA2),
-        (
-            {"wildcard_subscriptions": False},
-            Subscribe(1, [SubscriptionRequest("$share/g/a/#", 0)]),
-            0xA2,
-        ),
-        (
-            {"shared_subscriptions": False},
-            Subscribe(1, [SubscriptionRequest("$share/g/a", 0)]),
-            0x9E,
-        ),
-        (
-            {"subscription_identifiers": False},
-            Subscribe(1, [SubscriptionRequest("a", 0)], {Property.SUBSCRIPTION_IDENTIFIER: [1]}),
-            0xA1,
-        ),
-        (
-            {"topic_alias_maximum": 0},
-            Publish("t", b"x", properties={Property.TOPIC_ALIAS: 1}),
-            0x94,
-        ),
-        (
-            {"topic_alias_maximum": 5},
-            Publish("t", b"x", properties={Property.TOPIC_ALIAS: 6}),
-            0x94,
-        ),
+        ({"wildcard_subscriptions": False}, subscribe("a/+"), 0xA2),
+        ({"wildcard_subscriptions": False}, subscribe("#"), 0xA2),
+        ({"wildcard_subscriptions": False}, subscribe("$share/g/a/#"), 0xA2),
+        ({"shared_subscriptions": False}, subscribe("$share/g/a"), 0x9E),
+        ({"subscription_identifiers": False}, subscribe("a", 1), 0xA1),
+        ({"topic_alias_maximum": 0}, Publish("t", b"x", properties={ALIAS: 1}), 0x94),
+        ({"topic_alias_maximum": 5}, Publish("t", b"x", properties={ALIAS: 6}), 0x94),
         ({"max_qos": 1}, Publish("t", b"x", 2, packet_id=1), 0x9B),
         ({"max_packet_size": 100}, Publish("t", b"x" * 100), 0x95),
     ],
