@@ -7,6 +7,7 @@ import contextlib
 import json
 import re
 from collections.abc import AsyncIterator
+from itertools import groupby
 
 import pytest
 from hypothesis import given
@@ -108,6 +109,10 @@ async def test_each_metric_has_a_help_line_a_type_and_a_valid_name(server: Admin
         assert line.startswith("# ") or re.fullmatch(
             r'(mqttree_\w+)(\{(\w+="([^"\\]|\\.)*",?)+\})? -?[\d.e+-]+', line
         ), line
+    samples = [line.rpartition(" ")[0] for line in body.splitlines() if line[0] != "#"]
+    assert len(samples) == len(set(samples))
+    families = [name for name, _ in groupby(sample.partition("{")[0] for sample in samples)]
+    assert families == [name for name, _ in typed if name in families], "each below its type"
     assert 'name="a \\"b\\"\\\\"' in body
     assert body.endswith("\n")
     gauges = {name for name, kind in typed if kind == "gauge"}

@@ -9,7 +9,6 @@ import resource
 import socket
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -24,6 +23,7 @@ from mqttree.broker.wire import (
 from mqttree.broker.wire import encode_packet as encode
 from mqttree.broker.wire.properties import Property
 from tests.kit.brokers import Broker, Cluster
+from tests.kit.node_harness import connect_packet
 from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until
 
@@ -123,20 +123,8 @@ def test_half_open_connections_and_slow_connects_are_closed(
     until(lambda: broker.view()["open_connections"] == HALF_OPEN + 22, "all are open")
     assert rss(broker) - before < HALF_OPEN * 40_000 + 10 * MIB
     witness.served()
-    said = encode(
-        Connect(
-            "MQTT",
-            5,
-            True,
-            0,
-            "slow",
-            None,
-            None,
-            None,
-            {Property.USER_PROPERTY: [("k", "v" * 50)]},
-        ),
-        5,
-    )
+    properties: dict[int, object] = {Property.USER_PROPERTY: [("k", "v" * 50)]}
+    said = encode(connect_packet("slow", properties=properties), 5)
     for index in range(len(said)):  # byte by byte, all of them, another client between every two
         for number, raw in enumerate(slow):
             raw.sock.sendall(
@@ -269,46 +257,3 @@ def test_a_storm_of_connections_leaves_no_memory_behind(broker: Broker, witness:
     for raw in last.values():
         raw.close()
     assert rss(broker) - before < 30 * MIB
-
-
-def test_clients_that_all_come_back_at_once_find_their_sessions(
-    broker: Broker, witness: Witness, tmp_path: Path
-) -> None:
-    """Hundreds whose connections break at once and who come back at once: each finds its
-    session."""
-    before = broker.view()["sessions"]
-    properties: dict[int, object] = {Property.SESSION_EXPIRY_INTERVAL: 3600}
-    storm = [
-        RawClient(broker.port, f"back-{number}", properties=properties) for number in range(300)
-    ]
-    for raw in storm:
-        raw.subscribe("back", qos=1)
-    for raw in storm:
-        raw.close()
-    witness.served()
-    socks = [RawClient(broker.port) for _ in storm]
-    for number, raw in enumerate(socks):
-        raw.send(
-            Connect(
-                "MQTT",
-                5,
-                False,
-                0,
-                f"back-{number}",
-                None,
-                None,
-                None,
-                {Property.SESSION_EXPIRY_INTERVAL: 0},
-            )
-        )
-    witness.served()
-    for raw in socks:
-        connack = raw.take()
-        assert isinstance(connack, Connack)
-        assert connack.session_present
-    witness.publisher.send(Publish("back", b"all", 0))
-    for raw in socks:
-        message = raw.take()
-        assert isinstance(message, Publish)
-        raw.close()
-    until(lambda: broker.view()["sessions"] == before, "their sessions are over")

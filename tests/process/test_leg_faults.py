@@ -1,4 +1,5 @@
-"""Legs when something is wrong: a foreign broker that is away, none, or has another gateway."""
+"""Legs when something is wrong: a foreign broker that is away, or none. Two gateways of one name:
+tests/unit/leg/test_leg_turns.py, tests/sim/test_legs.py."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tests.kit.brokers import Cluster
 from tests.kit.clients import clients
 from tests.kit.foreign import MOSQUITTO, MosquittoBroker
 from tests.kit.waiting import until
-from tests.process.test_legs import Gateway, legs, text_of, up, url
+from tests.process.test_legs import Gateway, legs, up, url
 
 pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="Mosquitto is not installed")
 
@@ -25,40 +26,6 @@ def gateway(cluster: Cluster, name: str, foreign: str, *flags: str) -> Gateway:
     cluster.brokers.append(found)
     found.start().up()
     return found
-
-
-def test_of_two_gateways_of_one_name_one_is_active(tmp_path: Path) -> None:
-    """If that is killed, the other one gets what waits at the foreign broker."""
-    with (
-        Cluster(tmp_path / "ours") as cluster,
-        MosquittoBroker(tmp_path, "theirs") as foreign,
-        clients() as make,
-    ):
-        pair: list[Gateway] = []
-        for name in ("g", "h"):
-            seeds = [flag for each in pair for flag in ("--seed", each.address)]
-            same = ("--name", "plant", "--discovery", "static", *seeds)
-            pair.append(gateway(cluster, name, url(foreign.port), *same))
-
-        def decided() -> bool:
-            """Each stands by at first; only later one of them knows why."""
-            found = [legs(each)["plant"] for each in pair]
-            waits = [leg for leg in found if leg["state"] == "standby" and leg["last_error"]]
-            return len(waits) == 1 and sorted(leg["state"] for leg in found) == ["standby", "up"]
-
-        until(decided, "one is up, and one stands by")
-        active, other = sorted(pair, key=lambda each: legs(each)["plant"]["state"], reverse=True)
-        assert other.lines("leg plant is on standby", "is active")
-        assert "leg plant: standby; " in text_of(other, "/healthz")
-        here = make(other.port)
-        here.subscribe("t", 2)
-        there = make(foreign.port)
-        there.done(there.publish("t", b"1", 2))
-        assert here.got(1) == [b"1"]
-        active.kill()
-        there.done(*[there.publish("t", b"%d" % number, 2) for number in range(2, 12)])
-        up(other, "plant")
-        assert set(here.got(11)) == {b"%d" % number for number in range(1, 12)}
 
 
 def test_the_queue_of_a_leg_has_its_own_bound(tmp_path: Path) -> None:

@@ -1,13 +1,17 @@
 """Real clients that are sent to another broker: one that follows, one that comes back, one of MQTT
-3.1.1, and `MultiClient`."""
+3.1.1, some that say nonsense, and `MultiClient`. More of each: tests/sim/test_redirection.py."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import logging
 import threading
 from collections.abc import AsyncIterator
+from itertools import islice, product
+from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 import gmqtt
@@ -262,6 +266,46 @@ async def test_a_client_that_says_its_topics_is_not_let_in_but_elsewhere() -> No
         publisher.stop()
         for client in (follower, stays, bad):
             client.stop()
+
+
+def filters(count: int) -> list[str]:
+    """Different filters, short ones: ten thousand fit a User Property."""
+    return ["".join(letters) for letters in islice(product(ascii_lowercase, repeat=3), count)]
+
+
+async def test_invalid_topics_are_counted_logged_once_and_the_client_is_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One host says nonsense again and again: one line."""
+    rules = tmp_path / "rules"
+    rules.write_text("anonymous\nallow all a\nallow all open/#\n")
+    said = [
+        json.dumps({"subscribe": filters(10_000)}, separators=(",", ":")),
+        json.dumps({"subscribe": filters(1001)}),
+        json.dumps({"subscribe": filters(201)}),
+        json.dumps({"subscribe": ["secret/#"]}),
+        json.dumps({"publish": ["secret"]}),
+        json.dumps({"subscribe": ["#"]}),
+        "[]",
+        "{",
+    ]
+    caplog.set_level(logging.WARNING)
+    checked = {"allow-unauthenticated-brokers": True}
+    async with federation(access={"rules": str(rules)}, **checked) as (here, there):
+        publisher = Publisher(there.port, "a")
+        await known(there)
+        for number, text in enumerate(said):
+            client = Follower(f"c{number}", "a", topics=text, follows=False)
+            await asyncio.get_running_loop().run_in_executor(None, client.start, here.port)
+            await eventually(client.subscribed.is_set, "it is let in")
+            await eventually(lambda client=client: client.payloads, "it is served")
+            assert client.reasons[0] == 0
+            client.stop()
+        assert here.state()["redirection"]["topics_invalid"] == len(said)
+        lines = [line for line in caplog.messages if "mqttree-topics" in line]
+        assert len(lines) == 1
+        assert "\n" not in lines[0]
+        publisher.stop()
 
 
 async def test_a_multi_client_goes_where_it_is_sent() -> None:
