@@ -7,7 +7,8 @@ in all. Brokers are killed (kill -9), drained and restarted, stopped and continu
 all their data; links are cut, stalled, half-open, reset, slow; the federation is split, a broker
 is restarted inside a split, or cut off for a minute; faults overlap (`--overlap`). After each
 fault all must be one again, and everything that was acknowledged must be with everybody who stayed
-connected, with sessions that roam, and with one member of a group: at QoS 2 once, and in order.
+connected, with sessions that roam, and with one member of a group: at QoS 2 once, and in order; no
+broker may need ever more memory.
 What is excused: order between two brokers that really were apart for five seconds and more; with
 `--wipe` and `--diskless` what a broker alone had that was restarted without its data, order between
 what it and its successor, another broker, published, and, if that one was started inside a split,
@@ -80,6 +81,9 @@ ALLOWED = 0.1
 by itself)."""
 
 
+GROWTH = 300 << 20
+"""bytes that a broker may need more than when it was first looked at: its log (32 MiB; 128 in a
+fault's first seconds), queues, and what malloc keeps. Messages of 50 MB need more."""
 MOST = 4
 """faults at once."""
 
@@ -118,6 +122,7 @@ class Conductor:
         self.events: list[tuple[float, float, str]] = []
         self.counts: Counter[str] = Counter()
         self.wrongs: dict[Pair, list[str]] = {}  # what is done to each cable
+        self.sizes: dict[int, tuple[int, int]] = {}  # process -> its first and last bytes of memory
         self.ports = {f"b{index}": port for index, port in enumerate(free_ports(like.brokers))}
         for port in self.ports.values():
             data = not like.diskless
@@ -438,7 +443,7 @@ class Conductor:
             else:
                 broken.append(text)
         self.world.forget()
-        for text in broken + found.missing[:20]:
+        for text in broken + found.missing[:20] + self.grown():
             self.wrong(f"after {when}: {text}")
         self.waited.append(now - begin)
         healing = (
@@ -451,6 +456,19 @@ class Conductor:
             f"  {healing}all compared after {now - begin:.1f} s; "
             f"{delivered:,} delivered, {len(self.broken)} broken"
         )
+
+    def grown(self) -> list[str]:
+        """Look at the memory of all brokers; return those that need much more than before."""
+        found = []
+        for broker in self.cluster.brokers:
+            if broker.running and broker.process is not None:
+                pid = broker.process.pid
+                used = psutil.Process(pid).memory_info().rss
+                first, _ = self.sizes.get(pid, (used, used))
+                self.sizes[pid] = first, used
+                if used - first > GROWTH and not self.like.large:
+                    found.append(f"{broker.name} grew from {first >> 20} to {used >> 20} MiB")
+        return found
 
     def table(self) -> None:
         """The figures."""
@@ -494,6 +512,10 @@ class Conductor:
                     "of waits for a processor too, the broker ran"
                 ),
                 self.long(pauses),
+            ),
+            (
+                "a broker's memory grew by MiB: median, most",
+                spread([(last - first) / (1 << 20) for first, last in self.sizes.values()]),
             ),
             ("promises broken, times", f"{max(counts['broken'], len(self.broken)):,}"),
         ]
