@@ -15,7 +15,8 @@ With what, in `kit`:
   brokers with overlays, `federator_harness` federators.
 * brokers as processes: `brokers`, with `clients`, `raw_client` (packets one by one), `relay` (the
   network between them), `foreign` (other products), `scram_client`, `api` (requests to `/api/v1`),
-  `command` (`mqttree` as users run it) and `browser`. `admin_server` is an admin port alone.
+  `command` (`mqttree` as users run it) and `browser`. `admin_server` is an admin port alone,
+  `loop_harness` an event loop and a transport whose clock is moved by hand.
 * `state_tables` walks through a state machine's table, `waiting` waits for what comes true.
   `placement` and `report` have results to compare with, `source` parses, `attribute_chains` finds
   reaches into other packages. `effort` says how much a test tries, `core` skips what only the

@@ -25,6 +25,7 @@ from mqttree.bench.lab import owner
 from mqttree.bench.runner import one_run, run_folder
 from mqttree.bench.scenarios import scenario
 from mqttree.broker.config.yaml_file import ConfigFile
+from tests.kit.waiting import until
 
 PATIENCE = 90.0
 SCENARIO = """
@@ -146,17 +147,10 @@ def test_a_run_that_fails_is_reported_and_leaves_no_process(tmp_path: Path, what
                 signal.SIGKILL,
             )
         said = process.communicate(timeout=PATIENCE)[0]  # until the run has ended, too
+    failed, killed = run_folder.FAILED, "was killed by SIGKILL"
     expected = {
-        "the generator is killed": (
-            1,
-            "failed: the generator was killed by SIGKILL",
-            run_folder.FAILED,
-        ),
-        "the run is killed": (
-            1,
-            "failed: the run's process was killed by SIGKILL",
-            run_folder.FAILED,
-        ),
+        "the generator is killed": (1, f"failed: the generator {killed}", failed),
+        "the run is killed": (1, f"failed: the run's process {killed}", failed),
         "it is asked to end": (130, "interrupted", run_folder.INTERRUPTED),
         "the command is killed": (-signal.SIGKILL, "", run_folder.INTERRUPTED),
         "its terminal is gone": (-signal.SIGHUP, "", run_folder.INTERRUPTED),
@@ -164,35 +158,7 @@ def test_a_run_that_fails_is_reported_and_leaves_no_process(tmp_path: Path, what
     code, line, status = expected[what]
     assert process.returncode == code, said
     assert line in said and only_run(out)["status"] == status
-    end = time.monotonic() + PATIENCE
-    while marked(mark):
-        assert time.monotonic() < end, "brokers stay"
-        time.sleep(0.02)
-
-
-def test_a_run_that_cannot_write_its_folder_says_so(tmp_path: Path) -> None:
-    file, out = tmp_path / "tiny.yaml", tmp_path / "out"
-    file.write_text(
-        SCENARIO.replace("SECONDS", "0.5").replace(
-            "[mqttree-flood]", "[mqttree-flood, mqttree-topic]"
-        )
-    )
-    command = [sys.executable, "-m", "mqttree.bench.cli", "run", str(file), "--out", str(out)]
-    done = subprocess.run(
-        ["sh", "-c", 'ulimit -f 0; exec "$0" "$@"', *command],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-    )
-    name = f"{out}/tiny/broker=mqttree-flood/r1/run.json"
-    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    assert (
-        f"tiny broker=mqttree-flood r1: failed: cannot write {name}: File too large\n"
-        in done.stdout
-    )
-    assert "1 of 2 runs were not made (tiny broker=mqttree-topic r1)" in done.stdout
+    until(lambda: not marked(mark), "brokers end", PATIENCE)
 
 
 def test_a_generator_that_cannot_write_its_trace_says_so(tmp_path: Path) -> None:
@@ -229,15 +195,6 @@ def marked(mark: str) -> list[str]:
     ("words", "line"),
     [
         (["run", "moon"], "mqttree bench: unknown scenario 'moon': one of "),
-        (
-            ["run", "hetero", "--only", "cpu=7"],
-            "mqttree bench: --only cpu=7: cpu is one of 0.05, 0.1, 0.2, 0.5, 1",
-        ),
-        (
-            ["run", "hetero", "--only", "cup=1"],
-            "mqttree bench: --only cup=1: unknown factor 'cup': one of cpu, mix, broker",
-        ),
-        (["run", "hetero", "--out", "/dev/null"], "mqttree bench: --out /dev/null: is no folder"),
         (["run", "hetero", "--only", "cpu"], "mqttree bench: --only cpu: expected FACTOR=VALUE"),
         (
             ["run", "./nothing.yaml"],

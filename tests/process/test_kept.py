@@ -1,11 +1,10 @@
-"""A broker that is killed, and started again: real processes, paho and Mosquitto's clients
-(docs/decisions/0021)."""
+"""A broker that is killed, and started again: real processes and paho (docs/decisions/0021). In a
+federation: tests/sim/test_outages.py, test_durability.py, test_debts.py."""
 
 from __future__ import annotations
 
 import random
 import resource
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from mqttree.bench.lab.ports import free_ports
 from mqttree.broker.config.data_dir import DataDir
 from mqttree.broker.persistence.records import encode_header
 from tests.kit.brokers import Broker, Cluster
-from tests.kit.clients import Client, clients
+from tests.kit.clients import clients
 from tests.kit.command import mqttree
 from tests.kit.waiting import PATIENCE, until
 
@@ -127,79 +126,3 @@ def refused(*flags: str) -> tuple[int, str]:
     lines = done.stderr.splitlines()
     assert len(lines) == 1, lines
     return done.returncode, lines[0]
-
-
-# ---------------------------------------------------------------- in a federation
-
-
-def test_messages_that_neighbours_lack_reach_them_after_a_restart(tmp_path: Path) -> None:
-    """A broker acknowledges while its neighbour hears nothing, and is killed: the neighbour's
-    subscriber gets it all, once. More schedules: tests/sim/test_durability.py."""
-    with Cluster(tmp_path, "--routing", "interest") as cluster, clients() as make:
-        here, there = cluster.add(), cluster.add()
-        cluster.agree()
-        publisher, subscriber = make(here.port), make(there.port)
-        subscriber.subscribe("f/#", 2)
-
-        def reached() -> bool:
-            publisher.publish("f/probe", b"probe", 1)
-            return bool(subscriber.messages)
-
-        until(reached, "the neighbour's subscriber")
-        there.pause()
-        until(lambda: not here.view()["links"], "the link to be given up")
-        mids = [
-            publisher.publish(f"f/{qos}", b"%d %d" % (qos, n), qos)
-            for n in range(30)
-            for qos in (1, 2)
-        ]
-        publisher.done(*mids)
-        again(here)
-        there.resume()
-        for qos in (1, 2):
-            subscriber.got(30, f"f/{qos}")
-            assert subscriber.payloads(f"f/{qos}") == [b"%d %d" % (qos, n) for n in range(30)]
-
-
-ALONE = 12.0
-"""s; longer than a broker that never met another one keeps messages for others (10 s)."""
-
-
-def alone(publisher: Client, seconds: float) -> list[bytes]:
-    """Publish for so long, to a broker whose neighbours are away; returns what was
-    acknowledged."""
-    sent: list[bytes] = []
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        sent += [b"%d" % (len(sent) + n) for n in range(5)]
-        publisher.done(*(publisher.publish("f", payload, 2) for payload in sent[-5:]))
-        time.sleep(0.2)  # it is the rate at which this client publishes
-    return sent
-
-
-@pytest.mark.parametrize(
-    "routing",
-    [
-        pytest.param("flood", marks=pytest.mark.long),
-        pytest.param("interest", marks=pytest.mark.long),
-        "topic",
-    ],
-)
-def test_a_broker_that_starts_alone_keeps_messages_for_the_others(
-    tmp_path: Path, routing: str
-) -> None:
-    """Both brokers are killed; one is back, and the other one much later."""
-    with Cluster(tmp_path, "--routing", routing) as cluster, clients() as make:
-        here, there = cluster.add(), cluster.add()
-        cluster.agree()
-        offline(there, "away", "f")
-        here.kill()
-        there.kill()
-        here.start().up()
-        sent = alone(make(here.port), ALONE)
-        there.start().up()
-        subscriber = make(there.port, client_id="away", clean=False, expiry=3600)
-        assert subscriber.session_present
-        until(lambda: len(subscriber.messages) >= len(sent), "what was published meanwhile")
-        assert sorted(subscriber.payloads(), key=int) == sent
-        assert here.counter("replay_log_lost") == 0

@@ -14,7 +14,7 @@ from tests.kit.brokers import Cluster
 from tests.kit.clients import clients
 from tests.kit.foreign import MOSQUITTO, MosquittoBroker
 from tests.kit.waiting import until
-from tests.process.test_legs import Gateway, legs, up, url
+from tests.process.test_legs import Gateway, legs, text_of, up, url
 
 pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="Mosquitto is not installed")
 
@@ -43,6 +43,8 @@ def test_the_queue_of_a_leg_has_its_own_bound(tmp_path: Path) -> None:
         leg = legs(broker)["g"]
         assert (leg["queued"], leg["dropped"]["queue_full"]) == (5, 15)
         until(lambda: broker.lines("leg g: its queue is full"), "a line")
+        metrics = text_of(broker, "/metrics").splitlines()
+        assert [m for m in metrics if m.startswith("mqttree_leg_dropped_total") and m[-3:] == " 15"]
         foreign.start()
         there = make(foreign.port)
         there.subscribe("t", 1)

@@ -62,6 +62,19 @@ def test_with_users_and_without_a_secret_a_broker_stays_alone(tmp_path: Path, ma
         ]
 
 
+def test_a_broker_that_guards_less_than_it_seems_to_says_so(tmp_path: Path) -> None:
+    (tmp_path / "rules").write_text("user anna\nallow all #\n")
+    (tmp_path / "open.yaml").write_text(
+        f"access: {{rules: {tmp_path}/rules}}\n"
+        "federation: {allow-unauthenticated-brokers: true}\n"
+    )
+    with Cluster(tmp_path) as cluster:
+        broker = cluster.add("-c", str(tmp_path / "open.yaml")).up()
+        assert broker.lines("WARNING", "nothing checks passwords")
+        assert broker.lines("WARNING", "any may join (allow-unauthenticated-brokers)")
+        assert broker.lines("discovery multicast (no secret)")
+
+
 def test_a_reload_that_adds_users_beside_unproven_brokers_is_refused(
     tmp_path: Path, make: Make
 ) -> None:

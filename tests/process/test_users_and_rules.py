@@ -17,7 +17,7 @@ from mqttree.bench.lab.ports import free_ports
 from mqttree.broker.auth.users_file import entries
 from mqttree.broker.wire import Connack, Connect, encode_packet
 from tests.kit.brokers import Broker, Cluster
-from tests.kit.clients import Make, clients
+from tests.kit.clients import Make
 from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until
 from tests.process.certificates import self_signed
@@ -220,17 +220,3 @@ def test_a_reload_reads_the_access_section_again(one: Guarded) -> None:
     config.write_text(text.partition("access:")[0])
     one.reload("INFO", "reloaded: certificates of secure, anonymous access allowed")
     assert answer(one.open, None) == 0
-
-
-def test_an_unchecked_user_name_has_the_rights_of_anonymous(tmp_path: Path) -> None:
-    (tmp_path / "rules").write_text("user anna\nallow all #\nanonymous\nallow subscribe #")
-    with Cluster(tmp_path) as cluster:
-        config = tmp_path / "config.yaml"
-        config.write_text(f"access:\n  rules: {tmp_path}/rules\n")
-        broker = cluster.add("--discovery", "off", "--config", str(config)).up()
-        assert broker.lines("WARNING", "nothing checks passwords")
-        with clients() as make:
-            anna = make(broker.port, user=("anna", "x"))
-            assert anna.subscribe("a") == [0]
-            anna.publish("a", b"no", qos=1)
-            until(lambda: broker.counter("publish_refused") == 1, "the refusal")

@@ -153,20 +153,10 @@ def test_the_table_shows_failed_runs_as_failed() -> None:
 
 
 def test_a_run_that_failed_is_in_no_average() -> None:
-    failed = record(2, 90.0, "failed")
-    failed["summary"] |= {
-        "phases": [
-            dict.fromkeys(("seconds", "control_bytes", "data_bytes", "bytes"), 90)
-            | {"name": "idle"}
-        ]
-    }
-    good = record(1, 10.0)
-    good["summary"] |= {
-        "phases": [
-            dict.fromkeys(("seconds", "control_bytes", "data_bytes", "bytes"), 10)
-            | {"name": "idle"}
-        ]
-    }
+    good, failed = record(1, 10.0), record(2, 90.0, "failed")
+    for each, value in ((good, 10), (failed, 90)):
+        phase = dict.fromkeys(("seconds", "control_bytes", "data_bytes", "bytes"), value)
+        each["summary"]["phases"] = [phase | {"name": "idle"}]
     _, lines = run_table.rows([good, failed], ["delay_mean_ms"])
     assert lines == [["3", "10.00 (1/2)", "2", "1 failed, 1 ok"]]
     assert run_table.rows([failed], ["delay_mean_ms"])[1] == [["3", "-", "1", "failed"]]

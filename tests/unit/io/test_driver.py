@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -22,57 +20,8 @@ from mqttree.broker.node import Node
 from mqttree.broker.wire import encode_packet
 from mqttree.broker.wire.packets import Puback, Publish, Pubrec
 from tests.kit.journal_harness import Durable
+from tests.kit.loop_harness import Loop, Socket
 from tests.kit.node_harness import connect_packet
-
-
-class Loop:
-    """Callbacks in turns, as an event loop has them; every look at the clock takes `cost` s."""
-
-    def __init__(self) -> None:
-        self.ready: deque[Callable[[], None]] = deque()
-        self.now = 100.0
-        self.cost = 0.0
-
-    def call_soon(self, call: Callable[[], None]) -> None:
-        self.ready.append(call)
-
-    def call_at(self, when: float, call: Callable[[], None]) -> Any:
-        return self
-
-    def cancel(self) -> None: ...
-
-    def time(self) -> float:
-        self.now += self.cost
-        return self.now
-
-    def turn(self) -> None:
-        for _ in range(len(self.ready)):
-            self.ready.popleft()()
-
-
-class Socket:
-    """An asyncio transport of whom only reading matters."""
-
-    def __init__(self) -> None:
-        self.reading = True
-        self.written = b""
-
-    def get_extra_info(self, name: str) -> Any:
-        return ("10.0.0.1", 1234) if name == "peername" else None
-
-    def set_write_buffer_limits(self, high: int) -> None: ...
-
-    def write(self, data: bytes) -> None:
-        self.written += data
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-    def unsent(self) -> int:
-        return 0
 
 
 class Scene:
@@ -136,44 +85,6 @@ def test_a_client_that_is_gone_during_a_turn_is_not_read() -> None:
 # ---------------------------------------------------------------- deadlines
 
 
-class Clock(Loop):
-    """A loop that makes its timer's call when the time has come."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.timers: list[Planned] = []
-
-    def call_at(self, when: float, call: Callable[[], None]) -> Any:
-        self.timers.append(Planned(when, call))
-        return self.timers[-1]
-
-    def until(self, end: float) -> None:
-        """Let the time pass."""
-        while self.armed and (first := min(self.armed, key=lambda timer: timer.when)).when <= end:
-            self.now = max(self.now, first.when)
-            first.cancelled = True
-            first.call()
-            self.turn()
-        self.now = end
-
-    @property
-    def armed(self) -> list[Planned]:
-        """The timers that are not cancelled."""
-        return [timer for timer in self.timers if not timer.cancelled]
-
-
-class Planned:
-    """A call at a time (s)."""
-
-    def __init__(self, when: float, call: Callable[[], None]) -> None:
-        self.when = when
-        self.call = call
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
 class Asked(Node):
     """A node that counts how often it is asked for its deadline."""
 
@@ -188,7 +99,7 @@ class Ticking:
     """A driver of a node that nobody talks to."""
 
     def __init__(self, **config: Any) -> None:
-        self.loop = Clock()
+        self.loop = Loop()
         config = {"discovery": "off"} | config
         self.node = Asked(NodeConfig(**config), self.loop.now, 1.7e9, random.Random(1))
         self.driver = Driver(self.node, cast(asyncio.AbstractEventLoop, self.loop), lambda: None)
@@ -237,11 +148,11 @@ def test_a_timer_is_never_armed_later_than_the_deadline(
         elif what == "hurry":
             node.cluster.hurry(loop.now + value)
         elif what == "pass":
-            loop.until(loop.now + value)
+            loop.run(value)
         scene.driver.wake()
         loop.turn()
         scene.check()
-    loop.until(loop.now + 30.0)
+    loop.run(30.0)
     assert {due for due, _ in made} <= fired.keys()
     assert all(due <= now <= due + 0.01 for due, now in fired.items())
 

@@ -40,42 +40,18 @@ from mqttree.broker.io.listeners import dial as dial_address
 from mqttree.broker.io.loop_turns import COLLECT_INTERVAL_S
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.node import Node
-from mqttree.broker.wire import encode_packet
-from mqttree.broker.wire.packets import Publish, Subscribe, SubscriptionRequest
 from tests.kit.core import needs_python
-from tests.kit.node_harness import connect_packet
+from tests.kit.loop_harness import Loop, Timer
 
 
-class Timer:
-    def __init__(self, when: float, call: Callable[[], None]) -> None:
-        self.when = when
-        self.call = call
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
-class Loop:
-    """An event loop that stands still between `turn`s; its clock moves by `sleep` alone."""
+class PollingLoop(Loop):
+    """An event loop that looks at sockets; its clock moves by `sleep` alone."""
 
     def __init__(self) -> None:
-        self.now = 100.0
-        self.ready: deque[Callable[[], None]] = deque()
-        self.timers: list[Timer] = []
+        super().__init__()
         self.faults: list[str] = []
         self.wakes = 0
         self._selector = selectors.DefaultSelector()
-
-    def call_soon(self, call: Callable[..., None], *arguments: Any) -> None:
-        self.ready.append(lambda: call(*arguments))
-
-    def call_later(self, delay: float, call: Callable[..., None], *arguments: Any) -> Timer:
-        self.timers.append(Timer(self.now + delay, lambda: call(*arguments)))
-        return self.timers[-1]
-
-    def call_at(self, when: float, call: Callable[[], None]) -> Timer:
-        return self.call_later(when - self.now, call)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.faults.append(str(context["exception"]))
@@ -92,8 +68,7 @@ class Loop:
         for key, _ in self._selector.select(0):
             self.wakes += 1
             key.data()
-        for _ in range(len(self.ready)):
-            self.ready.popleft()()
+        super().turn()
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -206,7 +181,7 @@ class Scene:
     """A poller, and socket pairs of which it has one end."""
 
     def __init__(self) -> None:
-        self.loop = Loop()
+        self.loop = PollingLoop()
         self.node = Recorder()
         self.driver = Driver(
             cast(Node, self.node), cast(asyncio.AbstractEventLoop, self.loop), lambda: None
@@ -893,7 +868,7 @@ def test_a_stop_ends_every_connection_once(scene: Scene) -> None:
 
 
 def listening(
-    loop: Loop, scene: Scene, make: type[socket.socket] = socket.socket
+    loop: PollingLoop, scene: Scene, make: type[socket.socket] = socket.socket
 ) -> tuple[StreamServer, Listener, Any]:
     sock = make(socket.AF_INET, socket.SOCK_STREAM)
     sock.bind(("127.0.0.1", 0))
@@ -950,7 +925,7 @@ def test_without_file_descriptors_connections_wait_and_one_line_says_so(
         scene.until(lambda: bool(scene.node.conns))
     Full.full = True
     peer = socket.create_connection(address)
-    scene.until(lambda: bool([t for t in scene.loop.timers if not t.cancelled]))
+    scene.until(lambda: bool(scene.loop.armed))
     server.close()
     scene.loop.sleep(ACCEPT_PAUSE)
     assert scene.quiet()
@@ -1026,74 +1001,6 @@ async def serve(driver: Driver, where: tuple[str, int] | str) -> tuple[Listener,
         never, where, None, refused=never, failed=never, plain=lambda: driver
     )
     return listener, listener.instance.sockets[0].getsockname()
-
-
-@pytest.mark.parametrize("where", [("127.0.0.1", 0), "unix"])
-def test_a_driver_serves_clients_over_tcp_and_unix_sockets(
-    runner: asyncio.Runner, where: tuple[str, int] | str, tmp_path: Path
-) -> None:
-    async def scenario() -> None:
-        node = new_node()
-        driver = driver_of(node)
-        listener, address = await serve(
-            driver, str(tmp_path / "socket") if where == "unix" else where
-        )
-        opened = (
-            asyncio.open_unix_connection(address)
-            if where == "unix"
-            else asyncio.open_connection(*address)
-        )
-        reader, writer = await opened
-        writer.write(encode_packet(connect_packet("a"), 5))
-        writer.write(encode_packet(Subscribe(1, [SubscriptionRequest("t", 0)]), 5))
-        big = b"x" * 3_000_000
-        writer.write(encode_packet(Publish("t", big), 5))
-        data = b""
-        while big not in data:
-            data += await reader.read(1 << 20)
-        assert [
-            conn.peer.startswith("127.0.0.1:") or conn.peer == "unix" for conn in node.connections
-        ] == [True]
-        node.stop(driver.time())
-        driver.run()
-        data = await reader.read()
-        assert data[0] == 0xE0, "DISCONNECT is the last"
-        assert not node.connections
-        listener.close_listening()
-        driver.stop()
-        writer.close()
-
-    runner.run(scenario())
-
-
-def test_a_stop_with_data_waiting_comes_to_an_end(runner: asyncio.Runner) -> None:
-    async def scenario() -> None:
-        node = new_node()
-        driver = driver_of(node)
-        listener, address = await serve(driver, ("127.0.0.1", 0))
-        peer = socket.socket()
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        peer.connect(address)
-        peer.setblocking(False)
-        loop = asyncio.get_running_loop()
-        await loop.sock_sendall(peer, encode_packet(connect_packet("a"), 5))
-        await loop.sock_sendall(peer, encode_packet(Subscribe(1, [SubscriptionRequest("t", 0)]), 5))
-        big = b"x" * 2_000_000
-        await loop.sock_sendall(peer, encode_packet(Publish("t", big), 5))
-        while node.counters.published == 0:
-            await asyncio.sleep(0)
-        node.stop(driver.time())
-        driver.run()
-        data = bytearray()
-        while chunk := await loop.sock_recv(peer, 1 << 20):
-            data += chunk
-        assert big in data
-        assert data.endswith(b"\xe0\x01\x8b")
-        listener.close_listening()
-        driver.stop()
-        peer.close()
-
-    runner.run(scenario())
 
 
 def test_a_link_can_be_dialled_between_two_drivers(runner: asyncio.Runner) -> None:

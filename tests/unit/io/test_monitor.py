@@ -14,47 +14,27 @@ from mqttree.broker.io.api.event_stream import BEHIND, EventStream
 from mqttree.broker.io.api.monitor import COLUMNS, HISTORY, ROWS, Monitor
 from mqttree.broker.io.api.parts import parts_of
 from mqttree.broker.node import Node
-
-
-class Clock:
-    """What a monitor asks of an event loop, and time that is moved by hand."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.due = 0.0
-        self.call: Any = None
-
-    def time(self) -> float:
-        return self.now
-
-    def call_at(self, when: float, call: Any) -> Clock:
-        self.due, self.call = when, call
-        return self
-
-    def cancel(self) -> None:
-        self.call = None
-
-    def look(self, times: int = 1) -> None:
-        for _ in range(times):
-            self.now = self.due
-            self.call()
+from tests.kit.loop_harness import Loop
 
 
 class Watch:
     """A monitor of a lone node, and what it told."""
 
     def __init__(self) -> None:
-        self.clock, self.told = Clock(), list[tuple[str, Any]]()
+        self.loop, self.told = Loop(), list[tuple[str, Any]]()
         self.legs: list[dict[str, Any]] = []
         config = NodeConfig(id=b"\1" * 8, name="one", discovery="off")
         self.node = Node(config, 100.0, 1e9, random.Random(1))
         self.monitor = Monitor(
             parts_of(self.node),
-            self.clock,  # type: ignore[arg-type]
+            self.loop,  # type: ignore[arg-type]
             began=90.0,
             legs=lambda: self.legs,
             tell=lambda kind, data: self.told.append((kind, data)),
         )
+
+    def look(self, seconds: int = 1) -> None:
+        self.loop.run(seconds)
 
     def alarms(self) -> list[tuple[str, str]]:
         return [(alarm["level"], alarm["text"]) for alarm in self.monitor.alarms()]
@@ -62,25 +42,25 @@ class Watch:
 
 def test_what_is_dropped_is_an_alarm_for_a_minute() -> None:
     watch = Watch()
-    watch.clock.look()
+    watch.look()
     assert watch.alarms() == []
     watch.node.counters.dropped_queue_full += 3
-    watch.clock.look()
+    watch.look()
     watch.node.counters.dropped_queue_full += 2
-    watch.clock.look()
+    watch.look()
     text = "messages dropped, as queues of clients are full: 5 within 60 s"
     assert watch.alarms() == [("warning", text)]
     assert watch.monitor.summary()["alarms"] == 1
-    watch.clock.look(59)
+    watch.look(59)
     assert watch.alarms() == [("warning", text)]
-    watch.clock.look()
+    watch.look()
     assert watch.alarms() == []
 
 
 def test_a_leg_that_is_down_is_an_error_ahead_of_warnings() -> None:
     watch = Watch()
     watch.node.counters.plugin_errors += 1
-    watch.clock.look()
+    watch.look()
     watch.legs = [{"name": "plant", "state": "waiting"}, {"name": "up", "state": "up"}]
     assert watch.alarms()[0] == ("error", "leg plant is not up: waiting")
     assert [level for level, _ in watch.alarms()] == ["error", "warning"]
@@ -89,21 +69,21 @@ def test_a_leg_that_is_down_is_an_error_ahead_of_warnings() -> None:
 def test_rates_are_those_of_the_last_second() -> None:
     watch = Watch()
     watch.node.counters.over_links.received += 500
-    watch.clock.look()
+    watch.look()
     assert watch.monitor.summary()["link_in_per_s"] == 500
     assert watch.monitor.summary()["uptime_s"] == 11
-    watch.clock.look()
+    watch.look()
     assert watch.monitor.summary()["link_in_per_s"] == 0
 
 
 def test_the_history_has_an_hour_and_no_more() -> None:
     watch = Watch()
     watch.node.counters.over_links.received += 100
-    watch.clock.look(HISTORY)
+    watch.look(HISTORY)
     found = watch.monitor.history()
     assert found["interval_s"] == 10
     assert dict(zip(COLUMNS, found["rows"][0], strict=True))["link_in_per_s"] == 10
-    watch.clock.look(HISTORY * (ROWS + 5))
+    watch.look(HISTORY * (ROWS + 5))
     rows = watch.monitor.history()["rows"]
     assert len(rows) == 360
     assert all(len(row) == len(COLUMNS) for row in rows)
@@ -112,22 +92,22 @@ def test_the_history_has_an_hour_and_no_more() -> None:
 def test_a_broker_that_was_stopped_looks_on_once_a_second() -> None:
     """uvloop's handles of what is due already do not know when."""
     watch = Watch()
-    watch.clock.now += 30
-    watch.clock.call()
-    assert watch.clock.due == watch.clock.now
-    watch.clock.look()
-    assert watch.clock.due == watch.clock.now + 1
+    watch.loop.now += 30
+    watch.loop.timers.pop().call()
+    assert [timer.when for timer in watch.loop.armed] == [watch.loop.now]
+    watch.loop.run()
+    assert [timer.when for timer in watch.loop.armed] == [watch.loop.now + 1]
 
 
 def test_events_are_made_only_while_somebody_reads_them() -> None:
     watch = Watch()
-    watch.clock.look(5)
+    watch.look(5)
     assert watch.told == []
     watch.monitor.watched = lambda: True
-    watch.clock.look(5)
+    watch.look(5)
     assert [kind for kind, _ in watch.told] == ["summary"] * 5 + ["topology"]
     watch.monitor.close()
-    assert watch.clock.call is None
+    assert not watch.loop.armed
 
 
 def test_changes_have_the_names_of_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,9 +118,9 @@ def test_changes_have_the_names_of_brokers(monkeypatch: pytest.MonkeyPatch) -> N
         (own, frozenset((own,)), frozenset()),
     ]
     monkeypatch.setattr(federation, "shape", lambda parts: shapes[0])
-    watch.clock.look()
+    watch.look()
     shapes.pop(0)
-    watch.clock.look()
+    watch.look()
     came, went = list(watch.monitor.changes)[1:]
     assert came["text"] == [
         "0202020202020202 can be reached",

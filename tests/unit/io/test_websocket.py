@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, cast
 from unittest.mock import Mock
@@ -34,6 +34,7 @@ from mqttree.broker.node import Node
 from mqttree.broker.wire import encode_packet
 from mqttree.broker.wire.packets import Connect, Disconnect, Publish, Subscribe, SubscriptionRequest
 from tests.kit.effort import examples
+from tests.kit.loop_harness import Loop, Socket
 
 CONT, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 CONNECT = encode_packet(Connect("MQTT", 4, True, 60, "c"), 4)
@@ -97,63 +98,19 @@ def closing(code: int) -> bytes:
     return code.to_bytes(2, "big")
 
 
-class Timer:
-    def __init__(self, when: float, call: Callable[[], object]) -> None:
-        self.when, self.call, self.cancelled = when, call, False
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
-class Loop:
-    """An event loop's clock and callbacks."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.timers: list[Timer] = []
-
-    def time(self) -> float:
-        return self.now
-
-    def call_soon(self, call: Callable[[], object]) -> Timer:
-        return self.call_at(self.now, call)
-
-    def call_later(self, delay: float, call: Callable[[], object]) -> Timer:
-        return self.call_at(self.now + delay, call)
-
-    def call_at(self, when: float, call: Callable[[], object]) -> Timer:
-        self.timers.append(Timer(when, call))
-        return self.timers[-1]
-
-    def run(self, seconds: float = 0.0) -> None:
-        end = self.now + seconds
-        while due := [timer for timer in self.timers if timer.when <= end and not timer.cancelled]:
-            timer = min(due, key=lambda each: each.when)
-            self.timers.remove(timer)
-            self.now = max(self.now, timer.when)
-            timer.call()
-        self.now = end
-
-
-class Socket:
+class Transport(Socket):
     """An asyncio transport; `half`: it can end one direction (TLS cannot)."""
 
     def __init__(self, half: bool) -> None:
+        super().__init__()
         self.half = half
         self.protocol: Any = None
-        self.written = b""
-        self.reading = True
         self.ended = self.closed = self.aborted = False
         self.stuck = False  # the peer does not read
 
-    def get_extra_info(self, name: str) -> Any:
-        return ("10.0.0.1", 1234) if name == "peername" else None
-
-    def set_write_buffer_limits(self, high: int) -> None: ...
-
     def write(self, data: bytes) -> None:
         assert not self.ended and not self.closed
-        self.written += data
+        super().write(data)
 
     def can_write_eof(self) -> bool:
         return self.half
@@ -172,15 +129,6 @@ class Socket:
             self.aborted = self.closed = True
             self.protocol.connection_lost(None)
 
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-    def unsent(self) -> int:
-        return 0
-
 
 class Page:
     """A page's connection to a broker."""
@@ -191,7 +139,7 @@ class Page:
         self.driver = Driver(self.node, cast(asyncio.AbstractEventLoop, self.loop), lambda: None)
         self.driver.time = self.loop.time
         self.server = server or Listener("web", None, limits=Limits())
-        self.socket = Socket(half)
+        self.socket = Transport(half)
         self.protocol = self.socket.protocol = WebSocketProtocol(self.driver, "web", self.server)
         self.protocol.connection_made(cast(asyncio.Transport, self.socket))
 
